@@ -29,6 +29,8 @@ lock: $(STAMP) ## pin the tools again (tests/requirements.txt, tests/clients)
 	$(PIN) --upgrade pyproject.toml tests/requirements.in -o tests/requirements.txt
 	$(PIN) --upgrade tests/clients/frameworks.in -o tests/clients/frameworks.txt
 	$(PIN) --upgrade tests/clients/aider.in -o tests/clients/aider.txt
+	$(PIN) --upgrade tests/cloud/buckets.in -o tests/cloud/buckets.txt
+	$(PIN) --upgrade tests/cloud/skypilot.in -o tests/cloud/skypilot.txt
 	cd tests/clients && npm install --package-lock-only --ignore-scripts --no-audit --no-fund && sed -i '/"resolved":/d' package-lock.json
 
 .PHONY: dist
@@ -53,10 +55,10 @@ image: $(STAMP) ## an engine's image for pods, by buildah (ENGINE=, BASE=, PYTHO
 
 .PHONY: deps deps-slow
 deps: $(STAMP) # what the lab and the real parts under test come from
-	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun
+	@tests/system-packages mmdebstrap systemd-container nftables iproute2 openssh-client numactl haproxy openssl curl gnupg age pebble chromium fonts-dejavu-core podman crun rclone
 	@tests/unpacked-program prometheus usr/bin/promtool $(BIN)
 	@tests/unpacked-program prometheus usr/bin/prometheus $(BIN)
-	@tests/unpacked-program prometheus-alertmanager usr/bin/prometheus-alertmanager $(BIN)
+	@tests/unpacked-program prometheus-alertmanager usr/bin/prometheus-alertmanager $(BIN) usr/share/prometheus/alertmanager
 	@tests/unpacked-program prometheus-alertmanager usr/bin/amtool $(BIN)
 	@tests/unpacked-program prometheus-node-exporter usr/bin/prometheus-node-exporter $(BIN)
 deps-slow: deps

@@ -786,6 +786,48 @@ def catalog(
         command.run(kind, name, _output(form, output))
 
 
+@cli.group()
+def weights() -> None:
+    """Weights in a bucket, for machines that do not live long."""
+
+
+@weights.command("seed")
+@click.argument("address", metavar="hf://OWNER/NAME@REVISION")
+@click.argument("bucket", metavar="s3://BUCKET/FOLDER|gs://BUCKET/FOLDER")
+@click.option(
+    "--credentials-file",
+    type=PATH,
+    metavar="FILE",
+    help="The bucket's, to write to it.  [default: this machine's role]",
+)
+@click.option("--endpoint", metavar="URL", help="A server of the protocol, in place of theirs.")
+@click.option("--region", metavar="NAME", help="Region of an s3:// bucket.")
+@click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token.")
+@click.option("--ca-bundle", type=PATH, metavar="FILE", help="Certificates of the site's own.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=4,
+    metavar="N",
+    help="Files at a time.  [default: 4]",
+)
+@click.option("--estimate", is_flag=True, help="Only say what is missing and what it costs.")
+@CATALOG
+@FORMAT
+@OUTPUT
+def weights_seed(
+    address: str,
+    bucket: str,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Fill a bucket from the hub, each file verified on the way; whole files are kept."""
+    from kimi_prov.commands import weights_seed as command
+
+    command.run(address, bucket, command.Options(**options), _output(form, output))
+
+
 @cli.command()
 @INVENTORY
 @LIMIT
@@ -1085,6 +1127,71 @@ def render_kubernetes(
     from kimi_prov.commands import render_kubernetes as command
 
     return _rendered(command.kind(quota), target, inventory, host, connection, options)
+
+
+_OF_CLOUD = (
+    click.option("--cloud", "cloud", metavar="gcp|aws", help="Whose machine.  [default: gcp]"),
+    click.option(
+        "--terms",
+        "cloud_terms",
+        metavar="spot-first|spot|on-demand",
+        help="On which terms.  [default: spot-first]",
+    ),
+    click.option(
+        "--package", "cloud_package", metavar="WHAT", help="What pip installs as kimi-prov there."
+    ),
+)
+
+
+def _of_cloud(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a cloud's machine."""
+    for option in reversed(_OF_CLOUD):
+        function = option(function)
+    return function
+
+
+@render.command("cloud-init")
+@_described
+@_of_cloud
+@connected
+def render_cloud_init(
+    target: Path | None,
+    inventory: Path | None,
+    host: str | None,
+    connection: ConnectionOptions,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Write user data by which a cloud's machine brings itself up, and ends when nobody asks.
+
+    TARGET is data that describes the machine: a spec sheet, a facts file that `probe` wrote there,
+    or a recorded folder. No cloud is asked; check.sh in the folder does. Nothing is written where
+    the plan has a blocker: exit 3.
+    """
+    from kimi_prov.commands import render_cloud as command
+
+    return _rendered(command.cloud_init(), target, inventory, host, connection, options)
+
+
+@render.command("skypilot")
+@_described
+@_of_cloud
+@connected
+def render_skypilot(
+    target: Path | None,
+    inventory: Path | None,
+    host: str | None,
+    connection: ConnectionOptions,
+    **options: Any,  # noqa: ANN401
+) -> ExitCode:
+    """Write a task for SkyPilot: a machine that brings itself up, and ends when nobody asks.
+
+    TARGET is data that describes the machine: a spec sheet, a facts file that `probe` wrote there,
+    or a recorded folder. No cloud is asked. Nothing is written where the plan has a blocker: exit
+    3.
+    """
+    from kimi_prov.commands import render_cloud as command
+
+    return _rendered(command.skypilot(), target, inventory, host, connection, options)
 
 
 def _rendered(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import key_rules
+from kimi_prov.contract.gateways import KEY_PREFIX
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.gateway.keys import RESERVED, digest
 
@@ -72,7 +73,7 @@ def _line(line: str, where: str) -> tuple[str, str]:
             f"{where}: this is no key; expected `name:sha256:<hex>` or `name:<key>`",
             fix="write one key a line, its name of letters, digits, `.`, `_` and `-`",
         )
-    if name in RESERVED:
+    if name in RESERVED or name.startswith(KEY_PREFIX):
         raise UserError(
             f"{where}: the name {name} is kept for the key that kimi-prov makes itself",
             fix="choose another name; `kimi-prov key` shows and rotates the operator's key",

@@ -15,9 +15,9 @@ Row = dict[str, Any]
 # Share of the channels' theoretical rate that reading reaches: three quarters is usual; a loaded
 # EPYC with twelve channels of DDR5-4800 reached half (230 of 460 GB/s).
 _OF_THEORY = (0.5, 0.75, 1.0)
-# What kt-kernel reads at one token is the less of what its instructions let each thread take in and
-# of a share of the bandwidth just measured: 0.8 with 14 threads where memory is slow; the small
-# experts of a cut layer may partly lie in the cache.
+# What a kernel reads at one token is a share of the bandwidth just measured, for kt-kernel the less
+# of that and of what its instructions let each thread take in: 0.8 with 14 threads where memory is
+# slow; the small experts of a cut layer may partly lie in the cache.
 _OF_MEMORY = (0.5, 0.8, 1.3)
 # Findings that explain a slow machine, in the order in which they are worth looking at.
 CAUSES = (
@@ -166,10 +166,13 @@ def compared(measured: Mapping[str, Any]) -> list[Row]:
 
 
 def _layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[str, float] | None:
-    """Say what the kernel should read, by memory and by its threads; by neither where unknown."""
+    """Say what the kernel should read, by memory and by its threads; by neither where unknown.
+
+    The own kernel was never seen to be held by its threads.
+    """
     of_memory = _share(_OF_MEMORY, bandwidth)
-    if of_memory is None:
-        return None
+    if of_memory is None or layer["method"] == "native":
+        return of_memory
     slower = plugin.AVX2_TIMES if layer["variant"] == "avx2" else {}
     most = layer["threads"] * plugin.CORE_GB_S * 1e9
     spread = plugin.DECODE_SPREAD

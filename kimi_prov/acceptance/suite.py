@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Check = dict[str, Any]
 # The checks of the machine itself, and of the network of a group.
 OF_MACHINE = ("placement", "engine-on-loopback", "outsider-refused", "certificate", "network")
+# And of those what a gateway, which has no engine, is asked.
+OF_GATEWAY = ("outsider-refused", "certificate")
 STRAY_SHARE = 0.05
 _RECORDED = "nvidia-smi:"
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.planner.findings import make
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.planner.findings import Finding
 
 REPORTED = ("done_bytes", "total_bytes", "rate_bytes_per_s", "eta_s", "line")
 # What systemd says of a process that could not say anything itself any more.
@@ -68,6 +71,26 @@ def _unreported(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
     why = RESULTS.get(result, f"exit status {shown.get('ExecMainStatus', '?')}")
     last = journal[-1] if journal else "nothing in the journal"
     return f"{unit}: {why}; its last line: {last}"
+
+
+def warned(answer: Mapping[str, Any]) -> list[str]:
+    """Return what went otherwise than planned in work that was done all the same."""
+    progress: Mapping[str, Any] = answer.get("progress") or {}
+    return [str(text) for text in progress.get("warnings") or ()]
+
+
+def left(told: Sequence[str]) -> list[Finding]:
+    """Return the findings of a download that left its neighbour."""
+    return [
+        make(
+            "weights.neighbour_left",
+            observed=text,
+            required="verified files from the neighbour, as planned",
+            fix="look at that host: its network, its disk, who else has root there; "
+            "kimi_weights_from: source leaves it out",
+        )
+        for text in told
+    ]
 
 
 def report_of(phase: str, answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from kimi_prov.planner.groups import Given, GroupHosts
 from kimi_prov.planner.plan import refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ALL = "kimi"
 
@@ -47,6 +47,23 @@ def group_of(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]:
         fix="make child groups of kimi, each with the hosts that serve one model together, the "
         "head first",
     )
+
+
+def heads(
+    groups: Mapping[str, Sequence[str]], known: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Name the head of each host that serves one model together with others.
+
+    `known`: the variables of all hosts.
+    """
+    every = set(groups.get(_ALL) or ())
+    found: dict[str, str] = {}
+    for name, hosts in groups.items():
+        size = int(known[hosts[0]].get("kimi_hosts_per_model") or 1) if hosts else 1
+        inside = set(hosts) <= every and name not in ("all", "ungrouped")
+        if size > 1 and inside and len(hosts) == size:
+            found |= {str(host): str(hosts[0]) for host in hosts}
+    return found
 
 
 def described_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> GroupHosts:

@@ -19,14 +19,17 @@ def refusal(
     facts: Mapping[str, Any],
     consent: tuple[str, object],
     instead: str,
+    *,
+    itself: bool = False,
 ) -> tuple[str, str] | None:
     """Return why a host may not be restarted, and the fix; None where it may.
 
     `consent` is the name of the inventory's option, and its value; `instead` says what else can be
-    done on the machine that this runs on.
+    done on the machine that this runs on. `itself`: consent to restart that one too, which ends
+    the run; what started it goes on after the boot.
     """
     option, given = consent
-    if _is_control(action, facts):
+    if is_control(action, facts) and not itself:
         why = "it is the machine that this runs on, which is never restarted from here"
         return why, f"run this from another machine, or {instead}"
     if given is not True:
@@ -34,7 +37,7 @@ def refusal(
     return None
 
 
-def _is_control(action: ActionBase, facts: Mapping[str, Any]) -> bool:
+def is_control(action: ActionBase, facts: Mapping[str, Any]) -> bool:
     """Whether the host is the control machine; containers of one image share the id alone."""
     if action._connection.transport == "local":
         return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from kimi_prov.catalog.broken import Broken, Combination, matches
+from kimi_prov.catalog.clouds import CloudMachine
 from kimi_prov.catalog.drivers import (
     Cuda,
     DriverPackages,
@@ -24,7 +25,15 @@ from kimi_prov.catalog.groups import GroupRecipe
 from kimi_prov.catalog.hardware import Cpu, Gpu
 from kimi_prov.catalog.models import Draft, Format, Model
 from kimi_prov.catalog.names import forms, index, plain, unknown, unknown_part
-from kimi_prov.catalog.prices import ApiPrice, Assumption, GpuHour, MachineHour, Prices, Purchase
+from kimi_prov.catalog.prices import (
+    ApiPrice,
+    Assumption,
+    GpuHour,
+    MachineHour,
+    Prices,
+    Purchase,
+    StoragePrice,
+)
 from kimi_prov.catalog.pythons import Interpreter
 from kimi_prov.catalog.reading import HERE, Files
 from kimi_prov.catalog.servers import Server
@@ -104,6 +113,11 @@ class Catalogue:
         return self._rows("pythons", Interpreter, ("version", "build", "arch"))
 
     @cached_property
+    def clouds(self) -> tuple[CloudMachine, ...]:
+        """Machines that clouds rent by the hour."""
+        return self._rows("clouds", CloudMachine)
+
+    @cached_property
     def web(self) -> tuple[Page, ...]:
         """Pages to talk to the model; the last is installed."""
         return self._rows("web", Page, ("name", "variant", "version"))
@@ -127,6 +141,7 @@ class Catalogue:
             api=self._files.rows("prices", "api", ApiPrice, ("name",)),
             gpu_hour=self._files.rows("prices", "gpu_hour", GpuHour, ("name",)),
             machine_hour=self._files.rows("prices", "machine_hour", MachineHour, ("name",)),
+            storage=self._files.rows("prices", "storage", StoragePrice, ("name",)),
             purchase=self._files.rows("prices", "purchase", Purchase, ("name",)),
             assumptions=self._files.rows("prices", "assumptions", Assumption, ("name",)),
         )

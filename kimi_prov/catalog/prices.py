@@ -38,12 +38,28 @@ class GpuHour(Row):
 
 @dataclass(frozen=True)
 class MachineHour(Row):
-    """What an hour of a whole machine was seen to cost."""
+    """What an hour of a whole machine was seen to cost.
+
+    `machine` names a cloud's kind of clouds.yaml, `spot` the terms.
+    """
 
     name: str
     gpu: str
     gpus: int
     usd: float
+    source: str
+    confidence: Confidence
+    machine: str | None = None
+    spot: bool = False
+
+
+@dataclass(frozen=True)
+class StoragePrice(Row):
+    """What a provider asks for a gigabyte in a bucket; `name` is the scheme of its addresses."""
+
+    name: str
+    title: str
+    usd_per_gb_month: float
     source: str
     confidence: Confidence
 
@@ -77,6 +93,7 @@ class Prices:
     api: tuple[ApiPrice, ...] = ()
     gpu_hour: tuple[GpuHour, ...] = ()
     machine_hour: tuple[MachineHour, ...] = ()
+    storage: tuple[StoragePrice, ...] = ()
     purchase: tuple[Purchase, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
 

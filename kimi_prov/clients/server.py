@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import load
+from kimi_prov.contract import gateways
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,15 +72,22 @@ def known_model(name: str) -> Model | None:
 def described(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]:
     """Return what clients need of a plan as applied, with the public certificate. Pure.
 
-    A host of a group that is not its head serves nobody: {"elsewhere": the head}.
+    A host of a group that is not its head serves nobody: {"elsewhere": the head}. Nor does one
+    `behind` gateways, which says what it serves all the same, nor a gateway that is not the first.
+    A gateway knows of no engine; `shared` is its address for clients.
     """
     group = plan.get("group")
     if group and group["rank"]:
-        return {"elsewhere": group["members"][0]["host"]}
-    model, proxy, engine = plan["model"], plan["proxy"], plan["engine"]
+        return {"elsewhere": group["members"][0]["host"], "behind": False}
+    first = gateways.of_keys(plan)
+    if first and gateways.is_gateway(plan):
+        return {"elsewhere": first, "behind": True}
+    model, proxy, engine = plan["model"], plan["proxy"], plan.get("engine")
     web = plan.get("web")
     return {
-        "elsewhere": None,
+        "elsewhere": first,
+        "behind": first is not None,
+        "shared": plan["gateway"]["address"] if gateways.is_gateway(plan) else None,
         "port": proxy["port"],
         "page_port": web["port"] if web else None,
         "allowed_networks": list(proxy["allowed_networks"]),
@@ -87,6 +95,8 @@ def described(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]:
         "model": model["served_names"][0],
         "models": list(model["served_names"]),
         "catalog_name": model["name"],
-        "context": model["context"],
-        "engine": {name: engine[name] for name in ("name", "variant", "version")},
+        "context": model["context"] if engine else None,
+        "engine": {name: engine[name] for name in ("name", "variant", "version")}
+        if engine
+        else None,
     }

@@ -18,8 +18,6 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kimi_prov.runner.inventory import Inventory
-
 
 def new_file(to: Path | None, kind: str, suffix: str) -> str:
     """Return where archives go, as a variable: `to`, else a name with the host's and the time.
@@ -52,12 +50,12 @@ def _require_new(file: Path) -> None:
         )
 
 
-def confirm(command: Sequence[str], what: str, inventory: Inventory, limit: str | None) -> None:
-    """Ask whether `what` of the hosts may be replaced. Raises UserError where it may not.
+def confirm(command: Sequence[str], what: str, names: Sequence[str], limit: str | None) -> None:
+    """Ask whether `what` of the hosts `names` may be replaced. Raises UserError where it may not.
 
     `command`: the command line that would replace it, without its option for the hosts.
     """
-    hosts = clean_text.line(limit or ", ".join(inventory.hosts))
+    hosts = clean_text.line(limit or ", ".join(names))
     if not sys.stdin.isatty():
         words = ["kimi-prov", *command, *(["--limit", limit] if limit else [])]
         raise UserError(

@@ -39,13 +39,16 @@ _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
     "cpus": _one("cpus"),
     "gpus": _one("gpus"),
     "servers": _one("servers"),
+    "clouds": _one("clouds"),
     "engines": _one("engines"),
     "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
     "systems": _one("systems"),
     "pythons": _one("pythons"),
     "web": _one("web"),
     "drivers": _parts("drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"),
-    "prices": _parts("prices", "api", "gpu_hour", "machine_hour", "purchase", "assumptions"),
+    "prices": _parts(
+        "prices", "api", "gpu_hour", "machine_hour", "storage", "purchase", "assumptions"
+    ),
     "broken": _one("broken"),
     "groups": _one("groups"),
 }
@@ -138,6 +141,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "cpus": ("confidence", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s"),
     "gpus": ("confidence", "memory_gb", "bandwidth_gb_s", "compute_capability"),
     "servers": ("confidence", "cpu", "sockets", "gpu", "gpus"),
+    "clouds": ("confidence", "cloud", "gpu", "gpus", "memory_gb"),
     "engines": ("confidence", "variant", "version", "torch", "cuda", "driver_branch"),
     "flags": ("engine", "replacement"),
     "flags.accepted": ("versions", "flags"),
@@ -153,6 +157,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "prices.api": ("confidence", "input_usd_per_mtok", "output_usd_per_mtok"),
     "prices.gpu_hour": ("confidence", "neocloud_usd", "rental_3_years_usd", "power_kw"),
     "prices.machine_hour": ("confidence", "usd"),
+    "prices.storage": ("confidence", "usd_per_gb_month", "title"),
     "prices.purchase": ("confidence", "low_usd", "high_usd"),
     "prices.assumptions": ("value", "unit"),
     "broken": ("severity", "title"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/connect/v1"
 _STEP_S = 0.2
+_OF_MODEL = ("model", "models", "catalog_name", "context", "engine", "stand_ins")
 
 
 @dataclass(frozen=True)
@@ -171,13 +172,19 @@ def read(path: Path, options: PlaybookOptions, *, login: bool) -> FinishedRun:
 def sorted_out(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report]:
     """Return the hosts that serve, and a report that has the others."""
     serving, report = {}, Report()
+    behind = [
+        row for row in finished.outcome.documents.values() if row.get("behind") and "engine" in row
+    ]
     for host, found in finished.outcome.documents.items():
         if found["elsewhere"]:
             head = clean_text.line(found["elsewhere"])
-            detail = f"it is in a group: clients reach {head}"
+            where = "behind a gateway" if found.get("behind") else "in a group"
+            detail = f"it is {where}: clients reach {head}"
             report.hosts[host] = {"ok": True, "detail": detail, "elsewhere": head}
         else:
-            serving[host] = found
+            # What a gateway answers with is what the machines behind it serve.
+            of_model = behind[0] if found["engine"] is None and behind else {}
+            serving[host] = found | {name: of_model[name] for name in _OF_MODEL if of_model}
     for failure in finished.outcome.failures:
         if failure.host:
             report.hosts.setdefault(failure.host, {"ok": False, "detail": failure.cause})

@@ -49,6 +49,8 @@ def publish(
     for failure in outcome.failures:
         if failure.host:
             hosts.setdefault(failure.host, unreached(failure.cause))
+    for host, why in outcome.left.items():
+        hosts.setdefault(host, unreached(why))
     ok = bool(hosts) and all(found.get("ok") for found in hosts.values())
     if hosts:
         document = {"schema": f"kimi-prov/{command}/v1", "ok": ok, "hosts": hosts}

@@ -87,6 +87,22 @@ def pin(
     return manifests.Manifest(entries, source=f"hf://{repository}", revision=commit).to_json()
 
 
+def files_at(
+    address: str,
+    commit: str,
+    token_file: Path | None,
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[str, dict[str, str]]:
+    """Return below which address a repository's files lie at a commit, and the headers to send.
+
+    For an address that `pin` took.
+    """
+    match = HUB_ADDRESS.fullmatch(address)
+    repository = match[1] if match else address
+    hub = (environment.get("HF_ENDPOINT") or _HUB).rstrip("/")
+    return f"{hub}/{repository}/resolve/{commit}", _headers(token_file)
+
+
 def text(document: Mapping[str, Any]) -> str:
     """Write the manifest as it is kept."""
     return json.dumps(document, indent=1) + "\n"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LARGEST_BYTES = 1 << 20
 _WIDTH = 80
-_OWN = re.compile(r"^kimi_(slurm_|kubernetes_)?")
+_OWN = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
 
 

@@ -34,8 +34,15 @@ def is_kubernetes(
             )
         return True
     if kind is not None:
+        from kimi_prov.render.cloud.folders import CLOUD_INIT, SKYPILOT  # noqa: PLC0415
         from kimi_prov.render.slurm.jobs import KIND as SLURM  # noqa: PLC0415  (not every command's)
 
+        if kind in (CLOUD_INIT, SKYPILOT):
+            raise UserError(
+                f"{path}: the folder was rendered for {clean_text.line(kind)}, and {command} is "
+                "for an inventory or a folder for Kubernetes",
+                fix="run ./launch.sh in it: the machine runs kimi-prov itself",
+            )
         known = kind == SLURM
         raise UserError(
             f"{path}: the folder was rendered for {clean_text.line(kind)}, and {command} is for an "

@@ -135,8 +135,9 @@ def of_host(
     # Of the URL that clients are given, which names what the certificate names.
     url = replace(asked, host=called).url
     row = known_model(found["catalog_name"])
-    engine = found["engine"]
-    known = load().engine(engine["name"], engine["variant"], engine["version"])
+    # A gateway alone does not tell what engine is behind it.
+    engine = found["engine"] or {}
+    known = load().engine(**engine) if engine else None
     server = Server(
         base_url=url,
         model=clean_text.line(found["model"]),
@@ -144,7 +145,7 @@ def of_host(
         key_file=str(given.key_file.absolute()) if given.key_file else None,
         key_hint=given.key_hint,
         context=found["context"],
-        engine=f"{engine['name']} {engine['version']}",
+        engine=f"{engine['name']} {engine['version']}" if engine else None,
         messages_api=known.messages_api if known and known.version == engine["version"] else None,
         usage=row.usage if row else None,
         sees=bool(row.architecture.vision_params) if row else None,

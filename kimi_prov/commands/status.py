@@ -7,7 +7,13 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import host_reports, kubernetes_status, playbook_run, rendered
+from kimi_prov.commands import (
+    gateway_faults,
+    host_reports,
+    kubernetes_status,
+    playbook_run,
+    rendered,
+)
 from kimi_prov.console import status_text
 from kimi_prov.console.output import say
 from kimi_prov.console.watch_screen import WatchScreen, draws
@@ -29,6 +35,8 @@ def run(path: Path, options: PlaybookOptions, output: Output, target: Target) ->
         return kubernetes_status.run(path, target, output)
     output.check()
     finished = host_reports.collect("status", path, options)
+    documents = gateway_faults.judged(finished.outcome.documents)
+    finished = replace(finished, outcome=replace(finished.outcome, documents=documents))
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
 
 
@@ -70,8 +78,11 @@ def bill_of_materials(
     catalogue = loader.load()
     machines, unknown = [], []
     for host, found in finished.outcome.documents.items():
-        if "monitor" in found:
-            continue  # it has no engine: its programs are the distribution's
+        if "monitor" in found or "gateway" in found:
+            # It has no engine: its programs are the distribution's.
+            if found.get("web"):
+                say(f"{host}: its page is made of what {found['web']['lock']} pins")
+            continue
         why = _not_known(found, catalogue)
         if why:
             unknown.append(f"{host}: {why}")

@@ -46,6 +46,8 @@ def restore(
     inventory, request = playbook_run.prepare("web", "web", path, options, variables)
     if not confirmed:
         command = ["web", "restore", str(path), str(file)]
-        carried.confirm(command, "ALL accounts, chats and uploads", inventory, options.limit)
+        # Behind gateways the first of them has the page of all.
+        names = inventory.gateways[:1] or [*inventory.hosts]
+        carried.confirm(command, "ALL accounts, chats and uploads", names, options.limit)
     finished = playbook_run.run(request, inventory)
     return host_reports.publish("web", finished, output, web_text.restore, carried.unreached)

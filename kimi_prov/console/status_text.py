@@ -21,6 +21,8 @@ def text(document: Mapping[str, Any]) -> str:
         lines += head(name, host["detail"])
         if "monitor" in host:
             lines += _monitor(host["monitor"])
+        elif "gateway" in host:
+            lines += _gateway(host["gateway"]) + _page(host)
         elif host.get("provisioned"):
             lines += _served(host) + activity_text.lines(host)
             lines += _page(host) + _units(host) + _space(host)
@@ -72,7 +74,7 @@ def _rest(found: Mapping[str, Any] | None) -> list[str]:
         lines += entry("stopped", f"since {found['since']}; {cut or 'no'} requests were cut")
     if found["failed"]:
         lines += entry("woken", f"in vain: {found['failed']}")
-    lines += _idle(found["idle"]) + _rested(found["rested"])
+    lines += _idle(found["idle"]) + _paid(found.get("paid")) + _rested(found["rested"])
     if found["start"]:
         lines += entry("a start", _expected(found["start"]))
     last = found["last_start"]
@@ -96,6 +98,33 @@ def _idle(found: Mapping[str, Any] | None) -> list[str]:
         told = f"after {in_words(found['after_seconds'])} without a request; {found['why_not']}"
     failed = f"; the last time it failed: {found['failed']}" if found["failed"] else ""
     return entry("rests", told + failed)
+
+
+def _paid(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell what this session has cost, against its budget, and what those before it did."""
+    if not found:
+        return []
+    row, budget = found["session"], found["budget_usd"]
+    against = ""
+    if budget is not None:
+        share = 100 * row["usd"] / budget
+        against = f", {share:.0f} % of a budget of ${budget:.2f}"
+        against += "; USED UP" if share >= 100 else "; NEARLY USED UP" if share >= 80 else ""
+    lines = entry(
+        "cost",
+        f"${row['usd']:.2f} since {row['since']} ({row['hours']:g} h at ${found['usd_hour']:.2f}): "
+        f"starts ${row['starting_usd']:.2f}, answers ${row['serving_usd']:.2f}, idling "
+        f"${row['idle_usd']:.2f}{against}",
+    )
+    before = found["before"]
+    if before:
+        total, last = sum(session["usd"] for session in before), before[-1]
+        lines += entry(
+            "before",
+            f"{len(before)} session{'s' if len(before) != 1 else ''}, ${total:.2f}; the last "
+            f"${last['usd']:.2f} in {last['hours']:g} h until {last['until']}",
+        )
+    return lines
 
 
 def _rested(found: Mapping[str, Any]) -> list[str]:
@@ -280,6 +309,24 @@ def _monitor(found: Mapping[str, Any] | None) -> list[str]:
     limit = found["series_limit_bytes"]
     most = f" of at most {human(limit)}" if limit else ""
     return lines + entry("  series", f"{human(found['series_bytes'])}{most}")
+
+
+def _gateway(found: Mapping[str, Any]) -> list[str]:
+    """Tell to which hosts a gateway sends, and at which address it answers."""
+    who = ", ".join(found["allowed_networks"]) or "this machine alone"
+    state = "open" if found["listening"] else "not open"
+    lines = entry("port", f"{found['port']} {state}, for {who}")
+    lines += entry("certificate", found["certificate"]["detail"])
+    if found["address"]:
+        has = "here" if found["has_address"] else f"at {' or '.join(found['peers']) or 'no one'}"
+        lines += entry("address", f"{found['address']}, now {has}")
+    for row in found["hosts"]:
+        under_way = f"{row['requests']} of {row['requests_at_once']} requests"
+        shown = row["state"] if row["state"] == "up" else row["state"].upper()
+        lines += entry(f"  {row['host']}", f"{shown}, {under_way}")
+    for text in found.get("warnings") or ():
+        lines += entry("  warning", text)
+    return lines + entry("up for", in_words(found["uptime_seconds"]))
 
 
 def _drift(found: Mapping[str, Any] | None) -> list[str]:

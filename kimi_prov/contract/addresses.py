@@ -17,6 +17,10 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 HUB_REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
 HUB_REVISION = re.compile(f"{_NAME}(?:/{_NAME})*")
 HUB_ADDRESS = re.compile(f"hf://({HUB_REPOSITORY.pattern})(?:@({HUB_REVISION.pattern}))?")
+# A bucket's name as both providers take it, and a folder in it of plain names.
+BUCKET_ADDRESS = re.compile(
+    rf"(s3|gs)://([a-z0-9][a-z0-9._-]{{1,220}}[a-z0-9])((?:/{_NAME})*)/?", re.ASCII
+)
 
 # USER@HOST or HOST as ssh takes it: nothing that it would read as an option, a URL or two words.
 LOGIN = re.compile(

@@ -16,6 +16,11 @@ def serves(plan: Mapping[str, Any]) -> bool:
     return not group or group["rank"] == 0
 
 
+def proxied(plan: Mapping[str, Any]) -> bool:
+    """Whether a proxy runs on this host: for clients, or for those who read its metrics."""
+    return serves(plan) or bool(plan.get("metrics"))
+
+
 def head(plan: Mapping[str, Any]) -> str:
     """Name the host that serves for a group."""
     return str(plan["group"]["members"][0]["host"])

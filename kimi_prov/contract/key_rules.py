@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 # In the order of a rule.
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day")
@@ -19,8 +19,19 @@ KEY_HEADER = "x-kimi-key"
 RULE_HEADER = "x-kimi-rule"
 # In an engine's answer to /health: it counts.
 COUNTS_HEADER = "x-kimi-counts"
+# Where a gateway asks a machine what keys used a moment ago.
+RECENT = "/usage/recent"
 # Keys by which a machine asks itself.
 UNCOUNTED = ("verify", "watchdog")
+# Of a refusal in OpenAI's form, by limit: its type, and what it is about.
+_WORDS = {
+    "requests_per_minute": ("requests", "requests a minute"),
+    "tokens_per_minute": ("tokens", "tokens a minute"),
+    "requests_per_day": ("requests", "requests a day"),
+    "tokens_per_day": ("tokens", "tokens a day"),
+}
+# A client waits no longer by itself: after more it would ask again at once, in vain.
+WAITS_S = 60
 _RULE = re.compile(r"([0-9]{1,12})" + r":([0-9]{1,13})" * len(LIMITS))
 
 
@@ -43,6 +54,12 @@ class Rule:
     def to_json(self) -> Dict[str, Any]:
         """Return the rule for a file or a document."""
         return {"ends": self.ends, "limits": dict(self.limits)}
+
+
+def refusal(reason: str, wait_s: int) -> Tuple[str, str]:
+    """Return type and message of the refusal of a key that has reached a limit."""
+    kind, words = _WORDS.get(reason, ("requests", "requests"))
+    return kind, f"This key has reached its limit of {words}. Try again in {wait_s} s."
 
 
 def parse(text: str) -> Rule:

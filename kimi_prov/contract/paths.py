@@ -49,6 +49,7 @@ CA_BUNDLE = f"{ETC}/ca-bundle.pem"
 FORWARD_PROXY = f"{ETC}/forward-proxy.env"
 APT_PROXY = f"{ETC}/apt-proxy.conf"
 HUB_TOKEN = f"{ETC}/keys/hub-token"
+BUCKET_CREDENTIALS = f"{ETC}/keys/bucket-credentials"
 STOOD_IN_FOR = f"{ETC}/stood-in-for.json"
 ENV = f"{ETC}/env"
 # What the proxy sends to the engines, and what they ask for.
@@ -76,9 +77,17 @@ PROXY_STAMP = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
 # When keys end and what limits they have, by name (contract/key_rules.py).
 KEY_RULES = f"{PROXY}/rules.map"
+# At a gateway: asks the counter whether a key may go on.
+KEY_LIMITS = f"{PROXY}/limits.lua"
 # What clients are told while the machine does not serve on purpose; empty while it does.
 REST_MAP = f"{PROXY}/rest.map"
 TLS_PEM = f"{PROXY}/tls.pem"
+# At a gateway: the certificate of each host behind it, which it trusts there and no other.
+HOSTS = f"{PROXY}/hosts"
+# At the gateway that has the page: the certificate, with its key, that the other one trusts for it.
+PAGE_PEM = f"{PROXY}/page.pem"
+# And what keepalived there is told of the address that gateways share.
+ADDRESS_CONFIG = f"{ETC}/address.conf"
 # Its certificates alone, without the private key.
 TLS_CERTIFICATE = f"{PROXY}/tls.crt"
 # What is ordered, and what was issued last, with its key.
@@ -155,6 +164,8 @@ STOPPED = f"{STATE}/stopped.json"
 STARTS = f"{STATE}/starts.json"
 # How long the machine has rested, in all and the last times.
 RESTS = f"{STATE}/rests.json"
+# What a machine that is paid for by the hour has cost.
+SESSIONS = f"{STATE}/sessions.json"
 # A switch under way: written before the first file changes, removed after the verdict.
 SWITCH = f"{STATE}/switch.json"
 # NCCL plugins that were moved away, each by its own path, until `destroy` brings them back.
@@ -171,12 +182,23 @@ SWITCH_PROGRESS = f"{PROGRESS}/switch.json"
 REST_PROGRESS = f"{PROGRESS}/rest.json"
 # A file for each run of the unit of that name, while it lasts; for root's eyes.
 SANDBOX_ENVS = f"{RUN}/sandbox"
+# What a host gives of its weights and to whom; and, for root's eyes, the certificate that it shows
+# them, and from whom it takes weights itself, by which key.
+SHARE = f"{RUN}/share.json"
+SHARE_LOCK = f"{RUN}/share.lock"
+NEIGHBOURS = f"{RUN}/neighbours"
+SHARE_PEM = f"{NEIGHBOURS}/tls.pem"
+NEIGHBOUR = f"{NEIGHBOURS}/from.json"
 APPLY_LOCK = "/run/kimi-apply.lock"
 # How often a group's engine did not come up; kept while its unit is started anew.
 GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
 # Where engines ask the counter whether a key may, and tell it what was used.
 USAGE_SOCKET = "/run/kimi-usage/counter.sock"
+# Where the proxy asks it for gateways what keys used a moment ago; and at a gateway whether a key
+# may go on, by a program of HAProxy's.
+USAGE_RECENT_SOCKET = "/run/kimi-usage/recent.sock"
+USAGE_LIMITS_SOCKET = "/run/kimi-usage/limits.sock"
 # Gone after a boot: what kimi-rest.service is to do, when a start was asked for, and whether the
 # engines may start though STOPPED stands, for somebody wakes them.
 REST_JOB = "/run/kimi-rest.json"
@@ -215,6 +237,7 @@ MANAGED = (
     f"{UNITS}/{unit_names.METRICS_TIMER}",
     f"{UNITS}/{unit_names.NODE_EXPORTER}",
     f"{UNITS}/{unit_names.WATCHDOG}",
+    f"{UNITS}/{unit_names.GATEWAY_ADDRESS}",
     f"{UNITS}/{unit_names.RETURN}",
     f"{UNITS}/{unit_names.IDLE}",
     f"{UNITS}/{unit_names.IDLE_TIMER}",
@@ -226,25 +249,31 @@ MANAGED = (
     CA_BUNDLE,
     FIREWALL,
     PROXY_CONFIG,
+    KEY_LIMITS,
+    ADDRESS_CONFIG,
     PLAN,
     STOOD_IN_FOR,
 )
 
+# What comes and changes with the driver.
+DRIVER_FILES = (
+    FABRIC_DROP_IN,
+    UNATTENDED_UPGRADES,
+    "/etc/apt/sources.list.d/kimi-nvidia.sources",
+    NVIDIA_PIN,
+    "/etc/apt/keyrings/kimi-nvidia.asc",
+    "/etc/apt/keyrings/kimi-nvidia.gpg",
+)
 # Files of ours among the distribution's, whatever version wrote them: `destroy` takes these away
 # and no other. Units are apart.
 AMONG_OTHERS = (
     FIREWALL_DROP_IN,
     MONITOR_FIREWALL_DROP_IN,
-    FABRIC_DROP_IN,
     TMPFILES,
     TUNING_TMPFILES,
     SYSCTL,
-    UNATTENDED_UPGRADES,
     NEEDRESTART,
-    "/etc/apt/sources.list.d/kimi-nvidia.sources",
-    NVIDIA_PIN,
-    "/etc/apt/keyrings/kimi-nvidia.asc",
-    "/etc/apt/keyrings/kimi-nvidia.gpg",
+    *DRIVER_FILES,
 )
 # What a rollback puts back, beside units: what roles write from a plan. Never keys, certificates,
 # accounts, packages or the driver: these are as they are now.
@@ -269,6 +298,8 @@ LIVING = (
     REST_MAP,
     TLS_PEM,
     TLS_CERTIFICATE,
+    f"{HOSTS}/*",
+    PAGE_PEM,
     ACME_PEM,
     PROXY_STAMP,
     MACHINE_KEY,
@@ -335,7 +366,11 @@ class Paths:
     key_book = _At(KEY_BOOK)
     key_rules = _At(KEY_RULES)
     usage_db = _At(USAGE_DB)
+    usage_prom = _At(USAGE_PROM)
     usage_socket = _At(USAGE_SOCKET)
+    usage_recent_socket = _At(USAGE_RECENT_SOCKET)
+    usage_limits_socket = _At(USAGE_LIMITS_SOCKET)
+    key_limits = _At(KEY_LIMITS)
     web_secrets = _At(WEB_SECRETS)
     web_admin = _At(WEB_ADMIN)
     web_admin_new = _At(WEB_ADMIN_NEW)
@@ -356,6 +391,8 @@ class Paths:
     monitor_firewall_drop_in = _At(MONITOR_FIREWALL_DROP_IN)
     tls_pem = _At(TLS_PEM)
     tls_crt = _At(TLS_CERTIFICATE)
+    hosts = _At(HOSTS)
+    page_pem = _At(PAGE_PEM)
     acme_settings = _At(ACME_SETTINGS)
     acme_pem = _At(ACME_PEM)
     acme = _At(ACME)
@@ -379,6 +416,7 @@ class Paths:
     stopped = _At(STOPPED)
     starts = _At(STARTS)
     rests = _At(RESTS)
+    sessions = _At(SESSIONS)
     rest_job = _At(REST_JOB)
     begun = _At(BEGUN)
     waking = _At(WAKING)

@@ -34,14 +34,15 @@ _FAMILIES = {
 class Needs:
     """What a kind of unit has over the least.
 
-    `network`: none, loopback or any. `tmp`: the machine's own /tmp. `processes`: to see those of
-    others. `compiles`: to write code and run it. `own_users`: knows no user of the machine but its
-    own, and has no use for capabilities. `clock`: asks the kernel how its clock is kept; without
-    the capability it sets none.
+    `network`: none, loopback or any. `packets`: frames of the link, as ARP's. `tmp`: the machine's
+    own /tmp. `processes`: to see those of others. `compiles`: to write code and run it.
+    `own_users`: knows no user of the machine but its own, and has no use for capabilities. `clock`:
+    asks the kernel how its clock is kept; without the capability it sets none.
     """
 
     network: str = "none"
     netlink: bool = False
+    packets: bool = False
     capabilities: Tuple[str, ...] = ()
     calls: Tuple[str, ...] = ("@system-service",)
     without_calls: Tuple[str, ...] = ()
@@ -73,9 +74,13 @@ KINDS: Dict[str, Needs] = {
     "weights": Needs(
         network="any", capabilities=("CAP_DAC_OVERRIDE",), home="read-only", tmp=True, proc=True
     ),
+    # Gives files that all may read to other machines.
+    "share": Needs(network="any", without_calls=("@privileged", "@resources")),
     "proxy": Needs(network="any", without_calls=("@privileged", "@resources")),
     # Engines ask it over a socket of the machine.
     "usage": Needs(without_calls=("@privileged", "@resources")),
+    # At a gateway it asks the machines' own.
+    "pool": Needs(network="any", without_calls=("@privileged", "@resources")),
     # On the loopback alone; the packet filter leaves it two ports there.
     "web": Needs(network="loopback", without_calls=("@privileged", "@resources")),
     # Opens a port, runs certbot as another user, hands it its directory and has the proxy reload.
@@ -103,6 +108,8 @@ KINDS: Dict[str, Needs] = {
     # engine.
     "resting": Needs(
         network="loopback",
+        # Which of the weights are in the page cache: the call is in no set.
+        calls=("@system-service", "mincore"),
         capabilities=("CAP_CHOWN", "CAP_DAC_OVERRIDE"),
         without_calls=("@resources",),
         proc=True,
@@ -145,6 +152,14 @@ KINDS: Dict[str, Needs] = {
     ),
     # Prometheus and Alertmanager: they ask other machines, and are asked.
     "monitor": Needs(network="any", netlink=True, without_calls=("@privileged", "@resources")),
+    # keepalived: it speaks VRRP, gives the address to an interface, and asks the proxy as its user.
+    "address": Needs(
+        network="any",
+        netlink=True,
+        packets=True,
+        capabilities=("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETUID", "CAP_SETGID", "CAP_KILL"),
+        without_calls=("@resources",),
+    ),
     # Asks engines and the proxy on loopback, and reads the stacks of other users' processes without
     # stopping them. It restarts units by asking systemd.
     "watching": Needs(
@@ -193,6 +208,7 @@ def settings(
     needs = KINDS[kind]
     bounds = " ".join([*needs.capabilities, *capabilities])
     families = [*_FAMILIES[needs.network], *(["AF_NETLINK"] if needs.netlink else [])]
+    families += ["AF_PACKET"] if needs.packets else []
     found: Settings = [
         ("AmbientCapabilities", " ".join(capabilities)),
         ("CapabilityBoundingSet", bounds),

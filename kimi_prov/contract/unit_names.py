@@ -34,6 +34,8 @@ ALERTMANAGER = "kimi-alertmanager.service"
 MONITOR_FIREWALL = "kimi-monitor-firewall.service"
 # Sees that an engine hangs, keeps why, and restarts it.
 WATCHDOG = "kimi-watchdog.service"
+# Has the address that gateways share, or waits for it.
+GATEWAY_ADDRESS = "kimi-gateway-address.service"
 # Counts how long nobody has asked; wakes the machine when somebody does.
 IDLE = "kimi-idle.service"
 IDLE_TIMER = "kimi-idle.timer"
@@ -41,7 +43,8 @@ WAKE = "kimi-wake.service"
 WAKE_SOCKET = "kimi-wake.socket"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
-# Transient: they run while something is installed, switched, stopped, tuned or measured.
+# Transient: they run while something is given, installed, switched, stopped, tuned or measured.
+SHARE = "kimi-share.service"
 SWITCH = "kimi-switch.service"
 REST = "kimi-rest.service"
 DRIVER = "kimi-driver.service"
@@ -86,11 +89,13 @@ OURS = (
     ALERTMANAGER,
     MONITOR_FIREWALL,
     WATCHDOG,
+    GATEWAY_ADDRESS,
     IDLE,
     IDLE_TIMER,
     WAKE,
     WAKE_SOCKET,
     RETURN,
+    SHARE,
     SWITCH,
     REST,
     DRIVER,
@@ -125,6 +130,7 @@ LASTING = (
     ALERTMANAGER,
     MONITOR_FIREWALL,
     WATCHDOG,
+    GATEWAY_ADDRESS,
     IDLE_TIMER,
     WAKE_SOCKET,
     RETURN,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
-from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.gateway import acme, certificate, key_book, keys, proxy, tls
@@ -348,7 +348,11 @@ def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
 def _put_back(paths: Paths, plan: Dict[str, Any], contents: Contents) -> Dict[str, Any]:
     left_out: List[str] = []
     page = _put_page(paths, plan, contents, left_out)
-    if groups.serves(plan):
+    first = gateways.of_keys(plan) if gateways.is_gateway(plan) else None
+    if first:
+        if contents.keys:
+            left_out.append(f"keys and certificate: {first} has them for all gateways")
+    elif groups.serves(plan):
         _put_keys(paths, contents)
         _put_usage(paths, contents, left_out)
         _put_certificate(paths, plan, contents, left_out)
@@ -383,7 +387,12 @@ def _put_page(paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: 
         return None
     web = _web(paths, plan)
     if not web:
-        left_out.append("the page's data: set kimi_web_ui: true, apply, and restore again")
+        first = gateways.of_keys(plan)
+        left_out.append(
+            f"the page's data: {first} has the page for all machines; restore it there"
+            if first
+            else "the page's data: set kimi_web_ui: true, apply, and restore again"
+        )
         return None
     with (contents.folder / PAGE).open("rb") as stream:
         told = web_backup.stage(web, stream.fileno())

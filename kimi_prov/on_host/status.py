@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.activity.sample import Sample
 from kimi_prov.on_host.engine import runtime
 from kimi_prov.on_host.gateway import certificate, haproxy, keys, tls
+from kimi_prov.on_host.gateway import standing as behind
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied, open_switch
 from kimi_prov.on_host.monitor import standing as monitor
@@ -21,12 +22,12 @@ from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.rest import mark, standing
 from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import disk_bytes, read_json, read_text
+from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.update import waiting
 from kimi_prov.on_host.watchdog import bundles
 from kimi_prov.on_host.watchdog import record as watched
-from kimi_prov.on_host.web import backup
+from kimi_prov.on_host.web import standing as page
 
 # Of a certificate, when clients take none like it.
 _REFUSED = {
@@ -126,9 +127,9 @@ def _unit(unit: dict[str, Any]) -> dict[str, Any]:
 def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     port = plan["proxy"]["port"]
     try:
-        behind: list[dict[str, str | int]] = haproxy.servers(paths.socket)
+        engines: list[dict[str, str | int]] = haproxy.servers(paths.socket)
     except (OSError, HostError):
-        behind = []
+        engines = []
     return {
         "number": port,
         "listening": runtime.listening([port])[str(port)],
@@ -138,27 +139,7 @@ def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
         "certificate": certificate.in_use(paths, plan),
         "keys": sorted(keys.parse_map(read_text(paths.key_map))),
         "key_not_shown_yet": paths.operator_new.exists(),
-        "engines": behind,
-    }
-
-
-def _web(paths: Paths, web: dict[str, Any], states: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Give the page that runs, where it is reached, and what it takes; sizes in bytes."""
-    link = paths.web_env
-    env_name = os.readlink(str(link)).rpartition("/")[2] if link.is_symlink() else None
-    return {
-        "name": web["name"],
-        "version": env_name.rpartition("-")[0] if env_name else None,
-        "planned_version": web["version"],
-        "lock": web["lock"] if env_name == web["env_name"] else None,
-        "environment": env_name,
-        "port": web["port"],
-        "signup": web["signup"],
-        "answers": backup.answers(web["backend_port"]),
-        "data": web["data"],
-        "data_bytes": disk_bytes(paths.at(web["data"])),
-        "memory_bytes": states.get(unit_names.WEB, {}).get("memory_bytes"),
-        "admin_not_shown_yet": paths.web_admin_new.exists(),
+        "engines": engines,
     }
 
 
@@ -193,6 +174,8 @@ def collect(paths: Paths) -> dict[str, Any]:
             "provisioned": False,
             "detail": f"not provisioned: no {layout.PLAN}",
         }
+    if gateways.is_gateway(plan):
+        return behind.document(paths, plan)
     sample = Sample(plan)
     model = plan["model"]
     serving = [unit_names.engine(item) for item in plan["instances"]]
@@ -202,7 +185,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     web = plan.get("web")
     rests = mark.read(paths)
     needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
-    needed += [unit_names.PROXY] if serves else []
+    needed += [unit_names.PROXY] if groups.proxied(plan) else []
     # A plan of an earlier version says nothing of these.
     needed += [unit_names.USAGE] if serves and plan.get("usage") else []
     needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
@@ -252,7 +235,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         },
         "disks": disks(paths),
         "port": port,
-        "web": _web(paths, web, states) if web else None,
+        "web": page.document(paths, web, states.get(unit_names.WEB, {})) if web else None,
         "memory": _memory(placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
         **_updates(),

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent.parent / "engine_plugins"
+# What a wheel has of the sources: a kernel in C is compiled where it is installed.
+_PACKED = (".py", ".c", ".h")
 # The first moment that the format can tell.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -27,7 +29,8 @@ def wheel(name: str) -> tuple[str, bytes]:
     package = source / project["name"].replace("-", "_")
     files = {
         f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in sorted(package.rglob("*.py"))
+        for path in sorted(package.rglob("*"))
+        if path.suffix in _PACKED
     }
     files |= {
         f"{info}/METADATA": _metadata(project),

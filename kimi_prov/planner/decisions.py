@@ -20,16 +20,22 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 
-ExpertBackend = Literal["kt", "vllm"]
+ExpertBackend = Literal["native", "kt", "vllm"]
+# How weights beside the routed experts are held on processors.
+Dense = Literal["bf16", "int8"]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be served by what: the engine, the model, and the format of its weights."""
+    """What is to be served by what: the engine, the model, and the format of its weights.
+
+    `dense`: how weights beside the routed experts are held where a plugin computes those.
+    """
 
     engine: Engine
     model: Model
     weights_format: str
+    dense: Dense = "bf16"
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class Choice:
 
     `provisioned`: whether `apply` can install it; else it is planned and not installed.
     `experts`: who computes 4-bit experts without a GPU; None where no plugin is needed for that.
+    `dense`: how that plugin holds the other weights.
     `preferred`: the engine that the planner would choose by itself, `because` of that.
     `on_gpus`: what the choice was made by; None without GPUs. `interpreter`: the build of Python
     that is brought; None where the machine's own is taken. `python_reason`: why that one.
@@ -53,6 +60,7 @@ class Choice:
     preferred: str
     because: str
     experts: ExpertBackend | None = None
+    dense: Dense = "bf16"
     on_gpus: AllOnGpus | None = None
     interpreter: Interpreter | None = None
     python_reason: str = ""
@@ -80,11 +88,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Slices:
-    """Bytes of the experts in memory, on how many nodes, and of a layer while it is loaded."""
+    """Bytes of the experts in memory, on how many nodes, and of a layer while it is loaded.
+
+    `on_one_node`: the whole engine has to lie on the node where its threads are.
+    """
 
     experts: int
     nodes: int
     loading: int
+    on_one_node: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,19 @@ def check_ports(
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     ports += metrics.ports(watched)
     ordering = certificates.ports(settings, len(backends))
-    ports = list(dict.fromkeys([*ports, *ordering]))
+    check_free(
+        host,
+        list(dict.fromkeys([*ports, *ordering])),
+        findings,
+        (" (kimi_web_port for the page's)" if web else "")
+        + (" (kimi_metrics_port for that of the metrics)" if watched else "")
+        + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else "")
+        + ("; kimi_group_port for those of the group" if group else ""),
+    )
+
+
+def check_free(host: Host, ports: list[int], findings: Findings, others: str = "") -> None:
+    """Find which of the ports another program holds; `others`: what else may be set."""
     if not ports:
         return
     taken = []
@@ -56,11 +68,7 @@ def check_ports(
             observed=", ".join(dict.fromkeys(taken)),
             required=f"ports {', '.join(str(port) for port in ports)} free",
             fix="stop that program, or the container that publishes the port (docker ps), or set "
-            "kimi_port to another port"
-            + (" (kimi_web_port for the page's)" if web else "")
-            + (" (kimi_metrics_port for that of the metrics)" if watched else "")
-            + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else "")
-            + ("; kimi_group_port for those of the group" if group else ""),
+            f"kimi_port to another port{others}",
         )
     else:
         findings.add(
@@ -105,16 +113,16 @@ def firewall(
 ) -> dict[str, Any]:
     """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
 
-    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; its other
-    members serve on no port.
+    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; at its other
+    members metrics alone are read.
     """
     networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
     serves = group is None or group["rank"] == 0
-    ports = [settings.port, *([settings.web_port] if settings.web_ui else [])]
+    ports = [settings.port, *([settings.web_port] if settings.web_ui else [])] if serves else []
     ports += [watched["port"]] if watched else []
     return {
         "port": settings.port,
-        "ports": ports if serves else [],
+        "ports": ports,
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ SHARED = (
     "hosts_per_model",
     "group_port",
 )
+# What the head's own setting says for all of its group.
+OF_HEAD = ("monitor_local",)
 # Flags that tell one host of a group from another; all others are the same on each.
 _OWN_FLAGS = ("node-rank", "headless")
 
@@ -120,8 +123,8 @@ class Group:
 
 
 def shared(settings: Settings) -> dict[str, Any]:
-    """Give the settings that all hosts of a group have to have alike."""
-    return {name: getattr(settings, name) for name in SHARED}
+    """Give the settings of a host that the others of its group have to know."""
+    return {name: getattr(settings, name) for name in (*SHARED, *OF_HEAD)}
 
 
 def read(hosts_given: GroupHosts, catalogue: Catalogue) -> Group:
@@ -162,9 +165,15 @@ def least(host: Host, group: Group | None) -> Host:
 
 
 def of_rank(settings: Settings, group: Group | None) -> Settings:
-    """Give the settings of a host of a group that is not its head: nothing is served there."""
+    """Give the settings of a host of a group that is not its head: nothing is served there.
+
+    It shows metrics as any host; a head that watches itself watches its ranks too.
+    """
     if group is None or group.rank == 0:
         return settings
+    watched = group.head.shared.get("monitor_local")
+    readers = networks.addresses(group.head.host, group.head.address) if watched else []
+    single = [str(ipaddress.ip_network(address)) for address in readers]
     return replace(
         settings,
         web_ui=False,
@@ -174,8 +183,7 @@ def of_rank(settings: Settings, group: Group | None) -> Settings:
         api_keys_file=None,
         web_admin_file=None,
         allowed_networks=[],
-        metrics=False,
-        metrics_key_file=None,
+        metrics_networks=list(dict.fromkeys([*settings.metrics_networks, *single])),
         monitor_local=False,
     )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.planner.decisions import Choice
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -29,42 +30,64 @@ def document(
     `ask_cpu_torch_index`: PyPI has no CPU builds of torch, and the inventory names no other place.
     """
     engine = choice.engine
-    on_cpu = engine.variant == "cpu"
+    return {
+        **of_packages(
+            settings,
+            choice.interpreter,
+            catalogue,
+            plan["site"]["proxy"],
+            torch_on_cpu=engine.variant == "cpu",
+        ),
+        "metadata": _metadata(choice, plan["engine"]["env_dir"]),
+        "cuda_home": plan["instances"][0]["env"].get("CUDA_HOME"),
+        "kt_kernels": paths.KT_CUDA if engine.name == "ktransformers" else None,
+        "experts_kernel": _experts_kernel(choice, plan["engine"]["env_dir"]),
+        "hub_client": _hub_client(catalogue, plan["weights"]),
+    }
+
+
+def of_packages(
+    settings: Settings,
+    build: Interpreter | None,
+    catalogue: Catalogue,
+    proxy: Mapping[str, Any] | None,
+    *,
+    torch_on_cpu: bool = False,
+) -> dict[str, Any]:
+    """Return of the plan's `installation` what pinned packages of any kind take.
+
+    `build`: the interpreter that is brought; `proxy`: the site's, as the plan has it.
+    """
     folder = f"{paths.TOOLS}/install"
     return {
         "dir": folder,
         "wheels": f"{folder}/wheels",
         "cache": f"{folder}/cache",
         "uv_lock": UV_LOCK,
-        "python": _python(settings, choice, folder),
+        "python": _python(settings, build, folder),
         "uv_dir": f"{paths.TOOLS}/uv-{_version(catalogue.lock(UV_LOCK), 'uv')}",
         "pip_environment": _pip(settings),
         "uv_environment": _uv(settings),
-        "run": _run(plan["site"]["proxy"]),
+        "run": _run(proxy),
         # What downloads nothing has nothing of the site's proxy.
         "run_offline": _run(None),
         "indexes": [
             *settings.pip_extra_index_urls,
             *([settings.torch_index_url] if settings.torch_index_url else []),
         ],
-        "ask_cpu_torch_index": on_cpu
+        "ask_cpu_torch_index": torch_on_cpu
         and not settings.torch_index_url
         and not settings.pip_find_links,
         "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
-        "metadata": _metadata(choice, plan["engine"]["env_dir"]),
-        "cuda_home": plan["instances"][0]["env"].get("CUDA_HOME"),
-        "kt_kernels": paths.KT_CUDA if engine.name == "ktransformers" else None,
-        "hub_client": _hub_client(catalogue, plan["weights"]),
     }
 
 
-def _python(settings: Settings, choice: Choice, folder: str) -> dict[str, Any] | None:
+def _python(settings: Settings, build: Interpreter | None, folder: str) -> dict[str, Any] | None:
     """Return the interpreter that is brought, None where the machine's own is taken.
 
     `downloads` is for uv, in the form of its own list: by it uv knows the archive's digest.
     `archive`: where it is copied to from a directory of the control machine.
     """
-    build = choice.interpreter
     if build is None:
         return None
     mirror = settings.python_mirror
@@ -168,6 +191,17 @@ def metadata(engine: Engine, python: str) -> dict[str, str] | None:
         "path": f"lib/python{python}/site-packages/vllm-{version}.dist-info/METADATA",
         "content": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
     }
+
+
+def _experts_kernel(choice: Choice, env_dir: str) -> str | None:
+    """Return what compiles the kernel of the plugin for experts, None where there is no plugin.
+
+    For every backend: they share the environment, and one may follow another.
+    """
+    if choice.experts is None:
+        return None
+    site = f"{env_dir}/lib/python{choice.python.version}/site-packages"
+    return f"{site}/kimi_kt_experts/build.py"
 
 
 def _hub_client(catalogue: Catalogue, weights: Mapping[str, Any]) -> dict[str, str] | None:

@@ -11,14 +11,15 @@ from kimi_prov.facts.host import read_host
 from kimi_prov.planner import (
     certificates,
     driver,
-    forward_proxy,
     gateway,
+    gateways,
     groups,
     installation,
     metrics,
     remediation,
     rest,
     rules,
+    site,
     stand_in,
     system,
     timeouts,
@@ -42,11 +43,12 @@ from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Budget, Choice, Weights
+    from kimi_prov.planner.gateways import Before
     from kimi_prov.planner.groups import Group, GroupHosts
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -66,15 +68,16 @@ def make_plan(
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None = None,
+    before: Sequence[Before] = (),
 ) -> dict[str, Any]:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
     `hosts`: those that serve the model together with it, itself among them; without them it is one
-    of `kimi_hosts_per_model` equal ones, the head. Nothing that moves by itself (free memory, free
-    disk, what is converged already) is in the plan, findings aside. Raises UserError for an unknown
-    model.
+    of `kimi_hosts_per_model` equal ones, the head. `before`: the gateways through which clients
+    come. Nothing that moves by itself (free memory, free disk, what is converged already) is in the
+    plan, findings aside. Raises UserError for an unknown model.
     """
-    return _made(facts, settings, catalogue, hosts)[0]
+    return _made(facts, settings, catalogue, hosts, before)[0]
 
 
 def make_plan_with_curve(
@@ -82,6 +85,7 @@ def make_plan_with_curve(
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None = None,
+    before: Sequence[Before] = (),
 ) -> dict[str, Any]:
     """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
 
@@ -90,7 +94,7 @@ def make_plan_with_curve(
     their own; one that the machine does not serve, or that shortens the context, ends the curve.
     `more_requests`: those above the planned number, as long as they gain.
     """
-    plan, speeds = _made(facts, settings, catalogue, hosts)
+    plan, speeds = _made(facts, settings, catalogue, hosts, before)
     rows = _curve(plan, speeds, facts, settings, catalogue, hosts)
     rows = [{key: row[key] for key in _OF_CURVE} for row in rows]
     more, best = [], plan["throughput"]["aggregate_tok_s"]["expected"]
@@ -144,18 +148,25 @@ def _made(
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None,
+    before: Sequence[Before] = (),
 ) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
     """Give the plan, and what gives its `throughput` with so many requests at once."""
     hosts = hosts or groups.equal(facts, settings)
     group = hosts.group(catalogue) if hosts else None
     settings = groups.of_rank(settings, group)
-    real, speeds = _plan(facts, settings, catalogue, group)
-    if not settings.engine_stand_in:
-        return real, speeds
-    instead = stand_in.settings(settings, real["model"]["served_names"])
-    small = hosts.seen_as(stand_in.facts).group(catalogue) if hosts else None
-    served = _plan(stand_in.facts(facts), instead, catalogue, small)[0]
-    return stand_in.merged(real, served), speeds
+    elsewhere = gateways.page_elsewhere(settings, before)
+    settings = gateways.behind(settings, before)
+    made, speeds = _plan(facts, settings, catalogue, group)
+    if settings.engine_stand_in:
+        instead = stand_in.settings(settings, made["model"]["served_names"])
+        small = hosts.seen_as(stand_in.facts).group(catalogue) if hosts else None
+        served = _plan(stand_in.facts(facts), instead, catalogue, small)[0]
+        made = stand_in.merged(made, served)
+    if before:
+        made["gateways"] = gateways.document(before)
+        made["paths"] = {**made["paths"], **gateways.asked_at()}
+        made["findings"] = [*made["findings"], *elsewhere]
+    return made, speeds
 
 
 def _plan(
@@ -190,8 +201,15 @@ def _plan(
         converted.directory if converted else None,
     )
     backends = gateway.backends(settings, 0 if group and group.rank else budget.instances)
+    web.check_port(settings, budget.instances, findings)
     page = web.document(
-        settings, catalogue, model, choice, served.names, budget.instances, findings
+        settings,
+        catalogue,
+        model,
+        web.Runtime(choice.python, choice.interpreter, host.system.arch),
+        served.names,
+        budget.instances,
+        findings,
     )
     watched = metrics.document(host, settings, backends, page, findings)
     gateway.check_ports(host, settings, backends, page, watched, group, findings)
@@ -225,15 +243,14 @@ def _plan(
     )
     digest = groups.digest(choice, shown, flags, served.names)
     together = groups.document(group, settings, digest)
+    fetched = weights.document(settings, checkpoint, draft, conversion.fetched(converted, settings))
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
         "engine": _engine(choice),
         "model": shown,
         "group": together,
-        "weights": weights.document(
-            settings, checkpoint, draft, conversion.fetched(converted, settings)
-        ),
+        "weights": fetched,
         "conversion": conversion.document(converted, choice, model, flags),
         "instances": [
             command.instance(host, choice, budget, where, flags, slot, served)
@@ -242,7 +259,7 @@ def _plan(
         "memory": budgets.document(budget, host, tmpfs.size_bytes),
         "parallel": budgets.parallel(budget, flags, settings.hosts_per_model),
         "hybrid": hybrid.document(choice, budget, place),
-        "experts": expert_backend.document(choice.experts, place),
+        "experts": expert_backend.document(choice.experts, place, choice.dense),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": predicted,
         "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
@@ -274,24 +291,24 @@ def _plan(
         "packages": system.packages(
             host,
             None if choice.interpreter else choice.python.path,
+            system.Parts(
+                kernel=choice.experts is not None,
+                drives=driver_plan["repository"] is not None,
+                orders=certificates.mode(settings) == "acme",
+                watched=watched is not None,
+                buckets="bucket" in fetched,
+            ),
             compiles=command.compiles(choice, flags),
-            drives=driver_plan["repository"] is not None,
-            orders=certificates.mode(settings) == "acme",
-            watched=watched is not None,
         ),
-        "site": {
-            "apt_mirror": settings.apt_mirror,
-            "pip_index_url": settings.pip_index_url,
-            "pip_extra_index_urls": list(settings.pip_extra_index_urls),
-            "pip_find_links": settings.pip_find_links,
-            "torch_index_url": settings.torch_index_url,
-            "python_mirror": settings.python_mirror,
-            "ca_bundle": settings.ca_bundle,
-            "proxy": forward_proxy.document(settings),
-        },
+        "site": site.document(settings),
         "control": {
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
+            **(
+                {"bucket_credentials_file": settings.bucket_credentials_file}
+                if "bucket" in fetched
+                else {}
+            ),
             "web_admin_file": settings.web_admin_file,
             "metrics_key_file": settings.metrics_key_file,
         },

@@ -81,7 +81,12 @@ def document(
         "poweroff_self": settings.idle_poweroff_self,
     }
     wakes = bool(idle) and settings.idle_action != "poweroff"
+    paid = settings.hour_usd and {
+        "usd_hour": settings.hour_usd,
+        "budget_usd": settings.budget_usd,
+    }
     return {
+        **({"paid": paid} if paid else {}),
         "memory": settings.stopped_memory,
         "idle": idle or None,
         "power": power

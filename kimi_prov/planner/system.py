@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner import metrics
+from kimi_prov.planner.engine import expert_backend
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.systems import System
     from kimi_prov.facts.host import Host
@@ -143,31 +147,68 @@ def _not_ours(host: Host) -> str:
     return "it cannot be changed on this machine"
 
 
-def packages(
-    host: Host,
-    python: str | None,
-    *,
-    compiles: bool,
-    drives: bool,
-    orders: bool,
-    watched: bool = False,
-) -> list[str]:
+@dataclass(frozen=True)
+class Parts:
+    """What of a machine takes packages beyond those of all.
+
+    `kernel`: that of the experts is compiled when the engine is installed. `drives`: a repository
+    for the driver may have to be written down, and its key be read. `orders`: a certificate comes
+    by ACME. `watched`: metrics are shown. `buckets`: weights come from one.
+    """
+
+    kernel: bool = False
+    drives: bool = False
+    orders: bool = False
+    watched: bool = False
+    buckets: bool = False
+
+    @property
+    def packages(self) -> list[str]:
+        """Debian packages of all of them."""
+        found = list(expert_backend.PACKAGES) if self.kernel else []
+        found += ["gpg", "python3-debian"] if self.drives else []
+        found += ["certbot"] if self.orders else []
+        found += [metrics.PACKAGE] if self.watched else []
+        return found + (["rclone"] if self.buckets else [])
+
+
+def packages(host: Host, python: str | None, parts: Parts, *, compiles: bool) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
     None of one that is brought: its headers come with it. uv is installed with the system's.
-    `drives`: a repository for the driver may have to be written down, and its key be read.
-    `orders`: a certificate comes by ACME. `watched`: metrics are shown.
     """
+    named = _package(host, python)
+    more = ["g++"] if compiles else []
+    more += [f"{named}-dev"] if compiles and python else []
+    return sorted({*_PACKAGES, "python3-venv", f"{named}-venv", *more, *parts.packages})
+
+
+def _package(host: Host, python: str | None) -> str:
+    """Name the Debian package of an interpreter, by its path; uv's is the system's own."""
     name = (python or "").rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
     own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
-    named = name if versioned and not own else "python3"
-    more = ["g++"] if compiles else []
-    more += [f"{named}-dev"] if compiles and python else []
-    more += ["gpg", "python3-debian"] if drives else []
-    more += ["certbot"] if orders else []
+    return name if versioned and not own else "python3"
+
+
+def page_packages(host: Host, python: str | None) -> list[str]:
+    """Debian packages of a page that stands alone; `python`: None for one that is brought."""
+    return sorted({"python3-venv", f"{_package(host, python)}-venv"})
+
+
+def gateway_packages(
+    *, orders: bool, shared: bool, watched: bool, page: Sequence[str] = ()
+) -> list[str]:
+    """Debian packages of a gateway. `shared`: gateways hold one address together.
+
+    `watched`: metrics are shown. `page`: those of the page, where it has one.
+    """
+    more = ["certbot"] if orders else []
+    # By netbase's list of protocols ufw's rules name VRRP.
+    more += ["keepalived", "netbase"] if shared else []
     more += [metrics.PACKAGE] if watched else []
-    return sorted({*_PACKAGES, "python3-venv", f"{named}-venv", *more})
+    more += page
+    return sorted({*_PACKAGES, *more} - {"numactl"})
 
 
 def image_packages(*, compiles: bool) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.catalog.currency import dated
 from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract.sizes import human
 from kimi_prov.planner import certificates
 from kimi_prov.planner.engine import selection
 
@@ -15,15 +16,25 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
+    from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.catalog.web import Page
     from kimi_prov.facts.host import Python
-    from kimi_prov.planner.decisions import Choice
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
 _MIB = 1 << 20
 # Bytes of one request: a file that is brought into a chat.
 _UPLOAD_BYTES = 100 * _MIB
+# A proxy that holds all the connections it may has 512 MiB of buffers; the system has the rest.
+_GATEWAY_BYTES = 1024 * _MIB
+
+
+class Runtime(NamedTuple):
+    """What a page is installed for: the interpreter, its build where that is brought, the CPU."""
+
+    python: Python
+    build: Interpreter | None
+    arch: str | None
 
 
 def ports(settings: Settings, instances: int) -> tuple[int, int]:
@@ -31,7 +42,7 @@ def ports(settings: Settings, instances: int) -> tuple[int, int]:
 
     The next ones after the engines', except those that are something else's.
     """
-    taken = {settings.port, settings.web_port, settings.metrics_port}
+    taken = {settings.port, settings.web_port, settings.metrics_port, settings.group_port}
     taken |= {*certificates.ports(settings, instances)}
     first = certificates.first_port(settings) + instances
     free = [port for port in range(first, first + 5) if port not in taken]
@@ -42,7 +53,7 @@ def document(
     settings: Settings,
     catalogue: Catalogue,
     model: Model,
-    choice: Choice,
+    runtime: Runtime,
     served_names: Sequence[str],
     instances: int,
     findings: Findings,
@@ -50,9 +61,9 @@ def document(
     """Give the plan's `web`, None where no page is wished for. Sizes in bytes."""
     if not settings.web_ui:
         return None
-    page, python, build = catalogue.web[-1], choice.python, choice.interpreter
+    page, python, build = catalogue.web[-1], runtime.python, runtime.build
     lock = page.lock_name(python.version)
-    _check(settings, page, python, instances, findings, locked=lock in catalogue.locks)
+    _check(page, runtime, findings, locked=lock in catalogue.locks)
     backend_port, api_port = ports(settings, instances)
     mark = selection.env_mark(catalogue, [lock], build.sha256 if build else None)
     env_name = f"{page.version}-{mark}"
@@ -79,33 +90,50 @@ def document(
     }
 
 
-def _check(
-    settings: Settings,
-    page: Page,
-    python: Python,
-    instances: int,
-    findings: Findings,
-    *,
-    locked: bool,
+def check_port(
+    settings: Settings, instances: int, findings: Findings, others: Sequence[int] = ()
 ) -> None:
+    """Find a page's port that is something else's; `others`: those that gateways take besides."""
+    if not settings.web_ui:
+        return
     first = certificates.first_port(settings)
     engines = range(first, first + instances)
     ordering = certificates.ports(settings, instances)
-    if settings.web_port in {settings.port, *engines, *ordering}:
+    if settings.web_port in {settings.port, *engines, *ordering, *others}:
         findings.add(
             "web.port",
-            observed=f"kimi_web_port {settings.web_port}; the API has {settings.port}, its engines "
-            f"{', '.join(map(str, engines))}"
-            + "".join(f", the order of a certificate {port}" for port in ordering),
+            observed=f"kimi_web_port {settings.web_port}; the API has {settings.port}"
+            + (f", its engines {', '.join(map(str, engines))}" if engines else "")
+            + "".join(f", the order of a certificate {port}" for port in ordering)
+            + "".join(f", the other gateway {port}" for port in others),
             required="a port of its own",
             fix="set kimi_web_port to another port",
         )
-    if not locked:
+
+
+def check_memory(have: int, page: Page, findings: Findings) -> None:
+    """Find too little memory for a page on a gateway; `have`: bytes in all, 0 is unknown."""
+    need = page.memory_bytes + _GATEWAY_BYTES
+    if have and have < need:
+        findings.add(
+            "web.memory",
+            observed=f"{human(have)} of memory",
+            required=f"{human(need)}: {human(page.memory_bytes)} when {page.name} has started, and "
+            f"{human(_GATEWAY_BYTES)} for the proxy and the system",
+            fix="give the first gateway more memory, or remove kimi_web_ui from the inventory",
+        )
+
+
+def _check(page: Page, runtime: Runtime, findings: Findings, *, locked: bool) -> None:
+    arch = runtime.arch
+    foreign = arch is not None and arch not in page.arch
+    if not locked or foreign:
         findings.add(
             "web.lock",
             names={"version": page.version},
-            observed=f"Python {python.version}",
-            required=f"Python {' or '.join(page.python)}",
+            observed=f"Python {runtime.python.version}" + (f", {arch}" if foreign else ""),
+            required=f"Python {' or '.join(page.python)}"
+            + (f", {' or '.join(page.arch)}" if foreign else ""),
             fix="remove kimi_web_ui from the inventory, or add a lock to a catalogue of your own",
         )
     findings.add(

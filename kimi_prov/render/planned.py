@@ -34,6 +34,7 @@ WITHOUT_EFFECT: Mapping[str, Any] = {
     "api_keys_file": None,
     "web_admin_file": None,
     "hf_token_file": None,
+    "bucket_credentials_file": None,
     "apt_mirror": None,
     "python_mirror": None,
     "nvidia_repo_url": None,

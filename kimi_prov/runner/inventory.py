@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kimi_prov.runner.connection import Access
 
 GROUP = "kimi"
+_GATEWAYS = "kimi_gateway"
 # Of one file: some hundred thousand hosts.
 _LARGEST_BYTES = 64 << 20
 # Ansible takes a second for each thousand hosts, and longer than anybody waits for a typing error.
@@ -48,12 +49,16 @@ _INIT = "kimi-prov init DIR --profile lab|localhost"
 
 @dataclass(frozen=True)
 class Inventory:
-    """An inventory that Ansible can read and that has hosts in the group kimi."""
+    """An inventory that Ansible can read and that has hosts in the group kimi.
+
+    `hosts`: these, with their variables; `gateways`: those that answer for them, in order.
+    """
 
     path: Path
     hosts: Mapping[str, Mapping[str, Any]]
     names: frozenset[str]
     sources: tuple[Path, ...] = ()
+    gateways: tuple[str, ...] = ()
 
     @property
     def base(self) -> Path:
@@ -89,6 +94,7 @@ def load(path: Path, login: Connection | None = None) -> Inventory:
         {host: variables.get(host, {}) for host in members},
         everybody,
         tuple(source.absolute() for source in sources),
+        tuple(_members(document, _GATEWAYS, set())),
     )
 
 

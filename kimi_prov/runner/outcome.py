@@ -24,6 +24,7 @@ PRECEDENCE = (
     ExitCode.BLOCKED,
 )
 _PLAN = "kimi_plan"
+_TURN = "kimi_turn"
 _ERROR = re.compile(r"^\s*(?:\[ERROR\]:|ERROR!)\s*(.*)", re.DOTALL)
 _NO_HOSTS = re.compile(
     r"leaves us with no hosts|no hosts matched|no hosts to target", re.IGNORECASE
@@ -64,6 +65,8 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
     findings: list[HostFinding] = field(default_factory=list)
     changes: list[tuple[str, str, str]] = field(default_factory=list)
+    # Why a host was not changed, of those whose turn did not come.
+    left: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
     return_code: int | None = None
     wall_seconds: float = 0.0
@@ -145,6 +148,7 @@ class Outcome:
                 and isinstance(text, str)
                 and not any(words in text for words in observed)
             ]
+        self.left |= (event.action == _TURN and event.result.get("kimi_left")) or {}
         document = event.result.get("kimi_document")
         if isinstance(document, dict):
             kept = self.plans if event.action == _PLAN else self.documents

@@ -37,7 +37,12 @@ _PATTERNS = (
 # Inventory variables whose value is itself a secret, and those that name a file that holds one.
 _VALUES = re.compile(r"ansible_(?:.*_)?pass(?:word|phrase)?\Z")
 _PROXIES = frozenset({"kimi_http_proxy", "kimi_https_proxy"})
-_FILES = frozenset({"kimi_hf_token_file", "kimi_api_keys_file", "kimi_tls_key_file"})
+_FILES = frozenset(
+    {
+        *("kimi_hf_token_file", "kimi_api_keys_file", "kimi_tls_key_file"),
+        "kimi_bucket_credentials_file",
+    }
+)
 
 
 class Masker:
@@ -124,7 +129,8 @@ def from_plan(plan: Mapping[str, Any]) -> set[str]:
     """Return the secrets in the control machine's files that a plan names."""
     control: Mapping[str, Any] = plan.get("control") or {}
     tls = (plan.get("proxy") or {}).get("tls") or {}
-    paths = [control.get("api_keys_file"), control.get("hf_token_file"), tls.get("key_file")]
+    names = ("api_keys_file", "hf_token_file", "bucket_credentials_file")
+    paths = [*(control.get(name) for name in names), tls.get("key_file")]
     found: set[str] = set()
     for path in filter(None, paths):
         found |= from_file(Path(str(path)))
@@ -132,7 +138,10 @@ def from_plan(plan: Mapping[str, Any]) -> set[str]:
 
 
 def from_file(path: Path) -> set[str]:
-    """Return each line of a secret file, and what follows a NAME: in it; nothing if unreadable."""
+    """Return each line of a secret file, and what follows a NAME: or NAME= in it.
+
+    Nothing if it cannot be read.
+    """
     try:
         path = path.expanduser()
         content = documents.read_bytes(path, what="a secret", limit=_LARGEST_BYTES, fix="")
@@ -143,5 +152,5 @@ def from_file(path: Path) -> set[str]:
     for line in lines:
         text = line.strip()
         if text and not text.startswith(("#", "-----")):
-            found |= {text, text.rpartition(":")[2].strip()}
-    return found
+            found |= {text, text.rpartition(":")[2].strip(), text.partition("=")[2].strip()}
+    return found - {""}

@@ -51,8 +51,14 @@ class Exempt:
 def files() -> list[Path]:
     """List the files that pin what this project installs, here and on managed machines."""
     locks = sorted((ROOT / "kimi_prov" / "catalog" / "locks").glob("*.txt"))
-    clients = sorted((ROOT / "tests" / "clients").glob("*.txt"))
-    return [ROOT / "tests" / name for name in ("requirements.txt", "kubectl.txt")] + clients + locks
+    apart = [
+        file for name in ("clients", "cloud") for file in (ROOT / "tests" / name).glob("*.txt")
+    ]
+    return (
+        [ROOT / "tests" / name for name in ("requirements.txt", "kubectl.txt")]
+        + sorted(apart)
+        + locks
+    )
 
 
 def exceptions(path: Path) -> list[Exempt]:

@@ -92,10 +92,10 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "?")
 
 
-def staging() -> Any:
-    """Our pass against cp and sha256sum, in turns."""
-    script = Path(__file__).with_name("staging.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+def beside(name: str) -> Any:
+    """What another of these scripts measures: `staging`, our pass against cp and sha256sum, say."""
+    script = Path(__file__).with_name(f"{name}.py")
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
@@ -145,7 +145,8 @@ def main() -> int:
             keep("no_op_control_cpu_s_for_each_further_host", growth(cpu_s))
         finally:
             lab.down()
-    keep("staging", staging())
+    keep("staging", beside("staging"))
+    keep("growth", beside("growth"))
     text = json.dumps(figures, indent=1) + "\n"
     sys.stdout.write(text)
     if options.output:

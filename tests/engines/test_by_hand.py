@@ -40,13 +40,13 @@ def replaced(command: str, words: dict[str, str]) -> str:
 
 
 def test_the_commands_install_serve_and_answer(tmp_path: Path) -> None:
-    make, torch, plugin, serve, ask = documented()
+    make, torch, plugin, kernel, serve, ask = documented()
     links = settings.detect().get("kimi_pip_find_links")
     if links:
         torch = replaced(torch, {INDEX: f"--find-links {links}"})
     (tmp_path / "kimi_prov").symlink_to(ROOT / "kimi_prov")
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for command in (make, torch, plugin):
+    for command in (make, torch, plugin, kernel):
         subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path, env=env)
     tiny = str(model.make(tmp_path / "tiny", experts="int4"))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -74,4 +74,4 @@ def test_the_commands_install_serve_and_answer(tmp_path: Path) -> None:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
     assert json.loads(said.stdout)["choices"][0]["message"]["content"]
-    assert "experts of layer 2 (2 of 2) in kt-kernel's " in log.read_text()
+    assert "experts of layer 2 (2 of 2) in the own kernel for " in log.read_text()

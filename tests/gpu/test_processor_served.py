@@ -32,8 +32,8 @@ def plan(processor_host: Host) -> dict[str, Any]:
 def test_apply_serves_on_the_processors(
     processor_host: Host, plan: dict[str, Any], report: Report
 ) -> None:
-    """`kimi-prov apply` brings a host without GPUs to a model whose experts are kt-kernel's."""
-    assert plan["experts"]["by"] == "kt-kernel"
+    """`kimi-prov apply` brings a host without GPUs to a model by the own kernel of the experts."""
+    assert plan["experts"]["by"] == "native"
     began = time.monotonic()
     done = processor_host.apply()
     said = unit.said(processor_host)
@@ -53,11 +53,11 @@ def test_apply_serves_on_the_processors(
 
 
 def test_the_kernel_is_the_one_for_this_processor(served: Host, report: Report) -> None:
-    """kt-kernel runs its AMX build where the processor has AMX, and holds each expert layer."""
+    """The own kernel runs its AMX build where the processor has AMX, and holds each layer."""
     log = unit.said(served, 3000)
-    builds = re.findall(r"kt-kernel build (\S+): (\d+) threads", log)
-    layers = re.findall(r"experts of layer \d+ \(\d+ of \d+\) in kt-kernel's (\S+):", log)
-    report.figure(kt_kernel=builds[-1:], experts_in=sorted(set(layers)))
+    builds = re.findall(r"own kernel for (\S+): (\d+) threads", log)
+    layers = re.findall(r"experts of layer \d+ \(\d+ of \d+\) in the own kernel for (\S+):", log)
+    report.figure(own_kernel=builds[-1:], experts_in=sorted(set(layers)))
     assert builds, log[-2000:]
     assert layers, log[-2000:]
     assert ("amx" in builds[-1][0].lower()) == bool(processor()["amx"])
@@ -75,7 +75,7 @@ def test_a_second_apply_on_the_processors_changes_nothing(served: Host, report: 
 
 
 def test_bench_measures_on_the_processors(serving: Host, report: Report) -> None:
-    """`kimi-prov bench` measures the served model, and a layer of experts in kt-kernel."""
+    """`kimi-prov bench` measures the served model, and a layer of experts in the own kernel."""
     done = kimi_prov("bench", serving.inventory, "--format", "json")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     bench = json.loads(done.stdout)
@@ -95,7 +95,7 @@ def test_a_killed_server_on_the_processors_is_served_again(
 
 
 def test_vllm_s_own_experts_are_served_by_apply(served: Host, clock: Clock, report: Report) -> None:
-    """`kimi_experts: vllm` brings the experts from kt-kernel to vLLM's own, by `apply`."""
+    """`kimi_experts: vllm` brings the experts from the own kernel to vLLM's, by `apply`."""
     unit.wish(served, kimi_experts="vllm", kimi_start_timeout_s=int(max(60.0, clock.left_s)))
     wanted = unit.planned(served)
     began = time.monotonic()
@@ -106,7 +106,7 @@ def test_vllm_s_own_experts_are_served_by_apply(served: Host, clock: Clock, repo
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{log[-2000:]}"
     report.figure(own_experts_start_s=unit.start_seconds(served))
     assert wanted["experts"]["by"] == "vllm"
-    assert "in kt-kernel's" not in log
+    assert "in the own kernel" not in log
     unit.verified(served)
 
 

@@ -131,7 +131,40 @@ def _machine(host: str, low: float, concurrency: int) -> dict[str, str]:
     }
 
 
-WELL: dict[str, str] = {**_machine("a", 38, 16), **_machine("b", 9, 4), **OF_VLLM, **OF_SGLANG}
+def _gateway(host: str, *, address: bool) -> dict[str, str]:
+    """A gateway before both machines."""
+    machines = {
+        node(name, host, machine=machine): value
+        for machine in ("a", "b")
+        for name, value in (
+            ("kimi_gateway_machine_up", flat(1)),
+            ("kimi_gateway_clock_apart_seconds", flat(-0.3)),
+            ("kimi_gateway_machine_certificate_expires_timestamp_seconds", flat(900 * DAY)),
+        )
+    }
+    return {
+        up("kimi-node", host): flat(1),
+        up("kimi-proxy", host): flat(1),
+        node("kimi_certificate_expires_timestamp_seconds", host): flat(61 * DAY),
+        node("kimi_certificate_begins_timestamp_seconds", host): flat(-29 * DAY),
+        node("kimi_clock_synchronised", host): flat(1),
+        node("kimi_metrics_written_timestamp_seconds", host): rising(STEP_S),
+        node("kimi_gateway_has_address", host, address="10.0.9.100"): flat(int(address)),
+        node("kimi_gateway_machines_asleep", host): flat(0),
+        node("kimi_gateway_requests_waiting", host): flat(3),
+        node("kimi_gateway_requests_waiting_most", host): flat(16),
+        **machines,
+    }
+
+
+WELL: dict[str, str] = {
+    **_machine("a", 38, 16),
+    **_machine("b", 9, 4),
+    **OF_VLLM,
+    **OF_SGLANG,
+    **_gateway("g", address=True),
+    **_gateway("h", address=False),
+}
 ONE = {"host": "a", "engine": "0"}
 # An engine that does not serve shows nothing, and its address does not answer.
 GONE: Changes = dict.fromkeys(OF_VLLM)
@@ -691,6 +724,108 @@ CASES: tuple[Case, ...] = (
         silent=(9, 16),
         labels={"host": "a"},
         says="a: no metrics of the machine can be read",
+    ),
+    Case(
+        "KimiGatewaySplit",
+        "the gateways do not hear each other for half an hour",
+        {
+            node("kimi_gateway_has_address", "h", address="10.0.9.100"): phases(
+                (0, 10), (1, 30), (0, 100)
+            )
+        },
+        fires=(12, 39),
+        silent=(9, 10.5, 41),
+        labels={"address": "10.0.9.100"},
+        says="10.0.9.100: 2 gateways have the shared address",
+    ),
+    Case(
+        "KimiGatewayNoMachine",
+        "the network to the machines is cut for half an hour",
+        {
+            node("kimi_gateway_machine_up", "g", machine="a"): phases((1, 10), (0, 30), (1, 100)),
+            node("kimi_gateway_machine_up", "g", machine="b"): phases((1, 10), (0, 30), (1, 100)),
+        },
+        fires=(12, 39),
+        silent=(9, 10.5, 41),
+        labels={"host": "g"},
+        says="g: the gateway sends to no machine",
+    ),
+    Case(
+        "KimiGatewayNoMachine",
+        "all machines are asleep",
+        {
+            node("kimi_gateway_machine_up", "g", machine="a"): flat(0),
+            node("kimi_gateway_machine_up", "g", machine="b"): flat(0),
+            node("kimi_gateway_machines_asleep", "g"): flat(2),
+        },
+        silent=(5, 60),
+        labels={"host": "g"},
+    ),
+    Case(
+        "KimiGatewayMachineOut",
+        "one of two machines is left out for half an hour",
+        {node("kimi_gateway_machine_up", "g", machine="a"): phases((1, 10), (0, 30), (1, 100))},
+        fires=(16, 39),
+        silent=(9, 14, 41),
+        labels={"host": "g", "machine": "a"},
+        says="g: the gateway sends nothing to a",
+    ),
+    Case(
+        "KimiGatewayMachineOut",
+        "a machine that was stopped",
+        {
+            node("kimi_gateway_machine_up", "g", machine="a"): flat(0),
+            node("kimi_stopped", "a"): flat(1),
+        },
+        silent=(7, 60),
+        labels={"host": "g", "machine": "a"},
+    ),
+    Case(
+        "KimiGatewayCertificateExpires",
+        "the certificate of a machine ends in 14 days and an hour",
+        {
+            node(
+                "kimi_gateway_machine_certificate_expires_timestamp_seconds", "g", machine="b"
+            ): phases((14 * DAY + 3600, 90), (1000 * DAY, 100))
+        },
+        fires=(72, 89),
+        silent=(59, 68, 91),
+        labels={"host": "g", "machine": "b"},
+        says="g: the certificate that it trusts at b ends soon",
+    ),
+    Case(
+        "KimiClocksApart",
+        "a machine's clock is behind for half an hour",
+        {
+            node("kimi_gateway_clock_apart_seconds", "g", machine="b"): phases(
+                (1, 10), (-90, 30), (-1, 100)
+            )
+        },
+        fires=(16, 39),
+        silent=(9, 14, 41),
+        labels={"host": "g", "machine": "b"},
+        says="g: its clock and that of b are 90 s apart",
+    ),
+    Case(
+        "KimiAllBusy",
+        "as many wait as may for half an hour",
+        {
+            node("kimi_gateway_requests_waiting", "g"): phases((15, 10), (16, 30), (15, 100)),
+        },
+        fires=(13, 39),
+        silent=(9, 11.5, 41),
+        labels={"host": "g"},
+        says="g: all machines are busy, and 16 requests wait",
+    ),
+    Case(
+        "KimiAllBusy",
+        "a gateway without machines",
+        {
+            node("kimi_gateway_requests_waiting", "g"): flat(0),
+            node("kimi_gateway_requests_waiting_most", "g"): flat(0),
+        },
+        silent=(10, 60),
+        labels={"host": "g"},
     ),
     Case(
         "KimiTargetDown",

@@ -90,8 +90,10 @@ class Pod:
         }
 
     def write(self) -> None:
-        """Mount the plan."""
-        (self.root / "etc/kimi/plan.json").write_text(json.dumps(self.plan))
+        """Mount the plan, in one step: a server of before may be reading it."""
+        new = self.root / "etc/kimi/plan.json.new"
+        new.write_text(json.dumps(self.plan))
+        new.replace(new.with_suffix(""))
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a subcommand to its end."""

@@ -122,4 +122,4 @@ def test_a_stopped_engine_is_recognised(served_host: Host, tmp_path: Path) -> No
         assert code == 3
         assert "diagnose.down" in {row["id"] for row in host["findings"]}
     finally:
-        served_host.ssh(f"systemctl start {UNIT}")
+        served_host.ssh(f"systemctl start {UNIT}", timeout=600)

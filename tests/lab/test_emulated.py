@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,35 @@ def test_a_second_apply_changes_nothing(emulated: Host) -> None:
     done = kimi_prov("apply", emulated.inventory, timeout=7200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "changed=0" in done.stdout + done.stderr
+
+
+def test_a_restart_takes_one_engine_after_the_other(emulated: Host) -> None:
+    units = ("kimi-serve@0", "kimi-serve@1")
+
+    def starts() -> list[str]:
+        return [emulated.ssh(f"systemctl show -P InvocationID {unit}").strip() for unit in units]
+
+    before, failed, answered = starts(), [], []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            try:
+                answered.append(chat(emulated)["choices"])
+            except AssertionError as error:
+                failed.append(str(error))
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        done = kimi_prov("restart", emulated.inventory, timeout=9000)
+    finally:
+        over.set()
+        client.join()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not set(starts()) & set(before)
+    assert answered
+    assert failed == []
 
 
 def test_one_engine_killed_the_port_still_answers(emulated: Host) -> None:

@@ -171,8 +171,14 @@ def looks_during(machine: Machine, body: dict[str, Any]) -> list[dict[str, Any]]
 
 def test_what_is_use_keeps_it_awake_and_is_counted_anew(machine: Machine) -> None:
     machine.applies(kimi_wake="refuse")
+
+    def idle() -> dict[str, Any]:
+        return dict(machine.status()["rest"]["idle"])
+
     with machine.asked_by(machine.chat):
-        found = machine.status()["rest"]["idle"]
+        # Nobody has looked yet, or while the apply was under way.
+        assert until(lambda: idle()["asleep_in_seconds"] is not None, HANGS_S)
+        found = idle()
         assert 0 < found["asleep_in_seconds"] <= AFTER_S, found
         assert (found["why_not"], found["failed"]) == (None, None)
         text = machine.command("status").stdout

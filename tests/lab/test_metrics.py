@@ -291,13 +291,28 @@ def test_metrics_that_are_no_longer_wished_for_go_and_the_engine_stays(
     assert node.ssh("systemctl show --value -p MainPID kimi-serve@0") == pid
 
 
+def left(host: Host) -> str:
+    """What is there of kimi-prov, and of what watches."""
+    return host.ssh(
+        "ls -d /etc/kimi* /var/lib/kimi* /srv/kimi* /etc/systemd/system/*kimi* "
+        "/etc/systemd/system/*.d/*kimi* 2>/dev/null; "
+        "getent passwd | grep kimi; getent group | grep kimi; nft list tables | grep kimi; "
+        "ss -Hltn | grep -E ':(9090|9093|9100|9443)'; true"
+    )
+
+
+def test_a_host_that_only_watches_is_taken_out_alone(lab: Lab, node: Host, watcher: Host) -> None:
+    """Before it leaves kimi_monitor: afterwards no play knows it."""
+    assert "kimi_monitor" in left(watcher)
+    pid = node.ssh("systemctl show --value -p MainPID kimi-serve@0")
+    done = kimi_prov("destroy", lab.inventory, "--yes", "--limit", "watcher")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert left(watcher) == ""
+    assert node.ssh("systemctl show --value -p MainPID kimi-serve@0") == pid
+
+
 def test_destroy_leaves_nothing_of_it(lab: Lab, node: Host, watcher: Host) -> None:
     done = kimi_prov("destroy", lab.inventory, "--yes", "--purge-weights")
     assert done.returncode == 0, done.stdout + done.stderr
     for host in (node, watcher):
-        left = host.ssh(
-            "ls -d /etc/kimi* /var/lib/kimi* /srv/kimi* /etc/systemd/system/*kimi* 2>/dev/null; "
-            "getent passwd | grep kimi; getent group | grep kimi; "
-            "ss -Hltn | grep -E ':(9090|9093|9100|9443)'; true"
-        )
-        assert left == ""
+        assert left(host) == ""

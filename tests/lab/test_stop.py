@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from machines import HANGS_S, kimi_prov
 from waiting import until
 
 from kimi_prov import schemas
+from kimi_prov.contract import paths
 from kimi_prov.on_host.gateway import api
 
 if TYPE_CHECKING:
@@ -133,23 +135,30 @@ def test_a_stop_outlives_a_reboot_and_an_apply_ends_it(served_host: Host) -> Non
 @pytest.mark.slow
 def test_what_does_not_end_in_time_is_cut_and_counted(served_host: Host) -> None:
     endpoint, key = door(served_host)
-    begun = threading.Event()
+    begun, enough = threading.Event(), threading.Event()
 
-    def stream() -> None:
+    def streams() -> None:
+        """Ask again and again: the small model is done with one before the command has begun."""
         asked = {**QUESTION, "max_tokens": 2000, "ignore_eos": True}
-        try:
-            for _ in api.stream(endpoint, key, asked):
-                begun.set()
-        except api.ApiError:
-            pass
+        while not enough.is_set():
+            try:
+                for _ in api.stream(endpoint, key, asked):
+                    begun.set()
+            except api.ApiError:
+                return
 
-    client = threading.Thread(target=stream, daemon=True)
-    client.start()
-    assert came(begun, client)
-    stopped = command("stop", served_host, "--drain", "0")
+    clients = [threading.Thread(target=streams, daemon=True) for _ in range(4)]
+    for client in clients:
+        client.start()
+    try:
+        assert came(begun, clients[0])
+        stopped = command("stop", served_host, "--drain", "0")
+    finally:
+        enough.set()
     assert stopped.returncode == 0, stopped.stderr
-    assert "1 request cut" in stopped.stdout
-    assert status(served_host)[1]["rest"]["requests_cut"] == 1
+    cut = re.search(r"([1-4]) requests? cut", stopped.stdout)
+    assert cut, stopped.stdout
+    assert status(served_host)[1]["rest"]["requests_cut"] == int(cut[1])
     assert command("start", served_host).returncode == 0
     serves(served_host)
 
@@ -164,3 +173,23 @@ def test_a_restart_is_measured_and_serves_again(served_host: Host) -> None:
     found = status(served_host)[1]
     assert (found["state"], found["rest"]["last_start"]["by"]) == ("serving", "restart")
     serves(served_host)
+
+
+@pytest.mark.slow
+def test_engines_that_an_update_left_drained_take_requests_again_by_themselves(
+    served_host: Host,
+) -> None:
+    """Its run has gone: the timer that it made on the machine comes in its place."""
+    asked = json.dumps({"timeout_s": 1, "hold_s": 8})
+    served_host.ssh(f"echo '{asked}' | python3 -I {paths.ZIPAPP} update drain")
+    endpoint, key = door(served_host)
+    assert api.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 503
+    assert served_host.ssh("systemctl is-active kimi-undrain.timer").strip() == "active"
+
+    def answers() -> bool:
+        return api.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
+
+    assert until(answers, HANGS_S)
+    assert (
+        served_host.ssh("systemctl is-active kimi-undrain.timer", check=False).strip() != "active"
+    )

@@ -144,7 +144,7 @@ def test_an_unattended_upgrade_of_the_driver_is_held_and_seen(
     assert (nvidia.running(host), nvidia.installed(host)) == before
     assert driver_in(told("status", host)[1]["updates"]["waiting"]) == [(f"{nvidia.NEWER}-1", True)]
     code, found = told("drift", host)
-    assert (code, found["drift"], found["unseen"]) == (0, [], [])
+    assert (found["drift"], found["unseen"], code) == ([], [], 0)
 
 
 def test_a_kernel_and_a_driver_take_one_restart_under_a_client_that_streams(
@@ -179,7 +179,7 @@ def test_a_kernel_and_a_driver_take_one_restart_under_a_client_that_streams(
     assert found["seconds_without_service"] > 0
     # What update did is no drift.
     code, found = told("drift", host)
-    assert (code, found["drift"], found["unseen"]) == (0, [], [])
+    assert (found["drift"], found["unseen"], code) == ([], [], 0)
 
 
 # Newer than all that NVIDIA's repository has here.
@@ -217,4 +217,4 @@ def test_a_driver_that_was_changed_unattended_is_seen_with_its_cause_and_mended(
             host.ssh(fix, timeout=300)
     assert (nvidia.running(host), nvidia.versions(host)) == (running, {running})
     code, found = told("drift", host)
-    assert (code, found["drift"], found["unseen"]) == (0, [], [])
+    assert (found["drift"], found["unseen"], code) == ([], [], 0)

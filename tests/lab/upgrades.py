@@ -316,10 +316,15 @@ _RUNS = itertools.count()
 
 
 @contextmanager
-def applying(host: Host, folder: Path, settings: dict[str, Any]) -> Iterator[Run]:
-    """Start an `apply` with other settings; whatever is left of it is ended."""
+def applying(
+    host: Host, folder: Path, settings: dict[str, Any], *, alone: bool = True
+) -> Iterator[Run]:
+    """Start an `apply` with other settings; whatever is left of it is ended.
+
+    `alone`: to this host, and to no other of its inventory.
+    """
     log = folder / f"apply{next(_RUNS)}.log"
-    argv = [KIMI_PROV, "apply", str(host.inventory), "--limit", host.name]
+    argv = [KIMI_PROV, "apply", str(host.inventory), *(["--limit", host.name] if alone else [])]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [*argv, "-e", settings_file(folder, settings)],

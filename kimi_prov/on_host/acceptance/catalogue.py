@@ -197,6 +197,8 @@ class Selection:
     def names(self, subject: Subject) -> List[str]:
         """Return the checks that ask this model, in order, those that are left out among them."""
         port = [name for name in PORT if name != checks.PAGE or subject.page]
+        if subject.gateway:
+            return [name for name in port if name not in checks.OF_ENGINE]
         return [*port, *(NAMES if self.suite == FULL else ())]
 
 

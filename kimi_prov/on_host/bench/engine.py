@@ -47,19 +47,49 @@ def memory(config: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def layer(config: Dict[str, Any]) -> Dict[str, Any]:
-    """Run one layer of routed experts by kt-kernel, on INT4 weights in groups of 32.
+    """Run one layer of routed experts, on INT4 weights in groups of 32, as the engine does.
 
     Random weights: the time does not depend on them. Milliseconds are medians.
     """
+    return (_own_layer if config["by"] == "native" else _kt_layer)(config)
+
+
+def _own_layer(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Run it by the own kernel of vLLM's plugin, in so many of torch's threads."""
     torch = import_module("torch")
-    kt_kernel = import_module("kt_kernel")
-    shape = kt_layer.Shape(
+    torch.set_num_threads(config["threads"])
+    experts = import_module("kimi_kt_experts.native_experts")
+    shape = _shape(config)
+    made = [[_random(torch, *size) for size in shape.matrices().values()] for _ in range(_DISTINCT)]
+    places = [
+        tensor.data_ptr()
+        for number in range(shape.experts)
+        for part in (0, 1)
+        for tensor in (matrix[part] for matrix in made[number % _DISTINCT])
+    ]
+    kernel = experts.library()
+    began = time.monotonic()
+    held = experts.Experts(kernel, places, (shape.experts, shape.hidden, shape.width))
+    loaded = time.monotonic() - began
+    rows = [_timed(torch, held, config, batch) for batch in config["batches"]]
+    return {"kernel": "own", "variant": kernel.build, "load_s": round(loaded, 2), "rows": rows}
+
+
+def _shape(config: Dict[str, Any]) -> kt_layer.Shape:
+    return kt_layer.Shape(
         config["experts"],
         config["top_k"],
         config["hidden"],
         config["intermediate"],
         max(config["batches"]),
     )
+
+
+def _kt_layer(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Run it by kt-kernel, in its own pools of threads."""
+    torch = import_module("torch")
+    kt_kernel = import_module("kt_kernel")
+    shape = _shape(config)
     pool = kt_layer.start_pool(kt_kernel.kt_kernel_ext, config["nodes"], config["threads"])
     weights = {}
     for name, size in shape.matrices().items():
@@ -68,7 +98,11 @@ def layer(config: Dict[str, Any]) -> Dict[str, Any]:
     began = time.monotonic()
     kernel = kt_layer.load(kt_kernel, torch, pool, shape, weights)
     loaded = time.monotonic() - began
-    rows = [_timed(torch, pool, kernel, config, batch) for batch in config["batches"]]
+
+    def forward(tokens: Any, chosen: Any, shares: Any) -> None:  # noqa: ANN401
+        kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
+
+    rows = [_timed(torch, forward, config, batch) for batch in config["batches"]]
     return {
         "kernel": type(kernel).__name__,
         "variant": kt_kernel.__cpu_variant__,
@@ -84,8 +118,7 @@ def _random(torch: Any, rows: int, columns: int) -> Tuple[Any, Any]:  # noqa: AN
 
 def _timed(
     torch: Any,  # noqa: ANN401
-    pool: Any,  # noqa: ANN401
-    kernel: Any,  # noqa: ANN401
+    forward: Callable[[Any, Any, Any], Any],
     config: Dict[str, Any],
     batch: int,
 ) -> Dict[str, Any]:
@@ -98,7 +131,7 @@ def _timed(
         torch.manual_seed(turn)
         chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(batch)])
         began = time.perf_counter()
-        kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
+        forward(tokens, chosen, shares)
         taken.append(time.perf_counter() - began)
         distinct.append(len(set(chosen.flatten().tolist())))
     seconds = statistics.median(taken[_WARM_UP:])

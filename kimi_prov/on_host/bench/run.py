@@ -38,8 +38,9 @@ LOAD = f"{layout.RUN}/bench-load.json"
 # What the control machine is told of the plan.
 _OF_PLAN = ("engine", "model", "throughput", "parallel", "hybrid", "experts", "stand_in")
 _BATCHES = (1, 4, 64)
-# kt-kernel keeps 4 bits and a scale of 4 bytes for each 32 weights.
-_RESIDENT_BYTES_PER_WEIGHT = 0.625
+# Both keep 4 bits a weight and a scale for 32 of them: kt-kernel one of 4 bytes, the plugin's own
+# kernel one of 2.
+_RESIDENT_BYTES_PER_WEIGHT = {"kt": 0.625, "native": 0.5625}
 _SHARE_OF_FREE = 0.6
 # Reading through torch: large beside any cache, small beside memory.
 _READ_BYTES, _READ_SHARE = 4 << 30, 8
@@ -215,7 +216,7 @@ def layer(plan: Dict[str, Any], facts: Dict[str, Any], engine: Engine, say: Say)
     return {
         "available": True,
         "reason": None if shape["experts"] == whole else "memory is short for all experts",
-        "method": "RAWINT4",
+        "method": "RAWINT4" if shape["by"] == "kt" else "native",
         "experts": shape["experts"],
         "experts_of_model": whole,
         "layers_of_model": shape["layers"],
@@ -232,7 +233,7 @@ def layer_shape(
     ran = kernel_of(plan)
     if isinstance(ran, str):
         return None, ran
-    threads, nodes = ran
+    backend, threads, nodes = ran
     config = json.loads(read(_config(plan)))
     text = config.get("text_config") or config
     hidden, inner = int(text["hidden_size"]), int(text["moe_intermediate_size"])
@@ -242,21 +243,25 @@ def layer_shape(
         "hidden": hidden,
         "intermediate": inner,
         "layers": int(text["num_hidden_layers"]) - int(text.get("first_k_dense_replace") or 0),
-        "bytes_per_expert": int(3 * hidden * inner * _RESIDENT_BYTES_PER_WEIGHT),
+        "by": backend,
+        "bytes_per_expert": int(3 * hidden * inner * _RESIDENT_BYTES_PER_WEIGHT[backend]),
         "threads": threads,
         "nodes": nodes,
     }, ""
 
 
-def kernel_of(plan: Dict[str, Any]) -> Union[Tuple[int, List[int]], str]:
-    """Return the threads and NUMA nodes that kt-kernel has in this plan, or why it has none.
+def kernel_of(plan: Dict[str, Any]) -> Union[Tuple[str, int, List[int]], str]:
+    """Return which kernel has the experts, its threads and NUMA nodes, or why there is none.
 
-    Its own server has them on the command line; vLLM's plugin for experts reads its environment.
+    kt-kernel's server has them on the command line; vLLM's plugin for experts reads its
+    environment, and its own kernel computes in vLLM's threads.
     """
     engine, instance = plan["engine"]["name"], plan["instances"][0]
     env = instance["env"]
     if engine == "vllm" and env.get("KIMI_EXPERTS") == "kt":
-        return int(env["KIMI_KT_THREADS"]), parse_list(env["KIMI_KT_NODES"])
+        return "kt", int(env["KIMI_KT_THREADS"]), parse_list(env["KIMI_KT_NODES"])
+    if engine == "vllm" and env.get("KIMI_EXPERTS") == "native":
+        return "native", len(parse_list(env["VLLM_CPU_OMP_THREADS_BIND"])), []
     if engine != "ktransformers":
         return f"the engine {engine} has no kt-kernel"
     argv = instance["argv"]
@@ -265,7 +270,7 @@ def kernel_of(plan: Dict[str, Any]) -> Union[Tuple[int, List[int]], str]:
         return f"only RAWINT4 is measured, the engine runs {''.join(method) or 'another'}"
     pools = int((_flag(argv, "--kt-threadpool-count") or ["1"])[0])
     nodes = [int(word) for word in _flag(argv, "--kt-numa-nodes")] or list(range(pools))
-    return int((_flag(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
+    return "kt", int((_flag(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
 
 
 def _config(plan: Dict[str, Any]) -> Path:

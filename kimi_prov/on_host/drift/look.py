@@ -165,6 +165,8 @@ def listeners(
     }
     if (plan.get("proxy") or {}).get("backends"):
         ports[plan["proxy"]["port"]] = unit_names.PROXY
+    if plan.get("metrics"):
+        ports[plan["metrics"]["port"]] = unit_names.PROXY
     inodes = {inode: port for port, inode in _listening(ports)}
     return [
         {"port": port, "unit": ports[port], "pid": pid, "name": name}
@@ -204,10 +206,12 @@ def proxy_runs(paths: Paths) -> Dict[str, Any]:
     """Return what the running proxy has loaded beside what its files say; raises HostError."""
     try:
         loaded = haproxy.description(paths.socket)
-        names = haproxy.loaded_map(paths.socket, str(paths.key_map))
+        api = proxy.serves_api(paths)
+        names = haproxy.loaded_map(paths.socket, str(paths.key_map)) if api else {}
     except OSError as error:
         raise HostError(f"{unit_names.PROXY} does not answer on its socket: {error}") from None
-    there = keys.parse_map(read_text(paths.key_map))
+    # Keys that a host had before the head of a group served for it are read by nobody.
+    there = keys.parse_map(read_text(paths.key_map)) if api else {}
     return {
         "loaded": loaded,
         "wanted": proxy.stamp(paths),

@@ -34,12 +34,6 @@ _LARGEST = 64 << 20
 _STREAM = b"text/event-stream"
 # Whose streams take `stream_options`; those of others tell by themselves.
 _ASKED = ("/chat/completions", "/completions")
-_WORDS = {
-    "requests_per_minute": ("requests", "requests a minute"),
-    "tokens_per_minute": ("tokens", "tokens a minute"),
-    "requests_per_day": ("requests", "requests a day"),
-    "tokens_per_day": ("tokens", "tokens a day"),
-}
 
 
 class AwayError(Exception):
@@ -62,7 +56,8 @@ class Line:
             writer.write(json.dumps(said).encode() + b"\n")
             line = await asyncio.wait_for(reader.readline(), _ANSWER_S)
             answer = json.loads(line)
-        except (TimeoutError, OSError, ValueError) as error:
+        # Before Python 3.11 asyncio's is another class.
+        except (asyncio.TimeoutError, OSError, ValueError) as error:  # noqa: UP041
             self.close()
             raise AwayError(str(error)) from error
         return dict(answer)
@@ -190,9 +185,8 @@ class Meter:
                 await asyncio.sleep(_PAUSE_S)
         if found.get("ok") is not False:
             return None
-        kind, words = _WORDS.get(str(found.get("reason")), ("requests", "requests"))
         wait_s = max(int(found.get("wait_s") or 1), 1)
-        said = f"This key has reached its limit of {words}. Try again in {wait_s} s."
+        kind, said = key_rules.refusal(str(found.get("reason")), wait_s)
         return 429, kind, said, wait_s
 
     async def tell(self, line: Line, use: Use, *, ended: bool) -> None:
@@ -400,8 +394,7 @@ async def _refuse(send: Send, status: int, kind: str, said: str, wait_s: int) ->
         (b"content-type", b"application/json"),
         (b"retry-after", str(wait_s).encode()),
     ]
-    if wait_s > 60:
-        # More than a client waits: it would ask again at once, in vain.
+    if wait_s > key_rules.WAITS_S:
         headers.append((b"x-should-retry", b"false"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

@@ -28,6 +28,7 @@ from kimi_prov.contract.unit_form import (
     restart_reasons,
     stamp_in,
 )
+from kimi_prov.on_host.gateway import haproxy
 from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import files, machine_key, started
 from kimi_prov.on_host.system import units as systemd
@@ -175,7 +176,8 @@ def _check_gate(places: started.UnitPaths, *, supervised: bool) -> None:
     if needed not in names:
         raise HostError(f"{places.program} is of an older version than this unit", fix)
     config = read_text(places.proxy_config)
-    if config and paths.MACHINE_KEY not in config:
+    # One that shows metrics alone sends engines nothing.
+    if f"backend {haproxy.BACKEND}" in config and paths.MACHINE_KEY not in config:
         raise HostError(f"{places.proxy_config} is of an older version: it sends no key", fix)
 
 

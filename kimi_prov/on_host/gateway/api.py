@@ -20,6 +20,10 @@ class ApiError(Exception):
     """The service could not be reached, or another server answered; the message says which."""
 
 
+class OtherCertificateError(ApiError):
+    """Another certificate is shown than the pinned one: nothing was sent there."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """The service's address and the fingerprint of its certificate; None where it speaks no TLS."""
@@ -75,7 +79,7 @@ def connect(endpoint: Endpoint) -> http.client.HTTPConnection:
     shown = hashlib.sha256(_peer_certificate(connection)).hexdigest()
     if shown != endpoint.fingerprint:
         connection.close()
-        raise ApiError(
+        raise OtherCertificateError(
             f"another certificate is shown at {endpoint.url} ({shown[:16]}…) "
             f"than the one installed ({endpoint.fingerprint[:16]}…)"
         )

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Collection
 
+from kimi_prov.contract import gateways
 from kimi_prov.on_host.gateway import api
 from kimi_prov.on_host.gateway.api import ApiError, Endpoint
 
@@ -47,7 +48,10 @@ KNOWN = (
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tested and what may be expected of it."""
+    """What is tested and what may be expected of it.
+
+    `gateway`: it answers for machines, whose engine is tested on each of them.
+    """
 
     endpoint: Endpoint
     key: str
@@ -57,6 +61,7 @@ class Subject:
     reasons: bool
     tools: bool
     page: Endpoint | None = None
+    gateway: bool = False
 
     def ask(self, text: str, tokens: int, **more: object) -> dict[str, Any]:
         """Body of a chat request with one question."""
@@ -74,15 +79,18 @@ def subject_of(plan: dict[str, Any], host: str, fingerprint: str | None, key: st
     """Return what a plan promises, as seen from `host`."""
     argv = [word for instance in plan["instances"] for word in instance["argv"]]
     model, web = plan["model"], plan.get("web")
+    # A gateway that hands its clients on to the page of another answers for that page as well.
+    web = web or (plan.get("gateway") or {}).get("page")
     return Subject(
         endpoint=Endpoint(host, plan["proxy"]["port"], fingerprint),
         key=key,
         model=model["served_names"][0],
         names=tuple(model["served_names"]),
-        random_weights=bool(model["random_weights"]),
+        random_weights=bool(model.get("random_weights")),
         reasons=any(word.startswith("--reasoning-parser") for word in argv),
         tools=any(word.startswith("--tool-call-parser") for word in argv),
         page=Endpoint(host, web["port"], fingerprint) if web else None,
+        gateway=gateways.is_gateway(plan),
     )
 
 
@@ -284,6 +292,10 @@ THROUGH_PORT: tuple[tuple[str, Callable[[Subject], Outcome]], ...] = (
     ("reasoning", reasoning),
     ("known-answers", known_answers),
 )
+
+
+# Of what an engine can do, a gateway changes nothing.
+OF_ENGINE = ("tool-call", "reasoning", "known-answers")
 
 
 def timed(name: str, work: Callable[[], Outcome]) -> Check:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.paths import Paths
 
-DRAIN, READY = "drain", "ready"
+# OUT: sent nothing, for it answers no chat; an operator's drain is told apart from it.
+DRAIN, READY, OUT = "drain", "ready", "maint"
 _PAUSE_S = 0.2
 
 
@@ -65,7 +66,7 @@ def under_way(paths: Paths, engines: Collection[int] | None = None, *, handed: b
 
 
 def balance(paths: Paths, state: str, engines: Collection[int] | None = None) -> None:
-    """Put engines into `drain` or `ready`. Raises HostError where the proxy does not answer."""
+    """Put engines into a state of the above. Raises HostError where the proxy does not answer."""
     if not paths.socket.exists():
         return
     for index, _ in _engines(paths, engines):

@@ -29,14 +29,20 @@ if TYPE_CHECKING:
 COMMENT = "kimi-prov"
 _CHALLENGE = re.compile(r"(\n\tset challenge \{[^}]*?)\n\t\telements = \{[^}]*\}")
 _CHOSEN = "/proc/sys/net/ipv4/ip_local_port_range"
+# By which gateways tell each other who has the address.
+VRRP = "vrrp"
 Rule = dict[str, str]
 
 
-def rich_rule(network: str, port: int | str) -> str:
-    """Return the rich rule by which firewalld lets this network reach a port, or a range."""
+def rich_rule(network: str, port: int | str | None = None) -> str:
+    """Return the rich rule by which firewalld lets this network reach a port, or a range.
+
+    None: what keepalived says to the other gateway, which has no port.
+    """
     family = f"ipv{ipaddress.ip_network(network, strict=False).version}"
     source = f'source address="{network}"'
-    return f'rule family="{family}" {source} port port="{port}" protocol="tcp" accept'
+    what = f'port port="{port}" protocol="tcp"' if port else f'protocol value="{VRRP}"'
+    return f'rule family="{family}" {source} {what} accept'
 
 
 def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
@@ -53,16 +59,30 @@ def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
         networks += [(net, settings["challenge_port"]) for net in everywhere]
     peers = [*settings.get("peers_ipv4", ()), *settings.get("peers_ipv6", ())]
     networks += [(peer, ports) for ports in settings.get("peer_ports", ()) for peer in peers]
+    near = settings.get("neighbours") or {}
+    networks += [(net, near["port"]) for net in (*near.get("ipv4", ()), *near.get("ipv6", ()))]
+    # Deaf to each other both would take the shared address.
+    others = settings.get("gateways") or {}
+    networks += [
+        (net, port)
+        for port in (others.get("port"), others.get("page_port"))
+        if port
+        for net in (*others["ipv4"], *others["ipv6"])
+    ]
+    gateways = [*others.get("ipv4", ()), *others.get("ipv6", ())]
     if settings["manager"] == "ufw":
         return [
-            {"manager": "ufw", "from": net, "port": str(port).replace("-", ":")}
-            for net, port in networks
+            *(
+                {"manager": "ufw", "from": net, "port": str(port).replace("-", ":")}
+                for net, port in networks
+            ),
+            *({"manager": "ufw", "from": net, "protocol": VRRP} for net in gateways),
         ]
     if settings["manager"] == "firewalld":
+        rules = [rich_rule(net, port) for net, port in networks]
+        rules += [rich_rule(net) for net in gateways]
         return [
-            {"manager": "firewalld", "zone": zone, "rule": rich_rule(net, port)}
-            for zone in zones
-            for net, port in networks
+            {"manager": "firewalld", "zone": zone, "rule": rule} for zone in zones for rule in rules
         ]
     return []
 
@@ -79,15 +99,20 @@ def with_chosen_ports(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "peer_ports": [*settings["peer_ports"], f"{low}-{high}"]}
 
 
-def ufw_line(network: str, port: str) -> re.Pattern[str]:
-    """Return what `ufw status` shows for this network and port, as ufw normalises both."""
+def ufw_line(network: str, port: str | None = None) -> re.Pattern[str]:
+    """Return what `ufw status` shows for this network and port, as ufw normalises both.
+
+    Without a port: of VRRP, whose name ufw writes behind the network.
+    """
     net = ipaddress.ip_network(network, strict=False)
-    source, label = str(net), f"{port}/tcp"
+    source, label = str(net), f"{port}/tcp" if port else "Anywhere"
     if net.prefixlen == 0:
         anywhere = " (v6)" if net.version == 6 else ""
         source, label = f"Anywhere{anywhere}", f"{label}{anywhere}"
     elif net.prefixlen == net.max_prefixlen:
         source = str(net.network_address)
+    if port is None:
+        source, label = f"{source}/{VRRP}", label + (" (v6)" if net.version == 6 else "")
     return re.compile(
         rf"^{re.escape(label)}\s+ALLOW(?: IN)?\s+{re.escape(source)}\s*(?:# (?P<comment>.*))?$"
     )
@@ -101,14 +126,16 @@ class Ufw:
 
     def holds(self, rule: Rule) -> str:
         """`ours`, `theirs` or nothing."""
-        pattern = ufw_line(rule["from"], rule["port"])
+        pattern = ufw_line(rule["from"], rule.get("port"))
         for found in filter(None, map(pattern.match, self.lines)):
             return "ours" if found.group("comment") == COMMENT else "theirs"
         return ""
 
     @staticmethod
     def _spec(rule: Rule) -> list[str]:
-        return ["allow", "proto", "tcp", "from", rule["from"], "to", "any", "port", rule["port"]]
+        port = ["port", rule["port"]] if "port" in rule else []
+        protocol = rule.get("protocol", "tcp")
+        return ["allow", "proto", protocol, "from", rule["from"], "to", "any", *port]
 
     def add(self, rule: Rule) -> None:
         """Let the network reach the port."""
@@ -231,6 +258,11 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
             "ipv6": [],
             "metrics": {**settings["metrics"], "ipv6": []} if settings.get("metrics") else None,
             "peers_ipv6": [],
+            **{
+                key: {**settings[key], "ipv6": []}
+                for key in ("neighbours", "gateways")
+                if settings.get(key)
+            },
             "knows_ipv6": False,
         }  # with IPV6=no ufw neither filters nor takes such a rule
     wanted = wanted_rules(with_chosen_ports(settings), zones)
@@ -262,6 +294,33 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         "removed": removed,
         "drops_elsewhere": drops_elsewhere(settings),
     }
+
+
+def admit(paths: Paths, settings: dict[str, Any]) -> None:
+    """Let neighbours in as the plan says, where they are not let in yet.
+
+    A first apply fetches weights before it comes to its firewall, which holds the rules afterwards.
+    """
+    near = settings.get("neighbours")
+    for family in ("ipv4", "ipv6"):
+        for address in (near or {}).get(family, ()):
+            # Of a table that an earlier apply loaded; where it has no such set, the port is open.
+            words = ("add", "element", *FIREWALL_TABLE, f"neighbours_{family}")
+            run("nft", *words, f"{{ {address} }}")
+    zones = active_zones() if settings["manager"] == "firewalld" else []
+    closed = {"ports": [], "ipv4": [], "ipv6": [], "manager": settings["manager"]}
+    if settings["manager"] == "ufw" and not _ufw_knows_ipv6():
+        near = {**(near or {}), "ipv6": []}
+    wanted = wanted_rules({**closed, "neighbours": near}, zones) if near else []
+    lacking = [rule for rule in wanted if not _manager(rule["manager"]).holds(rule)]
+    if not lacking:
+        return
+    state = read_json(paths.firewall_state)
+    make_directory(paths.state, 0o700)
+    ours = [*state.get("rules", []), *(r for r in lacking if r not in state.get("rules", []))]
+    _write(paths, ours, [*state.get("zone_files", []), *_new_zone_files(zones)])
+    for rule in lacking:
+        _manager(rule["manager"]).add(rule)
 
 
 def table() -> str | None:

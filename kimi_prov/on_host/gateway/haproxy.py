@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-BACKEND, WAKE = "engines", "wake"
+BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
 STATES = {"drain": "drain", "undrain": "ready"}
 
 
@@ -81,6 +81,23 @@ def servers(path: Path) -> list[dict[str, str | int]]:
                 }
             )
     return found
+
+
+def waiting(path: Path) -> int:
+    """Count the requests that wait for a server of the backend."""
+    return int(_backend(path, BACKEND).get("qcur") or 0)
+
+
+def asleep(path: Path) -> int:
+    """Count the machines behind a gateway that a request would wake."""
+    return int(_backend(path, ASLEEP).get("act") or 0)
+
+
+def _backend(path: Path, name: str) -> dict[str, str]:
+    """Return the row of a backend; empty where there is no such backend."""
+    lines = command(path, f"show stat {name} 2 -1").splitlines()
+    rows = [dict(zip(lines[0].lstrip("# ").split(","), line.split(","))) for line in lines[1:]]
+    return next((row for row in rows if row.get("pxname") == name), {})
 
 
 def handed(path: Path) -> int:

@@ -19,10 +19,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Mapping
 
+from kimi_prov.contract import gateways as gateways_of
 from kimi_prov.contract import groups, key_rules, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
-from kimi_prov.on_host.gateway import haproxy, key_book, key_list
+from kimi_prov.on_host.gateway import haproxy, key_book, key_list, tls
 from kimi_prov.on_host.history import record
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
@@ -48,6 +49,12 @@ MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
 def new_key() -> str:
     """Return a fresh key: 256 random bits behind a prefix that secret scanners can know."""
     return "sk-kimi-" + secrets.token_urlsafe(32)
+
+
+def may_be_given(name: str) -> bool:
+    """Whether a client's key may have this name."""
+    kept = name in (*RESERVED, WEB_KEY_NAME) or name.startswith(gateways_of.KEY_PREFIX)
+    return not kept and NAME.fullmatch(name) is not None
 
 
 def digest(key: str) -> str:
@@ -81,13 +88,15 @@ def ensure(
     given: Mapping[str, str | Mapping[str, Any]],
     *,
     page: bool = False,
+    gateways: Mapping[str, str | None] | None = None,
     check: bool = False,
 ) -> dict[str, Any]:
     """Converge the keys: the operator's, the machine's own, those that were added, and `given`.
 
     `given`: by name a SHA-256, or {"sha256", "ends", "limits"} of a key with a rule of its own.
-    `page`: there is one, which has a key of its own. Returns what changed; never a key. With
-    `check`, nothing is written.
+    `page`: there is one, which has a key of its own. `gateways`: the SHA-256 of each one's key by
+    name, None where this run did not reach it and what was known stays. Returns what changed; never
+    a key. With `check`, nothing is written.
     """
     made = make_directory(paths.keys, 0o700, check=check)
     old = parse_map(read_text(paths.key_map))
@@ -113,6 +122,8 @@ def ensure(
         wanted[name] = digest(own)
     if not page and not check:
         remove(str(paths.web_key))
+    known = {name: value or old.get(name) for name, value in (gateways or {}).items()}
+    wanted.update({name: value for name, value in known.items() if value})
     new = key_book.converged(book, wanted, given)
     changed = wanted != old or new != book or not paths.key_rules.exists()
     how = "unchanged"
@@ -159,7 +170,7 @@ def publish(paths: Paths, keys: dict[str, str], book: key_book.Book | None = Non
 def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
     """Make a key with a rule and return it; it is nowhere else. Raises HostError where it is."""
     keys = _there(paths)
-    if name in keys or name in (*RESERVED, WEB_KEY_NAME) or not NAME.fullmatch(name):
+    if name in keys or not may_be_given(name):
         there = f"there is a key {name} already" if name in keys else f"{name!r} is no name to give"
         raise HostError(
             there, f"choose another name, or change its limits: kimi-prov key --set {name}"
@@ -217,7 +228,7 @@ def revoke(paths: Paths, name: str) -> None:
     """
     keys = parse_map(read_text(paths.key_map))
     _require(keys, name)
-    if name in RESERVED:
+    if name in RESERVED or name.startswith(gateways_of.KEY_PREFIX):
         raise HostError(
             f"the key {name} cannot be taken away",
             "`kimi-prov key INVENTORY --rotate` makes a new one for the operator",
@@ -248,10 +259,12 @@ def forget(paths: Paths) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`keys rotate|show|forget|list`, `keys remove NAME`, `keys add|set NAME < WISH`.
+    """`keys rotate|show|forget|list|give|take`, `keys remove NAME`, `keys add|set NAME < WISH`.
 
     Only `show` and `add` bring a key to standard output. A wish is {"limits": {name: number or null
     for none}, "ends": unix time or null for never, or "ends_in_s"}; what it leaves out stays.
+
+    `give`, and `take < GIVEN`, bring the keys of one gateway to the other: hashes and rules.
 
     On a host that another serves for, the answer is {"elsewhere": why nothing was done}.
     """
@@ -259,6 +272,10 @@ def main(argv: list[str]) -> int:
     plan = read_json(paths.plan)
     if not groups.serves(plan):
         return answer({"ok": True, "elsewhere": groups.elsewhere(plan, "its keys are").message})
+    first = gateways_of.of_keys(plan)
+    if first and argv[:1] != ["take"]:
+        told = gateways_of.elsewhere(first, "the keys are").message
+        return answer({"ok": True, "elsewhere": told})
     action, *rest = argv or [""]
     if action in _ACTIONS and not rest:
         return answer({"ok": True, **_ACTIONS[action](paths)})
@@ -267,6 +284,48 @@ def main(argv: list[str]) -> int:
         uncounted = key_list.uncounted(plan) if action != "remove" else []
         return answer({"ok": True, **done, "uncounted": uncounted})
     raise HostError(f"usage: keys {'|'.join(_ACTIONS)}, keys {'|'.join(_NAMED)} NAME")
+
+
+def given_on(paths: Paths) -> dict[str, Any]:
+    """Return what another gateway has to have as well: keys by their hash, and the certificate.
+
+    One that was made here goes with its key; others come to each gateway by the inventory.
+    """
+    own = {VERIFY, WEB_KEY_NAME}
+    known = parse_map(read_text(paths.key_map))
+    mode = read_json(paths.plan).get("proxy", {}).get("tls", {}).get("mode", "self-signed")
+    return {
+        "hashes": {name: value for name, value in known.items() if name not in own},
+        "book": key_book.render(key_book.read(paths)),
+        "pem": read_text(paths.tls_pem) if mode == "self-signed" else None,
+    }
+
+
+def take(paths: Paths, given: Mapping[str, Any]) -> bool:
+    """Have what another gateway gave, and no other keys but the machine's own; True for a change.
+
+    A client is let in by either gateway, whichever has the address they share. A new certificate
+    waits for the proxy to be converged.
+    """
+    old, book = parse_map(read_text(paths.key_map)), key_book.parse(json.loads(given["book"]))
+    wanted = {**given["hashes"], VERIFY: digest(_secret(paths.verify_key))}
+    # The operator's key of the other is the one that is shown.
+    remove(str(paths.operator_new))
+    other = bool(given.get("pem")) and given["pem"] != read_text(paths.tls_pem)
+    if other:
+        tls.install(paths, given["pem"])
+    if wanted == old and book == key_book.read(paths):
+        return other
+    publish(paths, wanted, book)
+    return True
+
+
+def _give(paths: Paths) -> dict[str, Any]:
+    return given_on(paths)
+
+
+def _take(paths: Paths) -> dict[str, Any]:
+    return {"changed": take(paths, json.load(sys.stdin))}
 
 
 def _rotate(paths: Paths) -> dict[str, Any]:
@@ -302,5 +361,12 @@ def _set(paths: Paths, name: str) -> dict[str, Any]:
     return {}
 
 
-_ACTIONS = {"rotate": _rotate, "show": _show, "forget": _forget, "list": _list}
+_ACTIONS = {
+    "rotate": _rotate,
+    "show": _show,
+    "forget": _forget,
+    "list": _list,
+    "give": _give,
+    "take": _take,
+}
 _NAMED = {"remove": _remove, "add": _add, "set": _set}

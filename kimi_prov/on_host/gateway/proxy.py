@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.gateway import haproxy, key_book, keys, metrics_key, tls
+from kimi_prov.on_host.gateway import haproxy, key_book, keys, metrics_key, pins, tls
 from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
@@ -29,16 +29,21 @@ if TYPE_CHECKING:
 TAKE_OVER_S = 10.0
 # Longer than another takes over a start, a restart or a reload.
 OTHER_S = 120.0
+# Of a host that no client asks.
+_REMOVE = "remove"
+_NO_KEYS = {"changed": False, "created": [], "names": [], "removed": [], "applied": "unchanged"}
 
 
 def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge certificate and keys to `settings`.
 
-    These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, "page": whether there is one,
-    "metrics": null, or {"sha256": of the key that was given, else null}}. The machine key is made
-    where there is none. The running proxy takes new keys over at once; a new certificate waits for
-    `converge`.
-    `converged`: whether the proxy runs what is in place now, which saves a second query.
+    These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, null where no API is served,
+    "page": whether there is one, "metrics": null, or {"sha256": of the key that was given, else
+    null}, "gateways": as `keys.ensure` takes them, "hosts": of a gateway, the certificate of each
+    host behind it by the name of its server, null where this run did not reach it, "shares_page":
+    whether another gateway hands its clients on to the page here}. The machine key is made where
+    there is none. The running proxy takes new keys over at once; a new certificate waits for
+    `converge`. `converged`: whether the proxy runs what is in place, which saves a second query.
     """
     made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
     if settings["tls"]["mode"] != "acme" and not check:
@@ -46,12 +51,21 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         remove(str(paths.acme_settings))
     certificate = tls.ensure(paths, settings["tls"], check=check)
     page = bool(settings.get("page"))
-    known = keys.ensure(paths, settings["api_keys"], page=page, check=check)
+    given = settings["api_keys"]
+    known = _NO_KEYS
+    if given is not None:
+        doors = settings.get("gateways")
+        known = keys.ensure(paths, given, page=page, gateways=doors, check=check)
+    else:
+        made = make_directory(paths.keys, 0o700, check=check) or made
     own = machine_key.ensure(paths.machine_key, check=check)
     own = metrics_key.ensure(paths, settings.get("metrics"), check=check) or own
     told = mark.ensure(paths, check=check)
+    pinned = pins.ensure(paths, settings.get("hosts"), check=check)
+    shares = bool(settings.get("shares_page"))
+    pinned = pins.ensure_page(paths, shared=shares, check=check) or pinned
     return {
-        "changed": made or certificate["changed"] or known["changed"] or own or told,
+        "changed": made or certificate["changed"] or known["changed"] or own or told or pinned,
         "certificate": certificate,
         "keys": known,
         "converged": converged(paths),
@@ -71,6 +85,9 @@ def stamp(paths: Paths) -> str:
     read = [paths.proxy_config, paths.tls_pem, paths.machine_key]
     # Where there is one: without metrics the stamp is as it was.
     read += [paths.metrics_key_map] if paths.metrics_key_map.exists() else []
+    read += pins.files(paths)
+    read += [paths.key_limits] if paths.key_limits.exists() else []
+    read += [paths.page_pem] if paths.page_pem.exists() else []
     return f"{unit}-{_digest(*read)}"
 
 
@@ -100,12 +117,19 @@ def converged(paths: Paths) -> bool:
     return not _counter_verb(paths)
 
 
+def serves_api(paths: Paths) -> bool:
+    """Whether clients are served by the configuration that is in place, or metrics alone."""
+    return str(paths.key_map) in read_text(paths.proxy_config)
+
+
 def _counter_verb(paths: Paths) -> str:
-    """Return what makes the counter run as it should: start, restart, or nothing."""
+    """Return what makes the counter run as it should: start, restart, remove, or nothing."""
     name = unit_names.USAGE
     if not (paths.units / name).exists():
         # Its role writes it first.
         return ""
+    if not serves_api(paths):
+        return _REMOVE
     unit = units.show(name).get(name, {})
     if unit.get("state") != "active":
         return "start"
@@ -135,7 +159,7 @@ def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
 def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
     # First: what comes in is counted from its first request on.
     counting = _counter_verb(paths)
-    if counting and not check:
+    if counting and counting != _REMOVE and not check:
         units.converge(unit_names.USAGE)
         units.control(counting, unit_names.USAGE)
     enabled = units.converge(unit_names.PROXY, check=check)
@@ -152,11 +176,15 @@ def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
     elif not check and _map_differs(paths):
         keys.publish(paths, keys.parse_map(read_text(paths.key_map)))
         verb = "keys"
+    if counting == _REMOVE and not check:
+        _remove_units(paths, unit_names.USAGE)
     changed = enabled or bool(verb) or bool(counting)
     return {"changed": changed, "did": verb or (counting and "counter") or "nothing"}
 
 
 def _map_differs(paths: Paths) -> bool:
+    if not serves_api(paths):
+        return False
     wanted = {value: name for name, value in keys.parse_map(read_text(paths.key_map)).items()}
     if haproxy.loaded_map(paths.socket, str(paths.key_map)) != wanted:
         return True
@@ -178,23 +206,28 @@ def _wait(paths: Paths, wanted: str) -> None:
 
 
 def remove_proxy(paths: Paths, *, check: bool = False) -> dict[str, Any]:
-    """Take the proxy away where nothing is served any more: its unit and configuration.
+    """Take the proxy away where nobody asks for anything any more: its unit and configuration.
 
     Keys, certificate and what was used stay for the day on which this host serves again; `destroy`
     takes them.
     """
-    unit, counting = paths.units / unit_names.PROXY, paths.units / unit_names.USAGE
-    if not unit.exists():
+    if not (paths.units / unit_names.PROXY).exists():
         return {"changed": False, "did": "nothing"}
     if not check:
-        names = [unit_names.PROXY, *([unit_names.USAGE] if counting.exists() else [])]
-        units.systemctl("disable", "--now", *names)
-        # The unit is last: a run that is killed in between is completed by the next.
-        for path in (paths.proxy_config, paths.proxy_stamp, counting, unit):
-            remove(str(path))
-        units.systemctl("daemon-reload")
-        run("systemctl", "reset-failed", *names)
+        files = (paths.proxy_config, paths.proxy_stamp)
+        _remove_units(paths, unit_names.USAGE, unit_names.PROXY, files=files)
     return {"changed": True, "did": "remove"}
+
+
+def _remove_units(paths: Paths, *wanted: str, files: tuple[Path, ...] = ()) -> None:
+    """Stop units and remove them and `files`; a run that is killed is completed by the next."""
+    names = [name for name in wanted if (paths.units / name).exists()]
+    units.systemctl("disable", "--now", *names)
+    # Units are last, in their order: by them the next run sees that something is left.
+    for path in (*files, *(paths.units / name for name in names)):
+        remove(str(path))
+    units.systemctl("daemon-reload")
+    run("systemctl", "reset-failed", *names)
 
 
 def main(argv: list[str]) -> int:

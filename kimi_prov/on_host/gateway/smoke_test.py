@@ -143,7 +143,7 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
                 f"{broken} failed: {line}", f"{advice(line)} (log: journalctl -u {broken})"
             )
         if time.monotonic() >= until:
-            recent = units.journal(names[0], 5)
+            recent = units.journal(watched[0], 5)
             return {
                 **report,
                 "line": units.plain(recent[-1]) if recent else "no line in the journal yet",

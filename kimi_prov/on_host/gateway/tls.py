@@ -22,9 +22,10 @@ CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE---
 ADDRESS = re.compile(r"^[0-9.]+$|:")
 
 
-def alternative_names(names: list[str]) -> str:
-    """Return the subjectAltName value for these names; the loopback is always included."""
-    wanted = list(dict.fromkeys([*names, "localhost", "127.0.0.1", "::1"]))
+def alternative_names(names: list[str], *, loopback: bool = True) -> str:
+    """Return the subjectAltName value for these names, and for those of the loopback."""
+    own = ["localhost", "127.0.0.1", "::1"] if loopback else []
+    wanted = list(dict.fromkeys([*names, *own]))
     return ",".join(("IP:" if ADDRESS.search(name) else "DNS:") + name for name in wanted)
 
 
@@ -39,7 +40,7 @@ def fingerprint(pem: str) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group(0))).hexdigest() if found else ""
 
 
-def self_signed(names: list[str]) -> str:
+def self_signed(names: list[str], *, loopback: bool = True) -> str:
     """Return a new P-256 key and a certificate for `names`, as one PEM text."""
     common = next((name for name in names if not ADDRESS.search(name)), "kimi")[:64]
     with tempfile.TemporaryDirectory(prefix="kimi-tls-") as directory:
@@ -47,7 +48,7 @@ def self_signed(names: list[str]) -> str:
         done = run(
             "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
             "-nodes", "-sha256", "-days", str(DAYS), "-subj", "/CN=" + common,
-            "-addext", "subjectAltName=" + alternative_names(names),
+            "-addext", "subjectAltName=" + alternative_names(names, loopback=loopback),
             "-addext", "extendedKeyUsage=serverAuth",
             "-keyout", str(key), "-out", str(certificate),
         )  # fmt: skip
@@ -58,11 +59,10 @@ def self_signed(names: list[str]) -> str:
 
 def still_valid(pem: str, names: list[str]) -> bool:
     """Whether an existing self-signed certificate covers these names and will last for a while."""
-    if not pem:
+    if not lasts(pem):
         return False
-    lasting = run("openssl", "x509", "-noout", "-checkend", str(RENEW_SECONDS), stdin=pem)
     shown = run("openssl", "x509", "-noout", "-ext", "subjectAltName", stdin=pem)
-    if lasting.returncode != 0 or shown.returncode != 0:
+    if shown.returncode != 0:
         return False
     listed = shown.stdout.rpartition("subjectAltName")[2] or shown.stdout
     have = {
@@ -70,6 +70,14 @@ def still_valid(pem: str, names: list[str]) -> bool:
     }
     wanted = set(alternative_names(names).split(","))
     return {_plain(name) for name in wanted} == {_plain(name) for name in have}
+
+
+def lasts(pem: str) -> bool:
+    """Whether there is a certificate that will last for a while."""
+    if not pem:
+        return False
+    asked = run("openssl", "x509", "-noout", "-checkend", str(RENEW_SECONDS), stdin=pem)
+    return asked.returncode == 0
 
 
 def _plain(name: str) -> str:

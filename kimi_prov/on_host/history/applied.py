@@ -229,10 +229,16 @@ def amend_packages(paths: Paths) -> None:
 
 
 def amend_driver(paths: Paths) -> None:
-    """Take over the driver that a command other than apply brought, with its packages."""
-    if read(paths):
+    """Take over the driver that a command other than apply brought, its packages and its files."""
+    if known := read(paths):
         amend_packages(paths)
-        amend(paths, driver=_driver(Machine(str(paths.root))))
+        others = [row for row in known["files"] if row["path"] not in layout.DRIVER_FILES]
+        own = [row for row in _files(paths) if row["path"] in layout.DRIVER_FILES]
+        amend(
+            paths,
+            driver=_driver(Machine(str(paths.root))),
+            files=sorted((*others, *own), key=lambda row: str(row["path"])),
+        )
 
 
 def _kernel(machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

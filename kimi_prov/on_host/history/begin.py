@@ -205,9 +205,10 @@ def _target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dic
     chosen = entries.read(paths, number)
     if not chosen:
         raise HostError(f"there is no entry {number} in the history of this machine", fix)
+    # Before its files: of the same version those of its last entry alone are kept.
+    if chosen["decided_sha256"] == current["decided_sha256"]:
+        raise HostError(f"entry {number} is what is in place", fix)
     why = entries.restorable(paths, chosen)
     if why:
         raise HostError(f"entry {number} cannot be put back: {why}", fix)
-    if chosen["decided_sha256"] == current["decided_sha256"]:
-        raise HostError(f"entry {number} is what is in place", fix)
     return chosen

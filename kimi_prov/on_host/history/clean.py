@@ -60,11 +60,7 @@ def clean(paths: Paths, *, remove: bool) -> dict[str, Any]:
         )
     items = unneeded(paths)
     for item in items if remove else []:
-        path = paths.at(item["path"])
-        entries.remove_tree(path)
-        # The model's own directory goes with its last revision.
-        if item["kind"] == "weights" and not any(path.parent.iterdir()):
-            path.parent.rmdir()
+        entries.remove_tree(paths.at(item["path"]))
     return {
         "ok": True,
         "items": items,

@@ -309,6 +309,10 @@ def remove_tree(path: Path) -> None:
         (path / mark).unlink(missing_ok=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(str(path))
+    model = path.parent
+    # The model's own directory goes with its last revision.
+    if str(model.parent).endswith(layout.MODELS) and model.is_dir() and not any(model.iterdir()):
+        model.rmdir()
 
 
 def kept(paths: Paths, entry: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
@@ -65,6 +65,13 @@ _ASK_S = 20.0
 _KNOWN_ENTRIES = 20
 
 
+_OF_GATEWAY = ("certificate", "clock", "updates")
+_OF_MACHINE = (
+    *("planned", "weights", "certificate", "engines", "gpus", "driver", "clock", "group"),
+    *("drift", "updates"),
+)
+
+
 class Look:
     """One look at the machine: the plan, what was kept of the last look, and the samples."""
 
@@ -84,8 +91,12 @@ class Look:
             self.failed[name] = plain(error)
 
     def planned(self) -> List[Sample]:
-        """Tell what the plan says, and what speed was seen."""
-        plan, speed = self.plan, self.plan["throughput"]
+        """Tell what the plan says, and what speed was seen.
+
+        Speeds are those of clients, which are served by the head of a group alone.
+        """
+        plan, serves = self.plan, groups.serves(self.plan)
+        speed = plan["throughput"] if serves else {}
         info = {
             "hash": hashlib.sha256(read_text(self.paths.plan).encode()).hexdigest()[:12],
             "model": plan["model"]["name"],
@@ -104,7 +115,7 @@ class Look:
                 )
                 for bound in ("low", "expected", "high")
             ),
-            Sample("kimi_measured_decode_tokens_per_second", self._measured()),
+            Sample("kimi_measured_decode_tokens_per_second", self._measured() if serves else None),
         ]
 
     def _measured(self) -> Optional[float]:
@@ -239,8 +250,7 @@ def _from(address: Optional[str], connections: str) -> bool:
 def collect(paths: Paths) -> Dict[str, Any]:
     """Look at all parts; return {"text", "kept", "failed"}."""
     look = Look(paths)
-    parts = ("planned", "weights", "certificate", "engines", "gpus", "driver", "clock", "group")
-    for name in (*parts, "drift", "updates"):
+    for name in _OF_GATEWAY if gateways.is_gateway(look.plan) else _OF_MACHINE:
         look.take(name, getattr(look, name))
     look.samples += [
         Sample("kimi_metrics_parts_failed", len(look.failed)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import groups, unit_names
 from kimi_prov.on_host.metrics.exposition import Sample
 
 SHOWN = (
@@ -36,11 +36,15 @@ def collect(
 ) -> Tuple[List[Sample], Dict[str, Kept]]:
     """Return the samples, and what is to be kept for the next look.
 
+    On a rank of a group systemd starts the unit with the whole group: that its engine ended by
+    itself is told by the head.
+
     `shown`: systemd's properties by unit; `now_us`: its clock, in microseconds since the boot;
     `boot`: which one it is.
     """
     samples: List[Sample] = []
     keep: Dict[str, Kept] = {}
+    tells = groups.serves(plan)
     for instance in plan.get("instances") or ():
         unit = unit_names.engine(instance)
         row = shown.get(unit, {})
@@ -58,7 +62,7 @@ def collect(
             Sample("kimi_instance_last_start_seconds", after["last_start_s"], label),
             Sample("kimi_instance_start_limit_seconds", limit, label),
             Sample("kimi_instance_starts_total", after["starts"], label),
-            Sample("kimi_instance_restarts_total", after["own_restarts"], label),
+            Sample("kimi_instance_restarts_total", after["own_restarts"] if tells else None, label),
         ]
     return samples, keep
 

@@ -6,6 +6,7 @@ reload is completed by the next. `note` comes before the packages: it keeps what
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -320,25 +321,39 @@ def _reloaded(name: str, url: str) -> float:
 def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
     """Take away what `ensure` made, the series too; the packages stay, with their units off.
 
-    The record is last: a run that is killed in between is completed by the next.
+    Prometheus' unit is last: by it the next apply sees what a run that was killed has left.
     """
     record = read_json(paths.monitor_home / BEFORE)
-    names = [*(ours for _, _, ours in PARTS), unit_names.MONITOR_FIREWALL]
-    files = [paths.units / name for name in names]
-    there = [path for path in files if path.exists()]
+    ours = [*(name for _, _, name in reversed(PARTS)), unit_names.MONITOR_FIREWALL]
+    there = [name for name in ours if (paths.units / name).exists()]
     if not record and not there:
         return {"changed": False}
-    if not check:
-        for path in there:
-            units.systemctl("disable", "--now", path.name)
-            remove(str(path))
-        remove(str(paths.monitor_firewall_drop_in))
-        units.systemctl("daemon-reload")
-        if _is_user(MONITOR_USER) and not record.get("user_existed"):
-            run("userdel", MONITOR_USER)
-        for folder in (paths.monitor_etc, paths.monitor_home):
-            if folder.exists():
-                shutil.rmtree(str(folder))
+    if check:
+        return {"changed": True}
+    if there:
+        units.systemctl("disable", "--now", *there)
+    # Where the unit does not run, nftables.service has loaded it; mostly there is none any more.
+    run("nft", "delete", "table", *MONITOR_TABLE)
+    drop_in = paths.monitor_firewall_drop_in
+    for path in (drop_in, *(paths.units / name for name in ours if name != unit_names.PROMETHEUS)):
+        remove(str(path))
+    with contextlib.suppress(OSError):  # others have files there
+        drop_in.parent.rmdir()
+    # Without its record nobody knows whose the user is.
+    if record and not record.get("user_existed") and _is_user(MONITOR_USER):
+        done = run("userdel", MONITOR_USER)
+        if done.returncode != 0:
+            raise HostError(
+                f"the user {MONITOR_USER} cannot be removed: {done.stderr.strip()}",
+                f"end what runs as it (ps -u {MONITOR_USER}), and run `kimi-prov apply` again",
+            )
+    for folder in (paths.monitor_etc, paths.monitor_home):
+        if folder.exists():
+            shutil.rmtree(str(folder))
+    remove(str(paths.units / unit_names.PROMETHEUS))
+    units.systemctl("daemon-reload")
+    if there:
+        run("systemctl", "reset-failed", *there)
     return {"changed": True}
 
 

@@ -32,6 +32,7 @@ _UNITS = (
     unit_names.WAKE_SOCKET,
     unit_names.FETCH,
     unit_names.FIREWALL,
+    unit_names.GATEWAY_ADDRESS,
     unit_names.METRICS_TIMER,
     unit_names.NODE_EXPORTER,
     unit_names.PROMETHEUS,

@@ -26,7 +26,7 @@ from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
-from kimi_prov.on_host.rest import idle, mark, rested, standing, starts
+from kimi_prov.on_host.rest import idle, mark, money, rested, standing, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.process import run
@@ -43,6 +43,8 @@ _STEP_S = 1.0
 _BEGUN_S = 5.0
 # Of answers that begin at the last moment.
 _SLEEP_DRAIN_S = 300.0
+# Before a rest for the budget that failed is tried again.
+_OVER_AGAIN_S = 300.0
 # Beyond what a unit allows its processes before it kills them.
 _STOP_LIMIT_S = 900.0
 
@@ -109,7 +111,8 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def launch(paths: Paths, job: Mapping[str, Any]) -> dict[str, Any]:
     """Let the unit do a job, which goes on when the connection is cut."""
-    files.write_json(str(paths.rest_job), job, durable=False, mode=0o600)
+    begun = {**job, "at_s": time.monotonic()}
+    files.write_json(str(paths.rest_job), begun, durable=False, mode=0o600)
     run("systemctl", "stop", unit_names.REST)
     run("systemctl", "reset-failed", unit_names.REST)
     done = run(
@@ -186,30 +189,51 @@ def look(paths: Paths) -> str:
         return ""
     rested.came_back(paths)
     found, news = idle.look(paths, plan)
+    paid = money.count(paths, plan, found)
+    news = "; ".join(part for part in (paid.news, news) if part)
+    if paid.over and _may_end(paths):
+        launch(paths, {"job": SLEEP, "used": None, "drain_s": _SLEEP_DRAIN_S, "over": True})
+        return f"{news or 'over the budget'}: resting"
     if found["asleep_in_s"] != 0:
         return news
     launch(paths, {"job": SLEEP, "used": found["used"], "drain_s": _SLEEP_DRAIN_S})
     return "nobody has asked for long enough: resting"
 
 
+def _may_end(paths: Paths) -> bool:
+    """Whether an end for the budget may begin: none is under way, nor was one a moment ago."""
+    if mark.read(paths) or apply_lock.holder() or paths.switch.exists():
+        return False
+    if units.show(unit_names.REST)[unit_names.REST]["state"] in ("activating", "deactivating"):
+        return False
+    last = files.read_json(paths.rest_job)
+    return not last.get("over") or time.monotonic() - float(last.get("at_s") or 0) > _OVER_AGAIN_S
+
+
 def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
     chosen = plan["rest"]["idle"]
-    if haproxy.variable(paths.socket, idle.USED) != job["used"] or apply_lock.holder():
+    asked = not job.get("over") and haproxy.variable(paths.socket, idle.USED) != job["used"]
+    if asked or apply_lock.holder():
         return "not asleep: somebody asked at the last moment"
     try:
-        return _RESTS[chosen["action"]](paths, plan, job, tell)
+        ended = _RESTS[chosen["action"]](paths, plan, job, tell)
+        return "; ".join(part for part in (ended, money.sentence(paths, plan)) if part)
     except HostError as error:
         idle.failed(paths, plan, error.message)
         raise
 
 
 def _sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
-    mark.write(paths, _sleeping(plan))
+    mark.write(paths, _sleeping(plan, job))
     return _stopped(paths, plan, job, tell)
 
 
-def _sleeping(plan: Mapping[str, Any]) -> dict[str, Any]:
+def _sleeping(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+    if job.get("over"):
+        # No request wakes what is over its budget.
+        why = "the budget of this session is used up; the operator raises it and applies again"
+        return mark.make(mark.ASLEEP, why, wake="off")
     wakes = plan["rest"]["wake"]
     after = in_words(float(plan["rest"]["idle"]["after_s"]))
     how = "the operator starts it: kimi-prov start" if wakes == "off" else "a request wakes it"
@@ -233,7 +257,7 @@ def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
 
 def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     """Run the operator's program once answers have ended; where it fails, serve on."""
-    mark.write(paths, _sleeping(plan))
+    mark.write(paths, _sleeping(plan, job))
     try:
         draining.drain(paths, float(job["drain_s"]), handed=False)
         idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)

@@ -8,12 +8,12 @@ began with the unit.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import duration
-from kimi_prov.on_host.system import files, units
-from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system import files, page_cache, units
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
@@ -136,19 +136,16 @@ def where(plan: Mapping[str, Any]) -> str:
     if disk.get("enabled"):
         stage = units.show(unit_names.STAGE).get(unit_names.STAGE, {})
         return RAM_DISK if stage.get("state") == "active" else DISK
-    return _cached(str(plan["model"]["serve_dir"]))
+    return _cached(Path(plan["model"]["serve_dir"]))
 
 
-def _cached(directory: str) -> str:
-    done = run(
-        *("sh", "-c", 'exec fincore --bytes --noheadings --output RES,SIZE -- "$1"/*.safetensors'),
-        *("sh", directory),
-        timeout=60,
-    )
-    rows = [line.split() for line in done.stdout.splitlines()]
-    sizes = [(int(row[0]), int(row[1])) for row in rows if len(row) == 2 and row[0].isdigit()]
+def _cached(directory: Path) -> str:
+    try:
+        sizes = [page_cache.resident(file) for file in sorted(directory.glob("*.safetensors"))]
+    except OSError:
+        return UNKNOWN
     whole = sum(size for _, size in sizes)
-    if done.returncode != 0 or not whole:
+    if not whole:
         return UNKNOWN
     return PAGE_CACHE if sum(there for there, _ in sizes) >= _CACHED * whole else DISK
 

@@ -27,6 +27,7 @@ _FILES = (
     layout.WEB_KEY,
     layout.WEB_ADMIN_NEW,
     layout.HUB_TOKEN,
+    layout.BUCKET_CREDENTIALS,
     layout.WEB_SECRETS,
     layout.WEB_ADMIN,
 )

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
@@ -34,6 +34,7 @@ class Progress:
         self._done = 0
         self._moved = 0
         self._line = "starting"
+        self._warnings: List[str] = []
         self._started = time.time()
         self._samples: Deque[Tuple[float, int]] = deque([(time.monotonic(), 0)])
         self._tell_s = 0.0
@@ -79,6 +80,12 @@ class Progress:
             self._line = line
         if log:
             print(line, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Tell what went otherwise than planned, and keep it beside the result."""
+        with self._lock:
+            self._warnings.append(text)
+        self.say(text)
 
     def tell_every(self, seconds: float) -> None:
         """Print how far it is each so many seconds: where a log is all that anybody sees."""
@@ -143,5 +150,6 @@ class Progress:
                 "will_retry": error is not None and error.retryable,
                 "error": error.to_json() if error else None,
                 "invocation": os.environ.get("INVOCATION_ID"),
+                **({"warnings": list(self._warnings)} if self._warnings else {}),
             }
             write_json(self._path, document, durable=False)

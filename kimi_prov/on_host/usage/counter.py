@@ -3,6 +3,9 @@
 Engines ask it over a socket of the machine whether a key may begin a request, and tell it what the
 request uses: one JSON object a line, and one back for each. It runs as the proxy's user, who says
 anyway who comes in: an engine's user can neither write the database nor end the process.
+
+A gateway before the machine asks it, through the machine's proxy, what keys used a moment ago. On
+a gateway the same program sums that up, and tells the gateway's proxy whether a key may go on.
 """
 
 from __future__ import annotations
@@ -17,15 +20,24 @@ import socket
 import sqlite3
 import sys
 import time
-from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 
-from kimi_prov.contract import key_rules, paths
+from kimi_prov.contract import gateways, key_rules
 from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.gateway import gauges
 from kimi_prov.on_host.group.notify import Notifier
-from kimi_prov.on_host.system.files import remove
+from kimi_prov.on_host.metrics.exposition import render
+from kimi_prov.on_host.system.files import read_json, remove
 from kimi_prov.on_host.usage import exposition
+from kimi_prov.on_host.usage.machines import Machines
+from kimi_prov.on_host.usage.pool import Pool
 from kimi_prov.on_host.usage.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Answered = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 # What a power cut may take.
 SETTLE_S = 10.0
@@ -33,7 +45,11 @@ _LINE_BYTES = 4096
 _NAME_LENGTH = 64
 # Engines that ask at the same moment, while it is busy.
 _WAITING = 1024
-_OURS = ("usage/counter.py", "usage/store.py", "usage/exposition.py")
+_OURS = (
+    *(f"usage/{name}.py" for name in ("counter", "store", "windows", "pool", "machines")),
+    *("usage/exposition.py", "gateway/gauges.py", "metrics/exposition.py"),
+)
+_GATEWAY = "--gateway"
 
 
 def code() -> str:
@@ -46,10 +62,12 @@ def code() -> str:
 
 
 class Counter:
-    """Answers engines."""
+    """Answers engines; `shown`: the file for who collects metrics."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, shown: Path) -> None:
+        self._store, self._shown = store, shown
+        # At a gateway: what it tells beside.
+        self.more: Callable[[], str] = str
         self._code = code()
         self.dirty = True
 
@@ -87,6 +105,22 @@ class Counter:
             raise ValueError("unknown")
         return {"ok": True}
 
+    async def tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request of a gateway, which the proxy has let in, with what keys used."""
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            body = json.dumps(self._store.recent(), separators=(",", ":")).encode()
+            head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            # Who asked has gone, or is no proxy.
+            pass
+        except sqlite3.Error as error:
+            print(f"what keys used cannot be told: {error}", file=sys.stderr, flush=True)
+        finally:
+            writer.close()
+
     def settle(self) -> None:
         """Bring what was counted to the disk, and to who collects it."""
         if not self.dirty:
@@ -94,7 +128,7 @@ class Counter:
         self.dirty = False
         try:
             self._store.settle()
-            exposition.write(Path(paths.USAGE_PROM), self._store.rows(until=""))
+            exposition.write(self._shown, self._store.rows(until=""), self.more())
         except (sqlite3.Error, OSError) as error:
             self.dirty = True
             print(f"not on the disk yet: {error}", file=sys.stderr, flush=True)
@@ -127,36 +161,108 @@ def opened(database: Path, keep_days: int) -> Store:
         return Store(database, keep_days=keep_days)
 
 
-async def _run(store: Store, address: str, notifier: Notifier) -> None:
-    counter = Counter(store)
+class Limits:
+    """Answers a gateway's proxy: `KEY RULE`, a line, is answered `go`, or `no SECONDS TYPE WHY`."""
+
+    def __init__(self, store: Store, counter: Counter) -> None:
+        self._store, self._counter = store, counter
+        self.pool = Pool(store.now)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one question."""
+        try:
+            line = await reader.readline()
+            writer.write(self.answer(*line.decode("latin-1").split()).encode() + b"\n")
+            await writer.drain()
+        except (ValueError, TypeError, OSError) as error:
+            print(f"a connection said what is no question: {type(error).__name__}", file=sys.stderr)
+        except sqlite3.Error as error:
+            print(f"a refusal is not counted: {error}", file=sys.stderr, flush=True)
+        finally:
+            writer.close()
+
+    def answer(self, key: str, rule: str) -> str:
+        """Return the answer to one question. Raises ValueError or TypeError for none."""
+        refusal = self.pool.ask(_word(key), key_rules.parse(rule).limits)
+        if refusal is None:
+            return "go"
+        self._counter.dirty = True
+        self._store.refuse(key, refusal.reason)
+        kind, why = key_rules.refusal(refusal.reason, refusal.wait_s)
+        return f"no {refusal.wait_s} {kind} {why}"
+
+
+def _told_of_gateway(paths: Paths, apart: Mapping[str, float]) -> str:
+    """Return a gateway's own metrics; nothing before its plan is there."""
+    plan = read_json(paths.plan)
+    if not gateways.is_gateway(plan):
+        return ""
+    try:
+        return render(gauges.samples(paths, plan, apart), gauges.HELPS)
+    except (OSError, ValueError, LookupError) as error:
+        print(f"nothing is told of the gateway: {error}", file=sys.stderr, flush=True)
+        return ""
+
+
+async def _listening(address: Path, answered: Answered, mode: int) -> asyncio.AbstractServer:
+    remove(str(address))
+    server = await asyncio.start_unix_server(
+        answered, str(address), limit=_LINE_BYTES, backlog=_WAITING
+    )
+    os.chmod(str(address), mode)
+    return server
+
+
+async def serving(
+    paths: Paths, store: Store, stop: asyncio.Event, ready: Callable[[], None], *, gateway: bool
+) -> None:
+    """Answer until `stop`; `ready` is called when that has begun."""
+    counter = Counter(store, paths.usage_prom)
+    # The unit's group is the engines'; what gateways ask is the proxy's own.
+    servers = [
+        await _listening(paths.usage_socket, counter.serve, 0o660),
+        await _listening(paths.usage_recent_socket, counter.tell, 0o600),
+    ]
+    machines = None
+    if gateway:
+        limits = Limits(store, counter)
+        servers.append(await _listening(paths.usage_limits_socket, limits.serve, 0o600))
+        machines = Machines(paths, limits.pool)
+        counter.more = lambda: _told_of_gateway(paths, machines.apart())
+        machines.follow()
+    counter.settle()
+    ready()
+    while not stop.is_set():
+        try:
+            await asyncio.wait_for(stop.wait(), SETTLE_S)
+        except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+            if machines is not None:
+                machines.follow()
+                counter.dirty = True
+            counter.settle()
+    for server in servers:
+        server.close()
+    if machines is not None:
+        machines.end()
+    counter.settle()
+
+
+async def _run(store: Store, notifier: Notifier, *, gateway: bool) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    remove(address)
-    server = await asyncio.start_unix_server(
-        counter.serve, address, limit=_LINE_BYTES, backlog=1024
-    )
-    # The unit's group is the engines'.
-    os.chmod(address, 0o660)
-    counter.settle()
-    notifier.ready()
-    async with server:
-        while not stop.is_set():
-            try:
-                await asyncio.wait_for(stop.wait(), SETTLE_S)
-            except TimeoutError:
-                counter.settle()
-    counter.settle()
+    await serving(Paths(), store, stop, notifier.ready, gateway=gateway)
 
 
 def main(argv: List[str]) -> int:
-    """`usage-count KEEP_DAYS`: count until it is ended."""
-    if len(argv) != 1 or not argv[0].isdigit():
-        raise HostError("usage: usage-count KEEP_DAYS")
+    """`usage-count KEEP_DAYS [--gateway]`: count until it is ended."""
+    gateway = argv[1:] == [_GATEWAY]
+    if not argv or not argv[0].isdigit() or (argv[1:] and not gateway):
+        raise HostError(f"usage: usage-count KEEP_DAYS [{_GATEWAY}]")
     notifier = Notifier.of_unit(os.environ)
-    store = opened(Path(paths.USAGE_DB), int(argv[0]))
+    store = opened(Paths().usage_db, int(argv[0]))
     try:
-        asyncio.run(_run(store, paths.USAGE_SOCKET, notifier))
+        asyncio.run(_run(store, notifier, gateway=gateway))
     finally:
         store.close()
     return 0

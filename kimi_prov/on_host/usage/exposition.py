@@ -35,9 +35,9 @@ def _label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the file in one step, readable by whoever collects it."""
+def write(path: Path, rows: Sequence[Mapping[str, Any]], more: str = "") -> None:
+    """Replace the file in one step, readable by whoever collects it; `more`: other metrics."""
     beside = path.with_name(f".{path.name}")
-    beside.write_text(text(rows), encoding="utf-8")
+    beside.write_text(text(rows) + more, encoding="utf-8")
     beside.chmod(0o644)
     os.replace(str(beside), str(path))

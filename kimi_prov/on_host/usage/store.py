@@ -6,12 +6,10 @@ Days are UTC's. No question and no answer is in it, nor who asked from where.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sqlite3
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import (
     TYPE_CHECKING,
@@ -27,13 +25,15 @@ from typing import (
 )
 
 from kimi_prov.contract.key_rules import LIMITS
+from kimi_prov.on_host.usage import windows
+from kimi_prov.on_host.usage.windows import DAY_S, MINUTE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.on_host.usage.windows import Refusal
+
 SCHEMA = 1
-MINUTE_S = 60
-DAY_S = 86400
 # A request is known by its id for so long after its end: what was told twice counts once.
 KNOWN_S = 900
 # The row of a key that no day holds: of all days, those that are gone as well.
@@ -84,17 +84,15 @@ _KEPT_REFUSED = """
 INSERT INTO refused (key, day, reason, requests) VALUES (?, ?, ?, ?)
 ON CONFLICT (key, day, reason) DO UPDATE SET requests = max(requests, excluded.requests)
 """
+_LAST_MINUTE = """
+SELECT second, requests, tokens FROM minute WHERE key = ? AND second > ? ORDER BY second
+"""
+_DAY_SO_FAR = """
+SELECT requests, prompt_tokens + completion_tokens FROM used WHERE key = ? AND day = ?
+"""
 _COLUMNS = ("requests", "prompt_tokens", "completion_tokens", "last_at")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DAY = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Which limit a key has reached, and in how many seconds it may ask again."""
-
-    reason: str
-    wait_s: int
 
 
 class Clock:
@@ -205,39 +203,52 @@ class Store:
     def _refusal(self, key: str, limits: Mapping[str, int], now: float) -> Optional[Refusal]:
         """Return the limit that keeps a key out the longest; None where it may ask."""
         found = [*self._of_minute(key, limits, now), *self._of_day(key, limits, now)]
-        return max(found, key=lambda refusal: refusal.wait_s, default=None)
+        return windows.longest(found)
 
     def _of_minute(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
-        if not {"requests_per_minute", "tokens_per_minute"} & set(limits):
-            return
-        rows = self._db.execute(
-            "SELECT second, requests, tokens FROM minute WHERE key = ? AND second > ? "
-            "ORDER BY second",
-            (key, int(now) - MINUTE_S),
-        ).fetchall()
-        for column, reason in ((1, "requests_per_minute"), (2, "tokens_per_minute")):
-            limit = limits.get(reason)
-            used = sum(row[column] for row in rows)
-            if limit is None or used < limit:
-                continue
-            for row in rows:
-                used -= row[column]
-                if used < limit:
-                    # So many seconds on, this second and those before it are a minute ago.
-                    yield Refusal(reason, max(math.ceil(row[0] + MINUTE_S - now), 1))
-                    break
+        if {"requests_per_minute", "tokens_per_minute"} & set(limits):
+            rows = self._db.execute(_LAST_MINUTE, (key, int(now) - MINUTE_S)).fetchall()
+            yield from windows.of_minute(rows, limits, now)
 
     def _of_day(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
-        if not {"requests_per_day", "tokens_per_day"} & set(limits):
-            return
-        row = self._db.execute(
-            "SELECT requests, prompt_tokens + completion_tokens FROM used "
-            "WHERE key = ? AND day = ?",
-            (key, day_of(now)),
-        ).fetchone() or (0, 0)
-        for used, reason in zip(row, ("requests_per_day", "tokens_per_day")):
-            if reason in limits and used >= limits[reason]:
-                yield Refusal(reason, math.ceil(DAY_S - now % DAY_S) or 1)
+        if {"requests_per_day", "tokens_per_day"} & set(limits):
+            row = self._db.execute(_DAY_SO_FAR, (key, day_of(now))).fetchone() or (0, 0)
+            yield from windows.of_day(row, limits, now)
+
+    def recent(self) -> Dict[str, Any]:
+        """Return what keys used today and in the last minute, for a gateway.
+
+        {"now": seconds since 1970, "day", "keys": {name: {"day": [requests, tokens], "minute":
+        [[seconds ago, requests, tokens], ...]}}}; a key that asked nothing today is not there.
+        """
+        now = self._clock.now()
+        day = day_of(now)
+        keys: Dict[str, Dict[str, Any]] = {}
+        used = self._db.execute(
+            "SELECT key, requests, prompt_tokens + completion_tokens FROM used WHERE day = ?",
+            (day,),
+        )
+        for key, requests, tokens in used:
+            keys[key] = {"day": [requests, tokens], "minute": []}
+        rows = self._db.execute(
+            "SELECT key, second, requests, tokens FROM minute WHERE second > ? ORDER BY second",
+            (int(now) - MINUTE_S,),
+        )
+        for key, second, requests, tokens in rows:
+            row = keys.setdefault(key, {"day": [0, 0], "minute": []})
+            row["minute"].append([max(int(now) - second, 0), requests, tokens])
+        # The machine's own clock, set back or not: a gateway compares it with its own.
+        return {"now": round(time.time(), 3), "day": day, "keys": keys}
+
+    def now(self) -> float:
+        """Return seconds since 1970 by the counter's clock."""
+        return self._clock.now()
+
+    def refuse(self, key: str, reason: str) -> None:
+        """Count a refusal that was decided elsewhere: over several machines."""
+        with self._whole():
+            for day in (day_of(self.now()), EVER):
+                self._db.execute(_REFUSED, (key, day, reason))
 
     def settle(self) -> None:
         """Make what was counted survive a power cut, and forget what nobody asks for any more."""

@@ -26,7 +26,8 @@ _AT_WORK = (
     unit_names.DRIVER,
 )
 _PROPERTIES = ("ActiveState", "SubState", "InvocationID", "ControlGroup", "Job")
-_NO_REQUESTS = ("DRAIN", "MAINT")
+_OUT = "MAINT"
+_NO_REQUESTS = ("DRAIN", _OUT)
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,17 @@ class Machine:
 
 @dataclass(frozen=True)
 class Looked:
-    """One engine at that moment, as a sample has it; `text`: its metrics, as they came."""
+    """One engine at that moment, as a sample has it; `text`: its metrics, as they came.
+
+    `serves`: its unit is active, so this start of it has answered a chat. `out`: the proxy sends it
+    nothing, and not because it drains.
+    """
 
     start: str
     held: str
     cgroup: str
+    serves: bool
+    out: bool
     text: str = ""
     steps: Optional[Dict[str, float]] = None
     waits: int = 0
@@ -97,19 +104,24 @@ def _proxy(paths: Paths) -> Dict[str, Dict[str, Any]]:
         return {}
 
 
-def engine(found: Engine, around: Machine, timeout_s: float) -> Looked:
-    """Look at one engine; one that is not to be judged is not asked."""
+def engine(found: Engine, around: Machine, timeout_s: float, *, ours: bool = False) -> Looked:
+    """Look at one engine; one that is not to be judged is not asked.
+
+    `ours`: one that is out was taken out by the watchdog, and is judged all the same.
+    """
     unit = around.units.get(found.unit, {})
     state = unit.get("ActiveState", "")
     start, cgroup = unit.get("InvocationID", ""), unit.get("ControlGroup", "")
     server = around.proxy.get(f"engine{found.index}", {})
+    serves = state == "active" and unit.get("Job", "0") in ("", "0")
+    out = server.get("status") == _OUT
     held = around.held
-    if not held and (state != "active" or unit.get("Job", "0") not in ("", "0")):
+    if not held and not serves:
         held = f"{found.unit} is {state or 'not there'}"
-    if not held and server.get("status") in _NO_REQUESTS:
+    if not held and server.get("status") in _NO_REQUESTS and not (out and ours):
         held = f"the proxy sends {found.unit} no requests ({server['status']})"
     if held:
-        return Looked(start, held, cgroup)
+        return Looked(start, held, cgroup, serves, out)
     refusal, text = ready.ask(found.port, "GET", "/metrics", timeout_s=timeout_s)
     told = None if refusal else metrics.state(text)
     running = int(told.running + told.waiting) if told else 0
@@ -117,6 +129,8 @@ def engine(found: Engine, around: Machine, timeout_s: float) -> Looked:
         start,
         "",
         cgroup,
+        serves,
+        out,
         text if not refusal else "",
         metrics.steps(text) if told else None,
         # An engine whose worker stood still before a request came tells of none.

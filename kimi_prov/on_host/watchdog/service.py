@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +22,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.engine import ready
+from kimi_prov.on_host.gateway import draining
 from kimi_prov.on_host.group.notify import Notifier
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.process import run
@@ -52,7 +55,12 @@ def main(argv: List[str]) -> int:
         options.quiet, options.computing, options.ask, options.every, asks=not options.only_look
     )
     watchdog = Watchdog(Paths(), limits, options.restarts, options.stacks)
-    return watchdog.run(Notifier.of_unit(os.environ))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        return watchdog.run(Notifier.of_unit(os.environ))
+    finally:
+        # Nobody is left who would see that it answers again.
+        watchdog.give_back()
 
 
 class Watchdog:
@@ -92,12 +100,20 @@ class Watchdog:
             if engine.unit not in self._watches:
                 last = self._record.last_of(engine.unit)
                 self._watches[engine.unit] = _Watch(engine, self._limits, last)
-            looked = look.engine(engine, around, min(_METRICS_S, self._limits.every))
+            watch = self._watches[engine.unit]
+            timeout_s = min(_METRICS_S, self._limits.every)
+            looked = look.engine(engine, around, timeout_s, ours=watch.out)
             notifier.alive()
-            self._act(self._watches[engine.unit], looked, plan, notifier)
+            self._act(watch, looked, plan, notifier)
         self._publish({engine.unit: engine.index for engine in found})
         waits = [unit for unit, watch in self._watches.items() if watch.stalled]
         notifier.status(f"no step of {', '.join(waits)}" if waits else around.held or "all go on")
+
+    def give_back(self) -> None:
+        """Have the proxy send to all engines again that were taken out."""
+        for watch in self._watches.values():
+            if watch.out:
+                self._balance(watch, draining.READY)
 
     def _publish(self, index: Mapping[str, int]) -> None:
         stalled = {unit: watch.stalled for unit, watch in self._watches.items()}
@@ -116,6 +132,7 @@ class Watchdog:
         for took in watch.recoveries():
             self._record.served_again(unit, took)
             self._say(f"{unit} serves again, {took:.0f} s after its last step")
+            self._balance(watch, draining.READY)
         for took in watch.answers():
             self._say(f"{unit} answered our question after {took:.0f} s: it goes on")
         if verdict.what is What.ASK:
@@ -124,10 +141,31 @@ class Watchdog:
             self._record.probe(unit)
         elif verdict.what is What.HANGS and watch.left != looked.start:
             self._hangs(watch, looked, verdict, notifier)
+        elif watch.out and looked.serves and not looked.held:
+            # As after a reload of the proxy, which knows nothing of it.
+            if not looked.out:
+                self._balance(watch, draining.OUT)
+            if watch.ask_again(str(plan["model"]["served_names"][0])):
+                self._record.probe(unit)
+
+    def _balance(self, watch: _Watch, state: str) -> None:
+        """Have the proxy send to an engine again, or no more: whoever asks goes elsewhere.
+
+        With its last engine out the machine's own /health is 503, and a gateway before it sends
+        elsewhere too.
+        """
+        problem = ""
+        try:
+            draining.balance(self._paths, state, [watch.engine.index])
+        except HostError as error:
+            problem = f"{watch.engine.unit} cannot be made {state} at the proxy: {error.message}"
+        self._say_once(f"balance of {watch.engine.unit}", problem)
 
     def _hangs(self, watch: _Watch, looked: Looked, verdict: Verdict, notifier: Notifier) -> None:
         unit, at, still_s = watch.engine.unit, time.time(), verdict.still
         self._say(f"{unit} hangs: {verdict.why}")
+        # Before what takes a minute: who comes now would wait for nothing.
+        self._balance(watch, draining.OUT)
         bundle = self._keep(watch, looked, verdict, at)
         notifier.alive()
         done = self._decided(watch, looked, at)
@@ -158,7 +196,8 @@ class Watchdog:
             self._say("the supervisor of its group restarts all of the group")
             return record.GROUP
         # Somebody may have come while the bundle was kept.
-        now = look.engine(watch.engine, look.machine(self._paths, [watch.engine]), _METRICS_S)
+        around = look.machine(self._paths, [watch.engine])
+        now = look.engine(watch.engine, around, _METRICS_S, ours=True)
         if now.held or now.start != looked.start:
             self._say(f"it is left alone: {now.held or 'it was started anew meanwhile'}")
             return record.LEFT
@@ -214,6 +253,8 @@ class _Watch:
         self._answered = float("-inf")
         # When its last step was, while it hangs.
         self._since: Optional[float] = None
+        # When that was seen: an answer after it ends it.
+        self._left_at = float("-inf")
         self._told: List[float] = []
         self._answers: List[float] = []
         if last and last.get("served_again_s") is None:
@@ -237,10 +278,7 @@ class _Watch:
         )
         self._samples.append(sample)
         verdict = judge(list(self._samples), self._limits)
-        # A start that systemd calls active has answered a chat; of the one that hung a step counts.
-        signs = (What.IDLE, What.WORKS) if looked.start == self.left else _GOES_ON
-        goes_on = verdict.what in signs and looked.steps is not None
-        if goes_on:
+        if self._goes_on(looked, verdict, answered):
             # Where it hung and went on by itself, the next time counts as one of its own.
             self.left = "" if looked.start == self.left else self.left
             if self._since is not None:
@@ -250,9 +288,29 @@ class _Watch:
         self.stalled = suspected or self._since is not None
         return verdict
 
+    def _goes_on(self, looked: Looked, verdict: Verdict, answered: float) -> bool:
+        """Whether an engine goes on: that which hung must have made a step, or answered a chat.
+
+        That nobody waits for it any more says nothing: the proxy sends it nobody. Where a group
+        asks, it does. A start that systemd calls active has answered a chat, whoever works on the
+        machine meanwhile.
+        """
+        if looked.start != self.left:
+            anew = self.out and looked.serves and bool(looked.held)
+            return anew or (verdict.what in _GOES_ON and looked.steps is not None)
+        signs = (What.WORKS,) if self._limits.asks else (What.IDLE, What.WORKS)
+        stepped = verdict.what in signs and looked.steps is not None
+        return stepped or (self.out and answered > self._left_at)
+
+    @property
+    def out(self) -> bool:
+        """Whether it hung and has not gone on: it is sent nothing."""
+        return self._since is not None
+
     def hangs(self, start: str, still_s: float) -> None:
         """Note that this start of it was dealt with."""
-        self.left, self._since, self.stalled = start, time.monotonic() - still_s, True
+        self._left_at = time.monotonic()
+        self.left, self._since, self.stalled = start, self._left_at - still_s, True
 
     def recoveries(self) -> List[float]:
         """Return after how many seconds without a step it went on, once each."""
@@ -279,6 +337,16 @@ class _Watch:
             self._question = asked
         threading.Thread(target=self._ask, args=[asked, model], daemon=True).start()
         return anew
+
+    def ask_again(self, model: str) -> bool:
+        """Ask one that hung whether it answers by now; False where the last question still runs."""
+        if not self._limits.asks:
+            return False
+        with self._lock:
+            waits = self._question is not None and self._question.pending
+        if not waits:
+            self.ask(model, 0.0)
+        return not waits
 
     def _ask(self, asked: Question, model: str) -> None:
         problem = ready.chat(self.engine.port, model, timeout_s=self._limits.ask, asker=ASKER)

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import transfer, units
@@ -108,7 +109,10 @@ def _identity(user: str) -> Dict[str, Any]:
 
 def planned(paths: Paths) -> Dict[str, Any]:
     """Return the plan's `web`; raises HostError where no page is planned."""
-    web = read_json(paths.plan).get("web")
+    plan = read_json(paths.plan)
+    web, first = plan.get("web"), gateways.of_keys(plan)
+    if not isinstance(web, dict) and first:
+        raise gateways.elsewhere(first, "the page is")
     if not isinstance(web, dict):
         raise HostError(
             "there is no page on this machine", "set kimi_web_ui: true and run `kimi-prov apply`"

@@ -4,6 +4,8 @@
     fetch [--config FILE] --check     only report whether it holds (exit 0) or not (exit 1)
     fetch [--config FILE] --reverify  forget what was verified and hash every file again
 
+--neighbour FILE says which host of the inventory is asked for files before the source.
+
 Runs as kimi-fetch.service. State is on the disk beside the files, so being killed at any moment
 loses at most the bytes in flight.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import threading
 import urllib.parse
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -36,7 +39,10 @@ from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.bucket import RANGE_BYTES, BucketSource
 from kimi_prov.on_host.weights.manifest import Manifest, Record
+from kimi_prov.on_host.weights.neighbour import Neighbour, NeighbourSource
+from kimi_prov.on_host.weights.rclone import Access
 from kimi_prov.on_host.weights.sources import DirectorySource, HubSource, Source, WebSource, masked
 from kimi_prov.on_host.weights.transfer import Patience, Task, Transfer, partial_path, present_bytes
 
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
 CONFIG = paths.WEIGHTS
 _JOURNAL = "journal.json"
 _BESIDE = ("draft", "converted")
+_OF_BUCKET = ("credentials_file", "endpoint", "region")
 # Room left beyond the files themselves: directories, the journal, the file system's own needs.
 _MARGIN_BYTES = 64 << 20
 _MARGIN_SHARE = 0.01
@@ -63,6 +70,9 @@ class Config:
     hf_endpoint: Optional[str] = None
     hf_python: Optional[str] = None
     ca_bundle: Optional[str] = None
+    #: how a bucket is reached
+    bucket: Access = field(default_factory=Access)
+    range_bytes: int = RANGE_BYTES
     progress: Optional[str] = None
     stall_s: float = 15.0
     patience: Patience = field(default_factory=Patience)
@@ -109,6 +119,11 @@ class Config:
             hf_endpoint=document.get("hf_endpoint"),
             hf_python=document.get("hf_python"),
             ca_bundle=document.get("ca_bundle"),
+            bucket=Access(
+                **{key: (document.get("bucket") or {}).get(key) for key in _OF_BUCKET},
+                ca_bundle=document.get("ca_bundle"),
+            ),
+            range_bytes=int(document.get("range_bytes", cls.range_bytes)),
             progress=document.get("progress"),
             stall_s=float(document.get("stall_s", cls.stall_s)),
             patience=patience,
@@ -118,6 +133,11 @@ class Config:
     def parts(self) -> List[Config]:
         """Return what has to be fetched, one directory each: the model, then what is beside it."""
         return [self, *self.beside]
+
+    @property
+    def remote(self) -> bool:
+        """Whether the source is elsewhere, so that a neighbour may be nearer."""
+        return urllib.parse.urlsplit(self.source).scheme != "file"
 
     def source_of(self) -> Source:
         """Return the source that the address names. Raises HostError where it names none."""
@@ -135,9 +155,14 @@ class Config:
                 self.ca_bundle,
                 self.stall_s,
             )
+        if scheme in ("s3", "gs"):
+            return BucketSource(
+                self.source, self.bucket, self.stall_s, range_bytes=self.range_bytes
+            )
         raise HostError(
             f"kimi_weights_source {masked(self.source)!r} is not an address of weights",
-            "name file:///directory, http(s)://host/path or hf://owner/repository@revision",
+            "name file:///directory, http(s)://host/path, hf://owner/repository@revision, "
+            "s3://bucket/folder or gs://bucket/folder",
         )
 
 
@@ -151,13 +176,21 @@ def of_plan(weights: Mapping[str, Any], place: Callable[[str], str]) -> Dict[str
     return document
 
 
+def journal_path(root: str) -> str:
+    """Return the file in which an unfinished run keeps what it has achieved."""
+    return os.path.join(root, manifests.PARTIAL, _JOURNAL)
+
+
 class Journal:
     """What an unfinished run has achieved: verified files, the hub's commit, a first contact."""
 
     def __init__(self, root: str, source: str) -> None:
-        self._path = os.path.join(root, manifests.PARTIAL, _JOURNAL)
+        self._path = journal_path(root)
         known = read_json(self._path)
         same = known.get("source") == source
+        self._lock = threading.Lock()
+        #: certificates of neighbours that gave wrong bytes
+        self.distrusted: List[str] = list(known.get("distrusted") or [])
         self.source = source
         self.revision: Optional[str] = known.get("revision") if same else None
         self.contacted = bool(known.get("contacted")) if same else False
@@ -165,15 +198,16 @@ class Journal:
 
     def save(self) -> None:
         """Put it on the disk."""
-        write_json(
-            self._path,
-            {
+        with self._lock:
+            document: Dict[str, Any] = {
                 "source": self.source,
                 "revision": self.revision,
                 "contacted": self.contacted,
-                "verified": {path: record.to_json() for path, record in self.records.items()},
-            },
-        )
+                "verified": {path: self.records[path].to_json() for path in list(self.records)},
+            }
+            if self.distrusted:
+                document["distrusted"] = self.distrusted
+            write_json(self._path, document)
 
 
 def recorded(config: Config) -> Optional[Manifest]:
@@ -191,11 +225,16 @@ def verified(config: Config) -> Optional[Manifest]:
     return manifest if holds else None
 
 
-def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> Manifest:
+def run(
+    config: Config,
+    progress: Progress,
+    distrust: Collection[str] = (),
+    neighbour: Optional[Neighbour] = None,
+) -> Manifest:
     """Download and verify the manifest's files; return the manifest.
 
-    `distrust` names files to hash again although nothing about them has changed. Raises
-    HostError, with everything that has arrived kept.
+    `distrust` names files to hash again although nothing about them has changed. `neighbour`: who
+    is asked for files before the source. Raises HostError, with everything that has arrived kept.
     """
     manifest = verified(config)
     if manifest is not None and not distrust:
@@ -206,10 +245,14 @@ def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> M
         journal.records.update(_marked(config.directory))
         for path in distrust:
             journal.records.pop(path, None)
+        if neighbour is not None:
+            source = _beside_neighbour(config, source, neighbour, journal, progress)
         transfer = Transfer(
             source, config.directory, progress, config.patience, contacted=journal.contacted
         )
         manifest = _resolve_manifest(config, source, transfer, journal)
+        if isinstance(source, NeighbourSource):
+            source.total_bytes = manifest.total_bytes
         tasks, trusted = _sort(config.directory, manifest, journal.records)
         _remove_stale(config.directory, manifest)
         require_room(config.directory, manifest, [task for task in tasks if not task.check])
@@ -225,7 +268,27 @@ def run(config: Config, progress: Progress, distrust: Collection[str] = ()) -> M
             journal.save()
 
         transfer.run(tasks, config.workers, keep)
+        if isinstance(source, NeighbourSource) and source.taken_bytes:
+            progress.say(f"{human(source.taken_bytes)} from {source.neighbour}")
         return _finish(config, manifest, journal.records)
+
+
+def _beside_neighbour(
+    config: Config, source: Source, neighbour: Neighbour, journal: Journal, progress: Progress
+) -> Source:
+    """Return the source with a neighbour before it, unless that one gave wrong bytes before."""
+    if neighbour.certificate_sha256 in journal.distrusted:
+        progress.warn(f"{neighbour.name} gave wrong bytes before: the source is asked alone")
+        return source
+
+    def left(reason: str, lied: bool) -> None:
+        progress.warn(f"{reason}: the source is asked for the rest")
+        if lied:
+            journal.distrusted.append(neighbour.certificate_sha256)
+            journal.save()
+
+    progress.say(f"asking {neighbour.name} for files before the source")
+    return NeighbourSource(source, neighbour, config.directory, stall_s=config.stall_s, left=left)
 
 
 def _marked(root: str) -> Dict[str, Record]:
@@ -359,6 +422,7 @@ def main(argv: List[str]) -> int:
     os.umask(0o022)
     parser = argparse.ArgumentParser(prog="fetch")
     parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--neighbour", default=paths.NEIGHBOUR)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--reverify", action="store_true")
     options = parser.parse_args(argv)
@@ -366,8 +430,12 @@ def main(argv: List[str]) -> int:
     def work(config: Config, progress: Progress) -> int:
         if options.check:
             return max(_report(verified(part), part.directory) for part in config.parts())
+        near = Neighbour.load(options.neighbour)
         with progress:
-            results = [bring(part, progress, reverify=options.reverify) for part in config.parts()]
+            results = [
+                bring(part, progress, reverify=options.reverify, neighbour=near)
+                for part in config.parts()
+            ]
             progress.done("; ".join(results))
         return 0
 
@@ -387,14 +455,20 @@ def _report(manifest: Optional[Manifest], root: str) -> int:
     return 0
 
 
-def bring(config: Config, progress: Progress, *, reverify: bool = False) -> str:
+def bring(
+    config: Config,
+    progress: Progress,
+    *,
+    reverify: bool = False,
+    neighbour: Optional[Neighbour] = None,
+) -> str:
     """Fetch and verify one part, with a progress of its own; return its result line."""
     progress.restart()
     distrust: List[str] = []
     if reverify:
         known = recorded(config)
         distrust = [entry.path for entry in known.files] if known else []
-    manifest = run(config, progress, distrust)
+    manifest = run(config, progress, distrust, neighbour if config.remote else None)
     progress.expect(manifest.total_bytes)
     progress.add(manifest.total_bytes, moved=False)
     return (

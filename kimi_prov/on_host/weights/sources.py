@@ -1,4 +1,4 @@
-"""Where weights come from: a directory, a web server, or the Hugging Face hub.
+"""Where weights come from: a directory, a web server, or the Hugging Face hub; `bucket` has more.
 
 A source lists its files and opens one of them at an offset. Everything that moves and checks
 bytes is in `transfer`, the same for all.
@@ -63,7 +63,7 @@ class Stream:
 
 
 class Source:
-    """What the three kinds have in common."""
+    """What all kinds have in common."""
 
     #: how messages name it: without query, user or token
     name: str
@@ -77,6 +77,10 @@ class Source:
     def open(self, entry: Entry, offset: int) -> Stream:
         """Open a file for reading from `offset`. Raises HostError."""
         raise NotImplementedError
+
+    def wrong(self, _entry: Entry) -> bool:
+        """Hear that a file arrived with wrong bytes; True where it will come from elsewhere now."""
+        return False
 
 
 class DirectorySource(Source):
@@ -117,7 +121,7 @@ class DirectorySource(Source):
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
             stream.close()
-            raise HostError(_other_size(path, size, entry))
+            raise HostError(other_size(path, size, entry))
         stream.seek(offset)
         return Stream(_Unbuffered(stream), offset)
 
@@ -292,6 +296,14 @@ class BusyError(HostError):
         super().__init__(message, retryable=True)
 
 
+class LaterError(HostError):
+    """It is on its way to where it was asked for: come again, however often; retryable."""
+
+    def __init__(self, message: str, after_s: float) -> None:
+        super().__init__(message, retryable=True)
+        self.after_s = after_s
+
+
 class MissingError(HostError):
     """The server answered, and has no such file."""
 
@@ -357,7 +369,7 @@ class Web:
             )
         if entry is not None and total is not None and total != entry.size:
             response.close()
-            raise HostError(_other_size(masked(url), total, entry))
+            raise HostError(other_size(masked(url), total, entry))
         return Stream(response, start)
 
 
@@ -436,7 +448,8 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> HostError:
     )
 
 
-def _other_size(where: str, size: int, entry: Entry) -> str:
+def other_size(where: str, size: int, entry: Entry) -> str:
+    """Say that a file has not the manifest's size."""
     return (
         f"{where}: has {size} bytes and the manifest says {entry.size} ({human(entry.size)}): "
         "the source and the manifest are of different revisions"

@@ -20,7 +20,7 @@ from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system.files import remove, size_of, sync_directory
 from kimi_prov.on_host.weights.manifest import PARTIAL, Entry, Hasher, Manifest, Record
-from kimi_prov.on_host.weights.sources import BusyError
+from kimi_prov.on_host.weights.sources import BusyError, LaterError
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.progress import Progress
@@ -135,13 +135,15 @@ class Transfer:
 
     def _fetch(self, entry: Entry) -> Record:
         part = partial_path(self._root, entry)
-        for _ in range(_ATTEMPTS):
+        tried = 0
+        while tried < _ATTEMPTS:
             hasher = self._receive(entry, part)
             if hasher.matches():
                 return self._keep(entry, part, hasher)
             remove(part)
             self._progress.add(-entry.size)
             self._progress.say(f"{entry.path}: arrived with the wrong bytes")
+            tried += not self._source.wrong(entry)
         raise HostError(
             f"{entry.path} from {self._source.name}: its sha256 is {hasher.sha256()} and the "
             f"manifest says {entry.sha256 or entry.git_sha1}: the source is corrupt or of another "
@@ -190,6 +192,12 @@ class Transfer:
                     partial.restart()
                 self._progress.say(f"{entry.path} of {human(entry.size)}", log=False)
                 cut = self._pump(stream, partial)
+            except LaterError as error:
+                # Whoever says so sees to it that this ends.
+                trying.again()
+                self._progress.say(error.message, log=False)
+                self.wait_or_stop(error.after_s)
+                continue
             except HostError as error:
                 if not error.retryable:
                     raise

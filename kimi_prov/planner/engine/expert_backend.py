@@ -1,26 +1,38 @@
-"""Who computes 4-bit experts on a machine without GPUs: kt-kernel inside vLLM, or vLLM itself."""
+"""Who computes 4-bit experts on a machine without GPUs: the own kernel, kt-kernel, or vLLM."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.versions import number
-from kimi_prov.planner.decisions import Slices
+from kimi_prov.contract.cpu_lists import parse_list
+from kimi_prov.planner.decisions import GIB, Slices
 from kimi_prov.planner.memory import architecture, numa
 
 if TYPE_CHECKING:
+    from kimi_prov.catalog.engines import Plugin
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import ExpertBackend, Placement, Workload
+    from kimi_prov.planner.decisions import Dense, ExpertBackend, Placement, Workload
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
-# How the catalogue calls the form in which each backend keeps the experts in memory.
-RESIDENT: dict[ExpertBackend, str] = {"kt": "rawint4", "vllm": "vllm-cpu-int4"}
+# How the catalogue calls the form in which each backend keeps the experts in memory. The first that
+# a machine supports is chosen: so they stand by what was measured (docs/guides/kt-experts.md).
+RESIDENT: dict[ExpertBackend, str] = {
+    "native": "native-int4",
+    "kt": "rawint4",
+    "vllm": "vllm-cpu-int4",
+}
+_UNWANTED = "not wanted (kimi_experts)"
+# What the own kernel is compiled with where it is installed.
+PACKAGES = ("gcc", "libc6-dev")
 _COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
 # Tokens that kt-kernel takes in one call: its scratch memory is of that size.
 CHUNK = 1024
+# Bytes of a dense weight in int8: a scale of four bytes for 128.
+INT8_BYTES = 1 + 4 / 128
 # Fewer cores are shared with others: threads that give way to everybody would not get on.
 _OWN_CORES = 8
 
@@ -60,7 +72,7 @@ def choose(
             wording="none",
             names={"engine": engine.name, "version": engine.version, "model": model.name},
             observed="; ".join(str(text) for text in unsupported.values()),
-            required="AVX2 and a C library of 2.35 for kt-kernel, or AVX512_BF16 for vLLM's own",
+            required="AVX2, and for several NUMA nodes a C library of 2.35, or AVX512_BF16",
             fix="use Debian 12 or newer on a CPU with AVX512, or GPUs",
         )
         return None
@@ -68,13 +80,19 @@ def choose(
     if backend == "vllm":
         findings.add(
             "experts.fallback",
-            observed=f"kt-kernel: {unsupported['kt'] or 'not wanted (kimi_experts)'}",
+            observed=f"the own kernel: {unsupported['native'] or _UNWANTED}; "
+            f"kt-kernel: {unsupported['kt'] or _UNWANTED}",
             required=_COST,
-            fix="set kimi_experts to auto"
-            if unsupported["kt"] is None
-            else "mend what keeps kt-kernel from it",
+            fix="mend what keeps kt-kernel from it"
+            if requested is None
+            else "set kimi_experts to auto",
         )
-    elif requested is None and "vllm" in supported and _holds(host, catalogue, work):
+    elif (
+        backend == "kt"
+        and requested is None
+        and "vllm" in supported
+        and _holds(host, catalogue, work)
+    ):
         findings.add(
             "experts.faster",
             observed="kt-kernel chosen: 0.625 bytes a weight, and a start in minutes",
@@ -91,9 +109,27 @@ def choose(
     return backend
 
 
+def dense(settings: Settings, backend: ExpertBackend | None, findings: Findings) -> Dense:
+    """Choose how the weights beside the routed experts are held; int8 only where it was set."""
+    if settings.dense_weights != "int8":
+        return "bf16"
+    if backend in ("native", "kt"):
+        return "int8"
+    findings.add(
+        "experts.dense_way",
+        observed="kimi_dense_weights: int8; the routed experts: "
+        + ("without this project's plugin" if backend is None else "vLLM's own"),
+        required="INT4 experts by the own kernel or kt-kernel, on processors alone",
+        fix="set kimi_dense_weights to auto",
+    )
+    return "bf16"
+
+
 def reason(backend: ExpertBackend) -> str:
     """Say why, for the plan's `engine.reason`."""
     return {
+        "native": "this project's kernel computes the INT4 experts in vLLM's own threads, by a "
+        "plugin (at every size measured faster than kt-kernel and than vLLM's own)",
         "kt": "kt-kernel computes the INT4 experts from the checkpoint's own files, by a plugin "
         "inside vLLM",
         "vllm": f"vLLM's own INT4 experts, opened by a plugin ({_COST})",
@@ -108,22 +144,32 @@ def resident_bytes(catalogue: Catalogue, backend: ExpertBackend | None, model: M
     return round(routed * catalogue.format(RESIDENT[backend]).expert_bytes)
 
 
+def saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
+    """Bytes that weights in int8 take less than in bf16, on each of `hosts` that share them."""
+    if dense == "bf16":
+        return 0
+    return round(architecture.int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
+
+
 def slices(
     host: Host, catalogue: Catalogue, backend: ExpertBackend | None, model: Model
 ) -> Slices | None:
-    """Give how the experts lie on the nodes: kt-kernel's in equal slices, vLLM's in one piece."""
+    """Give how the experts lie on the nodes: kt-kernel's in equal slices, others in one piece."""
     size = resident_bytes(catalogue, backend, model)
     if backend is None or size is None:
         return None
     count = numa.pool_count(host, model.architecture.expert_width) if backend == "kt" else 1
-    return Slices(size, count, _loading_bytes(catalogue, backend, model))
+    loading = _loading_bytes(catalogue, backend, model)
+    return Slices(size, count, loading, on_one_node=backend == "native")
 
 
 def _loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -> int:
     """Bytes needed once more while a layer is loaded: its slices, or its repacked form.
 
-    vLLM's own takes about 27 GiB for a layer of Kimi's.
+    vLLM's own takes about 27 GiB for a layer of Kimi's; the own kernel's comes from the files.
     """
+    if backend == "native":
+        return 0
     shape = model.architecture
     layer = shape.experts * architecture.expert_params(shape)
     return round(layer * (catalogue.format("int4").expert_bytes if backend == "kt" else 1.7))
@@ -141,11 +187,13 @@ def instances(settings: Settings, findings: Findings) -> int:
     return 1
 
 
-def environment(backend: ExpertBackend, place: Placement) -> dict[str, str]:
+def environment(backend: ExpertBackend, place: Placement, dense: Dense) -> dict[str, str]:
     """Give what the plugin reads."""
-    if backend == "vllm":
-        return {"KIMI_EXPERTS": backend}
+    beside = {"KIMI_DENSE": dense} if dense != "bf16" else {}
+    if backend != "kt":
+        return {"KIMI_EXPERTS": backend, **beside}
     return {
+        **beside,
         "KIMI_EXPERTS": backend,
         "KIMI_KT_CHUNK": str(CHUNK),
         "KIMI_KT_IDLE": "1" if place.pool_threads >= _OWN_CORES else "0",
@@ -158,15 +206,19 @@ def environment(backend: ExpertBackend, place: Placement) -> dict[str, str]:
     }
 
 
-def document(backend: ExpertBackend | None, place: Placement) -> dict[str, Any] | None:
+def document(
+    backend: ExpertBackend | None, place: Placement, dense: Dense
+) -> dict[str, Any] | None:
     """Give the plan's `experts`."""
     if backend is None:
         return None
-    kt = backend == "kt"
     return {
-        "by": "kt-kernel" if kt else "vllm",
-        "threads": place.pool_threads if kt else None,
-        "nodes": list(place.pools),
+        "by": "kt-kernel" if backend == "kt" else backend,
+        "threads": {"kt": place.pool_threads, "native": len(parse_list(place.threads))}.get(
+            backend
+        ),
+        "nodes": list(place.nodes if backend == "native" else place.pools),
+        "dense_weights": dense,
     }
 
 
@@ -178,18 +230,38 @@ def _unsupported_reason(
     needs = catalogue.format(RESIDENT[backend]).isa
     if host.isa is not None and not any(host.isa.issuperset(needed) for needed in needs):
         return f"the CPU has not {' or '.join('+'.join(needed) for needed in needs)}"
+    if backend == "native":
+        # Its threads and memory are one node's, with all of the engine; kt-kernel slices.
+        fits = len(host.nodes) < 2 or any(
+            _engine_bytes(catalogue, work) <= numa.room_of(n) for n in host.nodes
+        )
+        return None if fits else "no NUMA node holds the whole engine, and it computes on one"
     if backend == "vllm":
         return None
     assert plugin is not None, "asked without a plugin"  # noqa: S101
+    return _without_kt_kernel(host, catalogue, plugin, model, python)
+
+
+def _without_kt_kernel(
+    host: Host, catalogue: Catalogue, plugin: Plugin, model: Model, python: str
+) -> str | None:
     if python not in plugin.python:
         return f"Python {python}, kt-kernel wants {' or '.join(plugin.python)}"
     glibc = host.system.glibc
     if glibc is not None and number(glibc) < number(plugin.glibc):
         return f"glibc {glibc}, kt-kernel wants {plugin.glibc}"
-    size = resident_bytes(catalogue, backend, model) or 0
+    size = resident_bytes(catalogue, "kt", model) or 0
     if numa.too_small(host, size, model.architecture.expert_width):
         return "a NUMA node is too small for its slice of the experts"
     return None
+
+
+def _engine_bytes(catalogue: Catalogue, work: Workload) -> int:
+    """Bytes of an engine with its own kernel's experts and the least cache."""
+    size = resident_bytes(catalogue, "native", work.model) or 0
+    beside = architecture.plain_bytes(work.model.architecture, work.weights_format)
+    beside -= saved_bytes(work.dense, work.model)
+    return size + beside + work.engine.overhead_bytes + GIB
 
 
 def _holds(host: Host, catalogue: Catalogue, work: Workload) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
@@ -11,7 +11,6 @@ from kimi_prov.facts.host import Python
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.facts.host import Host
@@ -19,6 +18,33 @@ if TYPE_CHECKING:
 
 # Of a machine that nobody has described: what it is nearly always.
 _USUAL_ARCH = "x86_64"
+
+
+class Pinned(Protocol):
+    """What an interpreter is chosen for, as the catalogue has it: an engine, or a page."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def variant(self) -> str:
+        """Which of its builds."""
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+
+    @property
+    def python(self) -> Sequence[str]:
+        """Versions of Python that it is made for."""
+
+    @property
+    def source(self) -> str:
+        """Where the row was read."""
+
+    def lock_name(self, python: str) -> str:
+        """File name of the lock for a Python such as "3.11"."""
 
 
 class Chosen(NamedTuple):
@@ -29,7 +55,7 @@ class Chosen(NamedTuple):
     build: Interpreter | None = None
 
 
-def choose(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> Chosen:
+def choose(host: Host, engine: Pinned, catalogue: Catalogue, findings: Findings) -> Chosen:
     """Find an interpreter that a lock was made for: the machine's own, else a build that fits.
 
     The machine's own comes first: its distribution mends it.
@@ -114,7 +140,7 @@ def _without_build(host: Host, catalogue: Catalogue, locked: Sequence[str]) -> s
     return f"glibc {host.system.glibc}, a build of {_either(locked)} wants {oldest}"
 
 
-def _unpinned(host: Host, engine: Engine, findings: Findings) -> Python:
+def _unpinned(host: Host, engine: Pinned, findings: Findings) -> Python:
     """Give a Python that the engine is made for; nothing is pinned for any."""
     found = next((p for p in host.pythons if p.version in engine.python), None)
     if found is None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import Dense
     from kimi_prov.planner.settings.parsing import Settings
 
 # Where every processor has the vector instructions that the engine was compiled for.
@@ -67,8 +68,11 @@ def choose(
             engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
         )
     python, python_reason, build = interpreter.choose(host, engine, catalogue, findings)
-    work = Workload(engine, model, weights_format)
+    # int8 where it was set and can be: with less memory a node may hold the whole engine.
+    wanted: Dense = "int8" if settings.dense_weights == "int8" else "bf16"
+    work = Workload(engine, model, weights_format, wanted)
     backend = expert_backend.choose(host, settings, catalogue, work, python.version, findings)
+    dense = expert_backend.dense(settings, backend, findings)
     if backend is None:
         _format(engine, weights_format, model, findings)
     _old(engine, model, findings)
@@ -88,6 +92,7 @@ def choose(
         preferred=best,
         because=because,
         experts=backend,
+        dense=dense,
         on_gpus=on_gpus,
         interpreter=build,
         python_reason=python_reason,

@@ -131,7 +131,7 @@ def environment(
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
         if choice.experts is not None:
-            found |= expert_backend.environment(choice.experts, place)
+            found |= expert_backend.environment(choice.experts, place, choice.dense)
     if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"

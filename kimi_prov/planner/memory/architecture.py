@@ -35,6 +35,19 @@ def attention_params(a: Architecture) -> int:
     return a.layers * (down + up_q + up_kv + out + a.q_lora_rank + a.kv_lora_rank)
 
 
+def int8_params(a: Architecture) -> int:
+    """Count the weights that this project's kernel can hold in int8.
+
+    Attention without what MLA takes apart (kv_b_proj), shared experts, dense layers and the head.
+    """
+    taken_apart = 0
+    if a.attention != "gqa":
+        taken_apart = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
+        taken_apart += a.q_lora_rank + a.kv_lora_rank
+    head = a.vocab * a.hidden
+    return attention_params(a) - a.layers * taken_apart + _packed_beside(a) + head
+
+
 def other_params(a: Architecture) -> int:
     """Count routers, shared experts, dense layers, norms, embeddings and head.
 

@@ -36,6 +36,7 @@ def choose(
         routed = expert_backend.resident_bytes(catalogue, choice.experts, model)
         hosts = settings.hosts_per_model
         resident = cpu.resident_bytes(model, choice.weights_format, routed, hosts)
+        resident -= expert_backend.saved_bytes(choice.dense, model, hosts)
         slices = expert_backend.slices(host, catalogue, choice.experts, model)
         least = resident + choice.engine.overhead_bytes + GIB
         if hosts > 1:

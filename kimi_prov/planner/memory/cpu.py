@@ -35,8 +35,9 @@ def budget(
     loading = slices.loading if slices else 0
     per_token = architecture.kv_bytes_per_token(model.architecture)
     free = host.memory_bytes - host.reserve_bytes
-    if instances > 1:
-        free = min(room_of(node) for node in roomiest(host, instances))
+    one_node = slices is not None and slices.on_one_node and len(host.nodes) > 1
+    if instances > 1 or one_node:
+        free = min([free, *(room_of(node) for node in roomiest(host, instances))])
     free -= weights + engine.overhead_bytes + loading
     if slices is not None and slices.nodes > 1:
         # vLLM keeps its own weights and the cache on the first node alone.

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.registry import (
+    cloud,
     cluster,
     diagnose,
     drift,
     driver,
     engine,
     experts,
+    gateways,
     gpu,
     groups,
     kubernetes,
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 
 # What the findings of a subject, the first part of their ids, are about.
 SUBJECTS = {
+    "bucket": "Buckets that weights come from",
     "catalogue": "Rows of the catalogue",
+    "cloud": "Machines of a cloud",
     "cluster": "The Kubernetes cluster that a folder is applied to",
     "context": "The context's length",
     "conversion": "Converted experts",
@@ -50,6 +54,7 @@ SUBJECTS = {
     "engine_args": "The engine's own arguments",
     "experts": "Experts in host memory",
     "firewall": "The firewall",
+    "gateway": "Several machines behind one address",
     "gpu": "GPUs",
     "group": "One model over several machines",
     "host": "What else is installed",
@@ -89,12 +94,14 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
 DEFINITIONS: Mapping[str, Definition] = by_id(
     row
     for module in (
+        cloud,
         cluster,
         diagnose,
         drift,
         driver,
         engine,
         experts,
+        gateways,
         gpu,
         groups,
         kubernetes,

@@ -69,6 +69,22 @@ DEFINITIONS = (
         remedy="hardware",
     ),
     Definition(
+        "experts.dense",
+        title="Dense weights in int8 would be faster, and answers somewhat worse",
+        severities=("warning", "info"),
+        source="the kernel alone on 16 cores with AMX, 2026-11-24; logprobs of the lab's model "
+        "through vLLM, 2026-11-27: docs/guides/kt-experts.md",
+        remedy="setting",
+        titles={"int8": "Dense weights are held in int8: answers become somewhat worse"},
+    ),
+    Definition(
+        "experts.dense_way",
+        title="Dense weights cannot be held in int8 here",
+        severities=("blocker",),
+        source=_PAGE,
+        remedy="setting",
+    ),
+    Definition(
         "experts.fallback",
         title="vLLM's own INT4 experts serve the model, at a price",
         severities=("warning",),

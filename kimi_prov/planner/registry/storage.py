@@ -6,10 +6,51 @@ from kimi_prov.planner.registry.definition import Definition
 
 _UNPINNED = "a branch of a repository moves"
 _MODEL_ROW = "the model's row in kimi_prov/catalog/models.yaml"
+_BUCKET = "looked at from the machine by `apply`, before a download begins"
 _ROOM = "bytes of the weights, the engine's environment while it is made, 1 GB reserve"
 _TMPFS = "Documentation/filesystems/tmpfs.rst: oversized, the machine deadlocks; pages do not drop"
 
 DEFINITIONS = (
+    Definition(
+        "bucket.absent",
+        title="The bucket, its folder or its manifest is not there",
+        severities=("blocker",),
+        source=_BUCKET,
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "bucket.credentials",
+        title="The bucket's provider does not take the credentials",
+        severities=("blocker",),
+        source=_BUCKET,
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "bucket.incomplete",
+        title="The bucket does not hold all files of the manifest",
+        severities=("blocker",),
+        source=_BUCKET,
+        remedy="setting",
+        concerns="deployment",
+    ),
+    Definition(
+        "bucket.ready",
+        title="The bucket can be read and holds all files",
+        severities=("pass",),
+        source=_BUCKET,
+        remedy="none",
+        concerns="deployment",
+    ),
+    Definition(
+        "bucket.unreachable",
+        title="The bucket cannot be reached",
+        severities=("blocker",),
+        source=_BUCKET,
+        remedy="software",
+        concerns="deployment",
+    ),
     Definition(
         "disk.capacity",
         title="The disks are too small for the weights",
@@ -102,6 +143,22 @@ DEFINITIONS = (
         source=_MODEL_ROW,
         remedy="setting",
         own_source=True,
+    ),
+    Definition(
+        "weights.neighbour_left",
+        title="A neighbour did not give the weights as planned: the source was asked",
+        severities=("warning",),
+        source="every file is verified by the manifest, whoever gave it",
+        remedy="depends",
+        concerns="deployment",
+    ),
+    Definition(
+        "weights.no_neighbour",
+        title="There is no neighbour to take the weights from: the source is asked",
+        severities=("info",),
+        source="kimi_weights_from, and what the inventory says of its hosts",
+        remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "weights.source_missing",

@@ -8,6 +8,14 @@ _ROW = "the page's row in kimi_prov/catalog/web.yaml"
 
 DEFINITIONS = (
     Definition(
+        "web.gateway",
+        title="The page runs on the first gateway",
+        severities=("info",),
+        source="one database of accounts and chats, for whichever machine answers",
+        remedy="none",
+        concerns="deployment",
+    ),
+    Definition(
         "web.licence",
         title="The page comes under a licence of its own",
         severities=("info",),
@@ -23,6 +31,14 @@ DEFINITIONS = (
         source=_ROW,
         remedy="catalogue",
         concerns="deployment",
+    ),
+    Definition(
+        "web.memory",
+        title="A gateway has little memory for the page",
+        severities=("warning",),
+        source=_ROW,
+        remedy="hardware",
+        concerns="purchase",
     ),
     Definition(
         "web.port",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.planner.rules import (
     cpu,
     engines,
+    experts,
     gpu,
     groups,
     machine,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.rules.context import PlanContext
 
 # Imported for the rules that they register.
-_MODULES = (cpu, engines, gpu, groups, machine, network, recipes, site, software, weights)
+_MODULES = (cpu, engines, experts, gpu, groups, machine, network, recipes, site, software, weights)
 
 
 def check(context: PlanContext) -> list[Finding]:

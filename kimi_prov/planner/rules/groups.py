@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
+from kimi_prov.planner.groups import SHARED
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _settings(context: PlanContext) -> Iterator[RuleResult]:
     group = context.group
     if group is None:
         return
-    for name, value in group.own.shared.items():
+    for name in SHARED:
+        value = group.own.shared.get(name)
         others = [member for member in group.peers if member.shared.get(name) != value]
         if others:
             shown = {member.name: member.shared.get(name) for member in (group.own, *others)}

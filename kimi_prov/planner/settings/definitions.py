@@ -24,6 +24,7 @@ Kind = Literal[
     "urls",
     "fingerprint",  # 40 hexadecimal digits
     "flags",  # a mapping of engine flag to value; null removes the flag
+    "dollars",  # a number above 0
     "place",  # an absolute path on the machine, or a program's name
     "walltime",  # as SLURM writes it
     "minutes",  # a whole number from 0
@@ -85,8 +86,10 @@ _REST = "Stopped and asleep"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 _GROUP = "One model over several machines"
+_GATEWAY = "Several machines behind one address"
 _SLURM = "On a SLURM cluster"
 _KUBERNETES = "In a Kubernetes cluster"
+_CLOUD = "On a cloud's machine"
 
 VARIABLES: tuple[Variable, ...] = (
     _v(
@@ -122,8 +125,9 @@ VARIABLES: tuple[Variable, ...] = (
         "source",
         None,
         "hf://moonshotai/Kimi-K2.5@COMMIT",
-        "file:///DIRECTORY on the machine itself, an http(s) URL of a directory, or "
-        "hf://REPOSITORY@REVISION. Not set: the model's own repository.",
+        "file:///DIRECTORY on the machine itself, an http(s) URL of a directory, "
+        "hf://REPOSITORY@REVISION, or a folder of a bucket: s3://BUCKET/FOLDER, "
+        "gs://BUCKET/FOLDER. Not set: the model's own repository.",
     ),
     _v(
         _WEIGHTS,
@@ -191,6 +195,26 @@ VARIABLES: tuple[Variable, ...] = (
         "manifests/kimi-k2.5-eagle3-mla.json",
         "File on the control machine that pins the draft's files, as kimi_weights_manifest does.",
     ),
+    _v(
+        _WEIGHTS,
+        "weights_from",
+        "choice",
+        "auto",
+        "source",
+        "Whom this host asks for the files. auto and neighbours: of hosts of the inventory with "
+        "the same model and the same source on the network, the first asks the source, each other "
+        "one a host before it, and the source where that one fails. source: the source alone; this "
+        "host gives no neighbour anything either.",
+        choices=("auto", "source", "neighbours"),
+    ),
+    _v(
+        _WEIGHTS,
+        "weights_port",
+        "port",
+        29600,
+        "29600",
+        "TCP port at which a host gives weights to its neighbours while they fetch.",
+    ),
     _v(_WEIGHTS, "weights_workers", "count", 4, "8", "Files fetched and verified in parallel."),
     _v(
         _WEIGHTS,
@@ -208,6 +232,33 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "~/.cache/huggingface/token",
         "File on the control machine that holds the hub's token. It is copied, never logged.",
+    ),
+    _v(
+        _WEIGHTS,
+        "bucket_credentials_file",
+        "file",
+        None,
+        "~/.aws/credentials",
+        "File on the control machine that holds the credentials of s3:// (the profile default of "
+        "an AWS credentials file) or of gs:// (a service account's JSON). It is copied, never "
+        "logged. Not set: the machine's own role.",
+    ),
+    _v(
+        _WEIGHTS,
+        "bucket_endpoint",
+        "url",
+        None,
+        "https://objects.example.com",
+        "A server that speaks S3's or Google's protocol, in place of theirs: https alone, or the "
+        "machine itself.",
+    ),
+    _v(
+        _WEIGHTS,
+        "bucket_region",
+        "text",
+        None,
+        "eu-central-1",
+        "Region of an s3:// bucket. Not set: the one that AWS answers with.",
     ),
     _v(
         _MEMORY,
@@ -345,7 +396,7 @@ VARIABLES: tuple[Variable, ...] = (
         _OFF,
         "true",
         "Serve Open WebUI, a page with accounts and history, behind the same proxy and "
-        "certificate.",
+        "certificate. Behind gateways one for all machines, on the first of them.",
     ),
     _v(
         _PAGE,
@@ -407,10 +458,23 @@ VARIABLES: tuple[Variable, ...] = (
         "choice",
         "auto",
         "vllm",
-        "Who computes INT4 experts without a GPU: kt-kernel inside vLLM, or vLLM's own (more "
-        "memory, an hour and more at every start). auto: kt-kernel where the machine can.",
+        "Who computes INT4 experts without a GPU: native, this project's kernel in vLLM's threads; "
+        "kt, kt-kernel inside vLLM; vllm, its own (more memory, an hour and more at every start). "
+        "auto: the first of these that the machine supports.",
         auto=True,
-        choices=("kt", "vllm"),
+        choices=("native", "kt", "vllm"),
+    ),
+    _v(
+        _ENGINE,
+        "dense_weights",
+        "choice",
+        "auto",
+        "int8",
+        "How attention, shared experts, dense layers and head are held where kimi_experts is "
+        "native or kt: bf16, as published; int8, by this project's kernel (faster, in less memory, "
+        "and answers become somewhat worse). auto: bf16.",
+        auto=True,
+        choices=("bf16", "int8"),
     ),
     _v(
         _ENGINE,
@@ -532,8 +596,9 @@ VARIABLES: tuple[Variable, ...] = (
         "switch",
         _OFF,
         "true",
-        "Have the machine run Prometheus and Alertmanager for itself; hosts of the group "
-        "kimi_monitor do that for all of the inventory.",
+        "Have the machine run Prometheus and Alertmanager for itself, the head of several hosts "
+        "that serve one model for all of them; hosts of the group kimi_monitor do that for all of "
+        "the inventory.",
     ),
     _v(
         _WATCH,
@@ -631,6 +696,35 @@ VARIABLES: tuple[Variable, ...] = (
         "10.1.0.11",
         "This host's own address on the network of the group. Not set: ansible_host where the "
         "machine has that address, else its only one.",
+    ),
+    _v(
+        _GATEWAY,
+        "gateway_address",
+        "text",
+        None,
+        "10.0.9.10",
+        "Address that the hosts of kimi_gateway share: one of them has it, and where that one is "
+        "gone the other. Not set: each gateway answers at its own.",
+    ),
+    _v(
+        _GATEWAY,
+        "gateway_requests",
+        "count",
+        None,
+        "32",
+        "Requests at once that a gateway sends to this host; more wait at the gateway. Not set: "
+        "twice kimi_concurrency for each instance, 8 at least.",
+    ),
+    _v(
+        _GATEWAY,
+        "serial",
+        "count",
+        "auto",
+        "2",
+        "Machines that a command changes at the same time, while the others serve; hosts that "
+        "serve one model together count as one. auto: 1 where a gateway answers for the machines, "
+        "all of them where each is asked by itself; update takes one at a time.",
+        auto=True,
     ),
     _v(
         _SLURM,
@@ -989,6 +1083,84 @@ VARIABLES: tuple[Variable, ...] = (
         "catalogue.",
     ),
     _v(
+        _CLOUD,
+        "cloud",
+        "choice",
+        "gcp",
+        "aws",
+        "Whose machine `render cloud-init` and `render skypilot` are for.",
+        choices=("gcp", "aws"),
+    ),
+    _v(
+        _CLOUD,
+        "cloud_regions",
+        "texts",
+        [],
+        "[us-central1, europe-west4]",
+        "Regions to try, in their order; on gcp zones for `render cloud-init`. Empty: SkyPilot "
+        "chooses, and `render cloud-init` writes no launch.sh.",
+    ),
+    _v(
+        _CLOUD,
+        "cloud_machines",
+        "texts",
+        [],
+        "[a3-highgpu-8g, a3-ultragpu-8g]",
+        "Kinds of machines to try, in their order, by the cloud's names (kimi-prov catalog "
+        "clouds). Empty: those of the catalogue that serve the model, the cheapest first.",
+    ),
+    _v(
+        _CLOUD,
+        "cloud_terms",
+        "choice",
+        "spot-first",
+        "spot",
+        "spot-first: spot in all regions, then on demand.",
+        choices=("spot-first", "spot", "on-demand"),
+    ),
+    _v(
+        _CLOUD,
+        "cloud_image",
+        "text",
+        None,
+        "projects/debian-cloud/global/images/family/debian-12",
+        "Image of the machine: Debian 12 or 13. Not set: Debian 12 on gcp, and to be named on aws.",
+    ),
+    _v(
+        _CLOUD,
+        "cloud_package",
+        "text",
+        None,
+        "https://files.example.com/kimi_prov-1.0-py3-none-any.whl",
+        "What pip installs as kimi-prov on the machine. Not set: kimi-prov at this version.",
+    ),
+    _v(
+        _CLOUD,
+        "cloud_give_up",
+        "interval",
+        7200,
+        "3h",
+        "Time after which a machine that does not serve yet gives itself back.",
+    ),
+    _v(
+        _CLOUD,
+        "hour_usd",
+        "dollars",
+        None,
+        "26",
+        "What an hour of the machine costs, US dollars. With kimi_idle_stop `status` and the end "
+        "of a session tell what it cost, starts and idling apart.",
+    ),
+    _v(
+        _CLOUD,
+        "budget_usd",
+        "dollars",
+        None,
+        "60",
+        "What a session may cost, from a boot to the machine's end: at four fifths of it the "
+        "journal and `status` warn, at all of it the machine does what kimi_idle_action says.",
+    ),
+    _v(
         _DRIVER,
         "nvidia_driver_version",
         "text",
@@ -1108,4 +1280,6 @@ BY_NAME = {variable.name: variable for variable in VARIABLES}
 LENGTHS = ("kimi_input_tokens", "kimi_output_tokens")
 # Set by the product itself while a playbook runs; nobody writes them in an inventory.
 _KEY = ("kimi_key_rotate", "kimi_key_list", "kimi_key_remove")
-INTERNAL = frozenset({"kimi_plan", "kimi_facts", "kimi_shared_settings", *_KEY, *LENGTHS})
+INTERNAL = frozenset(
+    {"kimi_plan", "kimi_facts", "kimi_shared_settings", "kimi_turn", *_KEY, *LENGTHS}
+)

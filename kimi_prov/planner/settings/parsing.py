@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from kimi_prov import documents
-from kimi_prov.contract.addresses import HUB_ADDRESS, LOGIN, shows_secrets, without_login
+from kimi_prov.contract.addresses import (
+    BUCKET_ADDRESS,
+    HUB_ADDRESS,
+    LOGIN,
+    shows_secrets,
+    without_login,
+)
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.planner.settings import certificates, resting
@@ -31,7 +37,10 @@ if TYPE_CHECKING:
     Locate = Callable[[str], str | None]
 
 _FLAG = re.compile(r"[a-z][a-z0-9.-]*")
-_SOURCES = "file:///DIRECTORY, http(s)://HOST/PATH or hf://OWNER/NAME@REVISION"
+_SOURCES = (
+    "file:///DIRECTORY, http(s)://HOST/PATH, hf://OWNER/NAME@REVISION, s3://BUCKET/FOLDER or "
+    "gs://BUCKET/FOLDER"
+)
 # What a URL is made of (RFC 3986): none of it ends a line, a quoted word or a comment.
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _PROXY = re.compile(r"https?://[^/?#]+/?")
@@ -63,6 +72,7 @@ _LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_KEY_NAME}", re.ASCII)
 _LABEL_VALUE = re.compile(rf"({_KEY_NAME})?", re.ASCII)
 _RESOURCE = re.compile(rf"{_LABEL}(\.{_LABEL})*/{_KEY_NAME}", re.ASCII)
 _SCHEDULE = re.compile(r"@(yearly|monthly|weekly|daily|hourly)|[\w*/,-]+( [\w*/,-]+){4}", re.ASCII)
+_AMOUNT = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 _SHARE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?", re.ASCII)
 _LONGEST_DOMAIN = 253
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -78,12 +88,14 @@ Auto = Literal[
     "engine",
     "engine_version",
     "experts",
+    "dense_weights",
     "start_timeout_s",
     "nvidia_driver_version",
     "slurm_gres",
     "kubernetes_access_mode",
     "kubernetes_cpus",
     "kubernetes_memory_gib",
+    "serial",
 ]
 
 
@@ -109,9 +121,14 @@ class Settings:
     kt_weights_manifest: str | None
     draft_weights_source: str | None
     draft_weights_manifest: str | None
+    weights_from: Literal["auto", "source", "neighbours"]
+    weights_port: int
     weights_workers: int
     hf_endpoint: str | None
     hf_token_file: str | None
+    bucket_credentials_file: str | None
+    bucket_endpoint: str | None
+    bucket_region: str | None
     ram_disk: Literal["auto", "always", "never"]
     instances: int | Literal["auto"]
     kv_dtype: Literal["bf16", "fp8", "auto"]
@@ -133,7 +150,8 @@ class Settings:
     engine: Literal["vllm", "ktransformers", "auto"]
     engine_version: str
     engine_args: dict[str, Any]
-    experts: Literal["kt", "vllm", "auto"]
+    experts: Literal["native", "kt", "vllm", "auto"]
+    dense_weights: Literal["bf16", "int8", "auto"]
     speculative_model: str | None
     speculative_tokens: int
     engine_stand_in: str | None
@@ -158,6 +176,9 @@ class Settings:
     hosts_per_model: int
     group_port: int
     group_address: str | None
+    gateway_address: str | None
+    gateway_requests: int | None
+    serial: int | Literal["auto"]
     slurm_root: str | None
     slurm_partition: str | None
     slurm_cpu_partition: str | None
@@ -201,6 +222,15 @@ class Settings:
     kubernetes_time_zone: str
     kubernetes_kubectl_image: str
     kubernetes_web_image: str | None
+    cloud: Literal["gcp", "aws"]
+    cloud_regions: list[str]
+    cloud_machines: list[str]
+    cloud_terms: Literal["spot-first", "spot", "on-demand"]
+    cloud_image: str | None
+    cloud_package: str | None
+    cloud_give_up: int
+    hour_usd: float | None
+    budget_usd: float | None
     nvidia_driver_version: str
     nvidia_repo_url: str | None
     nvidia_repo_key_url: str | None
@@ -275,6 +305,14 @@ def parse(
             f"{find('kimi_hf_endpoint') or f'host {host}'}: kimi_hf_endpoint: expected https, "
             f"found {endpoint!r}: kimi_hf_token_file's token would be sent to it in clear",
             fix="name the hub's https address, or remove kimi_hf_token_file",
+        )
+    endpoint = values["kimi_bucket_endpoint"]
+    if endpoint and shows_secrets(endpoint):
+        raise UserError(
+            f"{find('kimi_bucket_endpoint') or f'host {host}'}: kimi_bucket_endpoint: expected "
+            f"https, found {endpoint!r}: what is asked and answered could be read and changed on "
+            "the way",
+            fix="name the server's https address",
         )
     manifest = values["kimi_weights_manifest"]
     draft = values["kimi_draft_weights_manifest"]
@@ -391,6 +429,15 @@ def _share(value: object, place: _Place, _base: Path | None) -> float:
     number = float(text) if not isinstance(value, bool) and _SHARE.fullmatch(text) else 0.0
     if not 0 < number <= 1:
         raise place.refuse(value, "a number above 0, 1 at most")
+    return number
+
+
+def _dollars(value: object, place: _Place, _base: Path | None) -> float:
+    """Read an amount, also one that Ansible's templates or -e turned into text."""
+    text = str(value).strip()
+    number = float(text) if not isinstance(value, bool) and _AMOUNT.fullmatch(text) else 0.0
+    if number <= 0:
+        raise place.refuse(value, "a number of dollars above 0")
     return number
 
 
@@ -566,6 +613,8 @@ def _source(value: object, place: _Place, base: Path | None) -> str:
             return value.rstrip("/")
         if HUB_ADDRESS.fullmatch(value):
             return str(value)
+        if BUCKET_ADDRESS.fullmatch(value):
+            return value.rstrip("/")
         if value.startswith(("http://", "https://")):
             return _url(value, place, base).rstrip("/")
     raise place.refuse(value, _SOURCES)
@@ -675,6 +724,7 @@ _CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
     "networks": _networks,
     "texts": _texts,
     "flags": _flags,
+    "dollars": _dollars,
     "place": _machine_place,
     "walltime": _walltime,
     "minutes": _minutes,

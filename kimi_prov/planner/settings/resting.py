@@ -29,6 +29,18 @@ def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None
             f"kimi_idle_action is {action}: it would not be run",
             "set kimi_idle_action: hook, or remove kimi_idle_hook",
         )
+    if values["kimi_budget_usd"] is not None and values["kimi_hour_usd"] is None:
+        raise refuse(
+            "kimi_budget_usd",
+            "kimi_hour_usd is not set: nobody knows what an hour costs",
+            "set kimi_hour_usd to the price of an hour, or remove the budget",
+        )
+    if values["kimi_hour_usd"] is not None and values["kimi_idle_stop"] is None:
+        raise refuse(
+            "kimi_hour_usd",
+            "kimi_idle_stop is not set: what counts hours is what counts idling",
+            "set kimi_idle_stop: 20m, or remove it",
+        )
     if values["kimi_idle_stop"] is not None and values["kimi_hosts_per_model"] > 1:
         raise refuse(
             "kimi_idle_stop",

@@ -11,6 +11,7 @@ from kimi_prov.contract.sizes import human
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Choice, Converted, Weights
     from kimi_prov.planner.findings import Findings
@@ -76,6 +77,15 @@ def document(
         "mounts_for": mounts_for(host),
     }
     return room, frees
+
+
+def check_page(
+    host: Host, page: Mapping[str, Any], build: Interpreter | None, findings: Findings
+) -> None:
+    """Check the room for a page alone, and for the interpreter that is brought for it."""
+    need = page["install_bytes"] + (build.bytes + build.installed_bytes if build else 0)
+    there = page["env_name"] in host.web_envs
+    _check_room(host, {paths.WEB_ENVS: 0 if there else need}, "", findings, {}, in_place=False)
 
 
 def _check_room(

@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+_BUCKETS = ("s3://", "gs://")
+
+
+def of_bucket(source: str | None) -> bool:
+    """Whether an address is of a bucket."""
+    return (source or "").startswith(_BUCKETS)
+
+
+def _bucket(settings: Settings) -> dict[str, str | None]:
+    """Give how buckets are reached; without credentials it is by the machine's role."""
+    return {
+        "credentials_file": paths.BUCKET_CREDENTIALS if settings.bucket_credentials_file else None,
+        "endpoint": settings.bucket_endpoint,
+        "region": settings.bucket_region,
+    }
 
 
 def addressed(source: str, revision: str | None = None) -> tuple[str, str]:
@@ -50,7 +65,10 @@ def resolve(settings: Settings, model: Model, weights_format: str, findings: Fin
             "weights.unpinned",
             observed=f"{source}, no kimi_weights_manifest",
             required="a manifest, or hf://REPOSITORY@ with a commit of 40 hexadecimal digits",
-            fix="set kimi_weights_manifest, or name the commit in kimi_weights_source",
+            fix="set kimi_weights_manifest, or name the commit in kimi_weights_source"
+            if source.startswith("hf://")
+            else "kimi-prov catalog pin hf://OWNER/NAME@REVISION --output FILE, and name the file "
+            "in kimi_weights_manifest",
         )
     size = architecture.checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
     if settings.manifest is not None:
@@ -67,7 +85,9 @@ def document(
 ) -> dict[str, Any]:
     """Give the plan's `weights`; `draft` and `converted`: what else is fetched, None for none."""
     keys = ("source", "manifest", "dir", "bytes")
+    sources = [found.source, *(row["source"] for row in (draft, converted) if row)]
     return {
+        **({"bucket": _bucket(settings)} if any(map(of_bucket, sources)) else {}),
         "draft": {key: draft[key] for key in keys} if draft else None,
         "source": found.source,
         "manifest": dict(settings.manifest) if settings.manifest else None,

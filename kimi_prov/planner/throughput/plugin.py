@@ -1,14 +1,19 @@
-"""Speed of vLLM on processors, its plugin's 4-bit experts computed by kt-kernel or by itself.
+"""Speed of vLLM on processors: 4-bit experts by its plugin's kernel, kt-kernel or itself.
 
-Published rows are of other engines; this one was measured (catalog/speed_plugin.yaml: two machines
-of 16 cores with AMX and one NUMA node, 2026-11-20 and 21, models cut to a few layers of Kimi's
+Published rows are of other engines; this one was measured (catalog/speed_plugin.yaml: machines
+of 16 cores with AMX and one NUMA node, 2026-11-20 to 24, models cut to a few layers of Kimi's
 dimensions). So the parts of a step are counted, and the constants are what those rows say:
 
     step  = loop + layers x operations + bf16 weights / stream of the node that holds them
+            + weights in int8 / (1.5 x stream)
             + expert layers x experts (+ hand-over, with kt-kernel)
+    experts by the own kernel = bytes / (1.5 x stream) + weights x tokens x each / threads
     experts by kt-kernel = the larger of bytes / (0.9 x stream of all nodes with a slice)
             and (weights of distinct experts x first + weights x tokens x each) / threads
     experts by vLLM      = bytes / stream
+
+Weights in int8 are read by the own kernel, as its experts are: the kernels alone were as fast as
+the same threads read, an engine with them was not measured. A prompt is counted as in bf16.
 
 A range is as wide as the model is off its worst row. Its low end also leaves out what a second
 node, or a faster way to do without AVX512, may bring: neither was measured.
@@ -19,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from kimi_prov.planner.engine.expert_backend import CHUNK
+from kimi_prov.planner.engine.expert_backend import CHUNK, INT8_BYTES
 from kimi_prov.planner.throughput import first_token
 from kimi_prov.planner.throughput.estimate import (
     DISK_GB_S,
@@ -43,8 +48,12 @@ _MATRIX_FROM = 4
 CORE_GB_S: Final = 0.625e3 / (_FIRST_PS + _ALONE_PS)
 # How many times as long the AVX2 build takes: 7 at one token, 4 at 64.
 AVX2_TIMES: Final = {"low": 4.0, "expected": 5.3, "high": 7.0}
-# Of a streaming test's rate, what kt-kernel reaches: 65 of 72.8 GB/s where memory is the limit.
+# Of a streaming test's rate, what kt-kernel reaches: 65 of 72.8 GB/s where memory is the limit. The
+# own kernel, which reads and does not write, reaches more than a triad does.
 _EXPERTS_OF_STREAM = 0.9
+_OWN_OF_STREAM = 1.5
+# Picoseconds that a core of the own kernel takes to multiply a weight with one token.
+_OWN_EACH_PS: Final = {"amx": 8.5, "avx512": 14.0, "arm": 14.0, "avx2": 30.0}
 # Seconds of a step: the scheduler's loop, a layer's small operations, a layer's two hand-overs
 # between vLLM's threads and the pools.
 _LOOP_S, _LAYER_S, _HAND_OVER_S = 2.9e-3, 0.8e-3, 2.4e-3
@@ -58,7 +67,7 @@ _OF_TILES = {"amx": 1.0, "avx512": 0.35, "arm": 0.35, "avx2": 0.12}
 _ENGINE_START_S, _FILL_GB_S, _REPACK_S = 2.7, 4.2, 4.2e-9
 _SERVER_S = 30.0
 # The farthest that a measured row is from the model, as a factor.
-DECODE_SPREAD, PREFILL_SPREAD, LOAD_SPREAD = 1.46, 1.24, 1.5
+DECODE_SPREAD, PREFILL_SPREAD, LOAD_SPREAD = 1.65, 2.2, 1.5
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,8 @@ class Layout:
     """Where the engine runs.
 
     `threads` compute experts on `nodes` NUMA nodes (kt-kernel's pools, vLLM's own threads), each of
-    which streams `node_gb_s`; `engine_threads` are vLLM's, on the one node with its weights.
+    which streams `node_gb_s`; `engine_threads` are vLLM's, on the one node with its weights, of
+    which `int8_params` are held in int8.
     """
 
     backend: ExpertBackend
@@ -76,6 +86,7 @@ class Layout:
     node_gb_s: float
     vector: Literal["avx2", "avx512", "amx", "arm"] = "amx"
     kernel_times: float = 1.0
+    int8_params: float = 0.0
 
 
 def estimate(
@@ -120,7 +131,8 @@ def step(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
     """Seconds of a step that gives each running request a token, no prompt being in the way."""
     batch = serving.running
     cache = batch * (serving.input_tokens + serving.output_tokens / 2)
-    size = model.always_params * serving.weights.rest
+    size = (model.always_params - layout.int8_params) * serving.weights.rest
+    size += layout.int8_params * INT8_BYTES / _OWN_OF_STREAM
     size += cache * model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
     dense = Parts(latency=_small(model, layout), bandwidth=size / (layout.node_gb_s * 1e9))
     return dense + experts(model, layout, serving, batch).times(model.moe_layers)
@@ -145,6 +157,10 @@ def experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) 
     read = touched * serving.weights.cpu_expert / (layout.nodes * layout.node_gb_s * 1e9)
     if layout.backend == "vllm":
         return Parts(bandwidth=read)
+    if layout.backend == "native":
+        each = _OWN_EACH_PS[layout.vector] * 1e-12 / layout.threads
+        met = tokens * model.experts_per_token * model.params_per_expert
+        return Parts(bandwidth=read / _OWN_OF_STREAM, kernel=met * each)
     read /= _EXPERTS_OF_STREAM
     met = tokens * model.experts_per_token * model.params_per_expert
     alone = tokens * model.experts_per_token <= _MATRIX_FROM * model.experts
@@ -177,10 +193,12 @@ def _cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
     one = replace(layout, nodes=1, threads=layout.threads // layout.nodes)
     # kt-kernel binds a pool to each node; vLLM has its pages and threads on several by chance.
     likely = layout if layout.backend == "kt" else one
+    # Weights in int8 were not measured in an engine: at worst they gain nothing.
+    worst = replace(one, int8_params=0)
     if layout.vector != "avx2":
-        return one, likely, layout
+        return worst, likely, layout
     return (
-        replace(one, kernel_times=AVX2_TIMES["high"]),
+        replace(worst, kernel_times=AVX2_TIMES["high"]),
         replace(likely, kernel_times=AVX2_TIMES["expected"]),
         replace(layout, kernel_times=AVX2_TIMES["low"]),
     )

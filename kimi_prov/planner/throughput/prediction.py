@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.engine import expert_backend, sglang
+from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Budget, Choice, ExpertBackend, Placement
+    from kimi_prov.planner.decisions import Budget, Choice, Placement
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput import Cpu, Estimate, Gpus, Machine, Serving
     from kimi_prov.planner.throughput.inputs import Part
@@ -74,7 +75,7 @@ def document(
         assumed = "; ".join(text for text in (assumed, unknown) if text) or None
     layout = None
     if choice.experts is not None and machine.cpu is not None:
-        layout = _layout(host, choice.experts, machine.cpu, place)
+        layout = _layout(host, model, choice, machine.cpu, place)
 
     def speak(load: Serving) -> Estimate:
         if layout is not None:
@@ -201,13 +202,16 @@ def _lengths(settings: Settings, context: int) -> tuple[int, int]:
     return max(1, min(settings.input_tokens, context - answer)), answer
 
 
-def _layout(host: Host, backend: ExpertBackend, cpu: Cpu, place: Placement) -> Layout:
+def _layout(host: Host, model: Model, choice: Choice, cpu: Cpu, place: Placement) -> Layout:
     """Say where the plugin's experts are computed, and what streams their weights."""
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
 
     stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
     own = max(1, len(parse_list(place.threads)))
+    backend = choice.experts
+    assert backend is not None, "asked without a plugin"  # noqa: S101
+    packed = architecture.int8_params(model.architecture) if choice.dense == "int8" else 0
     return Layout(
         backend=backend,
         threads=place.pool_threads if backend == "kt" else own,
@@ -215,13 +219,17 @@ def _layout(host: Host, backend: ExpertBackend, cpu: Cpu, place: Placement) -> L
         engine_threads=own,
         node_gb_s=stream / max(1, len(host.nodes)),
         vector=cpu.vector,
+        int8_params=packed,
     )
 
 
 def _measured(layout: Layout) -> str:
     """Say what the figures of the plugin's experts come from."""
     nodes = f"{layout.nodes} nodes" if layout.nodes > 1 else "1 node"
-    return f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
+    found = f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
+    if layout.int8_params:
+        found += "; dense weights in int8 by the kernels alone, without vLLM"
+    return found
 
 
 def _weights(choice: Choice, method: str | None) -> str:

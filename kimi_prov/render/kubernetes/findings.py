@@ -25,6 +25,7 @@ _GIB = 1 << 30
 _WITHOUT_EFFECT: dict[str, Any] = {**planned.WITHOUT_EFFECT, "port": 8000, "web_port": 8443}
 _INSTEAD = {
     "hf_token_file": "kubectl create secret generic NAME-hub --from-file=token=FILE",
+    "bucket_credentials_file": "a role of the service account, and rclone in the image",
     "api_keys_file": "kubectl create secret generic NAME-key --from-file=api-key=FILE",
     "tls_cert_file": "kubectl create secret tls NAME-tls --cert=FILE --key=FILE",
     "web_admin_file": "kubectl create secret generic NAME-web, as README.md says",

@@ -23,6 +23,7 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 }
 _INSTEAD = {
     "hf_token_file": "put the token into $KIMI_ROOT/keys/hub-token, mode 0600",
+    "bucket_credentials_file": "a role of the nodes, and rclone on them",
     "api_keys_file": "the server's job makes the key: $KIMI_ROOT/keys/api.key",
     "pip_find_links": "put the wheels into $KIMI_ROOT/wheels",
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.ansible.following import judge, report_of
+from kimi_prov.ansible.following import judge, left, report_of, warned
 
 UNIT = "kimi-fetch.service"
 
@@ -78,3 +78,14 @@ def test_the_report_has_what_the_job_has_told() -> None:
         "line": "x",
     }
     assert report_of("download", answer(None)) == {"phase": "download", "line": "starting"}
+
+
+def test_what_went_otherwise_than_planned_is_told_beside_a_good_end() -> None:
+    told = "node1 gave wrong bytes of a.safetensors: the source is asked for the rest"
+    seen = answer({"state": "done", "message": "verified", "warnings": [told]})
+    assert judge(UNIT, seen).state == "done"
+    assert warned(seen) == [told]
+    (finding,) = left(warned(seen))
+    assert (finding["id"], finding["severity"]) == ("weights.neighbour_left", "warning")
+    assert finding["observed"] == told
+    assert warned(answer({"state": "done"})) == warned(answer()) == []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kimi_prov.ansible.plugins.action.kimi_monitor import networks, receivers, watched
+from kimi_prov.ansible.plugins.action.kimi_monitor import networks, ranks, receivers, watched
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,3 +63,21 @@ def test_what_is_no_network_is_refused_by_name() -> None:
     assert networks(["10.0.9.5", "fd00::/64"]) == ["10.0.9.5", "fd00::/64"]
     with pytest.raises(UserError, match=r"monitor_networks: 10\.0\.9 is no network"):
         networks(["10.0.9"])
+
+
+def test_a_head_that_watches_itself_reads_its_ranks_on_the_network_of_the_group() -> None:
+    members = [{"host": "own", "address": "10.1.0.1"}, {"host": "rank", "address": "10.1.0.2"}]
+    members += [{"host": "unknown", "address": None}]
+    plan = {"group": {"members": members}, "metrics": {"monitor_local": True}}
+    near = ranks(plan)
+    doors = dict.fromkeys(("own", "rank", "unknown"), DOOR)
+    found = watched(["own", "rank", "unknown"], doors, "own", addresses=set(), near=near)
+    assert {name: row["address"] for name, row in found.items()} == {
+        "own": "127.0.0.1",
+        "rank": "10.1.0.2",
+        "unknown": "10.0.0.1",
+    }
+    # One of kimi_monitor is let in by the address that kimi_metrics_networks names.
+    assert ranks({**plan, "metrics": {"monitor_local": False}}) == {}
+    assert ranks({"group": None, "metrics": None}) == {}
+    assert ranks({}) == {}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Play = Callable[..., tuple[int, list[str]]]
 
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
+PLUGINS = resources.plugins()
 STEPS = ("kimi_lock", "kimi_rest", "kimi_follow", "kimi_ready")
 PLUGIN = """
 import json
@@ -96,7 +97,8 @@ def play(tmp_path: Path) -> Play:
             env={
                 **os.environ,
                 "ANSIBLE_CONFIG": str(config),
-                "ANSIBLE_ACTION_PLUGINS": str(tmp_path),
+                "ANSIBLE_ACTION_PLUGINS": f"{tmp_path}:{PLUGINS / 'action'}",
+                "ANSIBLE_FILTER_PLUGINS": str(PLUGINS / "filter"),
                 "ANSIBLE_LOCALHOST_WARNING": "False",
             },
         )

@@ -23,6 +23,7 @@ from ansible.template import Templar
 
 from kimi_prov import schemas
 from kimi_prov.ansible.plugins.action.kimi_verify import ActionModule
+from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, run
 from kimi_prov.on_host.gateway import tls
@@ -95,8 +96,15 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificate: str) ->
         yield found
 
 
-def verified(served: Served, *, transport: str, lost: str = "", **selection: Any) -> dict[str, Any]:
-    """The host's document of one run of the action."""
+def ran(
+    served: Served,
+    *,
+    transport: str,
+    lost: str = "",
+    hostvars: dict[str, Any] | None = None,
+    **selection: Any,
+) -> dict[str, Any]:
+    """What one run of the action came to."""
     context, loader = PlayContext(), DataLoader()
     task = Task()
     task.args = {"outside": [], "selection": selection}
@@ -105,7 +113,13 @@ def verified(served: Served, *, transport: str, lost: str = "", **selection: Any
     action = Remote(task, connection, context, loader, Templar(loader=loader), None)
     action.served, action.lost = served, lost
     host = {"inventory_hostname": "node1", "ansible_host": "127.0.0.1"}
-    document: dict[str, Any] = action.run(task_vars=host)["kimi_document"]
+    done: dict[str, Any] = action.run(task_vars={**host, "hostvars": hostvars or {}})
+    return done
+
+
+def verified(served: Served, **options: Any) -> dict[str, Any]:
+    """The host's document of one run of the action."""
+    document: dict[str, Any] = ran(served, **options)["kimi_document"]
     whole = {"schema": "kimi-prov/verify/v1", "ok": document["ok"], "hosts": {"node1": document}}
     jsonschema.validate(whole, schemas.load("verify"))
     return document
@@ -164,3 +178,51 @@ def test_a_run_of_which_nothing_was_run_has_not_passed(served: Served) -> None:
     document = verified(served, transport="local", suite="basic", only=["certificate"])
     assert {row["status"] for row in document["checks"]} == {"skip"}
     assert document["ok"] is False
+
+
+def gateway(served: Served) -> None:
+    """Make the machine a gateway: it has no engine, and answers for one that has."""
+    served.plan |= {"schema": SCHEMA, "instances": [], "gateway": {"hosts": [{"host": "gpu1"}]}}
+    served.plan["model"] = {"served_names": ["kimi-test"], "random_weights": False}
+    for name in ("engine", "speculative", "tuning", "throughput"):
+        del served.plan[name]
+    Paths(served.root).plan.write_text(json.dumps(served.plan))
+
+
+@pytest.mark.parametrize("transport", ["local", "ssh"])
+@pytest.mark.parametrize("suite", ["basic", "full"])
+def test_a_gateway_is_asked_what_it_changes(served: Served, transport: str, suite: str) -> None:
+    gateway(served)
+    document = verified(served, transport=transport, suite=suite)
+    names = [row["name"] for row in document["checks"]]
+    assert names == [
+        *("tls", "no-key-refused", "wrong-key-refused", "engine-pages-closed"),
+        *("models", "chat", "streaming", "outsider-refused", "certificate"),
+    ]
+    rows = {row["name"]: row["status"] for row in document["checks"]}
+    assert {rows[name] for name in ("no-key-refused", "chat", "streaming")} == {"ok"}
+    assert (document["ok"], document["suite"]) == (True, "basic")
+
+
+def test_a_gateway_says_what_stands_in_on_the_machines_behind_it(served: Served) -> None:
+    gateway(served)
+    done = {"kimi_document": {"stand_ins": ["a small model stands in"]}}
+    document = verified(served, transport="local", hostvars={"gpu1": {"verify_done": done}})
+    assert "behind it: a small model stands in" in document["stand_ins"]
+    assert verified(served, transport="local", hostvars={"gpu1": {}})["stand_ins"] == []
+
+
+def test_a_gateway_of_which_nothing_is_chosen_is_not_asked(served: Served) -> None:
+    gateway(served)
+    done = ran(served, transport="local", suite="full", only=["code"])
+    assert done["skipped"]
+    assert "kimi_document" not in done
+
+
+def test_the_other_gateway_is_asked_for_the_page_that_it_hands_on_to(served: Served) -> None:
+    gateway(served)
+    served.plan["gateway"]["page"] = {"port": served.plan["proxy"]["port"]}
+    document = verified(served, transport="local", only=["page"])
+    (row,) = [row for row in document["checks"] if row["name"] == "page"]
+    # What answers here is an API, and no page.
+    assert row["status"] == "fail"

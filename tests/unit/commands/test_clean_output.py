@@ -522,6 +522,25 @@ def image(_machines, folder):
     harmless(*here("image", "vllm-cpu", "--output", folder / HOSTILE))
 
 
+def render_cloud(kind):
+    def case(_machines, folder):
+        variables = folder / "v.yml"
+        variables.write_text("kimi_model: kimi-k2-lab\nkimi_weights_source: s3://b/f\n")
+        options = ("--vars", variables, "--output", folder / "o")
+        harmless(*here("render", kind, folder / STEERING, *options))
+        for wrong in ({f"kimi_{HOSTILE}": HOSTILE}, {HOSTILE: HOSTILE}, {"kimi_cloud": HOSTILE}):
+            variables.write_text(yaml.safe_dump(wrong))
+            harmless(*here("render", kind, check_inputs.LAB, *options))
+
+    return case
+
+
+def weights_seed(_machines, _folder):
+    bucket = "s3://bucket/folder"
+    harmless(*here("weights", "seed", HOSTILE, bucket))
+    harmless(*here("weights", "seed", "hf://owner/name@main", HOSTILE))
+
+
 def render_slurm(_machines, folder):
     facts = json.loads(check_inputs.LAB.read_text())
     facts["cpu"]["model"] = facts["host"]["hostname"] = HOSTILE
@@ -843,8 +862,11 @@ CASES = {
     "clean": clean,
     "init": init,
     "image": image,
+    "render cloud-init": render_cloud("cloud-init"),
     "render kubernetes": render_kubernetes,
+    "render skypilot": render_cloud("skypilot"),
     "render slurm": render_slurm,
+    "weights seed": weights_seed,
     **{command: of_cluster(command) for command in OF_CLUSTER if command not in REACHING},
     "stop": power("stop"),
     "start": power("start"),

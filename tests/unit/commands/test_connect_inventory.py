@@ -11,7 +11,8 @@ import subprocess
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import check_inputs
 import jsonschema
@@ -25,11 +26,16 @@ from ssh_stand_in import Machine
 from waiting import until
 
 from kimi_prov import schemas
+from kimi_prov.clients.server import described
 from kimi_prov.commands import trust
+from kimi_prov.commands.connect_inventory import sorted_out
+from kimi_prov.contract import gateways
 from kimi_prov.on_host.gateway import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kimi_prov.runner.run import FinishedRun
 
 KEY = "sk-kimi-canary-of-an-inventory"
 HELLO = "Hello from the stand-in."
@@ -157,6 +163,62 @@ def test_a_head_serves_for_its_group(site: Site) -> None:
     done = site.run("connect", site.inventory, "--for", "curl")
     assert done.returncode == 2
     assert "--limit a" in done.stderr
+
+
+def gateway_of(site: Site, **more: Any) -> dict[str, Any]:
+    """Make the host a gateway, of the address at which the stand-in answers."""
+    file = site.machine.folder / "etc/kimi/plan.json"
+    plan = json.loads(file.read_text())
+    made = {
+        "schema": gateways.SCHEMA,
+        "gateway": {"name": "node1", "first": "node1", "address": None, "hosts": [], **more},
+        "model": {"name": "kimi-k2.5", "served_names": ["kimi-k2.5"]},
+        "proxy": plan["proxy"],
+        "web": None,
+    }
+    file.write_text(json.dumps(made))
+    # Its own name leads nowhere: ssh's stand-in takes any.
+    write(site, ansible_host="gateway.example.com")
+    row = json.loads(site.inventory.read_text())["kimi"]["hosts"]["node1"]
+    groups = {"kimi": {"hosts": {"gpu1": row}}, "kimi_gateway": {"hosts": {"node1": row}}}
+    site.inventory.write_text(json.dumps(groups))
+    return plan
+
+
+def test_a_gateway_answers_at_the_shared_address(site: Site) -> None:
+    gateway_of(site, address="127.0.0.1")
+    found = site.host("--limit", "node1")
+    assert found["base_url"].startswith("https://127.0.0.1:")
+    assert (found["answers"], found["engine"], found["context"]) == (True, None, None)
+    done = site.run("connect", site.inventory, "--for", "curl", "--limit", "node1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_host_behind_gateways_and_the_second_of_them_name_the_first(site: Site) -> None:
+    plan = gateway_of(site, name="node1", first="gw1")
+    told = {"ok": True, "detail": "it is behind a gateway: clients reach gw1", "elsewhere": "gw1"}
+    assert site.host("--limit", "node1") == told
+    behind = {"gateways": [{"host": "gw1", "address": "10.0.9.1", "key_name": "gateway.gw1"}]}
+    (site.machine.folder / "etc/kimi/plan.json").write_text(json.dumps(plan | behind))
+    assert site.host("--limit", "gpu1") == told
+
+
+def test_what_a_gateway_answers_with_is_told_by_who_is_behind_it(site: Site) -> None:
+    plan = gateway_of(site, address="127.0.0.1")
+    gateway = json.loads((site.machine.folder / "etc/kimi/plan.json").read_text())
+    behind = {"gateways": [{"host": "gw1", "address": "10.0.9.1", "key_name": "gateway.gw1"}]}
+    found = {
+        name: {**described(document, "PEM"), "stand_ins": [name]}
+        for name, document in (("gpu1", plan | behind), ("gw1", gateway))
+    }
+    finished = SimpleNamespace(outcome=SimpleNamespace(documents=found, failures=[]))
+    serving, report = sorted_out(cast("FinishedRun", finished))
+    assert list(report.hosts) == ["gpu1"]
+    assert serving["gw1"]["context"] == 262144
+    assert serving["gw1"]["engine"]["name"] == "vllm"
+    assert serving["gw1"]["models"] == ["kimi-k2.5", "kimi"]
+    assert serving["gw1"]["stand_ins"] == ["gpu1"]
+    assert serving["gw1"]["shared"] == "127.0.0.1"
 
 
 def test_an_authority_is_held_to_the_certificate(installed: Any, tmp_path: Path) -> None:

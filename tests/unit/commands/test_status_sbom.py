@@ -91,3 +91,13 @@ def test_what_is_not_known_is_said_and_fails_beside_what_is(installed, local, ot
     names = {row["bom-ref"] for row in json.loads(done.stdout)["components"]}
     assert "machine:one" in names
     assert "machine:two" not in names
+
+
+def test_a_gateway_has_no_engine_and_its_page_is_told(installed, local):
+    gateway = {"ok": True, "provisioned": True, "detail": "", "stand_ins": [], "gateway": {}}
+    page = {"lock": "open-webui-slim-0.12.4-cp311.txt"}
+    hosts = {"one": status(), "two": {**gateway, "web": page}, "three": {**gateway, "web": None}}
+    done = asked(installed, hosts, local("one", "two", "three"))
+    assert done.returncode == 0, done.stderr
+    assert "two: its page is made of what open-webui-slim-0.12.4-cp311.txt pins" in done.stderr
+    assert "three:" not in done.stderr

@@ -69,6 +69,14 @@ def test_a_restore_asks_and_has_no_one_to_ask(installed, local, archive):
     assert "restored from" in done.stdout
 
 
+def test_behind_gateways_a_restore_is_asked_for_the_first_of_them(installed, local, archive):
+    inventory = local("good")
+    with (installed.home / inventory).open("a") as hosts:
+        hosts.write("\nkimi_gateway:\n  hosts: {gw1: {}, gw2: {}}\n")
+    done = installed.run("web", "restore", inventory, archive)
+    assert "replace ALL accounts, chats and uploads of gw1, and" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

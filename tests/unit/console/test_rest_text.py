@@ -26,6 +26,12 @@ PLAN: dict[str, Any] = {
 START = {"model": "m", "at": "2026-11-24T06:00:00Z", "by": "wake", "seconds": 60.0}
 
 
+PAID: dict[str, Any] = {
+    **PLAN,
+    "rest": {**PLAN["rest"], "paid": {"usd_hour": 20.0, "budget_usd": 50.0}},
+}
+
+
 @pytest.fixture
 def places(tmp_path: Path) -> Paths:
     made = Paths(tmp_path)
@@ -33,9 +39,9 @@ def places(tmp_path: Path) -> Paths:
     return made
 
 
-def told(places: Paths) -> str:
+def told(places: Paths, plan: dict[str, Any] = PLAN) -> str:
     """The text, made of a document that the schema has."""
-    document = standing.document(places, PLAN, mark.read(places))
+    document = standing.document(places, plan, mark.read(places))
     host = schemas.load("status")["properties"]["hosts"]["additionalProperties"]
     rest = next(row["properties"]["rest"] for row in host["oneOf"] if "rest" in row["properties"])
     jsonschema.validate(document, rest)
@@ -76,3 +82,20 @@ def test_the_first_answers_are_told_by_where_the_weights_were(places: Paths) -> 
 def test_a_request_that_could_not_wake_it_is_told(places: Paths) -> None:
     mark.write(places, mark.make(mark.ASLEEP, "nobody asked", failed="kimi-serve@0 failed: oom"))
     assert "woken in vain: kimi-serve@0 failed: oom" in told(places)
+
+
+@pytest.mark.parametrize(("hours", "said"), [(1, ""), (2.1, "; NEARLY USED UP"), (3, "; USED UP")])
+def test_what_the_session_cost_is_told_against_its_budget(
+    places: Paths, hours: float, said: str
+) -> None:
+    seconds = {"starting": 900.0, "serving": (hours - 0.25) * 3600, "idle": 0.0}
+    session = {"boot": "b", "since": "2026-11-24T06:00:00Z", "until": None, "seconds": seconds}
+    before = {"since": "2026-11-23T06:00:00Z", "until": "2026-11-23T08:00:00Z"}
+    rows = [{**before, "seconds": {"starting": 3600.0, "serving": 3600.0, "idle": 0.0}}]
+    files.write_json(str(places.sessions), {"session": session, "before": rows})
+    text = told(places, PAID)
+    share = round(100 * hours * 20 / 50)
+    assert f"cost ${hours * 20:.2f} since 2026-11-24T06:00:00Z ({hours:g} h at $20.00)" in text
+    assert f"starts $5.00, answers ${(hours - 0.25) * 20:.2f}, idling $0.00" in text
+    assert f"{share} % of a budget of $50.00{said}" in text
+    assert "before 1 session, $40.00; the last $40.00 in 2 h until 2026-11-23T08:00:00Z" in text

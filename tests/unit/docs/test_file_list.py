@@ -10,7 +10,7 @@ LISTED = rows(managed=True)
 # Transient units have no file of theirs.
 TRANSIENT = {
     *(unit_names.DRIVER, unit_names.INSTALL, unit_names.TUNE, unit_names.BENCH, unit_names.SANDBOX),
-    *(unit_names.UNDRAIN, unit_names.UNDRAIN_TIMER),
+    *(unit_names.UNDRAIN, unit_names.UNDRAIN_TIMER, unit_names.SHARE),
 }
 # Not ours, or no longer written.
 ELSEWHERE = {paths.UNITS, paths.ENV}
@@ -30,7 +30,7 @@ def test_every_path_of_the_contract_is_listed() -> None:
 
 def test_a_secret_is_for_its_owner_and_at_most_one_group() -> None:
     secret = [row for row in LISTED if row.secret]
-    folders = {paths.ETC, paths.KEYS, paths.PROXY, paths.ACME, paths.TRANSFER}
+    folders = {paths.ETC, paths.KEYS, paths.PROXY, paths.ACME, paths.TRANSFER, paths.NEIGHBOURS}
     folders |= {paths.MONITOR_ETC, f"{paths.MONITOR_ETC}/hosts"}
     assert {row.path.rsplit("/", 1)[0] for row in secret} == folders
     # A program among them is run by that group.

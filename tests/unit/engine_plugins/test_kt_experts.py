@@ -143,6 +143,16 @@ def test_another_format_is_refused(
         checkpoint.layers(altered(int4, tmp_path / "x", old, new))
 
 
+def test_dense_weights_stay_unless_asked_for() -> None:
+    assert settings.dense({}) == "bf16"
+    assert settings.dense({"KIMI_DENSE": "int8"}) == "int8"
+    assert settings.dense({"KIMI_DENSE": "int8", "KIMI_EXPERTS": "kt"}) == "int8"
+    with refused("KIMI_DENSE is 'int4'; needed: one of bf16, int8"):
+        settings.dense({"KIMI_DENSE": "int4"})
+    with refused("KIMI_DENSE is int8 and KIMI_EXPERTS vllm; needed: KIMI_EXPERTS native or kt"):
+        settings.dense({"KIMI_DENSE": "int8", "KIMI_EXPERTS": "vllm"})
+
+
 def test_settings_have_defaults_and_refuse_nonsense(tmp_path: Path) -> None:
     for node in (0, 1):
         (tmp_path / f"node{node}").mkdir()
@@ -160,8 +170,8 @@ def test_settings_have_defaults_and_refuse_nonsense(tmp_path: Path) -> None:
     ):
         with refused(message):
             settings.read(given, tmp_path)
-    assert settings.mode({}) == "kt"
-    with refused("one of kt, vllm, off"):
+    assert settings.mode({}) == "native"
+    with refused("one of native, kt, vllm, off"):
         settings.mode({"KIMI_EXPERTS": "amx"})
 
 
@@ -179,6 +189,8 @@ def test_an_engine_that_was_not_proven_is_refused() -> None:
         ("kt", "avx512f avx512bw", True),
         ("vllm", "avx2 avx512f avx512bw", False),
         ("vllm", "avx512f avx512_bf16", True),
+        ("native", "avx2 fma", True),
+        ("native", "avx512f avx512bw", False),
     ],
 )
 def test_the_cpu_has_what_the_kernel_is_made_of(
@@ -223,6 +235,16 @@ def test_a_node_too_small_for_its_slice_is_refused(tmp_path: Path, int4: Path) -
         preflight.memory(chosen, layers, machine(tmp_path / "c", 60, {0: (30, 30), 1: (30, 30)}))
     # A virtual machine whose nodes show less than it has.
     preflight.memory(chosen, layers, machine(tmp_path / "d", 256, {0: (4, 4), 1: (4, 4)}))
+
+
+def test_a_machine_too_small_for_a_ranks_experts_is_refused(tmp_path: Path, int4: Path) -> None:
+    one = checkpoint.layers(files(int4))[1]
+    large = checkpoint.Tensor(one.weights["gate"][0].file, 0, 10**9, "I32", (1,))
+    layers = [checkpoint.Layer(1, {n: [large] * 8 for n in one.weights}, {"gate": [large]})]
+    room = machine(tmp_path, 25, {0: (25, 25)})
+    preflight.own_memory(layers, 2, room)
+    with refused("25.6 GB of memory are available; needed: 26.1 GB for a rank's experts"):
+        preflight.own_memory(layers, 1, room)
 
 
 def test_a_layer_is_whole_and_can_be_sliced(int4: Path) -> None:

@@ -15,6 +15,7 @@ from prometheus import program, shown
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.monitoring import RULES
+from kimi_prov.on_host.gateway import gauges
 from kimi_prov.on_host.metrics import collect
 from kimi_prov.on_host.usage import exposition
 from kimi_prov.on_host.watchdog import record as watchdog
@@ -78,7 +79,7 @@ def test_sglang_has_every_name() -> None:
 
 def test_kimi_prov_writes_every_name(tmp_path: Path) -> None:
     watched = watchdog.Record(Paths(str(tmp_path))).metrics({}, {})
-    there = {*collect.HELPS, *names(watched), *names(exposition.text([]))}
+    there = {*collect.HELPS, *gauges.HELPS, *names(watched), *names(exposition.text([]))}
     assert lacking("kimi_", there) == {}
 
 

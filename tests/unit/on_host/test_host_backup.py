@@ -19,6 +19,7 @@ import pytest
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host import backup
 from kimi_prov.on_host.gateway import keys, tls
@@ -251,6 +252,37 @@ def test_a_host_that_another_serves_for_takes_no_keys(make_machine):
     _, told = carried(old, new)
     assert new.key_map.read_text() == before
     assert told["left_out"] == ["keys and certificate: head serves for this host"]
+
+
+def as_gateway(machine, first, own="gw2"):
+    plan = json.loads(machine.plan.read_text())
+    plan |= {"schema": SCHEMA, "gateway": {"first": first, "name": own}}
+    machine.plan.write_text(json.dumps(plan))
+
+
+def test_a_gateway_gets_the_keys_of_clients_and_the_page_of_one_that_is_lost(make_machine):
+    old, new = make_machine("old", chats=["kept"]), make_machine("new")
+    as_gateway(old, "gw1", "gw1")
+    keys.publish(old, {**known(old), "alice": keys.digest("of alice")})
+    # The other one is the first now.
+    as_gateway(new, "gw2")
+    _, told = carried(old, new)
+    assert told["left_out"] == []
+    assert known(new)["alice"] == keys.digest("of alice")
+    assert chats(new) == ["kept"]
+
+
+def test_the_second_gateway_takes_no_keys(make_machine):
+    old, new = make_machine("old", chats=["kept"]), make_machine("new", page=False)
+    as_gateway(old, "gw1", "gw1")
+    as_gateway(new, "gw1")
+    before = known(new)
+    _, told = carried(old, new)
+    assert known(new) == before
+    assert told["left_out"] == [
+        "the page's data: gw1 has the page for all machines; restore it there",
+        "keys and certificate: gw1 has them for all gateways",
+    ]
 
 
 def test_the_machines_own_history_stays(make_machine):

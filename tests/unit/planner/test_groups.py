@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -15,6 +15,9 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.planner import groups
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAIR = {"kimi_hosts_per_model": 2}
 
@@ -95,6 +98,55 @@ def test_the_head_alone_has_ports_for_clients() -> None:
     assert rank["instances"][0]["port"] is None
     assert rank["proxy"]["backends"] == []
     assert rank["web"] is None
+
+
+def test_each_host_shows_its_own_metrics_and_a_rank_nothing_else(tmp_path: Path) -> None:
+    key = tmp_path / "metrics-key"
+    key.write_text("a-key-of-the-site-0123\n")
+    head, rank = two(
+        metrics=True,
+        metrics_networks=["10.9.0.5/32"],
+        metrics_key_file=str(key),
+        allowed_networks=["10.0.0.0/8"],
+        web_ui=True,
+    )
+    assert blocked_by(head) == blocked_by(rank) == set()
+    for plan in (head, rank):
+        assert plan["metrics"]["port"] == plan["firewall"]["metrics"]["port"] == 9443
+        assert plan["metrics"]["key_given"]
+        assert plan["control"]["metrics_key_file"] == str(key)
+        assert plan["firewall"]["metrics"]["ipv4"] == ["10.9.0.5/32"]
+        assert "prometheus-node-exporter" in plan["packages"]
+    assert head["firewall"]["ports"] == [8000, 8443, 9443]
+    assert rank["firewall"]["ports"] == [9443]
+    assert rank["proxy"]["backends"] == []
+    assert rank["proxy"]["tls"]["mode"] == "self-signed"
+
+
+def test_a_rank_whose_metrics_port_is_taken_is_refused() -> None:
+    facts = lab_facts()
+    facts["network"]["listening"] = [{"port": 9443, "process": "other", "unit": "other.service"}]
+    rank = two(facts, metrics=True)[1]
+    assert "9443 by other" in found(rank, "port.taken")[0]["observed"]
+    assert "port.taken" not in {row["id"] for row in two(facts)[1]["findings"]}
+
+
+def test_a_head_that_watches_itself_is_let_in_by_its_ranks() -> None:
+    """Where the head's own variables alone say so too: a rank has no Prometheus of its own."""
+    for own in ({"kimi_monitor_local": True}, {"kimi_monitor_local": False}):
+        watches = own["kimi_monitor_local"]
+        head, rank = two(
+            metrics=True, metrics_networks=["10.9.0.5/32"], own=(own, {"kimi_monitor_local": True})
+        )
+        assert blocked_by(head) == blocked_by(rank) == set()
+        assert (head["metrics"]["monitor_local"], rank["metrics"]["monitor_local"]) == (
+            watches,
+            False,
+        )
+        let_in = ["10.9.0.5/32", *(["10.1.0.1/32"] if watches else [])]
+        assert rank["metrics"]["allowed_networks"] == let_in
+        assert rank["firewall"]["metrics"]["ipv4"] == let_in
+        assert head["metrics"]["allowed_networks"] == ["10.9.0.5/32"]
 
 
 def test_each_host_holds_its_share_of_the_weights() -> None:

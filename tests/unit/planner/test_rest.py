@@ -47,6 +47,7 @@ def test_only_a_machine_that_stays_on_is_woken(settings: dict[str, Any], wake: s
     [
         ({"idle_action": "hook"}, "kimi_idle_hook is not set"),
         ({"idle_hook": "/bin/true"}, "it would not be run"),
+        ({"budget_usd": 60}, "kimi_hour_usd is not set"),
     ],
 )
 def test_wishes_that_contradict_each_other_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -96,3 +97,14 @@ def test_it_says_nothing_of_a_sleep_that_could_not_be(
     facts: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     assert not found(plan(facts, idle_stop="30m", **settings), "rest.engine_sleep")
+
+
+def test_what_an_hour_costs_is_planned_where_it_is_counted() -> None:
+    assert "paid" not in plan(idle_stop="30m")["rest"]
+    paid = plan(idle_stop="30m", hour_usd="26.5", budget_usd=60)["rest"]["paid"]
+    assert paid == {"usd_hour": 26.5, "budget_usd": 60.0}
+    with pytest.raises(UserError, match="kimi_idle_stop is not set"):
+        plan(hour_usd=26)
+    for wrong in (0, -1, True, "much"):
+        with pytest.raises(UserError, match="a number of dollars above 0"):
+            plan(idle_stop="30m", hour_usd=wrong)

@@ -18,12 +18,22 @@ PLAN = {"driver": {"action": "install", "restart": True, "version": "580.159.04"
 
 
 def asked(
-    *, reboot_ok: object, transport: str = "ssh", facts: dict[str, Any] | None = None, **driver: Any
+    *,
+    reboot_ok: object,
+    reboot_self: object = False,
+    transport: str = "ssh",
+    facts: dict[str, Any] | None = None,
+    **driver: Any,
 ) -> dict[str, Any]:
     """What the step says for a host `h1`."""
     plan = {"driver": PLAN["driver"] | driver}
     task = SimpleNamespace(
-        args={"step": "consent", "plan": plan, "reboot_ok": reboot_ok},
+        args={
+            "step": "consent",
+            "plan": plan,
+            "reboot_ok": reboot_ok,
+            "reboot_self": reboot_self,
+        },
         async_val=0,
         check_mode=False,
         delegate_to=None,
@@ -57,7 +67,7 @@ def test_consent_is_the_word_true_alone(word: object) -> None:
 
 
 def test_with_consent_or_without_a_restart_it_passes() -> None:
-    assert asked(reboot_ok=True) == {}
+    assert asked(reboot_ok=True) == {"itself": False}
     assert asked(reboot_ok=False, restart=False) == {}
 
 
@@ -71,7 +81,17 @@ def test_the_control_machine_is_never_restarted() -> None:
     here = {"machine_id_hash": own, "hostname": socket.gethostname()}
     assert "never restarted" in asked(reboot_ok=True, facts=here)["msg"]
     # Machines made from one image share the id.
-    assert asked(reboot_ok=True, facts=here | {"hostname": "another"}) == {}
+    assert asked(reboot_ok=True, facts=here | {"hostname": "another"}) == {"itself": False}
+
+
+def test_the_control_machine_restarts_by_a_consent_of_its_own() -> None:
+    """Whoever gives it goes on after the boot: kimi-up.service does."""
+    here = asked(reboot_ok=True, reboot_self=True, transport="local")
+    assert here == {"itself": True}
+    # Never without the other, and never by a word that only looks like it.
+    assert asked(reboot_ok=False, reboot_self=True, transport="local")["failed"] is True
+    assert asked(reboot_ok=True, reboot_self="true", transport="local")["failed"] is True
+    assert asked(reboot_ok=True, reboot_self=True) == {"itself": False}
 
 
 @pytest.mark.parametrize(

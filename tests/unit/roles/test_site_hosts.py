@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kimi_prov.packaging import resources
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = CHECKOUT / "playbooks"
 LOCK = """
@@ -36,21 +38,20 @@ STUBS = {
     kimi_plan:
       driver: {action: "{{ action }}", restart: "{{ action != 'none' }}", repository: null}
       upgrade: {keep_versions: 2}
-      web: null
+      web: "{{ {} if page else none }}"
       drift: {timer: false}
-      watchdog: {enabled: false}
       metrics: null
       rest: {idle: null, wake: "off"}
       watchdog: {enabled: false}
       units:
         idle_timer: kimi-idle.timer
         wake_socket: kimi-wake.socket
-        watchdog: kimi-watchdog.service
         web: kimi-web.service
         drift_timer: kimi-drift.timer
         metrics_timer: kimi-metrics.timer
+        node_exporter: kimi-node-exporter.service
         watchdog: kimi-watchdog.service
-    kimi_facts: {kimi: {units: {}}}
+    kimi_facts: {kimi: {units: "{{ there }}", serving: "{{ serving }}"}}
 - kimi_lock: {state: present}
 """,
     "nvidia_driver/tasks/consent": """
@@ -64,6 +65,15 @@ STUBS = {
       when: breaks
   rescue:
     - ansible.builtin.fail: {msg: "{{ inventory_hostname }} went back"}
+""",
+    "preflight/tasks/main": """
+- ansible.builtin.fail: {msg: "{{ inventory_hostname }} is no such machine"}
+  when: not may
+""",
+    "engine/tasks/main": """
+- ansible.builtin.debug: {msg: "installing {{ inventory_hostname }}"}
+- ansible.builtin.fail: {msg: "{{ inventory_hostname }} has no room"}
+  when: breaks
 """,
     "update/tasks/look": """
 - ansible.builtin.fail: {msg: "{{ inventory_hostname }} may not restart"}
@@ -79,6 +89,8 @@ STUBS = {
 - ansible.builtin.debug: {msg: "proven {{ inventory_hostname }}"}
 """,
     "update/tasks/undrain": '- ansible.builtin.debug: {msg: "undrained {{ inventory_hostname }}"}',
+    "metrics/tasks/main": '- ansible.builtin.debug: {msg: "metrics of {{ inventory_hostname }}"}',
+    "web_ui/tasks/main": '- ansible.builtin.debug: {msg: "page of {{ inventory_hostname }}"}',
     "ready/tasks/main": '- ansible.builtin.debug: {msg: "served {{ inventory_hostname }}"}',
 }
 
@@ -98,7 +110,10 @@ class Done:
 
 
 def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any]) -> Done:
-    """Run a playbook for hosts a to c; what is said of one is told to its stand-ins."""
+    """Run a playbook for hosts a to c; what is said of one is told to its stand-ins.
+
+    Others of which something is said are gateways.
+    """
     plugins, locks, roles = (folder / name for name in ("action_plugins", "locks", "roles"))
     for path in (plugins, locks):
         path.mkdir()
@@ -108,17 +123,22 @@ def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any
             stub = roles / role.name / "tasks" / file.name
             stub.parent.mkdir(parents=True, exist_ok=True)
             stub.write_text(STUBS.get(f"{role.name}/tasks/{file.stem}", "[]"))
-    usual = {"action": "install", "may": True, "breaks": False, "kernel": False}
+    usual = {"action": "install", "may": True, "breaks": False, "kernel": False, "there": {}}
+    usual |= {"page": False}
+    usual |= {"serving": {"kimi-serve@0.service": {}}}
+    shared = {
+        "ansible_connection": "local",
+        "ansible_become": False,
+        "ansible_python_interpreter": sys.executable,
+        "locks": str(locks),
+    }
+    gateways = {name: usual | told for name, told in hosts.items() if name not in "abc"}
     inventory = {
         "kimi": {
             "hosts": {name: usual | hosts.get(name, {}) for name in "abc"},
-            "vars": {
-                "ansible_connection": "local",
-                "ansible_become": False,
-                "ansible_python_interpreter": sys.executable,
-                "locks": str(locks),
-            },
-        }
+            "vars": shared,
+        },
+        **({"kimi_gateway": {"hosts": gateways, "vars": shared}} if gateways else {}),
     }
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
     (folder / "ansible.cfg").write_text("")
@@ -127,7 +147,8 @@ def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any
     settings = {
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_ROLES_PATH": str(roles),
-        "ANSIBLE_ACTION_PLUGINS": str(plugins),
+        "ANSIBLE_ACTION_PLUGINS": f"{plugins}:{resources.plugins() / 'action'}",
+        "ANSIBLE_FILTER_PLUGINS": str(resources.plugins() / "filter"),
         "ANSIBLE_NOCOLOR": "1",
     }
     done = subprocess.run(
@@ -167,7 +188,7 @@ def test_the_first_driver_that_fails_ends_the_run_and_no_lock_is_left(
     assert "b went back" in done.said
     assert done.hosts("changing") == ["a", "b"], done.said
     assert done.hosts("served") == []
-    assert done.locks == []
+    assert done.locks == [], done.said
 
 
 def test_hosts_are_taken_one_after_the_other_and_then_served(tmp_path: Path) -> None:
@@ -176,6 +197,67 @@ def test_hosts_are_taken_one_after_the_other_and_then_served(tmp_path: Path) -> 
     assert done.hosts("changing") == ["a", "b", "c"]
     assert sorted(done.hosts("served")) == ["a", "b", "c"]
     assert done.locks == []
+
+
+def turns(folder: Path, serial: int, **hosts: dict[str, Any]) -> Done:
+    """Apply with so many at a time, where no driver is changed."""
+    usual = {"action": "none", "kimi_serial": serial}
+    return run(folder, **{name: usual | hosts.get(name, {}) for name in "abc"})
+
+
+def test_an_apply_changes_one_after_the_other_and_ends_with_the_first_that_fails(
+    tmp_path: Path,
+) -> None:
+    done = turns(tmp_path, 1, b={"breaks": True})
+    assert done.code != 0
+    assert (done.hosts("installing"), done.hosts("served")) == (["a", "b"], ["a"])
+    assert "left as they are, for b failed: c" in done.said
+    assert done.locks == []
+
+
+def test_who_is_refused_is_left_out_of_the_turns(tmp_path: Path) -> None:
+    done = turns(tmp_path, 1, a={"may": False})
+    assert done.code != 0
+    assert "a is no such machine" in done.said
+    assert done.hosts("installing") == done.hosts("served") == ["b", "c"]
+    assert done.locks == []
+
+
+def test_machines_that_serve_nothing_come_first(tmp_path: Path) -> None:
+    done = turns(tmp_path, 1, b={"serving": {}}, c={"serving": {}})
+    assert done.code == 0, done.said
+    assert [sorted(done.hosts("installing")[:2]), done.hosts("installing")[2:]] == [
+        ["b", "c"],
+        ["a"],
+    ]
+
+
+def test_without_turns_one_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
+    done = run(tmp_path, **{n: {"action": "none", "breaks": n == "a"} for n in "abc"})
+    assert done.code != 0
+    assert sorted(done.hosts("served")) == ["b", "c"]
+    assert "left as they are, for" not in done.said
+    assert done.locks == []
+
+
+def test_what_is_left_of_metrics_or_of_a_watch_is_seen_without_a_plan_for_any(
+    tmp_path: Path,
+) -> None:
+    """Each unit by itself: a run may have been cut, and a host may only have watched others."""
+    left = ("kimi-metrics.timer", "kimi-node-exporter.service", "kimi-prometheus.service")
+    hosts = {
+        host: {"action": "none", "there": {unit: "active"}}
+        for host, unit in zip("abc", left, strict=True)
+    }
+    done = run(tmp_path, **hosts)
+    assert done.code == 0, done.said
+    assert sorted(done.hosts("metrics of")) == ["a", "b", "c"]
+
+
+def test_a_machine_that_never_had_metrics_is_not_looked_at_for_them(tmp_path: Path) -> None:
+    done = run(tmp_path, **{host: {"action": "none"} for host in "abc"})
+    assert done.code == 0, done.said
+    assert done.hosts("metrics of") == []
 
 
 def update(folder: Path, **hosts: dict[str, Any]) -> Done:
@@ -227,4 +309,15 @@ def test_a_kernel_and_a_driver_take_one_restart(tmp_path: Path) -> None:
     said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
     steps = [text for text in said if text.endswith(" b")]
     assert steps == ["draining b", "updating b", "changing b", "proven b"]
+    assert done.locks == []
+
+
+def test_the_page_starts_on_the_gateway_that_has_it_and_goes_where_one_is_left(
+    tmp_path: Path,
+) -> None:
+    left = {"there": {"kimi-web.service": "active"}}
+    hosts = {"a": {"action": "none"}, "b": {"action": "none"} | left, "c": {"action": "none"}}
+    done = run(tmp_path, "--tags", "web_ui", **hosts, g={"page": True}, h={})
+    assert done.code == 0, done.said
+    assert done.hosts("page of") == ["b", "g"]
     assert done.locks == []

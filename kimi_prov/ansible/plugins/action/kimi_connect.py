@@ -38,7 +38,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | failure(error)
         local = self._connection.transport == "local"
         host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
-        found |= {"address": "localhost" if local else host, "login": None}
+        own = "localhost" if local else host
+        found |= {"address": found.get("shared") or own, "login": None}
         if self._task.args.get("login") and not found["elsewhere"] and not local:
             try:
                 found["login"] = self._login(str(variables.get("inventory_hostname")))

@@ -13,7 +13,7 @@ from kimi_prov.planner.findings import make
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """`step`: consent (checked here), else a verb of the command `driver`.
+    """`step`: consent and leave (the end of a run whose machine restarts), else a verb of `driver`.
 
     Sends its own copy of the code: with --tags and in check mode the machine may have an older
     one, which does not know the same steps.
@@ -31,6 +31,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         arguments = self._task.args
         wanted: dict[str, Any] = dict(arguments["plan"]["driver"])
         host = str(variables.get("inventory_hostname", "the machine"))
+        if arguments["step"] == "leave":
+            return result | failure(
+                f"{host} restarts for NVIDIA's driver {wanted['version']}: this run ends with it",
+                "run the same command again after the boot, as kimi-up.service does by itself",
+            )
         if arguments["step"] == "consent":
             return result | self._consent(host, wanted, variables)
         question = {**wanted, **(arguments.get("also") or {})}
@@ -46,7 +51,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _consent(
         self, host: str, wanted: dict[str, Any], variables: dict[str, Any]
     ) -> dict[str, Any]:
-        """Whether the machine may be restarted; the one that this runs on never may."""
+        """Whether the machine may be restarted, and whether it is the one that this runs on."""
         if not wanted["restart"]:
             return {}
         refused = restart_consent.refusal(
@@ -55,9 +60,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             variables.get("kimi_facts") or {},
             ("nvidia_driver_reboot_ok", self._task.args.get("reboot_ok")),
             "install the driver and restart it yourself",
+            itself=self._task.args.get("reboot_self") is True,
         )
         if refused is None:
-            return {}
+            return {"itself": restart_consent.is_control(self, variables.get("kimi_facts") or {})}
         why, fix = refused
         task = "install NVIDIA's driver" if wanted["action"] == "install" else "load the driver"
         finding = make(

@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.following import judge, report_of
+from kimi_prov.ansible.following import judge, left, report_of, warned
 from kimi_prov.ansible.remote import RemoteError, failure, target, waiting_out
 from kimi_prov.runner import progress
 
@@ -47,7 +47,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 except RemoteError as error:
                     return result | failure(error)
             if verdict.state == "done":
-                return result | {"changed": False, "waited_s": waited, "msg": verdict.message}
+                told = warned(answer)
+                return (
+                    result
+                    | {"changed": False, "waited_s": waited, "msg": verdict.message}
+                    | ({"warnings": told, "kimi": {"findings": left(told)}} if told else {})
+                )
             if verdict.state == "failed":
                 return (
                     result

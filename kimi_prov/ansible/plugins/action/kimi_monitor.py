@@ -78,16 +78,37 @@ def receivers(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"webhook_url": url, "email": mail}
 
 
+def ranks(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Return the addresses at which a head that watches itself reads its ranks, by host.
+
+    On the group's own network: its address there is the one that ranks let in.
+    """
+    if not (plan.get("metrics") or {}).get("monitor_local"):
+        return {}
+    group = plan.get("group") or {"members": ()}
+    return {row["host"]: row["address"] for row in group["members"] if row["address"]}
+
+
 def watched(
-    names: list[str], doors: Mapping[str, Any], own: str, *, addresses: set[str]
+    names: list[str],
+    doors: Mapping[str, Any],
+    own: str,
+    *,
+    addresses: set[str],
+    near: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return what is read of each host; null for one that this run did not reach."""
+    """Return what is read of each host; null for one that this run did not reach.
+
+    `near`: other addresses of hosts than those by which Ansible reaches them.
+    """
     found: dict[str, Any] = {}
     for name in names:
         door = doors.get(name)
         if door is not None and (name == own or door["address"] in addresses):
             # Its own port is reached on the loopback, whatever networks may.
             door = {**door, "address": _LOOPBACK}
+        elif door is not None:
+            door = {**door, "address": (near or {}).get(name, door["address"])}
         found[name] = door
     return found
 
@@ -124,7 +145,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _wanted(self, args: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
         known = {name: variables["hostvars"][name] for name in args["hosts"]}
-        # One whose plan has no metrics shows none: a host of a group that is not its head.
+        # The plan of a host knows whether it shows any; one that was not planned is kept.
         names = [
             name
             for name, own in known.items()
@@ -146,5 +167,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 doors,
                 own,
                 addresses={str(variables.get("ansible_host") or own)},
+                near=ranks(known.get(own, {}).get("kimi_plan") or {}),
             ),
         }

@@ -14,7 +14,14 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleUndefi
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible import apply_lock, role_options, serve_units, switching
+from kimi_prov.ansible import (
+    apply_lock,
+    gateway_hosts,
+    role_options,
+    serve_units,
+    switching,
+    weights_hosts,
+)
 from kimi_prov.ansible.group_hosts import described_hosts, group_of
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
@@ -22,7 +29,7 @@ from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.facts import clock
 from kimi_prov.packaging import python_archives
-from kimi_prov.planner import groups
+from kimi_prov.planner import gateways, groups, neighbours
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
@@ -68,8 +75,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         locate = locator(_sources(variables), extra=_extra())
         try:
             settings = self._settings(variables, locate)
-            many = settings.hosts_per_model
-            members = group_of(variables, many) if many > 1 else None
+            members = _group(variables, settings)
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         given: dict[str, Any] | None = self._task.args.get("facts")
@@ -77,14 +83,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             facts = given or self._facts(variables, locking=locking)
             found = {"plan": None, "facts": facts, "shared": groups.shared(settings)}
             if members is None or given is not None:
-                hosts = described_hosts(members, variables) if members else None
-                plan = make_plan_with_curve(facts, settings, loader.load(), hosts)
-                plan["findings"] = _with_restarts(plan, facts)
-                plan["upgrade"]["switches"] = switching.needed(plan, facts)
-                _check_archive(plan, facts)
-                planned = {"kimi_plan": plan, "kimi_facts": facts}
-                self._check_role_options(variables, planned, locate)
-                found |= {"plan": plan, "kimi_document": plan}
+                found |= self._planned(variables, facts, settings, members, locate)
         except NoRightsError as error:
             return result | failure(error, code="bad_input")
         except AnsibleConnectionFailure:
@@ -101,6 +100,34 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | failure(error)
             raise
         return result | {"changed": False} | found
+
+    def _planned(
+        self,
+        variables: Mapping[str, Any],
+        facts: dict[str, Any],
+        settings: parsing.Settings,
+        members: tuple[str, list[str]] | None,
+        locate: Callable[[str], str | None],
+    ) -> dict[str, Any]:
+        """Make the plan of a host that serves, or of a gateway, which is no plan for documents."""
+        before = gateway_hosts.before(variables)
+        if gateway_hosts.is_gateway(variables):
+            serving = gateway_hosts.behind(variables)
+            plan = gateways.make_plan(facts, settings, loader.load(), serving, before)
+            _check_archive(plan, facts)
+            document = {}
+        else:
+            hosts = described_hosts(members, variables) if members else None
+            plan = make_plan_with_curve(facts, settings, loader.load(), hosts, before)
+            near = weights_hosts.near(variables) if settings.weights_from != "source" else []
+            own, port = str(settings.host), settings.weights_port
+            neighbours.add(plan, own, settings.weights_from, port, near)
+            plan["findings"] = _with_restarts(plan, facts)
+            plan["upgrade"]["switches"] = switching.needed(plan, facts)
+            _check_archive(plan, facts)
+            document = {"kimi_document": plan}
+        self._check_role_options(variables, {"kimi_plan": plan, "kimi_facts": facts}, locate)
+        return {"plan": plan, **document}
 
     def _facts(self, variables: Mapping[str, Any], *, locking: bool) -> dict[str, Any]:
         """Describe the machine, after taking its lock; raises LockedError where another has it."""
@@ -124,6 +151,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self, variables: Mapping[str, Any], locate: Callable[[str], str | None]
     ) -> parsing.Settings:
         values = {}
+        if gateway_hosts.is_gateway(variables):
+            variables = {**variables, **gateway_hosts.of_hosts(variables)}
         names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
         for name in [*names, *LENGTHS, "ansible_host"]:
             if name in variables:
@@ -167,13 +196,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             ) from error
 
 
+def _group(
+    variables: Mapping[str, Any], settings: parsing.Settings
+) -> tuple[str, list[str]] | None:
+    many = settings.hosts_per_model
+    if many == 1 or gateway_hosts.is_gateway(variables):
+        return None
+    return group_of(variables, many)
+
+
 def _lock_arguments(*, locking: bool) -> list[str]:
     return ["--lock", json.dumps(apply_lock.holder())] if locking else []
 
 
 def _check_archive(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Refuse a directory of the control machine without the interpreter that has to be brought."""
-    python = plan["installation"]["python"]
+    # A gateway installs something only where it has the page.
+    python = plan.get("installation", {}).get("python")
     if python and python["archive"] and python["name"] not in facts["kimi"]["pythons"]:
         python_archives.find(Path(plan["site"]["python_mirror"]), python)
 

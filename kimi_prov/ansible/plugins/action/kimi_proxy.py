@@ -1,18 +1,23 @@
 """Action `kimi_proxy`: bring the proxy's certificate and keys to the machine, and have it run.
 
-`state`: present (certificate and keys), running, or absent where nothing is served.
+`state`: present (certificate and keys), running, or absent where nobody asks for anything.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import api_keys, metrics_key
 from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.contract import groups
+from kimi_prov.contract.gateways import is_gateway
 from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def _pem(path: str | None, option: str) -> str:
@@ -25,8 +30,12 @@ def _pem(path: str | None, option: str) -> str:
         ) from error
 
 
-def settings(plan: dict[str, Any]) -> dict[str, Any]:
-    """Read the control files that the plan names; keys become hashes here."""
+def settings(plan: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Read the control files that the plan names; keys become hashes here.
+
+    `known`: the variables of all hosts, of which gateways and the hosts behind them take each
+    other's door.
+    """
     tls = plan["proxy"]["tls"]
     wanted = {"mode": tls["mode"], "names": tls["names"]}
     if tls["mode"] == "files":
@@ -42,10 +51,28 @@ def settings(plan: dict[str, Any]) -> dict[str, Any]:
         )
     return {
         "tls": wanted,
-        "api_keys": given,
+        "api_keys": given if groups.serves(plan) else None,
         "page": page is not None,
         "metrics": metrics_key.settings(plan),
+        **_doors(plan, known or {}),
     }
+
+
+def _doors(plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of the gateways before a host, or of the hosts behind a gateway."""
+
+    def door(host: str) -> Mapping[str, Any]:
+        return ((known.get(host) or {}).get("__gateway_door") or {}).get("door") or {}
+
+    if is_gateway(plan):
+        page = plan["gateway"].get("page")
+        rows = plan["gateway"]["hosts"]
+        hosts = {row["server"]: door(row["host"]).get("certificate") for row in rows}
+        if page:
+            hosts[page["first"]["server"]] = door(page["first"]["host"]).get("page_certificate")
+        return {"hosts": hosts, "shares_page": bool((plan["web"] or {}).get("gateways"))}
+    rows = plan.get("gateways") or ()
+    return {"gateways": {row["key_name"]: door(row["host"]).get("key_sha256") for row in rows}}
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -65,7 +92,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | self._converge("run" if state == "running" else "remove", check=check)
         plan = self._task.args["plan"]
         try:
-            wanted = settings(plan)
+            wanted = settings(plan, (task_vars or {}).get("hostvars"))
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         try:

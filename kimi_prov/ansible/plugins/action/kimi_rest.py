@@ -80,7 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "drain_s": float(self._task.args.get("drain_s") or 0),
             "part": str(self._task.args.get("part") or "serving"),
             # Without those that have failed: hosts that serve together go on together.
-            "hosts": [str(name) for name in variables.get("ansible_play_hosts") or ()],
+            "hosts": [str(name) for name in variables.get("ansible_play_batch") or ()],
         }
 
     def _document(self, step: str, told: Mapping[str, Any]) -> dict[str, Any]:

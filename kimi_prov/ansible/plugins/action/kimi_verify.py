@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
@@ -54,6 +55,17 @@ def _proofs(plan: dict[str, Any], variables: dict[str, Any]) -> dict[str, dict[s
     return proofs
 
 
+def _stand_ins(plan: dict[str, Any], variables: dict[str, Any]) -> list[str]:
+    """Name what is not the real thing here and, at a gateway, on the machines behind it."""
+    found = suite.stand_ins(plan, variables)
+    known = variables.get("hostvars") or {}
+    for name in (row["host"] for row in (plan.get("gateway") or {}).get("hosts", ())):
+        done = known[name].get("verify_done") if name in known else None
+        texts = ((done or {}).get("kimi_document") or {}).get("stand_ins") or ()
+        found += [f"behind it: {text}" for text in texts if text not in found]
+    return list(dict.fromkeys(found))
+
+
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Through the port from here when here is allowed, else from the machine itself."""
 
@@ -78,6 +90,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 checks=[why],
                 stand_ins=[],
             )
+        if document is None:
+            return result | {
+                "changed": False,
+                "skipped": True,
+                "msg": "nothing of it is asked here",
+            }
         # What the served model answered is in it.
         document = clean_text.data(document)
         result |= {"changed": False, "kimi_document": document}
@@ -90,7 +108,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             result |= failure("the served model did not pass: " + "; ".join(wrong))
         return result
 
-    def _examine(self, variables: dict[str, Any], tries: list[dict[str, Any]]) -> dict[str, Any]:
+    def _examine(
+        self, variables: dict[str, Any], tries: list[dict[str, Any]]
+    ) -> dict[str, Any] | None:
+        """Return the host's document; None for a gateway, of which nothing was chosen."""
         seen = target(self, "runtime")
         plan = seen["plan"]
         if not plan:
@@ -117,6 +138,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         key = shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip() if from_here else ""
         address = "127.0.0.1" if local and from_here else host
         subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
+        if subject.gateway:
+            chosen = replace(chosen, suite=BASIC)
+            if not any(map(chosen.takes, (*chosen.names(subject), *suite.OF_GATEWAY))):
+                return None
         exam = Exam(
             subject,
             promise.of_plan(plan),
@@ -125,9 +150,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         tell = _teller(str(variables.get("inventory_hostname")))
         batch = self._from_here(exam, tell) if from_here else self._from_there(tell)
         found = acceptance.whole(chosen, exam, batch)
+        engine = [suite.placement(plan, seen), suite.loopback_only(seen)]
         own = [
-            suite.placement(plan, seen),
-            suite.loopback_only(seen),
+            *([] if subject.gateway else engine),
             suite.outsiders(tries),
             suite.certificate(seen),
         ]
@@ -139,7 +164,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             seen_from=seen_from,
             why=why,
             checks=found,
-            stand_ins=suite.stand_ins(plan, variables),
+            stand_ins=_stand_ins(plan, variables),
             suite=chosen.suite,
         )
 

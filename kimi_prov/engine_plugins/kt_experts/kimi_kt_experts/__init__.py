@@ -1,8 +1,9 @@
-"""Kimi's routed experts by kt-kernel inside vLLM's CPU backend.
+"""Kimi's routed experts inside vLLM's CPU backend, by a kernel of this project's or by kt-kernel.
 
 vLLM loads `register` in each of its processes. What happens there is decided by KIMI_EXPERTS:
-`kt` (the default) hands the routed experts to kt-kernel, `vllm` opens the gates of vLLM's own
-INT4 experts, `off` leaves vLLM as it is.
+`native` (the default) computes the routed experts by the kernel in native/, `kt` hands them to
+kt-kernel, `vllm` opens the gates of vLLM's own INT4 experts, `off` leaves vLLM as it is.
+KIMI_DENSE=int8 has the dense weights computed by the own kernel too, in int8.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ def register() -> None:
     from kimi_kt_experts import settings  # noqa: PLC0415 - vLLM imports this in every process
 
     mode = settings.mode(os.environ)
+    settings.dense(os.environ)
     if mode == "off":
         return
     from kimi_kt_experts import hooks  # noqa: PLC0415 - imports vLLM

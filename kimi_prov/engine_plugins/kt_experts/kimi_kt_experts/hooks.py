@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+)
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.fused_moe.config import FUSED_MOE_UNQUANTIZED_CONFIG
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
@@ -23,6 +27,7 @@ from kimi_kt_experts import checkpoint, gates, preflight, settings
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from kimi_kt_experts.native_experts import Experts as NativeExperts
     from kimi_kt_experts.pool import Experts
 
 log = logging.getLogger("vllm.kimi_kt_experts")
@@ -30,7 +35,7 @@ _INDEX = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 def install(mode: str) -> None:
-    """Put the plugin between vLLM and the experts. `mode` is `kt` or `vllm`."""
+    """Put the plugin between vLLM and the experts. `mode` is `native`, `kt` or `vllm`."""
     preflight.engine(mode)
     _check_arguments(mode)
     if mode == "vllm":
@@ -56,12 +61,12 @@ def _check_arguments(mode: str) -> None:
 
 
 class KtMethod(FusedMoEMethodBase):  # type: ignore[misc]
-    """Computes by kt-kernel; vLLM allocates nothing for the experts."""
+    """Computes by kt-kernel or the own kernel; vLLM allocates nothing for the experts."""
 
-    experts: Experts | None = None
+    experts: Experts | NativeExperts | None = None
 
     def create_weights(self, layer: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        """Allocate nothing: the weights live in kt-kernel's buffers."""
+        """Allocate nothing: the weights live in the kernel's buffers."""
 
     def get_fused_moe_quant_config(self, layer: Any) -> Any:  # noqa: ANN401, ARG002
         """Give what vLLM asks for; nothing here reads it."""
@@ -69,7 +74,7 @@ class KtMethod(FusedMoEMethodBase):  # type: ignore[misc]
 
     @property
     def topk_indices_dtype(self) -> torch.dtype:
-        """Give kt-kernel's type of an expert's number."""
+        """Give the kernels' type of an expert's number."""
         return torch.int64
 
     def apply(
@@ -94,7 +99,7 @@ class KtRoutedExperts(RoutedExperts):  # type: ignore[misc]
 
 
 class KtLoader(DefaultModelLoader):  # type: ignore[misc]
-    """vLLM's loader for all but the routed experts, which kt-kernel takes from the files."""
+    """vLLM's loader for all but the routed experts, which the kernel takes from the files."""
 
     def _init_ep_weight_filter(self, model_config: Any) -> None:  # noqa: ANN401, ARG002
         # No expert is this process's as vLLM sees it: their weights are not even read.
@@ -113,6 +118,11 @@ class KtLoader(DefaultModelLoader):  # type: ignore[misc]
     def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:  # noqa: ANN401
         """Load vLLM's part, then the experts of each layer."""
         super().load_weights(model, model_config)
+        if settings.dense(os.environ) == "int8":
+            from kimi_kt_experts import dense  # noqa: PLC0415 - loads the kernel
+
+            # Before the experts, so that the bf16 weights are never in memory beside all of them.
+            dense.hold(model)
         _, names, _, _ = self._prepare_weights(
             model_config.model,
             None,
@@ -130,30 +140,30 @@ class KtLoader(DefaultModelLoader):  # type: ignore[misc]
 
 def load_experts(modules: dict[int, Any], layers: dict[int, checkpoint.Layer]) -> None:
     """Load layer after layer, the next one's bytes coming from the disk meanwhile."""
-    from kimi_kt_experts.pool import Pools  # noqa: PLC0415 - starts threads
-
-    chosen = settings.read(os.environ)
-    preflight.memory(chosen, [layers[index] for index in modules if index in layers])
-    pools = Pools(chosen)
+    present = [layers[index] for index in modules if index in layers]
+    if settings.mode(os.environ) == "native":
+        load = _own_kernel(present)
+        # Two engines of one machine read the same files, and the kernel takes pages as it needs.
+        keep = os.environ.get("KIMI_KT_KEEP_CACHE", "1") == "1"
+    else:
+        chosen = settings.read(os.environ)
+        load, keep = _pools(chosen, present), chosen.keep
     files = checkpoint.Mapping()
     order = sorted(modules)
     begun = time.monotonic()
     done = 0
     for place, index in enumerate(order):
-        moe = modules[index].moe_config
-        width = moe.intermediate_size_per_partition
-        layer = preflight.layer(index, layers, moe.num_experts, width, len(chosen.nodes))
-        if place == 0:
-            files.ahead(layer)
+        if place == 0 and index in layers:
+            files.ahead(layers[index])
         if place + 1 < len(order) and order[place + 1] in layers:
             files.ahead(layers[order[place + 1]])
-        experts = pools.load(layer, files, moe.experts_per_token, (moe.hidden_dim, width))
-        if not chosen.keep:
-            files.drop(layer)
+        experts = load(index, modules[index].moe_config, layers, files)
+        if not keep:
+            files.drop(layers[index])
         modules[index].quant_method.experts = experts
-        done += layer.size
+        done += layers[index].size
         log.info(
-            "experts of layer %d (%d of %d) in kt-kernel's %s: %.1f GB, %.0f s",
+            "experts of layer %d (%d of %d) in %s: %.1f GB, %.0f s",
             index,
             place + 1,
             len(order),
@@ -162,3 +172,34 @@ def load_experts(modules: dict[int, Any], layers: dict[int, checkpoint.Layer]) -
             time.monotonic() - begun,
         )
     files.close()
+
+
+def _own_kernel(present: list[checkpoint.Layer]) -> Any:  # noqa: ANN401 - a function
+    """Return what loads a layer into the own kernel's form: this rank's slice of each expert."""
+    from kimi_kt_experts import native_experts  # noqa: PLC0415 - loads the kernel
+
+    kernel = native_experts.library()
+    rank, ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+    preflight.own_memory(present, ranks)
+
+    def load(index: int, moe: Any, layers: Any, files: checkpoint.Mapping) -> NativeExperts:  # noqa: ANN401
+        width = moe.intermediate_size_per_partition * ranks
+        layer = preflight.layer(index, layers, moe.num_experts, width, ranks)
+        return native_experts.load(kernel, layer, files, (moe.hidden_dim, width), (rank, ranks))
+
+    return load
+
+
+def _pools(chosen: settings.Settings, present: list[checkpoint.Layer]) -> Any:  # noqa: ANN401
+    """Return what loads a layer into kt-kernel's buffers, its threads started."""
+    from kimi_kt_experts.pool import Pools  # noqa: PLC0415 - starts threads
+
+    preflight.memory(chosen, present)
+    pools = Pools(chosen)
+
+    def load(index: int, moe: Any, layers: Any, files: checkpoint.Mapping) -> Experts:  # noqa: ANN401
+        width = moe.intermediate_size_per_partition
+        layer = preflight.layer(index, layers, moe.num_experts, width, len(chosen.nodes))
+        return pools.load(layer, files, moe.experts_per_token, (moe.hidden_dim, width))
+
+    return load

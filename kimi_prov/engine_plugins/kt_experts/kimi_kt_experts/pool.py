@@ -94,7 +94,7 @@ class Experts:
     @property
     def name(self) -> str:
         """Kernel's class, for the log."""
-        return type(self._kernel).__name__
+        return f"kt-kernel's {type(self._kernel).__name__}"
 
     def __call__(
         self, hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor

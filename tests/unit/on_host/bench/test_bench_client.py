@@ -216,7 +216,9 @@ def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:
 def test_vllm_with_the_plugin_for_experts_has_kt_kernel_too() -> None:
     env = {"KIMI_EXPERTS": "kt", "KIMI_KT_THREADS": "92", "KIMI_KT_NODES": "0-1"}
     plan = {"engine": {"name": "vllm"}, "instances": [{"argv": [], "env": env}]}
-    assert bench.kernel_of(plan) == (92, [0, 1])
+    assert bench.kernel_of(plan) == ("kt", 92, [0, 1])
+    env |= {"KIMI_EXPERTS": "native", "VLLM_CPU_OMP_THREADS_BIND": "2-15"}
+    assert bench.kernel_of(plan) == ("native", 14, [])
     env["KIMI_EXPERTS"] = "vllm"
     assert bench.kernel_of(plan) == "the engine vllm has no kt-kernel"
 

@@ -80,7 +80,9 @@ def db(tmp_path: Path) -> Any:
 @asynccontextmanager
 async def counting(db: store.Store, address: Path) -> AsyncIterator[None]:
     address.unlink(missing_ok=True)
-    server = await asyncio.start_unix_server(Counter(db).serve, str(address))
+    server = await asyncio.start_unix_server(
+        Counter(db, address.with_name("usage.prom")).serve, str(address)
+    )
     async with server:
         yield
 

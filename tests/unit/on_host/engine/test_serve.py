@@ -152,6 +152,16 @@ def gated() -> tuple[str, str]:
     return template, drop_in.replace(old, stamp(form(started.joined(template, drop_in))))
 
 
+def test_a_proxy_of_metrics_alone_sends_engines_no_key_and_keeps_none_from_a_start(
+    machine: Machine,
+) -> None:
+    """As on a rank of a group, which no client asks."""
+    config = machine.places.proxy_config
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text("frontend metrics\nbackend metrics_node\n")
+    assert machine.ensure(gated())["started"] == [UNIT]
+
+
 @pytest.mark.parametrize("older", ["program", "proxy_config"])
 def test_no_engine_is_restarted_that_nothing_on_the_machine_fits(
     machine: Machine, older: str

@@ -18,8 +18,9 @@ import yaml
 from ports import free_port
 from waiting import HANGS_S, until
 
+from kimi_prov.contract.gateways import PAGE_NAME
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import keys, metrics_key, tls
+from kimi_prov.on_host.gateway import keys, metrics_key, pins, tls
 from kimi_prov.on_host.gateway.api import Endpoint
 from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import machine_key
@@ -33,6 +34,12 @@ def listens(port: int) -> bool:
     """Whether somebody listens on a TCP port, without asking there."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
+METRICS = """vllm:num_requests_running 1.0
+vllm:num_requests_waiting 0.0
+vllm:generation_tokens_total 5.0
+"""
 
 
 class Engine(http.server.ThreadingHTTPServer):
@@ -50,6 +57,8 @@ class Engine(http.server.ThreadingHTTPServer):
         self.pieces = threading.Semaphore(0)
         # Seconds before an answer, or in the middle of a stream.
         self.pause_s = 0.0
+        # While it hangs /health is answered, and no chat.
+        self.hangs = False
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -76,9 +85,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def _json(self, status: int, value: object) -> None:
-        body = json.dumps(value).encode()
+        self._whole(status, "application/json", json.dumps(value).encode())
+
+    def _text(self, text: str) -> None:
+        self._whole(200, "text/plain", text.encode())
+
+    def _whole(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -88,11 +102,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._json(200, {})
             return
         self.server.seen.append((self.path, dict(self.headers)))
+        if self.path == "/metrics" and self.server.hangs:
+            self._text(METRICS)
+            return
         self._json(200, {"object": "list", "data": [{"id": "tiny"}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen.append((self.path, dict(self.headers)))
+        while self.server.hangs:
+            time.sleep(0.05)
         if body.get("stream"):
             self._stream()
             return
@@ -135,11 +154,14 @@ class Proxy:
     process: subprocess.Popen | None = None
     networks: list[str] = field(default_factory=list)
     # The page behind the same proxy, where a test has one.
-    web: dict[str, int] | None = None
+    web: dict[str, Any] | None = None
     # Ports of the metrics, where a test has some.
     metrics: dict[str, Any] | None = None
     tls_mode: str = "self-signed"
     options: dict[str, int] = field(default_factory=dict)
+    # The plan's, where it is a gateway; and the gateways before it.
+    gateway: dict[str, Any] | None = None
+    gateways: list[dict[str, str]] | None = None
     # As planned: whether it rests by itself, and what wakes it.
     rest: dict[str, object] = field(default_factory=lambda: {"idle": None, "wake": "off"})
 
@@ -168,6 +190,11 @@ class Proxy:
                 "proxy_socket": str(self.paths.socket),
                 "tls_pem": str(self.paths.tls_pem),
                 "proxy": str(self.paths.proxy),
+                "hosts": str(self.paths.hosts),
+                "key_limits": str(self.paths.key_limits),
+                "usage_recent_socket": str(self.paths.usage_recent_socket),
+                "usage_limits_socket": str(self.paths.usage_limits_socket),
+                "page_pem": str(self.paths.page_pem),
             },
             "proxy": {
                 "port": self.port,
@@ -178,7 +205,12 @@ class Proxy:
             "web": self.web,
             "metrics": self.metrics,
             "rest": self.rest,
+            **({"gateway": self.gateway} if self.gateway else {}),
+            **({"gateways": self.gateways} if self.gateways else {}),
         }
+        if self.gateway:
+            program = environment.get_template("limits.lua.j2").render(kimi_plan=plan)
+            self.paths.key_limits.write_text(program)
         text = environment.get_template("haproxy.cfg.j2").render(
             kimi_plan=plan,
             kimi_facts={"network": {"addresses": ["10.0.0.1"]}},
@@ -196,7 +228,8 @@ class Proxy:
         self.process = subprocess.Popen(["haproxy", "-W", "-db", *files], stdout=log, stderr=log)
         log.close()
         # It makes its socket before it opens the port; a knock would stand in its log.
-        assert until(lambda: self.paths.socket.exists() and listens(self.port)), self.log
+        port = self.port if self.engines or self.gateway else (self.metrics or {})["port"]
+        assert until(lambda: self.paths.socket.exists() and listens(port)), self.log
 
     def stop(self) -> None:
         if self.process:
@@ -211,20 +244,41 @@ class Proxy:
         return self.paths.verify_key.read_text().strip()
 
 
-def page_of(upload_max_bytes: int) -> dict[str, int]:
+def page_of(upload_max_bytes: int, doors: list[str] | None) -> dict[str, Any]:
     ports = {name: free_port() for name in ("port", "backend_port", "api_port")}
-    return {**ports, "upload_max_bytes": upload_max_bytes}
+    own = {"gateways": doors} if doors else {}
+    return {**ports, "upload_max_bytes": upload_max_bytes, **own}
+
+
+def page_there(first: Proxy) -> dict[str, Any]:
+    """Where the page is, as the plan of the other gateway has it."""
+    assert first.web
+    return {
+        "port": free_port(),
+        "first": {"server": "gw1", "address": "127.0.0.1", "port": first.web["port"]},
+        "name": PAGE_NAME,
+    }
 
 
 def shown_metrics() -> dict[str, Any]:
     return {"port": free_port(), "node_port": free_port(), "allowed_networks": []}
 
 
+def behind(name: str, host: Proxy) -> dict[str, Any]:
+    """A host as the plan of a gateway has it."""
+    place = {"address": "127.0.0.1", "port": host.port}
+    return {"host": name, "server": name, **place, "requests": 2}
+
+
 @pytest.fixture
 def make_proxy(tmp_path, request):
     """Builds proxies: `engines` engines behind it, `given` further keys, the role's `options`.
 
-    With `upload_max_bytes` it has a page's frontend too, with `metrics` that of the metrics.
+    With `upload_max_bytes` it has a page's frontend too, with `metrics` that of the metrics. With
+    no engine there is no API: a rank of a group shows metrics alone, and has no client's key.
+    Several in one test have a `name` each; `gateways` come before it, by the name of their key its
+    hash, or it is a gateway before the `hosts`: with `doors`, the networks of the other gateways,
+    it has the page for them too, and with `first` it hands on to the page of that one.
     """
     if shutil.which("haproxy") is None:
         pytest.fail("haproxy is not installed: run tests/system-packages haproxy")
@@ -236,14 +290,30 @@ def make_proxy(tmp_path, request):
         upload_max_bytes: int = 0,
         metrics: bool = False,
         wake: str = "off",
+        *,
+        name: str = "",
+        gateways: dict[str, str | None] | None = None,
+        hosts: dict[str, Proxy] | None = None,
+        doors: list[str] | None = None,
+        first: Proxy | None = None,
         **options: int,
     ) -> Proxy:
-        paths = Paths(tmp_path)
+        place = tmp_path / name
+        paths = Paths(place)
         for directory in (paths.proxy, paths.socket.parent):
             directory.mkdir(parents=True)
         tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
-        keys.ensure(paths, {n: keys.digest(k) for n, k in (given or {}).items()})
-        machine_key.ensure(paths.machine_key)
+        if engines or hosts:
+            hashes = {n: keys.digest(k) for n, k in (given or {}).items()}
+            keys.ensure(paths, hashes, gateways=gateways)
+            machine_key.ensure(paths.machine_key)
+        else:
+            paths.keys.mkdir()
+        known = {n: host.paths.tls_crt.read_text() for n, host in (hosts or {}).items()}
+        if first:
+            known["gw1"] = str(pins.read(first.paths)["page_certificate"])
+        pins.ensure(paths, known)
+        pins.ensure_page(paths, shared=bool(doors))
         if metrics:
             metrics_key.ensure(paths, {"sha256": None})
         mark.ensure(paths)
@@ -251,11 +321,21 @@ def make_proxy(tmp_path, request):
             paths,
             free_port(),
             [Engine() for _ in range(engines)],
-            tmp_path / "haproxy.cfg",
-            web=page_of(upload_max_bytes) if upload_max_bytes else None,
+            place / "haproxy.cfg",
+            web=page_of(upload_max_bytes, doors) if upload_max_bytes else None,
             metrics=shown_metrics() if metrics else None,
             options=options,
             rest={"idle": {} if wake == "off" else {"after_s": 60}, "wake": wake},
+            gateway={
+                "hosts": [behind(n, host) for n, host in hosts.items()],
+                "peers": [],
+                "address": None,
+                "waiting": 2 * len(hosts),
+                "page": page_there(first) if first else None,
+            }
+            if hosts
+            else None,
+            gateways=[{"key_name": key} for key in gateways] if gateways else None,
         )
         made.append(proxy)
         proxy.start()
@@ -265,5 +345,6 @@ def make_proxy(tmp_path, request):
     for proxy in made:
         proxy.stop()
         for engine in proxy.engines:
+            engine.hangs = False
             engine.shutdown()
             engine.server_close()

@@ -184,3 +184,79 @@ def test_a_table_that_somebody_changed_is_loaded_again(loaded):
     paths.firewall.write_text("rules")
     paths.applied.unlink()
     assert firewall.guard(paths, check=True) is False
+
+
+NEAR = {"port": 29600, "ipv4": ["10.0.0.2"], "ipv6": ["fd00::2"]}
+
+
+def test_each_manager_lets_neighbours_reach_the_port_of_weights():
+    wish = {**WISH, "ipv4": [], "ipv6": [], "neighbours": NEAR}
+    ufw = firewall.wanted_rules({**wish, "manager": "ufw"}, [])
+    assert [(one["from"], one["port"]) for one in ufw] == [
+        ("10.0.0.2", "29600"),
+        ("fd00::2", "29600"),
+    ]
+    rich = firewall.wanted_rules({**wish, "manager": "firewalld"}, ["public"])
+    assert 'address="10.0.0.2" port port="29600"' in rich[0]["rule"]
+
+
+def test_each_manager_lets_the_other_gateway_reach_its_ports_and_the_page():
+    near = {"ipv4": ["10.0.0.2/32"], "ipv6": [], "port": 29500, "page_port": 8443}
+    wish = {**WISH, "ipv4": [], "ipv6": [], "gateways": near}
+    ufw = firewall.wanted_rules({**wish, "manager": "ufw"}, [])
+    assert [(one["from"], one.get("port") or one["protocol"]) for one in ufw] == [
+        ("10.0.0.2/32", "29500"),
+        ("10.0.0.2/32", "8443"),
+        ("10.0.0.2/32", "vrrp"),
+    ]
+    alone = {**wish, "manager": "ufw", "gateways": {**near, "page_port": None}}
+    assert [one.get("port") for one in firewall.wanted_rules(alone, [])] == ["29500", None]
+    rich = firewall.wanted_rules({**wish, "manager": "firewalld"}, ["public"])
+    assert [one["rule"] for one in rich][-1] == (
+        'rule family="ipv4" source address="10.0.0.2/32" protocol value="vrrp" accept'
+    )
+
+
+# As ufw 0.36.2 shows them.
+@pytest.mark.parametrize(
+    ("network", "line"),
+    [
+        ("10.0.9.2/32", "Anywhere                   ALLOW       10.0.9.2/vrrp   # kimi-prov"),
+        ("10.0.9.0/24", "Anywhere                   ALLOW       10.0.9.0/24/vrrp"),
+        ("fd00::2/128", "Anywhere (v6)              ALLOW       fd00::2/vrrp    # kimi-prov"),
+    ],
+)
+def test_ufw_shows_what_gateways_tell_each_other_without_a_port(network, line):
+    assert firewall.ufw_line(network).match(line)
+    assert not firewall.ufw_line("10.0.9.3/32").match(line)
+
+
+@pytest.fixture
+def ufw(tmp_path, monkeypatch):
+    """A machine whose ufw keeps a list of what it was told, and whose nft notes what it hears."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ufw").write_text(
+        f"#!/bin/sh\ncd {tmp_path}\n"
+        'if [ "$1" = status ]; then echo "Status: active"; cat lines 2>/dev/null; exit 0; fi\n'
+        'echo "$9/tcp ALLOW $5 # ${11}" >> lines\n'
+    )
+    (programs / "nft").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/nft\n')
+    for file in programs.iterdir():
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_neighbours_are_let_in_before_the_firewall_s_turn_and_once(ufw):
+    paths = Paths(ufw)
+    settings = {**WISH, "manager": "ufw", "neighbours": {**NEAR, "ipv6": []}}
+    firewall.admit(paths, settings)
+    firewall.admit(paths, settings)
+    assert (ufw / "lines").read_text() == "29600/tcp ALLOW 10.0.0.2 # kimi-prov\n"
+    assert "add element inet kimi neighbours_ipv4 { 10.0.0.2 }" in (ufw / "nft").read_text()
+    (rule,) = json.loads(paths.firewall_state.read_text())["rules"]
+    assert rule == {"manager": "ufw", "from": "10.0.0.2", "port": "29600"}
+    # What is open to nobody near needs nothing.
+    firewall.admit(paths, {**WISH, "manager": "ufw"})
+    assert (ufw / "lines").read_text().count("\n") == 1

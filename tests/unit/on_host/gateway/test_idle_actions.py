@@ -234,3 +234,37 @@ def test_who_asks_at_the_last_moment_keeps_it_awake(machine, action):
     assert machine.told == []
     assert not (machine.root / "ran").exists()
     assert machine.chat().status == 200
+
+
+def test_a_budget_that_is_used_up_ends_the_session_though_somebody_asks(machine):
+    """The timer's look begins the rest; the request that comes meanwhile does not hold it up."""
+    machine.wishes("hook", machine.program("cat >/dev/null"))
+    # The first look counts what this computer was up, which may be more than any budget.
+    machine.plan["rest"]["paid"] = {"usd_hour": 26.0, "budget_usd": None}
+    machine.paths.plan.parent.mkdir(parents=True, exist_ok=True)
+    machine.paths.plan.write_text(json.dumps(machine.plan))
+    begun = machine.root / "begun"
+    systemd_run = machine.root / "bin" / "systemd-run"
+    systemd_run.write_text(f'#!/bin/sh\necho "$@" >>{begun}\n')
+    systemd_run.chmod(0o755)
+    run.look(machine.paths)
+    machine.plan["rest"]["paid"]["budget_usd"] = 60.0
+    machine.paths.plan.write_text(json.dumps(machine.plan))
+    ledger = files.read_json(machine.paths.sessions)
+    spent = {"starting": 600.0, "serving": 3600.0 * 3, "idle": 0.0}
+    files.write_json(
+        str(machine.paths.sessions), {**ledger, "session": {**ledger["session"], "seconds": spent}}
+    )
+    machine.chat()
+    assert "of a budget of $60.00: resting" in run.look(machine.paths)
+    assert "rest run" in begun.read_text()
+    # Looked at again while that one begins, nothing more is begun.
+    run.look(machine.paths)
+    assert len(begun.read_text().splitlines()) == 1
+    machine.chat()
+    job = files.read_json(machine.paths.rest_job)
+    ended = run._asleep(machine.paths, machine.plan, job, lambda _: None)
+    assert "this session cost $82.3" in ended
+    found = mark.read(machine.paths)
+    assert (found["state"], found["wake"]) == (mark.ASLEEP, "off")
+    assert "the budget of this session is used up" in found["why"]

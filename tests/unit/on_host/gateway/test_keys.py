@@ -7,7 +7,7 @@ import pytest
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import keys, proxy
+from kimi_prov.on_host.gateway import keys, proxy, tls
 
 
 @pytest.fixture
@@ -135,3 +135,40 @@ def test_the_page_s_password_is_shown_once(paths, monkeypatch, capsys):
     capsys.readouterr()
     keys.main(["show"])
     assert json.loads(capsys.readouterr().out)["web_admin"] is None
+
+
+def test_a_gateway_has_the_keys_of_the_first_and_its_own_of_the_machine(paths, tmp_path):
+    first, second = paths, Paths(tmp_path / "second")
+    second.proxy.mkdir(parents=True)
+    for place in (first, second):
+        keys.ensure(place, {})
+        tls.ensure(place, {"mode": "self-signed", "names": ["10.0.0.9"]})
+    keys.add(first, "alice", {"limits": {"tokens_per_day": 9}})
+    given = keys.given_on(first)
+    assert keys.take(second, given)
+    own = in_map(second)
+    assert {**own, "verify": None} == {**in_map(first), "verify": None}
+    assert own["verify"] == keys.digest(second.verify_key.read_text().strip())
+    assert second.key_rules.read_text() == first.key_rules.read_text()
+    assert second.tls_pem.read_text() == first.tls_pem.read_text()
+    # One operator's key: it is shown at the first.
+    assert (keys.show(second), keys.show(first) is not None) == (None, True)
+    assert not keys.take(second, keys.given_on(first))
+    # What an apply does there changes nothing of it.
+    assert keys.ensure(second, {})["changed"] is False
+    keys.revoke(first, "alice")
+    assert keys.take(second, keys.given_on(first))
+    assert "alice" not in in_map(second)
+
+
+def test_the_names_of_gateways_keys_are_nobody_elses(paths):
+    keys.ensure(paths, {}, gateways={"gateway.gw1": "a" * 64})
+    with pytest.raises(HostError, match="no name to give"):
+        keys.add(paths, "gateway.gw2", {})
+    with pytest.raises(HostError, match="cannot be taken away"):
+        keys.revoke(paths, "gateway.gw1")
+    # A run that does not reach the gateway leaves it in; without a gateway it goes.
+    keys.ensure(paths, {}, gateways={"gateway.gw1": None})
+    assert in_map(paths)["gateway.gw1"] == "a" * 64
+    keys.ensure(paths, {})
+    assert "gateway.gw1" not in in_map(paths)

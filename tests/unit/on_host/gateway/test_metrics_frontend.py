@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import metrics_key
+from kimi_prov.on_host.gateway import draining, metrics_key
+from kimi_prov.on_host.rest import mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +41,22 @@ def ask(
 @pytest.fixture
 def watched(make_proxy: Any, tmp_path: Path) -> Iterator[tuple[Any, str]]:
     """A proxy that shows metrics of two engines and of the machine, and the key."""
+    with exported(make_proxy(engines=2, metrics=True), tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def rank(make_proxy: Any, tmp_path: Path) -> Iterator[tuple[Any, str]]:
+    """A proxy that shows metrics of the machine alone, and the key."""
+    with exported(make_proxy(engines=0, metrics=True), tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def exported(proxy: Any, tmp_path: Path) -> Iterator[tuple[Any, str]]:
+    """Run a node exporter behind a proxy; give the proxy and the key of its metrics."""
     if shutil.which("prometheus-node-exporter") is None:
         pytest.fail("there is no prometheus-node-exporter: make deps")
-    proxy = make_proxy(engines=2, metrics=True)
     folder = tmp_path / "metrics"
     folder.mkdir()
     (folder / "kimi.prom").write_text(OWN)
@@ -56,12 +70,14 @@ def watched(make_proxy: Any, tmp_path: Path) -> Iterator[tuple[Any, str]]:
             "--log.level=error",
         ]
     ) as exporter:
-        key = metrics_key.read(proxy.paths)
-        assert until(lambda: ask(proxy, "/metrics/node", key)[0] == 200)
-        for engine in proxy.engines:
-            engine.seen.clear()
-        yield proxy, key
-        exporter.terminate()
+        try:
+            key = metrics_key.read(proxy.paths)
+            assert until(lambda: ask(proxy, "/metrics/node", key)[0] == 200)
+            for engine in proxy.engines:
+                engine.seen.clear()
+            yield proxy, key
+        finally:
+            exporter.terminate()
 
 
 def test_each_kind_is_shown_to_who_has_the_key(watched: tuple[Any, str]) -> None:
@@ -135,3 +151,44 @@ def test_refusals_are_logged_and_readings_are_not(watched: tuple[Any, str]) -> N
     assert until(lambda: "/metrics/nothing 404" in proxy.log)
     assert "/metrics/node 200" not in proxy.log
     assert key not in proxy.log
+
+
+def test_a_rank_shows_the_machine_and_serves_nobody(rank: tuple[Any, str]) -> None:
+    proxy, key = rank
+    status, text = ask(proxy, "/metrics/node", key)
+    assert (status, "kimi_weights_verified 1" in text) == (200, True)
+    status, text = ask(proxy, "/metrics/proxy", key)
+    assert (status, 'haproxy_frontend_status{proxy="metrics"' in text) == (200, True)
+    assert 'proxy="api"' not in text
+    for path in ("/metrics/node", "/metrics/proxy"):
+        assert ask(proxy, path)[0] == 401
+    for path in ("/metrics/engine/0", "/v1/models", "/health"):
+        assert ask(proxy, path, key)[0] == 404, path
+    with pytest.raises(ConnectionRefusedError):
+        ask(proxy, "/v1/models", key, port=proxy.port)
+    assert not proxy.paths.key_map.exists()
+    assert not proxy.paths.machine_key.exists()
+
+
+def test_a_rank_that_stops_and_starts_has_nothing_to_drain(rank: tuple[Any, str]) -> None:
+    proxy, key = rank
+    assert draining.drain(proxy.paths, HANGS_S) == 0
+    assert draining.up(proxy.paths)
+    mark.write(proxy.paths, mark.make(mark.STOPPED, "stopped by hand"))
+    assert ask(proxy, "/metrics/node", key)[0] == 200
+    assert mark.clear(proxy.paths)["state"] == mark.STOPPED
+    assert ask(proxy, "/metrics/node", key)[0] == 200
+
+
+def test_a_gateway_shows_its_proxy_and_itself(make_proxy: Any, tmp_path: Path) -> None:
+    hosts = {"gpu1": make_proxy(name="gpu1", gateways={"gateway.gw1": None})}
+    gateway = make_proxy(0, name="gw1", hosts=hosts, metrics=True)
+    with exported(gateway, tmp_path) as (proxy, key):
+        status, text = ask(proxy, "/metrics/proxy", key)
+        assert status == 200
+        assert 'haproxy_server_status{proxy="engines",server="gpu1"' in text
+        status, text = ask(proxy, "/metrics/node", key)
+        assert status == 200
+        assert "kimi_weights_verified 1" in text
+        assert ask(proxy, "/metrics/engine/0", key)[0] == 404
+        assert ask(proxy, "/metrics/node", "wrong")[0] == 401

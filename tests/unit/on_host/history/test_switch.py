@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -421,6 +422,27 @@ def test_a_switch_that_was_cut_in_the_middle_goes_back(
     assert machine.in_place == "1"
 
 
+def test_a_driver_that_update_brought_is_noted_with_its_files_and_nothing_else(
+    machine: Applied,
+) -> None:
+    def noted() -> dict[str, str]:
+        return {row["path"]: row["sha256"] for row in applied.read(machine.places)["files"]}
+
+    machine.put(layout.NVIDIA_PIN, "Pin: version 1\n")
+    end(machine)
+    before = noted()
+    pin = machine.put(layout.NVIDIA_PIN, "Pin: version 2\n")
+    machine.put(layout.UNATTENDED_UPGRADES, "hold\n")
+    # Somebody else's change stays a drift.
+    machine.put(DROP_IN, "[Service]\n")
+    applied.amend_driver(machine.places)
+    after = noted()
+    assert after.pop(layout.UNATTENDED_UPGRADES)
+    assert after.pop(layout.NVIDIA_PIN) == hashlib.sha256(pin.read_bytes()).hexdigest()
+    assert before.pop(layout.NVIDIA_PIN)
+    assert after == before
+
+
 def test_an_apply_is_noted_once(machine: Applied) -> None:
     assert end(machine)["entry"] == 1
     there = applied.read(machine.places)
@@ -464,13 +486,26 @@ def test_a_rollback_says_why_it_does_not_go_there(machine: Applied, number: int,
     assert open_switch.read(machine.places) == {}
 
 
+def test_what_is_in_place_is_told_though_an_earlier_entry_of_it_has_no_files(
+    machine: Applied,
+) -> None:
+    for version in ("1", "2", "1"):
+        machine.version(version)
+        machine.entry()
+    entries.prune(machine.places, 2)
+    assert entries.restorable(machine.places, entries.read(machine.places, 1))
+    with pytest.raises(HostError, match="is what is in place"):
+        beginning.rollback(machine.places, {**RUN, "to": 1})
+
+
 def test_without_room_for_both_the_former_is_removed_and_there_is_no_way_back(
     machine: Applied,
 ) -> None:
     gone = f"{layout.MODELS}/a/r"
     found = begin(machine, frees=[gone])
     assert (found["opened"], found["freed"]) == (False, [gone])
-    assert not machine.places.at(gone).exists()
+    # The folder of the model with it.
+    assert not machine.places.at(gone).parent.exists()
     assert "stop kimi-serve@0.service" in machine.told
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plan_inputs import lab_facts, plan
 
+from kimi_prov.contract import gateways
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import certificate, tls
@@ -98,3 +99,27 @@ def test_the_file_is_whole_for_whoever_reads_it(paths: Paths) -> None:
     assert paths.metrics_file.stat().st_mode & 0o777 == 0o644
     assert paths.metrics_state.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in paths.metrics.iterdir()] == ["kimi.prom"]
+
+
+def test_a_rank_tells_of_its_machine_and_of_no_speed(paths: Paths) -> None:
+    """Clients are served by the head, and what it predicts and measures is the whole group's."""
+    document = json.loads(paths.plan.read_text())
+    document["group"] = {"rank": 1, "members": [], "control_port": 29500}
+    document["instances"] = [{"index": 0, "unit": "kimi-rank.service"}]
+    paths.plan.write_text(json.dumps(document))
+    entry(paths, 1, speed={"decode_tok_s": 9.5})
+    found = shown(paths)
+    assert found["kimi_metrics_parts_failed"] == 0
+    assert found["kimi_weights_verified"] == 1
+    assert 'kimi_instance_active{engine="0"}' in found
+    speeds = ("kimi_expected", "kimi_measured", "kimi_group_member", "kimi_instance_restarts")
+    assert not [name for name in found if name.startswith(speeds)]
+
+
+def test_a_gateway_tells_of_its_certificate_and_of_no_engine(paths: Paths) -> None:
+    document = {"schema": gateways.SCHEMA, "metrics": {"gpus": None}, "gateway": {"hosts": []}}
+    paths.plan.write_text(json.dumps(document))
+    found = shown(paths)
+    assert found["kimi_certificate_expires_timestamp_seconds"] > 0
+    assert found["kimi_metrics_parts_failed"] == 0
+    assert not any(name.startswith(("kimi_instance", "kimi_weights")) for name in found)

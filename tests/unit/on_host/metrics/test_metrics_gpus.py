@@ -56,12 +56,16 @@ def test_a_card_that_is_gone_shows_in_the_count() -> None:
 
 
 def test_errors_of_all_links_of_a_card_are_summed() -> None:
+    """In what two real cards answered; the errors themselves are made up."""
     query = f"{gpu_answer()}\n{gpu_answer(index='1')}"
-    links = (
-        "GPU 0: NVIDIA H200 (UUID: GPU-0)\n\t Link 0: Replay Errors: 1\n\t Link 0: CRC Errors: 2\n"
-        "\t Link 1: Recovery Errors: 4\nGPU 1: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: CRC Errors: 0"
-    )
+    links = (RECORDINGS / "gpu-metrics" / "nvlink-h100-x2.txt").read_text()
     rows = shown(2, query, links)
+    assert 'kimi_gpu_nvlink_errors_total{gpu="0"} 0' in rows
+    first, _, second = links.partition("GPU 1:")
+    errors = {"Link 0: Replay Errors": 1, "Link 0: CRC Errors": 2, "Link 17: Recovery Errors": 4}
+    for name, count in errors.items():
+        first = first.replace(f"{name}: 0", f"{name}: {count}")
+    rows = shown(2, query, f"{first}GPU 1:{second}")
     assert 'kimi_gpu_nvlink_errors_total{gpu="0"} 7' in rows
     assert 'kimi_gpu_nvlink_errors_total{gpu="1"} 0' in rows
 

@@ -79,3 +79,16 @@ def test_a_start_that_somebody_asked_for_is_no_restart() -> None:
 def test_the_last_start_of_a_unit_that_is_stopping_is_not_guessed() -> None:
     seen, _ = looked({}, row("deactivating", "r1", began=100, up=50), now=200)
     assert "last_start_seconds" not in seen
+
+
+def test_a_rank_leaves_it_to_the_head_to_tell_that_the_engine_ended() -> None:
+    """systemd starts its unit anew with every start of the group, whoever asked for that."""
+    plan = {**PLAN, "instances": [{"index": 0, "unit": "kimi-rank.service"}], "group": {"rank": 1}}
+    shown = {"kimi-rank.service": row("active", "r1", began=1, up=2)["kimi-serve@0.service"]}
+    samples, kept = instances.collect(plan, shown, {}, 3 * S, "b1")
+    shown["kimi-rank.service"] |= {"InvocationID": "r2", "NRestarts": "1"}
+    samples, _ = instances.collect(plan, shown, kept, 4 * S, "b1")
+    values = {sample.name: sample.value for sample in samples}
+    assert values["kimi_instance_active"] is True
+    assert values["kimi_instance_starts_total"] == 2
+    assert values["kimi_instance_restarts_total"] is None

@@ -64,6 +64,12 @@ def test_a_machine_without_a_page_says_so(machine, plan):
     assert not machine.transfer.exists()
 
 
+def test_a_machine_behind_a_gateway_says_who_has_the_page(machine):
+    machine.plan.write_text('{"web": null, "gateways": [{"host": "gw1"}]}')
+    with pytest.raises(HostError, match="gw1 answers clients: the page is there"):
+        backup.make(machine, 0)
+
+
 def test_a_page_that_kept_nothing_yet_says_so(machine):
     (machine.root / "data" / "webui.db").unlink()
     with pytest.raises(HostError, match="the page has kept nothing yet"):

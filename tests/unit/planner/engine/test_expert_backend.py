@@ -14,6 +14,7 @@ from kimi_prov.catalog.loader import load
 
 SPR = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"]
 GB = 10**9
+BF16 = {"dense_weights": "bf16"}
 
 
 def xeon(gib: int = 2048, isa: list[str] = SPR, nodes: int = 2) -> dict[str, Any]:
@@ -28,12 +29,60 @@ def env(document: dict[str, Any]) -> dict[str, str]:
     return document["instances"][0]["env"]
 
 
-def test_a_dual_xeon_serves_kimis_int4_by_kt_kernel() -> None:
+def test_a_dual_xeon_serves_kimis_int4_by_an_engine_on_each_node() -> None:
     document = plan(xeon(), **HUGE)
     jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
     assert blocked_by(document) == set()
+    assert "this project's kernel" in document["engine"]["reason"]
+    assert document["experts"] == {"by": "native", "threads": 46, "nodes": [0]} | BF16
+    assert [row["numactl"][-1] for row in document["instances"]] == ["--membind=0", "--membind=1"]
+    assert env(document)["KIMI_EXPERTS"] == "native"
+    assert env(document)["VLLM_CPU_OMP_THREADS_BIND"] == "2-47"
+    assert not {"KIMI_KT_NODES", "GOMP_SPINCOUNT"} & set(env(document))
+    kt = plan(xeon(), experts="kt", **HUGE)["throughput"]["single_tok_s"]
+    assert document["throughput"]["single_tok_s"]["expected"] > 1.5 * kt["expected"]
+
+
+def test_the_own_kernel_is_compiled_where_it_is_installed() -> None:
+    """Also where another computes now: the environment is the same, and the choice may change."""
+    for document in (plan(xeon(), **HUGE), plan(xeon(), experts="kt", **HUGE)):
+        assert document["installation"]["experts_kernel"] == (
+            document["engine"]["env_dir"] + "/lib/python3.11/site-packages/kimi_kt_experts/build.py"
+        )
+        assert {"gcc", "libc6-dev"} <= set(document["packages"])
+    plain = plan(lab_facts())
+    assert plain["installation"]["experts_kernel"] is None
+    assert "gcc" not in plain["packages"]
+
+
+def test_the_own_kernel_takes_the_files_bytes_and_nothing_more_while_loading() -> None:
+    document = plan(xeon(), instances=1, **HUGE)
+    weights = next(p for p in document["memory"]["host_parts"] if p["kind"] == "weights")
+    assert 594 * GB < weights["bytes"] < 600 * GB
+    assert not [p for p in document["memory"]["host_parts"] if "loaded" in p["name"]]
+    assert document["instances"][0]["numactl"] == ["numactl", "--cpunodebind=0", "--membind=0"]
+
+
+def test_one_socket_that_has_no_other_is_the_own_kernels() -> None:
+    document = plan(xeon(768, nodes=1), **HUGE)
+    assert blocked_by(document) == set()
+    assert document["experts"]["by"] == "native"
+
+
+def test_nodes_of_which_none_holds_the_engine_are_kt_kernels() -> None:
+    document = plan(xeon(1024), **HUGE)
+    assert document["experts"]["by"] == "kt-kernel"
+    refused = plan(xeon(1024), experts="native", **HUGE)
+    assert "experts.way" in blocked_by(refused)
+    assert "no NUMA node holds" in found(refused, "experts.way")[0]["observed"]
+
+
+def test_a_dual_xeon_serves_kimis_int4_by_kt_kernel() -> None:
+    document = plan(xeon(), experts="kt", **HUGE)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    assert blocked_by(document) == set()
     assert "kt-kernel" in document["engine"]["reason"]
-    assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]}
+    assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]} | BF16
     assert (
         env(document).items()
         >= {
@@ -50,14 +99,14 @@ def test_a_dual_xeon_serves_kimis_int4_by_kt_kernel() -> None:
 
 
 def test_two_cores_of_each_node_stay_free_and_the_main_thread_has_one_of_them() -> None:
-    document = plan(xeon(), **HUGE)
+    document = plan(xeon(), experts="kt", **HUGE)
     main, shared = env(document)["VLLM_CPU_OMP_THREADS_BIND"].split(",")
     assert (main, shared) == ("47", "0-45")
     assert document["instances"][0]["numactl"] == ["numactl", "--interleave=all"]
 
 
 def test_the_experts_take_at_most_065_bytes_a_weight() -> None:
-    document = plan(xeon(), **HUGE)
+    document = plan(xeon(), experts="kt", **HUGE)
     weights = next(p for p in document["memory"]["host_parts"] if p["kind"] == "weights")
     assert 634 * GB < weights["bytes"] < 660 * GB
     loading = [p for p in document["memory"]["host_parts"] if "loaded" in p["name"]]
@@ -92,41 +141,54 @@ def test_vllms_own_experts_serve_where_kt_kernel_cannot_at_their_price() -> None
 
 
 def test_one_engine_takes_all_nodes() -> None:
-    assert "experts.instances" in blocked_by(plan(xeon(), instances=2, **HUGE))
+    assert "experts.instances" in blocked_by(plan(xeon(), experts="kt", instances=2, **HUGE))
 
 
-def test_uneven_nodes_leave_the_fallback() -> None:
+def test_of_uneven_nodes_the_one_that_holds_the_engine_is_used() -> None:
     facts = xeon(2048)
-    facts["numa"]["nodes"][0]["memory_total_bytes"] = 1800 << 30
-    facts["numa"]["nodes"][1]["memory_total_bytes"] = 248 << 30
+    facts["numa"]["nodes"][0]["memory_total_bytes"] = 248 << 30
+    facts["numa"]["nodes"][1]["memory_total_bytes"] = 1800 << 30
+    document = plan(facts, **HUGE)
+    assert document["experts"] == {"by": "native", "threads": 46, "nodes": [1]} | BF16
+    assert document["instances"][0]["numactl"][-1] == "--membind=1"
+
+
+def test_uneven_nodes_of_which_none_holds_the_engine_leave_the_fallback() -> None:
+    facts = xeon(1024)
+    facts["numa"]["nodes"][0]["memory_total_bytes"] = 600 << 30
+    facts["numa"]["nodes"][1]["memory_total_bytes"] = 256 << 30
     document = plan(facts, **HUGE)
     assert document["experts"]["by"] == "vllm"
-    assert "NUMA node" in found(document, "experts.fallback")[0]["observed"]
+    row = found(document, "experts.fallback")[0]["observed"]
+    assert "the own kernel: no NUMA node holds the whole engine" in row
+    assert "kt-kernel: a NUMA node is too small" in row
 
 
 def test_the_inventory_can_ask_for_either() -> None:
     assert plan(xeon(), experts="vllm", **HUGE)["experts"]["by"] == "vllm"
     document = plan(xeon(isa=["avx2", "avx512f", "avx512bw"]), experts="vllm", **HUGE)
     assert "experts.way" in blocked_by(document)
-    assert "kimi_experts: kt" in found(document, "experts.way")[0]["required"]
+    assert "kimi_experts: native" in found(document, "experts.way")[0]["required"]
 
 
 def test_the_plan_says_what_would_be_faster_and_at_which_price() -> None:
-    row = found(plan(xeon(), **HUGE), "experts.faster")[0]
+    row = found(plan(xeon(1024), **HUGE), "experts.faster")[0]
     assert (row["severity"], "57 to 100 minutes" in row["required"]) == ("info", True)
+    assert not found(plan(xeon(), **HUGE), "experts.faster")
     assert not found(plan(xeon(768), **HUGE), "experts.faster")
-    assert not found(plan(xeon(isa=["avx2", "avx512f", "avx512bw"]), **HUGE), "experts.faster")
+    plain = xeon(1024, isa=["avx2", "avx512f", "avx512bw"])
+    assert not found(plan(plain, **HUGE), "experts.faster")
 
 
 def test_avx2_alone_is_used_and_called_slow() -> None:
     """On two nodes: the pools and their slices are as on the machine with AVX512."""
-    document = plan(xeon(isa=["avx2"]), **HUGE)
+    document = plan(xeon(isa=["avx2"]), experts="kt", **HUGE)
     assert blocked_by(document) == set()
-    assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]}
+    assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]} | BF16
     assert env(document)["KIMI_KT_NODES"] == "0,1"
     row = found(document, "experts.avx2")[0]
     assert (row["severity"], "no AVX512" in row["observed"]) == ("warning", True)
-    slow, fast = document["throughput"], plan(xeon(), **HUGE)["throughput"]
+    slow, fast = document["throughput"], plan(xeon(), experts="kt", **HUGE)["throughput"]
     assert slow["single_tok_s"]["low"] < fast["single_tok_s"]["low"] / 1.5
 
 
@@ -135,7 +197,7 @@ def test_avx2_cannot_do_what_vllms_own_experts_need() -> None:
     assert "experts.way" in blocked_by(document)
     row = found(document, "experts.way")[0]
     assert "avx512_bf16" in row["observed"]
-    assert row["required"] == "kimi_experts: kt"
+    assert row["required"] == "kimi_experts: native"
 
 
 def test_a_cpu_without_vectors_is_refused_with_what_serves_it_instead() -> None:
@@ -158,8 +220,10 @@ def test_the_environment_is_named_for_both_of_its_locks() -> None:
 def test_the_labs_two_cores_give_one_to_each() -> None:
     facts = lab_facts()
     document = plan(facts, model="kimi-k2-lab-int4")
+    assert document["experts"] == {"by": "native", "threads": 1, "nodes": [0]} | BF16
+    document = plan(facts, model="kimi-k2-lab-int4", experts="kt")
     assert blocked_by(document) == set()
-    assert document["experts"] == {"by": "kt-kernel", "threads": 1, "nodes": [0]}
+    assert document["experts"] == {"by": "kt-kernel", "threads": 1, "nodes": [0]} | BF16
     assert env(document)["VLLM_CPU_OMP_THREADS_BIND"] == "1"
     assert env(document)["KIMI_KT_IDLE"] == "0"
     assert document["instances"][0]["numactl"] == ["numactl", "--cpunodebind=0", "--membind=0"]
@@ -169,3 +233,58 @@ def test_weights_in_bf16_need_no_plugin() -> None:
     document = plan(lab_facts())
     assert document["experts"] is None
     assert "KIMI_EXPERTS" not in env(document)
+
+
+def weights_of(document: dict[str, Any]) -> int:
+    return next(p["bytes"] for p in document["memory"]["host_parts"] if p["kind"] == "weights")
+
+
+def test_dense_weights_stay_as_published_and_the_owner_hears_of_int8() -> None:
+    document = plan(xeon(), **HUGE)
+    assert "KIMI_DENSE" not in env(document)
+    row = found(document, "experts.dense")[0]
+    assert row["severity"] == "info"
+    assert str(document["throughput"]["single_tok_s"]["expected"]) in row["observed"]
+    assert "not measured in vLLM" in row["required"]
+    assert "set kimi_dense_weights to int8" in row["fix"]
+    assert not found(plan(xeon(), dense_weights="bf16", **HUGE), "experts.dense")
+    assert not found(plan(lab_facts()), "experts.dense")
+
+
+def test_dense_weights_in_int8_are_smaller_faster_and_told_as_a_loss() -> None:
+    plain, packed = plan(xeon(), **HUGE), plan(xeon(), dense_weights="int8", **HUGE)
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(packed)
+    assert blocked_by(packed) == set()
+    assert env(packed)["KIMI_DENSE"] == "int8"
+    assert packed["experts"]["dense_weights"] == "int8"
+    # Attention but for kv_b_proj, shared experts, the dense layer and the head, of two engines.
+    saved = (weights_of(plain) - weights_of(packed)) / len(plain["instances"])
+    assert 9 * GB < saved < 10 * GB
+    now, then = (d["throughput"]["single_tok_s"]["expected"] for d in (plain, packed))
+    assert 1.3 < then / now < 1.6
+    # At worst nothing is gained.
+    low, least = (d["throughput"]["single_tok_s"]["low"] for d in (plain, packed))
+    assert least == low
+    assert f"int8: {then:g} tokens/s expected" in found(plain, "experts.dense")[0]["required"]
+    assert "by the kernels alone, without vLLM" in packed["throughput"]["basis"]
+    row = found(packed, "experts.dense")[0]
+    assert (row["severity"], row["title"][:30]) == ("warning", "Dense weights are held in int8")
+    # A prompt is not said to be faster: that was not measured.
+    fast, slow = (d["throughput"]["prefill_tok_s"]["expected"] for d in (packed, plain))
+    assert fast == slow
+
+
+def test_dense_weights_in_int8_go_with_kt_kernel_too() -> None:
+    document = plan(xeon(), experts="kt", dense_weights="int8", **HUGE)
+    assert blocked_by(document) == set()
+    assert env(document).items() >= {"KIMI_DENSE": "int8", "KIMI_EXPERTS": "kt"}.items()
+
+
+def test_dense_weights_in_int8_are_refused_without_the_kernel() -> None:
+    for document in (
+        plan(xeon(), experts="vllm", dense_weights="int8", **HUGE),
+        plan(lab_facts(), dense_weights="int8"),
+    ):
+        assert "experts.dense_way" in blocked_by(document)
+        assert found(document, "experts.dense_way")[0]["fix"] == "set kimi_dense_weights to auto"
+        assert "KIMI_DENSE" not in env(document)

@@ -382,6 +382,13 @@ ALWAYS: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any], str]] = [
     ("engine.reasoning", E8, {}, "info"),
     ("engine.alternative", lambda: metal_facts(gib=1024, cores=96), {}, "info"),
     ("gpu.unknown", lambda: strange_cards(gpu_facts()), {}, "info"),
+    ("experts.dense", lambda: metal_facts(gib=1024, cores=96), {}, "info"),
+    (
+        "experts.dense",
+        lambda: metal_facts(gib=1024, cores=96),
+        {"dense_weights": "int8"},
+        "warning",
+    ),
 ]
 
 

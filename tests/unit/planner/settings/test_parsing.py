@@ -40,6 +40,8 @@ def test_every_example_and_default_is_accepted_by_its_own_check(tmp_path: Path) 
             extra["kimi_tls_names"] = ["kimi.example.com"]
         if variable.name == "kimi_idle_hook":
             extra["kimi_idle_action"] = "hook"
+        if variable.name in ("kimi_hour_usd", "kimi_budget_usd"):
+            extra |= {"kimi_idle_stop": "20m", "kimi_hour_usd": 26}
         parse({variable.name: value, **extra}, host="h1")
 
 
@@ -48,7 +50,8 @@ def declared(variable: definitions.Variable) -> object:
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]
     plain: dict[str, Any] = dict.fromkeys(("count", "port", "seconds", "minutes", "interval"), int)
-    plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool, "share": float}
+    plain |= {"flags": dict[str, Any], "labels": dict[str, str], "switch": bool}
+    plain |= {"share": float, "dollars": float}
     kind = plain.get(variable.kind, str)
     if variable.default == []:
         return list[str]

@@ -12,7 +12,8 @@ from plan_inputs import GIB, HUGE, blocked_by, found, hybrid_facts, metal_facts,
     [(768, False), (1024, False), (1536, True), (2048, True)],
 )
 def test_the_ram_disk_needs_room_for_the_weights_twice(gib: int, enabled: bool) -> None:
-    document = plan(metal_facts(gib=gib, cores=96), context=8192, concurrency=1, **HUGE)
+    facts = metal_facts(gib=gib, cores=96)
+    document = plan(facts, experts="kt", context=8192, concurrency=1, **HUGE)
     assert document["ram_disk"]["enabled"] is enabled
     assert document["warm"]["enabled"] is not enabled
     assert document["model"]["serve_dir"].startswith("/srv/kimi/ram") is enabled

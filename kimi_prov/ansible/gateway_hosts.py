@@ -1,0 +1,102 @@
+"""Which hosts of the inventory are gateways, and which serve behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.ansible import group_hosts
+from kimi_prov.errors import UserError
+from kimi_prov.planner import gateways
+from kimi_prov.planner.gateways import Before, Behind
+from kimi_prov.planner.settings import parsing
+from kimi_prov.planner.settings.definitions import INTERNAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUP = "kimi_gateway"
+_SERVING = "kimi"
+# What a gateway need not be told, for its hosts are.
+_OF_HOSTS = (
+    "kimi_model",
+    "kimi_served_names",
+    "kimi_web_ui",
+    "kimi_web_port",
+    "kimi_web_signup",
+    "kimi_web_admin_file",
+)
+_MOST = 2
+
+
+def is_gateway(variables: Mapping[str, Any]) -> bool:
+    """Whether a host is a gateway. Raises UserError where it is to serve as well."""
+    host = str(variables["inventory_hostname"])
+    names = _members(variables, GROUP)
+    if host not in names:
+        return False
+    if host in _members(variables, _SERVING):
+        raise UserError(
+            f"host {host} is in {_SERVING} and in {GROUP}: a machine that serves is no gateway",
+            fix=f"name a small machine of its own in {GROUP}",
+        )
+    if len(names) > _MOST:
+        raise UserError(
+            f"{GROUP} has {len(names)} hosts: {', '.join(names)}", fix="name one host, or two"
+        )
+    return True
+
+
+def before(variables: Mapping[str, Any]) -> list[Before]:
+    """Return the gateways of the inventory, in its order."""
+    return [
+        Before(name, _address(name, variables["hostvars"][name]))
+        for name in _members(variables, GROUP)
+    ]
+
+
+def behind(variables: Mapping[str, Any]) -> list[Behind]:
+    """Return the hosts that serve behind the gateways: of a group of hosts its head alone.
+
+    They are told by the inventory, whatever a run reaches: a host that is down stays one of them.
+    """
+    known = variables["hostvars"]
+    found = []
+    for name in _heads(variables):
+        settings = parsing.parse(
+            _own(known[name]), host=name, base=_folder(known[name]), locate=None
+        )
+        address = _address(name, known[name])
+        found.append(Behind(name, address, settings.port, gateways.requests(settings)))
+    return found
+
+
+def of_hosts(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a gateway takes from its first host where the inventory does not tell it."""
+    names = _heads(variables)
+    first = variables["hostvars"][names[0]] if names else {}
+    return {name: first[name] for name in _OF_HOSTS if name in first and name not in variables}
+
+
+def _members(variables: Mapping[str, Any], group: str) -> list[str]:
+    return [str(name) for name in variables["groups"].get(group) or ()]
+
+
+def _heads(variables: Mapping[str, Any]) -> list[str]:
+    """Name the hosts that answer clients: a group that serves one model has one such."""
+    heads = group_hosts.heads(variables["groups"], variables["hostvars"])
+    return [name for name in _members(variables, _SERVING) if heads.get(name, name) == name]
+
+
+def _own(variables: Mapping[str, Any]) -> dict[str, Any]:
+    names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
+    return {str(name): variables[name] for name in names}
+
+
+def _folder(variables: Mapping[str, Any]) -> Path | None:
+    folder = variables.get("inventory_dir")
+    return Path(str(folder)) if folder else None
+
+
+def _address(name: str, variables: Mapping[str, Any]) -> str:
+    return str(variables.get("ansible_host") or name)

@@ -1,0 +1,77 @@
+"""Whose turn it is in a run that changes machines one after the other, as `kimi_serial` says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.ansible import gateway_hosts, group_hosts
+from kimi_prov.errors import UserError
+from kimi_prov.planner.turns import Machine, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SERIAL = "kimi_serial"
+# Of a host that this run changes, when it has found it fit for that: whether it serves.
+FACT = "kimi_turn"
+_ALL = "kimi"
+
+
+def of(
+    groups: Mapping[str, Sequence[str]],
+    known: Mapping[str, Mapping[str, Any]],
+    *,
+    apart: bool = False,
+) -> list[list[str]]:
+    """Name the hosts of each turn: those of `kimi` that have the fact, in the inventory's order.
+
+    `known`: the variables of all hosts. `apart`: hosts that serve one model together are taken
+    apart too, and where `kimi_serial` is not given one at a time. Raises UserError.
+    """
+    names = [str(name) for name in groups.get(_ALL) or () if FACT in known.get(name, ())]
+    heads = {} if apart else group_hosts.heads(groups, known)
+    machines = [Machine(name, heads.get(name, name), bool(known[name][FACT])) for name in names]
+    return turns(machines, at_once(groups, known, names, apart=apart))
+
+
+def at_once(
+    groups: Mapping[str, Sequence[str]],
+    known: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    *,
+    apart: bool = False,
+) -> int | None:
+    """Return how many machines are changed at once; None for all. The least that one host says.
+
+    Not given: one where a gateway answers for the machines, all where each is asked by itself.
+    """
+    given = [number for name in names if (number := _given(name, known[name])) is not None]
+    if given:
+        return min(given)
+    return 1 if apart or groups.get(gateway_hosts.GROUP) else None
+
+
+def _given(host: str, variables: Mapping[str, Any]) -> int | None:
+    value = str(variables.get(SERIAL, "auto"))
+    if value == "auto":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise UserError(
+            f"host {host}: {SERIAL}: a whole number from 1, or auto, was expected",
+            fix=f"set {SERIAL}: 1 for all hosts",
+        )
+    return int(value)
+
+
+def before(rows: Sequence[Sequence[str]], host: str) -> list[str]:
+    """Name the hosts whose turn was before a host's."""
+    return [name for row in rows[: _turn(rows, host)] for name in row]
+
+
+def after(rows: Sequence[Sequence[str]], host: str) -> list[str]:
+    """Name the hosts whose turn comes after a host's."""
+    return [name for row in rows[_turn(rows, host) + 1 :] for name in row]
+
+
+def _turn(rows: Sequence[Sequence[str]], host: str) -> int:
+    return next((number for number, row in enumerate(rows) if host in row), len(rows))

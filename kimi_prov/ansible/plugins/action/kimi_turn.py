@@ -1,0 +1,82 @@
+"""Action `kimi_turn`: a machine's turn in a run that changes some at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+from kimi_prov.ansible import host_turns
+from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.send import run_sent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A gateway asks a machine every 2 seconds whether it takes requests.
+RETURN_S = 60
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """`state`: begin, end or returned; `apart` as `host_turns.of` has it.
+
+    `begin` refuses where a machine before it failed. `end` names in `waiting` those whose turn
+    does not come any more. `returned` runs on a gateway: it hands over the machine's `certificate`,
+    where that is given, and waits until the gateway sends to the machine.
+    """
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Run the step; on the machine nothing is changed."""
+        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
+        variables = task_vars or {}
+        host = str(variables["inventory_hostname"])
+        if self._task.args["state"] == "returned":
+            return result | self._returned(host)
+        rows = host_turns.of(
+            variables["groups"],
+            variables["hostvars"],
+            apart=bool(self._task.args.get("apart")),
+        )
+        going = set(variables["ansible_play_hosts"])
+        if self._task.args["state"] == "begin":
+            return result | self._begun(host, rows, going)
+        waiting = [name for name in host_turns.after(rows, host) if name in going]
+        left = {name: _left(host) for name in waiting}
+        said = [f"left as they are, for {host} failed: {', '.join(waiting)}"] if waiting else []
+        return result | {"waiting": waiting, "kimi_left": left, "warnings": said}
+
+    def _begun(self, host: str, rows: list[list[str]], going: set[str]) -> dict[str, Any]:
+        failed = [name for name in host_turns.before(rows, host) if name not in going]
+        if not failed:
+            return {}
+        fix = "correct what failed there, and run the same command again"
+        return failure(f"{host}: {_left(', '.join(failed))}", fix)
+
+    def _returned(self, host: str) -> dict[str, Any]:
+        if self._task.check_mode:
+            return {"skipped": True, "msg": "check mode: nothing has left"}
+        given: Mapping[str, Any] = {
+            "host": host,
+            "certificate": self._task.args.get("certificate") or None,
+            "timeout_s": RETURN_S,
+        }
+        try:
+            told = run_sent(self, "gateway-return", stdin=given)
+        except AnsibleConnectionFailure:
+            gateway = self._task.delegate_to
+            return {
+                "warnings": [f"{gateway} was not reached: it finds by itself that {host} serves"]
+            }
+        except RemoteError as error:
+            return failure(error)
+        return {"changed": told["changed"]}
+
+
+def _left(failed: str) -> str:
+    return f"left as it is: {failed} failed before its turn"

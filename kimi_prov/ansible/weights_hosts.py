@@ -1,0 +1,47 @@
+"""Which hosts of the inventory fetch the same weights, as their variables say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.planner.neighbours import Near
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_GROUP = "kimi"
+# Hosts that are told these alike fetch the same files, and find each other at the same port.
+_ALIKE = (
+    "kimi_model",
+    "kimi_weights_source",
+    "kimi_weights_manifest",
+    "kimi_weights_format",
+    "kimi_engine_stand_in",
+    "kimi_weights_port",
+)
+_FROM = "kimi_weights_from"
+
+
+def near(variables: Mapping[str, Any]) -> list[Near]:
+    """Return the hosts that fetch what this one fetches, itself among them, in their order.
+
+    They are told by the inventory, whatever a run reaches: a plan does not change with --limit.
+    """
+    # A host's own variables here still have their templates, those of `hostvars` have not.
+    known, host = variables["hostvars"], str(variables["inventory_hostname"])
+    own = _told(known[host])
+    found = []
+    for name in map(str, variables["groups"].get(_GROUP) or ()):
+        row = known[name]
+        if name == host or (row.get(_FROM) != "source" and _told(row) == own):
+            found.append(Near(name, _address(name, row)))
+    return found
+
+
+def _told(variables: Mapping[str, Any]) -> list[str | None]:
+    values = (variables.get(name) for name in _ALIKE)
+    return [None if value is None else str(value) for value in values]
+
+
+def _address(name: str, variables: Mapping[str, Any]) -> str:
+    return str(variables.get("kimi_group_address") or variables.get("ansible_host") or name)

@@ -1,0 +1,155 @@
+"""The project's own kernel for INT4 experts (native/), by ctypes: no torch is needed here."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from typing import TYPE_CHECKING
+
+from kimi_kt_experts.build import LIBRARY
+from kimi_kt_experts.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# Tokens in one call: scratch memory, some 100 MB for Kimi, is of that size.
+CHUNK = 4096
+# From so many tokens of an expert on, AMX's tiles are faster than VNNI (docs/guides/kt-experts.md).
+CROSSOVER = 5
+# The same for dense weights, of which VNNI multiplies eight tokens in one pass.
+DENSE_CROSSOVER = 9
+# What a dense matrix has to be a multiple of: rows by block, columns by half a group.
+DENSE_ROWS, DENSE_COLUMNS = 16, 64
+
+
+class Library:
+    """The compiled kernel, loaded into a process. The build chosen last computes."""
+
+    def __init__(self, path: Path = LIBRARY, build: str = "") -> None:
+        if not path.exists():
+            raise Refusal(
+                f"{path} is not there",
+                "the compiled kernel",
+                "run `python -m kimi_kt_experts.build`, which needs a C compiler, or set "
+                "KIMI_EXPERTS=kt",
+            )
+        self._library = ctypes.CDLL(str(path))
+        where, count, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+        self._choose = self._function("choose", ctypes.c_char_p, ctypes.c_char_p)
+        self.bytes = self._function("bytes", size, count, count, count)
+        self.new = self._function("new", where, size)
+        self.free = self._function("free", None, where, size)
+        self.read = self._function("read", size, where, size)
+        self.pack = self._function("pack", None, where, *[count] * 5, where)
+        self.threads = self._function("threads", count)
+        self.run = self._function("run", count, where, *[count] * 5, *[where] * 4, count)
+        self.dense_bytes = self._function("dense_bytes", size, count, count)
+        self.dense_pack = self._function("dense_pack", None, where, count, count, where)
+        self.dense_run = self._function(
+            "dense_run", count, where, *[count] * 3, where, where, count
+        )
+        self.build = self.choose(build)
+
+    def choose(self, build: str = "") -> str:
+        """Compute by that build, or by the best that runs here."""
+        found = self._choose(build.encode())
+        if found is None:
+            raise Refusal(f"this CPU cannot run the kernel's build {build or 'for AVX2'}", "AVX2")
+        self.build = str(found.decode())
+        return self.build
+
+    def _function(self, name: str, result: object, *arguments: object) -> ctypes._NamedFuncPointer:
+        found = getattr(self._library, f"kimi_experts_{name}")
+        found.restype, found.argtypes = result, arguments
+        return found
+
+
+class Layer:
+    """The experts of one layer, or a rank's slice of each, in the kernel's form."""
+
+    def __init__(
+        self,
+        kernel: Library,
+        addresses: Sequence[int],
+        sizes: tuple[int, int, int],
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        """Lay the experts out.
+
+        `addresses`: of each expert gate, up and down, then their scales, as in the checkpoint.
+        `sizes`: experts, hidden size, an expert's width. `part`: of the width, which of how many.
+        """
+        experts, hidden, whole = sizes
+        width = whole // part[1]
+        self._kernel = kernel
+        self._sizes = (experts, hidden, width)
+        self.size: int = kernel.bytes(*self._sizes)
+        self._weights = kernel.new(self.size)
+        if not self._weights:
+            raise Refusal("no memory for a layer of experts", f"{self.size / 1e9:.1f} GB")
+        rows = array("Q", addresses)
+        kernel.pack(self._weights, *self._sizes, whole, part[0] * width, rows.buffer_info()[0])
+
+    def __del__(self) -> None:
+        """Give the memory back."""
+        if getattr(self, "_weights", None):
+            self._kernel.free(self._weights, self.size)
+
+    @property
+    def name(self) -> str:
+        """Which build computes, for the log."""
+        return f"the own kernel for {self._kernel.build}"
+
+    def read(self) -> None:
+        """Read all the layer's bytes: what its speed is held against."""
+        self._kernel.read(self._weights, self.size)
+
+    def compute(
+        self,
+        tokens: int,
+        top_k: int,
+        hidden: int,
+        ids: int,
+        weights: int,
+        out: int,
+        crossover: int = CROSSOVER,
+    ) -> None:
+        """Compute so many tokens; addresses of bf16, int64, float32 and, of the output, bf16."""
+        sizes = (*self._sizes, tokens, top_k)
+        if self._kernel.run(self._weights, *sizes, hidden, ids, weights, out, crossover):
+            raise MemoryError(f"no memory to compute {tokens} tokens")
+
+
+class Dense:
+    """A dense matrix in int8, with a scale for each row and group of 128 columns."""
+
+    def __init__(self, kernel: Library, address: int, rows: int, columns: int) -> None:
+        """Lay a matrix out, from bf16 in rows at `address`."""
+        self._kernel = kernel
+        self.rows, self.columns = rows, columns
+        self.size: int = kernel.dense_bytes(rows, columns)
+        self._weights = kernel.new(self.size)
+        if not self._weights:
+            raise Refusal("no memory for a dense matrix", f"{self.size / 1e9:.2f} GB")
+        kernel.dense_pack(self._weights, rows, columns, address)
+
+    def __del__(self) -> None:
+        """Give the memory back."""
+        if getattr(self, "_weights", None):
+            self._kernel.free(self._weights, self.size)
+
+    def compute(self, tokens: int, hidden: int, out: int, crossover: int = DENSE_CROSSOVER) -> None:
+        """Multiply so many tokens; addresses of bf16, both in rows."""
+        sizes = (self.rows, self.columns, tokens)
+        if self._kernel.dense_run(self._weights, *sizes, hidden, out, crossover):
+            raise MemoryError(f"no memory to compute {tokens} tokens")
+
+    def read(self) -> None:
+        """Read all the matrix's bytes: what its speed is held against."""
+        self._kernel.read(self._weights, self.size)
+
+
+def takes_dense(rows: int, columns: int) -> bool:
+    """Whether a matrix can be held in int8."""
+    return rows > 0 and columns > 0 and not (rows % DENSE_ROWS or columns % DENSE_COLUMNS)

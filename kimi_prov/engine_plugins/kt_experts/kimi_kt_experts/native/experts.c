@@ -1,0 +1,342 @@
+/* What Python calls: which build, how a layer is laid out in memory, and a layer's work shared out
+ * over the caller's OpenMP threads. */
+#include "experts.h"
+#include "numbers.h"
+
+#include <cpuid.h>
+#include <immintrin.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern int omp_get_thread_num(void), omp_get_num_threads(void), omp_get_max_threads(void);
+
+extern const struct build kimi_build_avx2, kimi_build_avx512, kimi_build_amx;
+static const struct build *const builds[] = {&kimi_build_amx, &kimi_build_avx512, &kimi_build_avx2};
+static const struct build *chosen;
+
+enum { REQUEST_STATE = 0x1023, TILE_DATA = 18, THREADS = 1024, HUGE = 2 << 20 };
+
+/* Linux keeps the tiles' state for a process that asked for it, and for no other. */
+static int tiles_allowed(void) {
+#ifdef MODEL_OF_TILES /* a test's, in plain C */
+    return 1;
+#else
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3 &&
+           syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#endif
+}
+
+static int runs_here(const struct build *build) {
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        return 0;
+    if (build == &kimi_build_avx2)
+        return 1;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vnni"))
+        return 0;
+    return build == &kimi_build_avx512 || tiles_allowed();
+}
+
+/* Choose the named build, or with "" the best; returns its name, or none where it cannot run. */
+const char *kimi_experts_choose(const char *name) {
+    for (unsigned i = 0; i < sizeof builds / sizeof *builds; i++)
+        if ((!*name || !strcmp(name, builds[i]->name)) && runs_here(builds[i])) {
+            chosen = builds[i];
+            return chosen->name;
+        }
+    return 0;
+}
+
+/* Threads that a layer is computed by: as many as the caller's OpenMP has. */
+int kimi_experts_threads(void) { return omp_get_max_threads(); }
+
+static int64_t expert_bytes(int hidden, int width) {
+    return (int64_t)width / UNIT * 4 * block_bytes(hidden) + (int64_t)hidden / ROWS * block_bytes(width);
+}
+
+static int64_t whole_pages(int64_t bytes) { return (bytes + HUGE - 1) & ~(int64_t)(HUGE - 1); }
+
+int64_t kimi_experts_bytes(int experts, int hidden, int width) {
+    return experts * expert_bytes(hidden, width);
+}
+
+/* Memory for a layer, in huge pages where the kernel gives them; 0 where there is none. */
+void *kimi_experts_new(int64_t bytes) {
+    const int64_t whole = whole_pages(bytes);
+    uint8_t *raw = mmap(0, whole + HUGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED)
+        return 0;
+    uint8_t *found = (uint8_t *)(((uintptr_t)raw + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+    if (found != raw)
+        munmap(raw, found - raw);
+    if (found + whole != raw + whole + HUGE)
+        munmap(found + whole, raw + HUGE - found);
+    madvise(found, whole, MADV_HUGEPAGE);
+    return found;
+}
+
+void kimi_experts_free(void *found, int64_t bytes) { munmap(found, whole_pages(bytes)); }
+
+/* One block: sixteen rows, from the checkpoint's order. */
+static void pack_block(uint8_t *to, const uint8_t *from, int64_t row_size, const uint8_t *scales,
+                       int64_t scales_size, int groups) {
+    for (int g = 0; g < groups; g++) {
+        uint8_t *at = to + (int64_t)(g >> 1) * PAIR_BYTES, *lines = at + (g & 1) * LINES;
+        uint8_t *scale = at + ((g & 1) || g + 1 < groups ? 2 * LINES : LINES) + (g & 1) * 32;
+        for (int r = 0; r < ROWS; r++) {
+            uint32_t eight[4];
+            memcpy(eight, from + r * row_size + g * 16, 16);
+            for (int p = 0; p < 4; p++) {
+                eight[p] ^= 0x88888888u;
+                memcpy(lines + 64 * p + 4 * r, &eight[p], 4);
+            }
+            memcpy(scale + 2 * r, scales + r * scales_size + g * 2, 2);
+        }
+    }
+}
+
+/* Lay a layer out. `from`: addresses of each expert's gate, up, down and of their scales, in the
+ * checkpoint's order; of `whole` columns an expert is wide, `width` from `offset` on are taken. */
+void kimi_experts_pack(uint8_t *to, int experts, int hidden, int width, int whole, int offset,
+                       const uint64_t *from) {
+    const int64_t size = expert_bytes(hidden, width), across = block_bytes(hidden), back = block_bytes(width);
+    const int units = width / UNIT, blocks = hidden / ROWS;
+    const int64_t skip = (int64_t)units * 4 * across;
+#pragma omp parallel for collapse(2) schedule(dynamic, 1)
+    for (int e = 0; e < experts; e++)
+        for (int part = 0; part < 16; part++) {
+            const uint64_t *at = from + (int64_t)e * 6;
+            for (int u = units * part / 16; u < units * (part + 1) / 16; u++)
+                for (int m = 0; m < 4; m++) {
+                    const int64_t row = offset + u * UNIT + (m & 1) * ROWS;
+                    pack_block(to + e * size + (u * 4 + m) * across,
+                               (const uint8_t *)at[m / 2] + row * (hidden / 2), hidden / 2,
+                               (const uint8_t *)at[3 + m / 2] + row * (hidden / GROUP * 2),
+                               hidden / GROUP * 2, hidden / GROUP);
+                }
+            for (int n = blocks * part / 16; n < blocks * (part + 1) / 16; n++)
+                pack_block(to + e * size + skip + n * back,
+                           (const uint8_t *)at[2] + (int64_t)n * ROWS * (whole / 2) + offset / 2, whole / 2,
+                           (const uint8_t *)at[5] + (int64_t)n * ROWS * (whole / GROUP * 2) + offset / GROUP * 2,
+                           whole / GROUP * 2, width / GROUP);
+        }
+}
+
+/* Each thread's share of some work; who is done takes of the others'. */
+struct share {
+    int next, end;
+    char apart[120];
+};
+static struct share shares[2][THREADS];
+
+static void share_out(struct share *of, int threads, int count) {
+    for (int t = 0; t < threads; t++) {
+        of[t].next = (int)((int64_t)count * t / threads);
+        of[t].end = (int)((int64_t)count * (t + 1) / threads);
+    }
+}
+
+static int take(struct share *of, int threads, int *from) {
+    for (; *from < threads; ++*from) {
+        struct share *one = &of[(omp_get_thread_num() + *from) % threads];
+        if (__atomic_load_n(&one->next, __ATOMIC_RELAXED) < one->end) {
+            int found = __atomic_fetch_add(&one->next, 1, __ATOMIC_RELAXED);
+            if (found < one->end)
+                return found;
+        }
+    }
+    return -1;
+}
+
+static uint8_t *scratch;
+static int64_t scratch_size;
+
+/* See that so much scratch memory is there; returns whether it is. */
+static int scratch_of(int64_t wanted) {
+    if (wanted <= scratch_size)
+        return 1;
+    if (scratch)
+        kimi_experts_free(scratch, scratch_size);
+    scratch = kimi_experts_new(wanted);
+    scratch_size = scratch ? wanted : 0;
+    return scratch != 0;
+}
+
+static uint8_t *part(uint8_t **at, int64_t bytes) {
+    uint8_t *found = *at;
+    *at += (bytes + 127) & ~(int64_t)127;
+    return found;
+}
+
+/* Compute a layer: output (bf16) is each token's weighted sum of its experts. `ids` are int64; one
+ * that is no expert's is left out. Returns 0, or 1 where memory is short. */
+int kimi_experts_run(const uint8_t *weights, int experts, int hidden, int width, int tokens, int top_k,
+                     const uint16_t *input, const int64_t *ids, const float *share, uint16_t *output,
+                     int crossover) {
+    struct job job = {0};
+    const int most = omp_get_max_threads(), threads_most = most < THREADS ? most : THREADS;
+    const int64_t places = (int64_t)tokens * top_k;
+    const int64_t own = TILES * tile_bytes(hidden > width ? hidden : width);
+    const int64_t wanted = (experts * 3 + 2 + places) * 4 + tokens * (row_bytes(hidden) + hidden * 4) +
+                           places * row_bytes(width) + threads_most * (own + 128) + (1 << 16);
+    if (!scratch_of(wanted))
+        return 1;
+    uint8_t *at = scratch;
+    int32_t *first = (int32_t *)part(&at, (experts + 1) * 4);
+    int32_t *active = (int32_t *)part(&at, experts * 4);
+    int32_t *fill = (int32_t *)part(&at, experts * 4);
+    int32_t *place = (int32_t *)part(&at, places * 4);
+    job.hidden = hidden, job.width = width, job.experts = experts;
+    job.tokens = tokens, job.top_k = top_k;
+    job.weights = weights, job.expert_bytes = expert_bytes(hidden, width);
+    job.input = input, job.output = output, job.share = share;
+    job.first = first, job.place = place, job.active = active, job.crossover = crossover;
+    job.inputs = part(&at, tokens * row_bytes(hidden));
+    job.inner = part(&at, places * row_bytes(width));
+    job.sums = (float *)part(&at, (int64_t)tokens * hidden * 4);
+    uint8_t *owns = at;
+
+    memset(fill, 0, experts * 4);
+    for (int64_t i = 0; i < places; i++)
+        if (ids[i] >= 0 && ids[i] < experts)
+            fill[ids[i]]++;
+    first[0] = 0;
+    for (int e = 0; e < experts; e++) {
+        if (fill[e])
+            active[job.active_count++] = e;
+        first[e + 1] = first[e] + fill[e];
+        fill[e] = first[e];
+    }
+    for (int64_t i = 0; i < places; i++)
+        if (ids[i] >= 0 && ids[i] < experts)
+            place[fill[ids[i]]++] = (int32_t)i;
+
+    const int units = width / UNIT, blocks = hidden / ROWS;
+    int each = 1, parts = 0;
+#pragma omp parallel num_threads(threads_most)
+    {
+        struct job mine = job;
+        const int me = omp_get_thread_num(), threads = omp_get_num_threads();
+        struct own mine_own = {owns + me * ((own + 127) & ~(int64_t)127), -1, 0};
+        mine.own = &mine_own;
+        if (!me) {
+            /* Few tokens: small parts that spread evenly. Many: each brings a tile together once. */
+            each = blocks / (threads * (places < 4 * (int64_t)job.active_count ? 4 : 1));
+            each = each < 1 ? 1 : each;
+            parts = (blocks + each - 1) / each;
+            share_out(shares[0], threads, job.active_count * units);
+            share_out(shares[1], threads, parts);
+        }
+        const int64_t groups = hidden / GROUP, all = groups * tokens;
+        for (int64_t g = all * me / threads, end = all * (me + 1) / threads; g < end;) {
+            int64_t token = g / groups, stop = (token + 1) * groups < end ? (token + 1) * groups : end;
+            chosen->quantise(&mine, (int)token, (int)(g - token * groups), (int)(stop - token * groups));
+            g = stop;
+        }
+#pragma omp barrier
+        for (int from = 0, unit; (unit = take(shares[0], threads, &from)) >= 0;)
+            chosen->gate_up(&mine, active[unit / units], unit % units);
+#pragma omp barrier
+        for (int from = 0, unit; (unit = take(shares[1], threads, &from)) >= 0;) {
+            const int begin = unit * each, end = begin + each < blocks ? begin + each : blocks;
+            chosen->down(&mine, begin, end);
+        }
+        chosen->finish();
+    }
+    return 0;
+}
+
+int64_t kimi_experts_dense_bytes(int rows, int columns) { return rows / 16 * dense_block_bytes(columns); }
+
+/* Lay a dense matrix out in int8, from bf16 in rows. */
+void kimi_experts_dense_pack(uint8_t *to, int rows, int columns, const uint16_t *from) {
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int block = 0; block < rows / 16; block++) {
+        uint8_t *at = to + block * dense_block_bytes(columns);
+        for (int start = 0; start < columns; start += DENSE_GROUP) {
+            const int n = columns - start < DENSE_GROUP ? 64 : DENSE_GROUP;
+            float *scales = (float *)(at + n * 16);
+            for (int r = 0; r < 16; r++) {
+                const uint16_t *x = from + (int64_t)(block * 16 + r) * columns + start;
+                int most = 0;
+                for (int i = 0; i < n; i++)
+                    most = (x[i] & 0x7fff) > most ? (x[i] & 0x7fff) : most;
+                const int broken = most >= 0x7f80, nothing = most < 0x0e00;
+                const float size = bf16((uint16_t)most), inverse = broken || nothing ? 0.0f : 127.0f / size;
+                for (int i = 0; i < n; i++)
+                    at[i / 4 * 64 + r * 4 + i % 4] = (uint8_t)(int8_t)__builtin_lrintf(
+                        broken ? 0.0f : bf16(x[i]) * inverse);
+                scales[r] = broken ? __builtin_nanf("") : nothing ? 0.0f : size / 127.0f;
+            }
+            at += n * 16 + 64;
+        }
+    }
+}
+
+/* Multiply tokens (bf16) with a dense matrix. Returns 0, or 1 where memory is short. */
+int kimi_experts_dense_run(const uint8_t *weights, int rows, int columns, int tokens, const uint16_t *input,
+                           uint16_t *output, int crossover) {
+    struct dense_job job = {columns, rows, tokens, weights, input, output, 0, crossover};
+    const int most = omp_get_max_threads(), threads_most = most < THREADS ? most : THREADS;
+    /* Whole tiles of tokens are read; what comes of the places that nobody has is left. */
+    const int64_t places = (tokens + DENSE_TOKENS - 1) / DENSE_TOKENS * DENSE_TOKENS;
+    if (!scratch_of(places * dense_row_bytes(columns) + 64))
+        return 1;
+    job.inputs = scratch;
+    const int count = rows / 16, groups = dense_groups(columns);
+    int each = 1, parts = count;
+#pragma omp parallel num_threads(threads_most)
+    {
+        const int me = omp_get_thread_num(), threads = omp_get_num_threads();
+        if (!me) {
+            /* Many tokens: some blocks stay near a core while the tokens pass by. */
+            if (tokens >= crossover) {
+                each = count / (threads * 2);
+                each = each > 8 ? 8 : each < 1 ? 1 : each;
+            }
+            parts = (count + each - 1) / each;
+            share_out(shares[0], threads, parts);
+        }
+        const int64_t all = (int64_t)groups * tokens;
+        for (int64_t g = all * me / threads, end = all * (me + 1) / threads; g < end;) {
+            const int64_t token = g / groups, next = (token + 1) * groups, stop = next < end ? next : end;
+            chosen->dense->quantise(&job, (int)token, (int)(g - token * groups),
+                                    (int)(stop - token * groups));
+            g = stop;
+        }
+#pragma omp barrier
+        for (int from = 0, part; (part = take(shares[0], threads, &from)) >= 0;) {
+            const int begin = part * each, end = begin + each < count ? begin + each : count;
+            chosen->dense->blocks(&job, begin, end);
+        }
+    }
+    return 0;
+}
+
+/* Read memory by the same threads: what a layer's speed is held against. */
+int64_t kimi_experts_read(const uint8_t *from, int64_t bytes) {
+    int64_t found = 0;
+#pragma omp parallel reduction(+ : found)
+    {
+        const int me = omp_get_thread_num(), threads = omp_get_num_threads();
+        const int64_t begin = bytes / 256 * me / threads, end = bytes / 256 * (me + 1) / threads;
+        const int64_t *at = (const int64_t *)(from + begin * 256);
+        int64_t sums[32] = {0};
+        for (int64_t i = begin; i < end; i++, at += 32) {
+            __builtin_prefetch(at + 1024);
+            __builtin_prefetch(at + 1032);
+            __builtin_prefetch(at + 1040);
+            __builtin_prefetch(at + 1048);
+            for (int j = 0; j < 32; j++)
+                sums[j] ^= at[j];
+        }
+        for (int j = 0; j < 32; j++)
+            found += sums[j];
+    }
+    return found;
+}

@@ -1,0 +1,63 @@
+"""Experts by this project's own kernel: in vLLM's own OpenMP threads, nothing is handed over."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+
+from kimi_kt_experts.checkpoint import PROJECTIONS
+from kimi_kt_experts.kernel import CHUNK, Layer, Library
+from kimi_kt_experts.refusal import Refusal
+
+if TYPE_CHECKING:
+    from kimi_kt_experts import checkpoint
+
+log = logging.getLogger("vllm.kimi_kt_experts")
+
+
+@functools.cache
+def library() -> Library:
+    """Load the kernel once a process, and say which build of it runs."""
+    found = Library()
+    threads = found.threads()
+    if threads != torch.get_num_threads():
+        raise Refusal(
+            f"the kernel has {threads} threads and torch has {torch.get_num_threads()}",
+            "one OpenMP for both",
+            "run `python -m kimi_kt_experts.build` again, or set KIMI_EXPERTS=kt",
+        )
+    log.info("own kernel for %s: %d threads", found.build, threads)
+    return found
+
+
+class Experts(Layer):
+    """A layer's experts, for tensors."""
+
+    def __call__(
+        self, hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the weighted sum of each token's experts, bf16 like `hidden`."""
+        hidden = hidden.contiguous()
+        ids = ids.to(torch.int64).contiguous()
+        weights = weights.to(torch.float32).contiguous()
+        out = torch.empty_like(hidden)
+        for start in range(0, hidden.shape[0], CHUNK):
+            tensors = [t[start : start + CHUNK] for t in (hidden, ids, weights, out)]
+            self.compute(len(tensors[0]), ids.shape[1], *(t.data_ptr() for t in tensors))
+        return out
+
+
+def load(
+    kernel: Library,
+    layer: checkpoint.Layer,
+    files: checkpoint.Mapping,
+    sizes: tuple[int, int],
+    part: tuple[int, int],
+) -> Experts:
+    """Load a layer from where its files are mapped; `sizes`: hidden size and an expert's width."""
+    rows = [layer.weights[p] for p in PROJECTIONS] + [layer.scales[p] for p in PROJECTIONS]
+    addresses = [files.address(row[expert]) for expert in range(layer.experts) for row in rows]
+    return Experts(kernel, addresses, (layer.experts, *sizes), part)

@@ -1,0 +1,40 @@
+"""`gateway-health answers|serves PORT`: what keepalived asks before it takes the shared address.
+
+`answers`: the proxy of this gateway answers at all. `serves`: it sends to a host. Exit 0 or 1.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from typing import List
+
+from kimi_prov.contract.errors import HostError
+
+_QUESTIONS = ("answers", "serves")
+_PATIENCE_S = 3.0
+
+
+def status(port: int) -> int:
+    """Return what this machine's proxy says of its health; 0 where it says nothing."""
+    # Nothing is told and nothing believed but a number: the certificate of a client's name is
+    # none of the loopback.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    line = http.client.HTTPSConnection("127.0.0.1", port, timeout=_PATIENCE_S, context=context)
+    try:
+        line.request("GET", "/health")
+        return line.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        line.close()
+
+
+def main(argv: List[str]) -> int:
+    """Ask once."""
+    if len(argv) != 2 or argv[0] not in _QUESTIONS or not argv[1].isdigit():
+        raise HostError("usage: gateway-health answers|serves PORT")
+    found = status(int(argv[1]))
+    return 0 if found == 200 or (found and argv[0] == "answers") else 1

@@ -1,0 +1,144 @@
+"""Asks the counter of each machine behind a gateway what keys used, every second.
+
+Over TLS with the certificate that is pinned for the machine, by the gateway's own key. A machine
+that does not answer is asked on; what it told last counts meanwhile.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+
+from kimi_prov.contract import gateways, key_rules
+from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.system import machine_key
+from kimi_prov.on_host.system.files import read_json, read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+    from kimi_prov.on_host.usage.pool import Pool
+
+EVERY_S = 1.0
+_PATIENCE_S = 5.0
+# More than this no machine tells: of some thousand keys.
+_LARGEST = 16 << 20
+_SILENT = (api.ApiError, OSError, http.client.HTTPException)
+
+
+class Machines:
+    """One thread for each machine of the plan; they end with the process, or with their machine."""
+
+    def __init__(self, paths: Paths, pool: Pool) -> None:
+        self._paths, self._pool = paths, pool
+        self._asked: Dict[Tuple[str, str, int], _Asked] = {}
+
+    def apart(self) -> Dict[str, float]:
+        """Return by machine its clock less ours, in seconds, of those that told it last time."""
+        found = {asked.server: asked.apart for asked in list(self._asked.values())}
+        return {server: apart for server, apart in found.items() if apart is not None}
+
+    def follow(self) -> None:
+        """Ask those whom the plan on the disk has now."""
+        plan = read_json(self._paths.plan)
+        rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else []
+        wanted = {(str(r["server"]), str(r["address"]), int(r["port"])) for r in rows}
+        for place in set(self._asked) - wanted:
+            self._asked.pop(place).end()
+        self._pool.keep(server for server, _, _ in wanted)
+        for place in sorted(wanted - set(self._asked)):
+            self._asked[place] = _Asked(self._paths, self._pool, place)
+
+    def end(self) -> None:
+        """Ask nobody any more."""
+        for asked in self._asked.values():
+            asked.end()
+
+
+class _Asked:
+    """One machine, asked by a thread of its own over a connection that stays."""
+
+    def __init__(self, paths: Paths, pool: Pool, place: Tuple[str, str, int]) -> None:
+        self._paths, self._pool, self._place = paths, pool, place
+        self.server = place[0]
+        # Its clock less ours, as far as half a round trip tells.
+        self.apart: Optional[float] = None
+        self._over = threading.Event()
+        self._line: Optional[http.client.HTTPConnection] = None
+        self._problem = ""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def end(self) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            self._once()
+            self._over.wait(max(0.1, EVERY_S - (time.monotonic() - began)))
+        self._close()
+
+    def _once(self) -> None:
+        problem = ""
+        try:
+            document = self._told()
+            if not self._over.is_set():
+                self._pool.take(self.server, document)
+        except _SILENT as error:
+            problem = f"does not tell what keys used: {api.reason(error)}"
+        except (ValueError, KeyError, TypeError) as error:
+            problem = f"tells no use of keys: {type(error).__name__}"
+        if problem:
+            self.apart = None
+            self._close()
+        if problem != self._problem:
+            said = problem or "tells what keys used again"
+            print(f"{self.server} {said}", file=sys.stderr, flush=True)
+        self._problem = problem
+
+    def _told(self) -> Mapping[str, Any]:
+        if self._line is None:
+            self._line = _connected(self._paths, self._place)
+        found, self.apart = _asked(self._paths, self._line)
+        return found
+
+    def _close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+def clock_apart(paths: Paths, place: Tuple[str, str, int]) -> Optional[float]:
+    """Return a machine's clock less ours, in seconds; None where it does not tell."""
+    try:
+        line = _connected(paths, place)
+        try:
+            return _asked(paths, line)[1]
+        finally:
+            line.close()
+    except (*_SILENT, ValueError, KeyError, TypeError):
+        return None
+
+
+def _connected(paths: Paths, place: Tuple[str, str, int]) -> http.client.HTTPConnection:
+    server, address, port = place
+    # Without a pinned certificate none is the right one.
+    pin = tls.fingerprint(read_text(paths.hosts / f"{server}.crt")) or "none"
+    return api.connect(api.Endpoint(address, port, pin, _PATIENCE_S))
+
+
+def _asked(paths: Paths, line: http.client.HTTPConnection) -> Tuple[Dict[str, Any], float]:
+    """Return what a machine tells, and by how much its clock is apart."""
+    key, asked_at = machine_key.read(paths.machine_key), time.time()
+    line.request("GET", key_rules.RECENT, headers={"Authorization": f"Bearer {key}"})
+    reply = line.getresponse()
+    body, told_at = reply.read(_LARGEST), time.time()
+    if reply.status != 200:
+        raise api.ApiError(f"it answered {reply.status}")
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise TypeError("no object")
+    return found, round(float(found["now"]) - (asked_at + told_at) / 2, 2)

@@ -1,0 +1,126 @@
+"""What keys used on all machines behind a gateway together, and whether one may go on.
+
+Each machine tells every second what it counted. Requests that this gateway let in count at once,
+whether or not a machine has told of them: of both the larger number holds, so none counts twice.
+What a machine told last stays until it tells again, and a minute of it passes by this clock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from kimi_prov.contract import key_rules
+from kimi_prov.on_host.usage import windows
+from kimi_prov.on_host.usage.store import day_of
+from kimi_prov.on_host.usage.windows import MINUTE_S, Refusal, Row
+
+
+@dataclass(frozen=True)
+class _Used:
+    """Of one key at one machine: the last minute by our steady clock, and its day so far."""
+
+    minute: Tuple[Row, ...]
+    day: Tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a machine told: its day, and by key what was used."""
+
+    day: str
+    keys: Mapping[str, _Used]
+
+
+@dataclass
+class _Own:
+    """Requests of a key that this gateway let in: by second, and those of a day."""
+
+    day: str
+    minute: Dict[int, int]
+    requests: int = 0
+
+
+class Pool:
+    """The sums. Machines tell from threads of their own; `wall` is asked by whoever asks."""
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall, self._steady = wall, steady
+        self._lock = threading.Lock()
+        self._told: Dict[str, _Told] = {}
+        self._own: Dict[str, _Own] = {}
+
+    def take(self, machine: str, document: Mapping[str, Any]) -> None:
+        """Take over what a machine told. Raises ValueError, KeyError or TypeError for what is none.
+
+        A clock that is apart matters to its day alone: its minute is told as seconds ago.
+        """
+        now = self._steady()
+        keys = {
+            _name(key): _Used(
+                tuple((now - _number(ago), _number(r), _number(t)) for ago, r, t in row["minute"]),
+                (_number(row["day"][0]), _number(row["day"][1])),
+            )
+            for key, row in dict(document["keys"]).items()
+        }
+        with self._lock:
+            self._told[machine] = _Told(str(document["day"]), keys)
+
+    def keep(self, machines: Iterable[str]) -> None:
+        """Forget what others told: they are behind this gateway no more."""
+        wanted = set(machines)
+        with self._lock:
+            self._told = {name: told for name, told in self._told.items() if name in wanted}
+
+    def ask(self, key: str, limits: Mapping[str, int]) -> Optional[Refusal]:
+        """Let a request of a key begin and count it, or say which limit keeps it out."""
+        now, wall = self._steady(), self._wall()
+        day = day_of(wall)
+        with self._lock:
+            own = self._own.get(key)
+            if own is None or own.day != day:
+                own = self._own[key] = _Own(day, own.minute if own else {})
+            own.minute = {at: n for at, n in own.minute.items() if at > int(now) - MINUTE_S}
+            rows, used = self._sum(key, now, day)
+            let_in: List[Row] = [(at, n, 0) for at, n in sorted(own.minute.items())]
+            refusal = windows.longest(
+                [
+                    *windows.of_minute(rows, limits, now),
+                    *windows.of_minute(let_in, limits, now),
+                    *windows.of_day((max(used[0], own.requests), used[1]), limits, wall),
+                ]
+            )
+            if refusal is None:
+                own.minute[int(now)] = own.minute.get(int(now), 0) + 1
+                own.requests += 1
+        return refusal
+
+    def _sum(self, key: str, now: float, day: str) -> Tuple[List[Row], Tuple[int, int]]:
+        rows: List[Row] = []
+        requests = tokens = 0
+        for told in self._told.values():
+            used = told.keys.get(key)
+            if used is None:
+                continue
+            rows += [row for row in used.minute if row[0] > now - MINUTE_S]
+            if told.day == day:
+                requests, tokens = requests + used.day[0], tokens + used.day[1]
+        return sorted(rows), (requests, tokens)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= key_rules.MOST:
+        raise ValueError("no number")
+    return value
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 64:
+        raise ValueError("no name")
+    return value

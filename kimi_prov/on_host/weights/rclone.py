@@ -1,0 +1,284 @@
+"""Reaches a bucket of S3's or Google's protocol by the distribution's rclone.
+
+What is secret stays in the file of credentials: rclone is told its path by a variable, and neither
+its command line nor its environment nor what is made of its messages holds more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+
+from kimi_prov.contract import clean_text
+from kimi_prov.contract.addresses import BUCKET_ADDRESS
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.system import process
+
+PROGRAM = "rclone"
+S3, GCS = "s3", "gs"
+_BACKENDS = {S3: "s3", GCS: "gcs"}
+_LISTING_S = 300.0
+_CONNECT_S = 30
+# Where the machine's role is asked, if not where the clouds have it; and the site's proxy.
+_PASSED_ON = (
+    *("AWS_EC2_METADATA_SERVICE_ENDPOINT", "GCE_METADATA_HOST"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+_CREDENTIALS_FIX = (
+    "set kimi_bucket_credentials_file to credentials that may read the bucket, or give the machine "
+    "a role that may"
+)
+_STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:(?:ERROR|NOTICE|CRITICAL) *: *)?")
+_NOISE = re.compile(r"\s*(?:status code: (\d{3}), )?request id: [^,]*, host id: \S*")
+_SHORTEST_SECRET = 8
+_MESSAGE = 300
+
+
+class Row(NamedTuple):
+    """An object: its size in bytes, and when it was written, as the bucket tells."""
+
+    size: int
+    modified: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """How buckets are reached: by which credentials (None: the machine's role), and where."""
+
+    credentials_file: Optional[str] = None
+    endpoint: Optional[str] = None
+    region: Optional[str] = None
+    ca_bundle: Optional[str] = None
+
+
+class CredentialsError(HostError):
+    """The bucket's provider does not take the credentials, or there are none."""
+
+
+class AbsentError(HostError):
+    """There is no such bucket, or nothing below that folder of it."""
+
+
+class ThrottledError(HostError):
+    """The provider answers and wants fewer requests; retryable."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=True)
+
+
+class Bucket:
+    """A folder of a bucket, `s3://BUCKET/FOLDER` or `gs://BUCKET/FOLDER`."""
+
+    def __init__(self, url: str, access: Access, stall_s: float = 60.0) -> None:
+        named = BUCKET_ADDRESS.fullmatch(url)
+        if named is None:
+            raise HostError(
+                f"kimi_weights_source {url!r} names no bucket",
+                "name s3://BUCKET/FOLDER or gs://BUCKET/FOLDER",
+            )
+        self.scheme, self.bucket = named[1], named[2]
+        self.folder = (named[3] or "").strip("/")
+        self.name = url.rstrip("/")
+        self.access = access
+        self._stall_s = stall_s
+        self._secrets = _secrets(access.credentials_file)
+
+    def at(self, path: str) -> str:
+        """Return the path of an object as rclone's argument names it."""
+        inner = "/".join(part for part in (self.bucket, self.folder, path) if part)
+        return f":{_BACKENDS[self.scheme]}:{inner}"
+
+    def command(self, *arguments: str) -> List[str]:
+        """Return rclone's command line; attempts are the caller's, who keeps what has arrived."""
+        program = shutil.which(PROGRAM, path="/usr/local/bin:/usr/bin:/bin")
+        if program is None:
+            raise HostError(f"{PROGRAM} is not installed", "apt-get install rclone")
+        return [
+            *(program, *arguments, "--config", "/dev/null"),
+            *("--retries", "1", "--low-level-retries", "1", "--stats", "0"),
+            *("--contimeout", f"{_CONNECT_S}s", "--timeout", f"{self._stall_s:g}s"),
+        ]
+
+    def environment(self) -> Dict[str, str]:
+        """Return rclone's environment: paths and addresses, no secret but the site's own proxy."""
+        found = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C"}
+        found.update({name: os.environ[name] for name in _PASSED_ON if name in os.environ})
+        if self.access.ca_bundle:
+            # The system's own are read from the directory: both are trusted.
+            found["SSL_CERT_FILE"] = self.access.ca_bundle
+            found["SSL_CERT_DIR"] = "/etc/ssl/certs"
+        of_scheme = self._of_s3() if self.scheme == S3 else self._of_gcs()
+        return {**found, **{name: value for name, value in of_scheme.items() if value}}
+
+    def _of_s3(self) -> Dict[str, Optional[str]]:
+        endpoint = self.access.endpoint
+        return {
+            "RCLONE_S3_PROVIDER": "Other" if endpoint else "AWS",
+            "RCLONE_S3_ENV_AUTH": "true",
+            "RCLONE_S3_ENDPOINT": endpoint,
+            "RCLONE_S3_REGION": self.access.region or ("us-east-1" if endpoint else None),
+            "RCLONE_S3_NO_CHECK_BUCKET": "true",
+            "AWS_SHARED_CREDENTIALS_FILE": self.access.credentials_file or "/dev/null",
+            "AWS_CONFIG_FILE": "/dev/null",
+        }
+
+    def _of_gcs(self) -> Dict[str, Optional[str]]:
+        endpoint = self.access.endpoint
+        return {
+            "RCLONE_GCS_ENDPOINT": f"{endpoint.rstrip('/')}/storage/v1/" if endpoint else None,
+            "RCLONE_GCS_NO_CHECK_BUCKET": "true",
+            "RCLONE_GCS_BUCKET_POLICY_ONLY": "true",
+            "GOOGLE_APPLICATION_CREDENTIALS": self.access.credentials_file,
+        }
+
+    def objects(self) -> Dict[str, Row]:
+        """List what lies below the folder, by path. Raises HostError."""
+        self.require_credentials()
+        done = process.run(
+            *self.command("lsjson", "--recursive", "--files-only", "--no-mimetype"),
+            *("--use-server-modtime", self.at("")),
+            env=self.environment(),
+            timeout=_LISTING_S,
+        )
+        if done.returncode == process.TIMED_OUT:
+            raise HostError(f"{self.name}: no listing in {_LISTING_S:.0f} s", retryable=True)
+        if done.returncode != 0:
+            self.fail(done.stderr)
+        try:
+            rows = json.loads(done.stdout)
+            return {
+                str(row["Path"]): Row(int(row["Size"]), str(row.get("ModTime") or ""))
+                for row in rows
+            }
+        except (ValueError, KeyError, TypeError):
+            raise HostError(f"{self.name}: {PROGRAM} listed something unreadable") from None
+
+    def read(self, path: str, limit: int) -> Optional[bytes]:
+        """Return a small object; None where there is none. Raises HostError."""
+        row = self.objects().get(path)
+        if row is None:
+            return None
+        if row.size > limit:
+            raise HostError(f"{self.name}/{path}: has {row.size} bytes, more than {limit}")
+        reading = self.start("cat", self.at(path))
+        content, said = reading.communicate()
+        if reading.returncode != 0:
+            self.fail(said.decode("utf-8", "replace"))
+        if len(content) != row.size:
+            raise HostError(f"{self.name}/{path}: was cut off", retryable=True)
+        return content
+
+    def start(self, *arguments: str, stdin: Optional[int] = None) -> subprocess.Popen[bytes]:
+        """Start rclone; standard output and error are pipes."""
+        return subprocess.Popen(
+            self.command(*arguments),
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment(),
+            start_new_session=True,
+        )
+
+    def require_credentials(self) -> None:
+        """Raise CredentialsError where the file that is named cannot be read."""
+        path = self.access.credentials_file
+        if path and not os.access(path, os.R_OK):
+            raise CredentialsError(f"{path}: the credentials cannot be read", _CREDENTIALS_FIX)
+
+    def fail(self, said: str) -> NoReturn:
+        """Raise what rclone's standard error says. Raises HostError."""
+        raise error_of(self.name, self.hidden(said))
+
+    def hidden(self, text: str) -> str:
+        """Return a text without the credentials: parsers quote what they read."""
+        for secret in self._secrets:
+            text = text.replace(secret, "********")
+        return text
+
+
+_KINDS: Sequence[Tuple[str, str]] = (
+    ("throttled", r"SlowDown|ServiceUnavailable|RequestLimitExceeded|Throttl|TooManyRequests"),
+    ("throttled", r"rateLimitExceeded|InternalError|backendError"),
+    ("throttled", r"(?:status code:|googleapi: (?:got HTTP response code|Error)) (?:429|5\d\d)"),
+    ("untrusted", r"x509: "),
+    ("unreadable", r"SharedConfigLoadError|SharedCredsLoad|INIParseError|invalid character"),
+    ("unreadable", r"error processing credentials|private key should be a PEM"),
+    ("credentials", r"InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|AllAccessDisabled"),
+    ("credentials", r"ExpiredToken|InvalidToken|TokenRefreshRequired|AuthorizationHeaderMalformed"),
+    ("credentials", r"NoCredentialProviders|SharedCredsAccessKey|SharedCredsSecret"),
+    ("credentials", r"could not find default credentials|error getting credentials|invalid_grant"),
+    ("credentials", r"(?:status code:|googleapi: (?:got HTTP response code|Error)) 40[13]"),
+    ("credentials", r"oauth2: cannot fetch token: 40[0134]"),
+    ("absent", r"directory not found|object not found|NoSuchBucket|NoSuchKey|status code: 404"),
+)
+
+
+def error_of(name: str, said: str) -> HostError:
+    """Return the error that rclone's words name: retryable, or one that needs a person."""
+    reason = _reason(said)
+    kind = next((kind for kind, pattern in _KINDS if re.search(pattern, said)), "")
+    text = f"{name}: {reason}"
+    if kind == "unreadable":
+        # Not its reason: a parser shows what it read, also as a list of bytes.
+        return CredentialsError(
+            f"{name}: the file of credentials is not one that {PROGRAM} can read",
+            "name an AWS credentials file (s3://) or a service account's JSON (gs://) in "
+            "kimi_bucket_credentials_file",
+        )
+    if kind == "throttled":
+        return ThrottledError(text)
+    if kind == "untrusted":
+        fix = "set kimi_ca_bundle where the site has a certificate authority of its own"
+        return HostError(text, fix)
+    if kind == "credentials":
+        return CredentialsError(f"{name}: the credentials are refused: {reason}", _CREDENTIALS_FIX)
+    if kind == "absent":
+        return AbsentError(
+            f"{name}: there is no such bucket or folder",
+            "correct the bucket in kimi_weights_source, or fill it: kimi-prov weights seed "
+            f"hf://OWNER/NAME@REVISION {clean_text.word(name)}",
+        )
+    return HostError(text, retryable=True)
+
+
+def _reason(said: str) -> str:
+    """Return the last thing that rclone said, in one line without time and numbers of requests."""
+    entries: List[str] = []
+    for line in said.splitlines():
+        if _STAMP.match(line):
+            entries.append(_STAMP.sub("", line))
+        elif entries:
+            entries[-1] += " " + line.strip()
+    last = entries[-1] if entries else said.strip() or "it said nothing"
+    last = last.rpartition("last error was: ")[2]
+    last = re.sub(r"^Failed to \w+(?: with \d+ errors)?: ", "", last)
+    last = _NOISE.sub(lambda found: f" ({found[1]})" if found[1] else "", last)
+    return clean_text.line(" ".join(last.split()))[:_MESSAGE]
+
+
+def _secrets(path: Optional[str]) -> List[str]:
+    """Return what a file of credentials holds that must not be repeated; empty where unreadable."""
+    if path is None:
+        return []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            text = stream.read(1 << 20)
+    except OSError:
+        return []
+    found = {line.partition("=")[2].strip() for line in text.splitlines() if "=" in line}
+    with contextlib.suppress(ValueError):
+        document = json.loads(text)
+        found = set(_of_json(document)) if isinstance(document, dict) else found
+    return sorted((v for v in found if len(v) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+
+def _of_json(document: Mapping[str, Any]) -> List[str]:
+    names = ("private_key", "private_key_id", "refresh_token", "client_secret", "access_token")
+    values = [str(document[name]) for name in names if document.get(name)]
+    return [part.strip() for value in values for part in value.splitlines()]

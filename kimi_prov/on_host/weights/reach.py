@@ -1,0 +1,114 @@
+"""`bucket`: whether the buckets of the plan can be read and hold all that is to be fetched.
+
+Reads the plan's `weights` on standard input and prints `{"buckets": [...]}`, for each its `state`,
+what was `observed`, what is `required` and the `fix`, before a download is begun: what is missing
+is said at once and whole, and not hours later.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.sizes import files, human
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.fetch import Config
+from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsError, Row
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.weights.manifest import Manifest
+
+_SHOWN = 5
+_MANIFEST_LIMIT = 64 << 20
+_STALL_S = 30.0
+_FIX = {
+    True: "see that the machine reaches it: name resolution, route, proxy",
+    False: "kimi-prov weights seed hf://OWNER/NAME@REVISION again, or set kimi_weights_manifest",
+}
+_READABLE = "the bucket's listing and files, readable from this machine"
+
+
+def main(argv: List[str]) -> int:
+    """Entry point of the subcommand; see the module's docstring."""
+    if argv:
+        raise HostError("usage: bucket < WEIGHTS")
+    config = Config.of(json.load(sys.stdin), "the plan's weights")
+    found = [
+        look(Bucket(part.source, part.bucket, _STALL_S), part.manifest)
+        for part in config.parts()
+        if part.source.startswith(("s3://", "gs://"))
+    ]
+    return answer({"buckets": found})
+
+
+def look(bucket: Bucket, pinned: Optional[Manifest]) -> Dict[str, Any]:
+    """Return the state of a bucket: what stands in the way first, or that nothing does."""
+    who = bucket.access.credentials_file or "the machine's role"
+    try:
+        rows = bucket.objects()
+        manifest = pinned or _beside(bucket, rows)
+    except CredentialsError as error:
+        return _seen("credentials", error, f"credentials that may read {bucket.name}")
+    except AbsentError as error:
+        return _seen("absent", error, "a bucket that `kimi-prov weights seed` has filled")
+    except HostError as error:
+        if not error.retryable:
+            return _seen("incomplete", error, "a manifest that names files with their digests")
+        return _seen("unreachable", error, _READABLE)
+    wrong = lacking(manifest, rows)
+    if wrong:
+        shown = ", ".join(wrong[:_SHOWN])
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        return {
+            "state": "incomplete",
+            "observed": f"{bucket.name}: {shown}{more}",
+            "required": f"{files(len(manifest.files))} of the manifest, "
+            f"{human(manifest.total_bytes)}",
+            "fix": f"kimi-prov weights seed hf://OWNER/NAME@REVISION {bucket.name}",
+        }
+    return {
+        "state": "ready",
+        "observed": f"{bucket.name}: {files(len(manifest.files))}, "
+        f"{human(manifest.total_bytes)}, by {who}",
+        "required": "all files of the manifest, by name and size",
+        "fix": None,
+    }
+
+
+def lacking(manifest: Manifest, rows: Mapping[str, Row]) -> List[str]:
+    """Name the files that are not there, or not of the manifest's size."""
+    pairs: List[Tuple[str, Optional[Row], int]] = [
+        (entry.path, rows.get(entry.path), entry.size) for entry in manifest.files
+    ]
+    return [
+        f"{path} is missing" if row is None else f"{path} has {row.size} bytes of {size}"
+        for path, row, size in pairs
+        if row is None or row.size != size
+    ]
+
+
+def _beside(bucket: Bucket, rows: Mapping[str, Row]) -> Manifest:
+    where = f"{bucket.name}/{manifests.NAME}"
+    content = bucket.read(manifests.NAME, _MANIFEST_LIMIT) if manifests.NAME in rows else None
+    if content is None:
+        raise AbsentError(
+            f"{where}: there is no such file, and kimi_weights_manifest is not set",
+            f"kimi-prov weights seed hf://OWNER/NAME@REVISION {bucket.name}",
+        )
+    try:
+        document = json.loads(content)
+    except ValueError:
+        raise HostError(f"{where}: is not JSON") from None
+    return manifests.parse(document, where)
+
+
+def _seen(state: str, error: HostError, required: str) -> Dict[str, Any]:
+    return {
+        "state": state,
+        "observed": error.message,
+        "required": required,
+        "fix": error.fix or _FIX[error.retryable],
+    }

@@ -1,0 +1,219 @@
+"""Has a host give its weights to a neighbour for as long as that one fetches, and no longer.
+
+    share key    on the host that takes: {"needed", "key_sha256"}; the key itself stays there
+    share open   on the host that gives, with that hash: {"port", "certificate_sha256"}
+    share take   on the host that takes, with that fingerprint: the download asks there first
+    share drop   on the host that takes, afterwards
+    share close  on the host that gives; with its last taker the unit ends
+    share serve  what kimi-share.service runs
+
+Each but the last reads one JSON object from standard input. All of it lies in /run: after a boot a
+host gives nothing, and takes from the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping
+
+from kimi_prov.contract import paths, protection, unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.gateway import firewall, tls
+from kimi_prov.on_host.system import file_lock, process, sandbox, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    read_json,
+    read_text,
+    remove,
+    write_atomic,
+    write_json,
+)
+from kimi_prov.on_host.weights import fetch, share
+from kimi_prov.on_host.weights.neighbour import Neighbour
+
+# An open or a close on the same host, by another of its takers.
+_LOCK_S = 120.0
+# Python's start on a machine with much else to do.
+_START_S = 60.0
+
+
+def key() -> Dict[str, Any]:
+    """Make this host's key where there is none; tell its hash, and whether it has to fetch."""
+    known = read_json(paths.NEIGHBOUR)
+    own = known.get("key") or secrets.token_urlsafe(32)
+    if "key" not in known:
+        _closed_folder()
+        write_json(paths.NEIGHBOUR, {"key": own}, durable=False, mode=0o600)
+    parts = [part for part in fetch.Config.load(paths.WEIGHTS).parts() if part.remote]
+    return {
+        "needed": not all(fetch.verified(part) for part in parts),
+        "key_sha256": hashlib.sha256(str(own).encode()).hexdigest(),
+    }
+
+
+def take(wanted: Mapping[str, Any]) -> Dict[str, Any]:
+    """Have the download ask a neighbour before the source."""
+    known = read_json(paths.NEIGHBOUR)
+    if not known.get("key"):
+        raise HostError(f"{paths.NEIGHBOUR}: there is no key", "run `kimi-prov apply` again")
+    document = {
+        "key": known["key"],
+        "name": wanted["name"],
+        "address": wanted["address"],
+        "port": wanted["port"],
+        "certificate_sha256": wanted["certificate_sha256"],
+        "limits": {"slowest": wanted["slowest"]},
+    }
+    write_json(paths.NEIGHBOUR, document, durable=False, mode=0o600)
+    if Neighbour.load(paths.NEIGHBOUR) is None:
+        raise HostError(f"{paths.NEIGHBOUR}: {sorted(wanted)} do not name a neighbour")
+    return {}
+
+
+def drop() -> Dict[str, Any]:
+    """Forget the neighbour and the key."""
+    remove(paths.NEIGHBOUR)
+    return {}
+
+
+def open_to(wanted: Mapping[str, Any]) -> Dict[str, Any]:
+    """Give to one more neighbour: by its key's hash, from its address, at the plan's port."""
+    certificate = Path(paths.SHARE_PEM)
+    with _alone():
+        _closed_folder()
+        if not read_text(certificate):
+            write_atomic(certificate, tls.self_signed([socket.gethostname()]), 0o600)
+        known = read_json(paths.SHARE)
+        state = units.show(unit_names.SHARE).get(unit_names.SHARE, {}).get("state")
+        # Those of a run that was cut: their keys count no more.
+        former = known.get("takers") or {} if state == "active" else {}
+        parts = fetch.Config.load(paths.WEIGHTS).parts()
+        document = {
+            "port": wanted["port"],
+            "connections": wanted["connections"],
+            "rate": wanted["rate"],
+            "directories": [part.directory for part in parts if part.remote],
+            "progress": paths.FETCH_PROGRESS,
+            "takers": {
+                **former,
+                wanted["taker"]: {
+                    "key_sha256": wanted["key_sha256"],
+                    "from": [wanted["taker_address"]],
+                },
+            },
+        }
+        anew = any(known.get(name) != document[name] for name in ("port", "connections", "rate"))
+        write_json(paths.SHARE, document, durable=False)
+        share.Sharing.load(paths.SHARE)
+        firewall.admit(paths.Paths(), wanted["firewall"])
+        if anew or state != "active":
+            sandbox.end(unit_names.SHARE)
+            _start(wanted)
+        _await(int(wanted["port"]))
+        return {
+            "port": wanted["port"],
+            "certificate_sha256": tls.fingerprint(read_text(certificate)),
+        }
+
+
+def close(wanted: Mapping[str, Any]) -> Dict[str, Any]:
+    """Give to this neighbour no more; without any the unit ends, and its key goes."""
+    with _alone():
+        document = read_json(paths.SHARE)
+        takers = document.get("takers") or {}
+        takers.pop(wanted["taker"], None)
+        if takers:
+            write_json(paths.SHARE, document, durable=False)
+        else:
+            sandbox.end(unit_names.SHARE)
+            for path in (paths.SHARE, paths.SHARE_PEM):
+                remove(path)
+    return {}
+
+
+def _closed_folder() -> None:
+    make_directory(Path(paths.RUN), 0o755)
+    make_directory(Path(paths.NEIGHBOURS), 0o700)
+
+
+def _alone() -> Any:  # noqa: ANN401
+    make_directory(Path(paths.RUN), 0o755)
+    return file_lock.held(paths.SHARE_LOCK, _LOCK_S)
+
+
+def _start(wanted: Mapping[str, Any]) -> None:
+    """Start the unit: a user of its own, to whom systemd gives the certificate's key."""
+    given = [
+        "Type=exec",
+        "DynamicUser=yes",
+        f"LoadCredential=tls:{paths.SHARE_PEM}",
+        f"RuntimeMaxSec={int(wanted['limit_s'])}",
+        "WorkingDirectory=/",
+        "Environment=LC_ALL=C.UTF-8",
+        "UMask=0077",
+        "LimitNOFILE=1024",
+        "TasksMax=256",
+        "MemoryMax=1G",
+        "TimeoutStopSec=5",
+        # Sooner than a taker takes it for gone.
+        "Restart=on-failure",
+        "RestartSec=2",
+        # What serves goes before.
+        "CPUWeight=20",
+        "IOWeight=20",
+        "IPAddressDeny=any",
+        *(f"IPAddressAllow={address}" for address in ("localhost", *wanted["addresses"])),
+    ]
+    argv = ["/usr/bin/python3", "-I", paths.ZIPAPP, "share", "serve", paths.SHARE]
+    done = process.run(
+        *("systemd-run", "--quiet", "--collect", f"--unit={unit_names.SHARE}"),
+        "--description=Kimi: weights for the neighbours",
+        *(f"--property={setting}" for setting in given),
+        *protection.options("share"),
+        *("--", *argv),
+    )
+    if done.returncode != 0:
+        raise HostError(f"systemd-run: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+def _await(port: int) -> None:
+    """Wait until the unit listens. Raises HostError with its last line where it ended."""
+    end = time.monotonic() + _START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except OSError:
+            state = units.show(unit_names.SHARE).get(unit_names.SHARE, {}).get("state")
+            if state in ("failed", "inactive", None) or time.monotonic() > end:
+                said = units.journal(unit_names.SHARE, 3)
+                last = said[-1] if said else "it said nothing"
+                raise HostError(f"{unit_names.SHARE} does not listen: {last}") from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+_VERBS: Dict[str, Callable[[Mapping[str, Any]], Dict[str, Any]]] = {
+    "key": lambda _: key(),
+    "open": open_to,
+    "take": take,
+    "drop": lambda _: drop(),
+    "close": close,
+}
+
+
+def main(argv: List[str]) -> int:
+    """Entry point of the subcommand; see the module's docstring."""
+    verb, arguments = (argv[0], argv[1:]) if argv else ("", [])
+    if verb == "serve":
+        return share.main(arguments)
+    if verb not in _VERBS or arguments:
+        raise HostError(f"usage: share {'|'.join((*_VERBS, 'serve'))}")
+    return answer({"ok": True, **_VERBS[verb](json.load(sys.stdin))})

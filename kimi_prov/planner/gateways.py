@@ -1,0 +1,358 @@
+"""Gateways: hosts that answer for several machines at one address.
+
+What a gateway runs is decided here, and what changes on a host that has one before it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import gateways, paths, unit_names
+from kimi_prov.facts.host import read_host
+from kimi_prov.planner import (
+    certificates,
+    driver,
+    gateway,
+    installation,
+    metrics,
+    site,
+    system,
+    web,
+)
+from kimi_prov.planner import networks as networks_of
+from kimi_prov.planner.engine import interpreter
+from kimi_prov.planner.findings import Findings, make
+from kimi_prov.planner.storage import disk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.engine.interpreter import Chosen
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.settings.parsing import Settings
+
+# Twice what a host is planned for: the engine's own queue is short then, and never empty.
+_QUEUED = 2
+_FEWEST = 8
+_ANSWER_S = 600
+_V4 = 4
+# VRRP's identifiers, and the priority of the first gateway.
+_ROUTERS = 255
+_PRIORITY = 100
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A serving host as a gateway needs it: its name, address, port, and requests at once."""
+
+    host: str
+    address: str
+    port: int
+    requests: int
+
+
+@dataclass(frozen=True)
+class Before:
+    """A gateway as the others need it: its name and where it is reached."""
+
+    host: str
+    address: str
+
+
+def requests(settings: Settings) -> int:
+    """Return how many requests at once a gateway sends to a host."""
+    if settings.gateway_requests is not None:
+        return settings.gateway_requests
+    many = 1 if settings.auto("instances") else int(settings.instances)
+    return max(_QUEUED * settings.concurrency * many, _FEWEST)
+
+
+def networks(rows: Sequence[Before]) -> list[str]:
+    """Return the addresses of gateways as networks; a name that is no address is left out."""
+    found = []
+    for row in rows:
+        try:
+            found.append(str(ipaddress.ip_network(row.address)))
+        except ValueError:
+            continue
+    return found
+
+
+def behind(settings: Settings, rows: Sequence[Before]) -> Settings:
+    """Give the settings of a host that clients reach through gateways: these alone knock there.
+
+    Certificate, keys and networks of the inventory are those of the gateways. Between them and the
+    host each trusts the other's own certificate, so no authority is asked there. The page, with its
+    one database of accounts, is the first gateway's.
+    """
+    if not rows:
+        return settings
+    return replace(
+        settings,
+        allowed_networks=networks(rows),
+        tls="self-signed",
+        tls_cert_file=None,
+        tls_key_file=None,
+        api_keys_file=None,
+        web_ui=False,
+    )
+
+
+def page_elsewhere(settings: Settings, rows: Sequence[Before]) -> list[Finding]:
+    """Find that the page which a host behind gateways wishes for is the first one's."""
+    if not rows or not settings.web_ui:
+        return []
+    return [
+        make(
+            "web.gateway",
+            observed=f"kimi_web_ui; {', '.join(row.host for row in rows)} before this machine",
+            required=f"one page for all machines: {rows[0].host} has it, and this machine none",
+        )
+    ]
+
+
+def document(rows: Sequence[Before]) -> list[dict[str, str]]:
+    """Give the plan's `gateways`: those before a host, and by which key each comes in."""
+    return [
+        {"host": row.host, "address": row.address, "key_name": gateways.key_name(row.host)}
+        for row in rows
+    ]
+
+
+def asked_at() -> dict[str, str]:
+    """Give the paths of a host behind gateways that others have not: where its use is told."""
+    return {"usage_recent_socket": paths.USAGE_RECENT_SOCKET}
+
+
+def make_plan(
+    facts: Mapping[str, Any],
+    settings: Settings,
+    catalogue: Catalogue,
+    hosts: Sequence[Behind],
+    peers: Sequence[Before],
+) -> dict[str, Any]:
+    """Decide everything for a gateway. Pure, as `planner.plan.make_plan`.
+
+    `hosts`: those behind it, in the inventory's order; `peers`: all gateways, itself among them.
+    """
+    findings, model = Findings(), catalogue.model(settings.model)
+    host = read_host(facts, catalogue)
+    system.check(host, catalogue, findings)
+    others = [row for row in peers if row.host != settings.host]
+    first = peers[0].host if peers else settings.host
+    served_names = list(settings.served_names) or [model.name]
+    page, python = None, None
+    if settings.web_ui and first == settings.host:
+        python = _python(host, catalogue)
+        page = web.document(
+            settings,
+            catalogue,
+            model,
+            web.Runtime(python.python, python.build, host.system.arch),
+            served_names,
+            0,
+            findings,
+        )
+    web.check_port(settings, 0, findings, [settings.group_port] if others else [])
+    watched = metrics.document(host, replace(settings, monitor_local=False), [], page, findings)
+    _check_ports(host, settings, page, watched, findings)
+    gateway.check_access(settings, None, findings)
+    shared = _shared(host, settings, peers, findings)
+    proxy = gateway.proxy(host, settings, [])
+    # One certificate for all gateways: a client does not see which of them answers.
+    reached = [name for row in peers for name in (row.host, row.address)]
+    names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
+    proxy["tls"]["names"] = list(dict.fromkeys(name for name in names if name))
+    return {
+        "schema": gateways.SCHEMA,
+        "stand_in": None,
+        "group": None,
+        "gateway": {
+            "address": settings.gateway_address,
+            "shared": shared,
+            "peers_port": settings.group_port if others else None,
+            # As many wait as are computed; who comes then is told to come again.
+            "waiting": sum(row.requests for row in hosts),
+            "name": gateways.server_name(settings.host),
+            # Where keys are made: the others take them over.
+            "first": first,
+            "peers": [
+                {
+                    "host": row.host,
+                    "server": gateways.server_name(row.host),
+                    "address": row.address,
+                }
+                for row in others
+            ],
+            "hosts": [
+                {
+                    "host": row.host,
+                    "server": gateways.server_name(row.host),
+                    "address": row.address,
+                    "port": row.port,
+                    "requests": row.requests,
+                }
+                for row in hosts
+            ],
+            "page": _page_there(settings, peers[0]) if settings.web_ui and page is None else None,
+        },
+        "model": {
+            "name": model.name,
+            "served_names": served_names,
+            "random_weights": model.random_weights,
+            **({"trained_on": model.trained_on} if model.trained_on else {}),
+        },
+        "instances": [],
+        "proxy": proxy,
+        "firewall": {
+            **gateway.firewall(host, settings, watched=watched),
+            **({"gateways": _peers(others, settings, page)} if others else {}),
+        },
+        # The other gateway hands its clients on to this one.
+        "web": {**page, "gateways": networks(others)} if page else None,
+        **_installed(host, settings, catalogue, page, python, findings),
+        "metrics": watched,
+        "rest": {"memory": "keep", "idle": None, "power": None, "wake": "off"},
+        "usage": {"keep_days": settings.usage_keep_days},
+        "drift": {"timer": False},
+        "driver": driver.NOTHING,
+        "packages": system.gateway_packages(
+            orders=certificates.mode(settings) == "acme",
+            shared=bool(settings.gateway_address),
+            watched=watched is not None,
+            page=system.page_packages(host, None if python.build else python.python.path)
+            if python
+            else (),
+        ),
+        "site": site.document(settings),
+        "control": {
+            "api_keys_file": settings.api_keys_file,
+            "hf_token_file": None,
+            "web_admin_file": settings.web_admin_file if page else None,
+            "metrics_key_file": settings.metrics_key_file,
+        },
+        "timeouts": {"start_s": _ANSWER_S, "unit_start_s": _ANSWER_S},
+        "paths": {
+            **paths.paths(),
+            "hosts": paths.HOSTS,
+            "key_limits": paths.KEY_LIMITS,
+            "usage_limits_socket": paths.USAGE_LIMITS_SOCKET,
+            "address_config": paths.ADDRESS_CONFIG,
+            "page_pem": paths.PAGE_PEM,
+        },
+        "units": {**unit_names.units(), "gateway_address": unit_names.GATEWAY_ADDRESS},
+        "marks": paths.marks(),
+        "users": paths.users(),
+        "findings": findings.rows(),
+    }
+
+
+def _peers(
+    others: Sequence[Before], settings: Settings, page: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Give who may speak to a gateway as a gateway: the other one, which asks for the page too."""
+    found = [ipaddress.ip_network(text) for text in networks(others)]
+    return {
+        "ipv4": [str(net) for net in found if net.version == _V4],
+        "ipv6": [str(net) for net in found if net.version != _V4],
+        "port": settings.group_port,
+        "page_port": page["port"] if page else None,
+    }
+
+
+def _check_ports(
+    host: Host,
+    settings: Settings,
+    page: Mapping[str, Any] | None,
+    watched: Mapping[str, Any] | None,
+    findings: Findings,
+) -> None:
+    """Find ports that another program holds: the proxy's, an order's, the page's, the metrics'."""
+    ports = [settings.port, *certificates.ports(settings, 0), *metrics.ports(watched)]
+    ports += [settings.web_port] if settings.web_ui else []
+    ports += [page["backend_port"], page["api_port"]] if page else []
+    more = " (kimi_web_port for the page's)" if settings.web_ui else ""
+    gateway.check_free(host, ports, findings, more)
+
+
+def _python(host: Host, catalogue: Catalogue) -> Chosen:
+    """Choose the interpreter of a page; `web.lock` finds one that nothing is pinned for."""
+    return interpreter.choose(host, catalogue.web[-1], catalogue, Findings())
+
+
+def _installed(
+    host: Host,
+    settings: Settings,
+    catalogue: Catalogue,
+    page: Mapping[str, Any] | None,
+    python: Chosen | None,
+    findings: Findings,
+) -> dict[str, Any]:
+    """Give the plan's `installation` where there is a page, and check what the page needs."""
+    if page is None or python is None:
+        return {}
+    disk.check_page(host, page, python.build, findings)
+    web.check_memory(host.memory_bytes, catalogue.web[-1], findings)
+    proxy = site.document(settings)["proxy"]
+    return {"installation": installation.of_packages(settings, python.build, catalogue, proxy)}
+
+
+def _page_there(settings: Settings, first: Before) -> dict[str, Any]:
+    """Give at which port clients are handed on to the first gateway's page."""
+    return {
+        "port": settings.web_port,
+        "first": {
+            "host": first.host,
+            "server": gateways.server_name(first.host),
+            "address": first.address,
+            "port": settings.web_port,
+        },
+        "name": gateways.PAGE_NAME,
+    }
+
+
+def _shared(
+    host: Host, settings: Settings, peers: Sequence[Before], findings: Findings
+) -> dict[str, Any] | None:
+    """Give how this gateway has the shared address, and find what keeps it from that."""
+    address = settings.gateway_address
+    if address is None:
+        if len(peers) > 1:
+            findings.add(
+                "gateway.address",
+                severity="info",
+                observed=f"{len(peers)} gateways and no kimi_gateway_address",
+                required="an address that moves to the other where one is lost",
+                fix="set kimi_gateway_address, or have clients know both",
+            )
+        return None
+    own = next((row.address for row in peers if row.host == settings.host), None)
+    interface = networks_of.interface_with(host, own)
+    try:
+        wanted = ipaddress.ip_address(address)
+    except ValueError:
+        wanted = None
+    near = [a.network for a in interface.addresses] if interface else []
+    if wanted is None or interface is None or not any(wanted in net for net in near):
+        findings.add(
+            "gateway.address",
+            severity="blocker",
+            observed=f"{address}; this gateway is reached at {own}, an address of "
+            f"{interface.name if interface else 'none of its interfaces'}",
+            required="a free address of the network of the gateways, and ansible_host their own",
+            fix="set kimi_gateway_address to an address of that network, and ansible_host of each "
+            "gateway to its own address",
+        )
+        return None
+    ranks = [row.host for row in peers]
+    return {
+        "interface": interface.name,
+        "own": own,
+        # One number for both, and hardly that of others on the same network.
+        "router": int(wanted) % _ROUTERS + 1,
+        "priority": _PRIORITY - ranks.index(settings.host),
+    }

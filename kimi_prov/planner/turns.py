@@ -1,0 +1,39 @@
+"""In which turns machines are changed: some at a time, while the others serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`together`: alike for machines that serve one model together, whose turn is the same."""
+
+    name: str
+    together: str
+    serves: bool
+
+
+def turns(machines: Sequence[Machine], at_once: int | None) -> list[list[str]]:
+    """Name the machines of each turn; None takes all at once.
+
+    `at_once` counts machines, of those that serve one model together all as one. Who serves nothing
+    is missed by nobody: these come first and at once, so that what does not work is seen there.
+    """
+    if at_once is None:
+        return [[row.name for row in machines]] if machines else []
+    sets: dict[str, list[Machine]] = {}
+    for row in machines:
+        sets.setdefault(row.together, []).append(row)
+    away = [row.name for rows in sets.values() if not _serve(rows) for row in rows]
+    serving = [[row.name for row in rows] for rows in sets.values() if _serve(rows)]
+    parts = [serving[first : first + at_once] for first in range(0, len(serving), at_once)]
+    return [*([away] if away else []), *([name for one in part for name in one] for part in parts)]
+
+
+def _serve(rows: Sequence[Machine]) -> bool:
+    return any(row.serves for row in rows)

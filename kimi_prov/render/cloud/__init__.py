@@ -1,0 +1,1 @@
+"""A machine of a cloud that brings itself up, and gives itself back."""

@@ -1,0 +1,254 @@
+"""The folders of `render cloud-init` and `render skypilot`: every file of them."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kimi_prov import __version__
+from kimi_prov.contract import clean_text, paths
+from kimi_prov.planner.storage.weights import of_bucket
+from kimi_prov.render import frame, templates
+from kimi_prov.render.cloud import machine, offers
+from kimi_prov.render.cloud.ranking import cheaper_below
+from kimi_prov.render.frame import File
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.render.cloud.ranking import Chosen
+
+CLOUD_INIT, SKYPILOT = "cloud-init", "skypilot"
+_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
+_UP = ["kimi-up.service", "kimi-give-up.timer"]
+# Below it the text is as well read as packed.
+_PACKED_BYTES = 4096
+_SEED_CPUS, _SEED_MEMORY_GB = 8, 16
+_IDLE_MINUTES = 5
+_HOOK_S = 60
+
+
+def cloud_init(
+    name: str,
+    plan: Mapping[str, Any],
+    findings: Sequence[Finding],
+    settings: Settings,
+    chosen: Chosen,
+) -> frame.Rendered:
+    """Give the folder of `render cloud-init`. Pure: the same input gives the same bytes."""
+    data = user_data(settings)
+    values = _values(name, plan, findings, settings, chosen)
+    values["offers"] = offers.offers(settings, chosen.kinds, settings.cloud_regions)
+    values["size"] = len(data)
+    wanted = ["README.md", "check.sh", *(["launch.sh"] if values["offers"] else [])]
+    return frame.Rendered(
+        CLOUD_INIT,
+        name,
+        frame.plan_digest(plan),
+        [
+            _plan({**plan, "findings": list(findings)}),
+            File("user-data", data),
+            File("meta-data", b"instance-id: kimi\nlocal-hostname: kimi\n"),
+            *(_from_template(CLOUD_INIT, path, values) for path in wanted),
+        ],
+    )
+
+
+def user_data(settings: Settings) -> bytes:
+    """Give the cloud-config that lays the machine's files and starts their units."""
+    files = machine.files(settings, CLOUD_INIT)
+    document = {
+        "write_files": [_written(file) for file in files],
+        "runcmd": [
+            ["systemctl", "daemon-reload"],
+            ["systemctl", "enable", *_units(settings)],
+            ["systemctl", "start", "--no-block", *_UP],
+        ],
+    }
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return b"#cloud-config\n# Written by kimi-prov render cloud-init.\n" + text.encode()
+
+
+def skypilot(
+    name: str,
+    plan: Mapping[str, Any],
+    findings: Sequence[Finding],
+    settings: Settings,
+    chosen: Chosen,
+) -> frame.Rendered:
+    """Give the folder of `render skypilot`. Pure: the same input gives the same bytes."""
+    values = _values(name, plan, findings, settings, chosen)
+    values["offers"] = offers.offers(settings, chosen.kinds, settings.cloud_regions or [""])
+    laid = machine.files(settings, SKYPILOT)
+    source = str(plan["weights"]["source"])
+    return frame.Rendered(
+        SKYPILOT,
+        name,
+        frame.plan_digest(plan),
+        [
+            _plan({**plan, "findings": list(findings)}),
+            File("kimi.sky.yaml", _yaml(_task(plan, settings, values["offers"]))),
+            *([File("seed.sky.yaml", _yaml(_seed(plan, settings)))] if of_bucket(source) else []),
+            *(File(f"machine{row.path}", row.content, row.mode) for row in laid),
+            File("machine/install", _install(laid, settings), 0o755),
+            *(_from_template(SKYPILOT, path, values) for path in ("README.md", "launch.sh")),
+        ],
+    )
+
+
+def _task(
+    plan: Mapping[str, Any], settings: Settings, tried: Sequence[offers.Offer]
+) -> dict[str, Any]:
+    resources: dict[str, Any] = {
+        "ordered": [
+            {
+                "infra": _infra(settings.cloud, row.place),
+                "accelerators": row.accelerators,
+                "use_spot": row.spot,
+            }
+            for row in tried
+        ],
+        "disk_size": offers.disk_gb(plan),
+        "disk_tier": "best",
+        # The job ends when nobody asks: from then on this counts.
+        "autostop": {"idle_minutes": _IDLE_MINUTES, "down": True, "wait_for": "jobs"},
+    }
+    if settings.cloud_image:
+        resources["image_id"] = settings.cloud_image
+    if settings.allowed_networks:
+        resources["ports"] = settings.port
+    leave = f"sudo /usr/bin/python3 -I {paths.ZIPAPP} cloud leave --provider {settings.cloud}"
+    hook = f"[ ! -r {paths.ZIPAPP} ] || {leave}"
+    return {
+        "name": "kimi",
+        "resources": resources,
+        "config": {
+            "hooks": [{"run": hook, "events": ["stop", "preemption", "down"], "timeout": _HOOK_S}]
+        },
+        "file_mounts": {"/tmp/kimi-machine": "./machine"},  # noqa: S108  (SkyPilot's user writes)
+        # Where the driver's restart cuts this, the unit goes on, and the next launch comes here.
+        "setup": "sudo bash /tmp/kimi-machine/install\nsudo /usr/local/sbin/kimi-wait driver\n",
+        "run": "sudo /usr/local/sbin/kimi-wait\n",
+    }
+
+
+def _infra(cloud: str, place: str) -> str:
+    """Return a place as SkyPilot writes it: a zone stands behind its region."""
+    zone = _ZONE.fullmatch(place)
+    region = (zone[1] or zone[2]) if zone else place
+    return "/".join([cloud, *([region] if region else []), *([place] if zone else [])])
+
+
+def _seed(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Give the task that fills the bucket on a machine without GPUs, which then ends."""
+    model = plan["model"]
+    package = settings.cloud_package or f"kimi-prov=={__version__}"
+    return {
+        "name": "kimi-seed",
+        "resources": {
+            "infra": _infra(settings.cloud, next(iter(settings.cloud_regions), "")),
+            "cpus": f"{_SEED_CPUS}+",
+            "memory": f"{_SEED_MEMORY_GB}+",
+            "use_spot": False,
+            "autostop": {"idle_minutes": _IDLE_MINUTES, "down": True, "wait_for": "jobs"},
+        },
+        "envs": {"KIMI_SOURCE": f"hf://OWNER/{model['name']}@REVISION"},
+        "setup": "sudo apt-get update -q\nsudo apt-get install -y -q rclone python3-venv\n"
+        f"python3 -m venv ~/kimi-prov\n~/kimi-prov/bin/pip install -q {shlex.quote(package)}\n",
+        "run": f'~/kimi-prov/bin/kimi-prov weights seed "$KIMI_SOURCE" {plan["weights"]["source"]}'
+        + (f" --region {settings.bucket_region}" if settings.bucket_region else "")
+        + "\n",
+    }
+
+
+def _install(files: Sequence[File], settings: Settings) -> bytes:
+    """Give the script that lays the files onto the machine and starts their units."""
+    lines = [
+        "#!/bin/bash",
+        "# Lays these files onto the machine, as root, and starts what brings it up.",
+        "set -euo pipefail",
+        'cd "$(dirname "$0")"',
+        *(
+            f"install -D -m {row.mode:04o} {shlex.quote(row.path.lstrip('/'))} "
+            f"{shlex.quote(row.path)}"
+            for row in files
+        ),
+        "systemctl daemon-reload",
+        f"systemctl enable {' '.join(_units(settings))}",
+        "systemctl reset-failed kimi-up.service || true",
+        f"systemctl start --no-block {' '.join(_UP)}",
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _units(settings: Settings) -> list[str]:
+    return [*_UP, *([machine.PREEMPTION] if settings.cloud_terms != "on-demand" else [])]
+
+
+def _values(
+    name: str,
+    plan: Mapping[str, Any],
+    findings: Sequence[Finding],
+    settings: Settings,
+    chosen: Chosen,
+) -> dict[str, Any]:
+    source = str(plan["weights"]["source"])
+    return {
+        "name": clean_text.line(name),
+        "plan": plan,
+        "settings": settings,
+        "findings": [row for row in findings if row["severity"] != "pass"],
+        "model": plan["model"],
+        "engine": plan["engine"],
+        "package": settings.cloud_package or f"kimi-prov=={__version__}",
+        "bucket": source if of_bucket(source) else None,
+        "quotas": offers.quotas(settings, chosen.kinds),
+        "disk_gb": offers.disk_gb(plan),
+        "image": settings.cloud_image,
+        "ranked": chosen.ranked,
+        "cheaper_below": cheaper_below,
+    }
+
+
+def _written(file: File) -> dict[str, Any]:
+    row: dict[str, Any] = {"path": file.path, "permissions": f"{file.mode:04o}"}
+    if len(file.content) > _PACKED_BYTES:
+        packed = base64.b64encode(gzip.compress(file.content, mtime=0)).decode()
+        return {**row, "encoding": "gz+b64", "content": packed}
+    return {**row, "content": file.content.decode()}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they are."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None
+    )
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _yaml(document: Mapping[str, Any]) -> bytes:
+    text = yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, width=1000)
+    return b"# Written by kimi-prov render skypilot.\n" + text.encode()
+
+
+def _plan(document: Mapping[str, Any]) -> File:
+    return File(frame.PLAN, (clean_text.as_json(document) + "\n").encode())
+
+
+def _from_template(kind: str, path: str, values: Mapping[str, Any]) -> File:
+    environment = templates.environment(machine.TEMPLATES)
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    text = environment.get_template(f"{kind}/{path}.j2").render(values)
+    return File(path, text.encode(), 0o755 if path.endswith(".sh") else 0o644)

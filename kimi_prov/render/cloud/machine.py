@@ -1,0 +1,118 @@
+"""The files by which a machine of a cloud brings itself up, goes on after a boot, and ends."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kimi_prov import __version__
+from kimi_prov.contract import paths
+from kimi_prov.render import templates
+from kimi_prov.render.cloud import variables
+from kimi_prov.render.frame import File
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.planner.settings.parsing import Settings
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+HOME = "/etc/kimi-up"
+STATE = "/var/lib/kimi-up"
+_UNITS = "/etc/systemd/system"
+_HOSTS = {"kimi": {"hosts": {"localhost": {"ansible_connection": "local"}}}}
+_PLACES = {
+    "kimi-up": ("/usr/local/sbin/kimi-up", 0o755),
+    "kimi-release": (variables.RELEASE, 0o755),
+    "kimi-wait": ("/usr/local/sbin/kimi-wait", 0o755),
+    "kimi-up.service": (f"{_UNITS}/kimi-up.service", 0o644),
+    "kimi-give-up.service": (f"{_UNITS}/kimi-give-up.service", 0o644),
+    "kimi-give-up.timer": (f"{_UNITS}/kimi-give-up.timer", 0o644),
+    "kimi-preemption.service": (f"{_UNITS}/kimi-preemption.service", 0o644),
+}
+PREEMPTION = "kimi-preemption.service"
+
+
+WAIT = "kimi-wait"
+
+
+def files(settings: Settings, launcher: str) -> list[File]:
+    """Give the machine's files by their paths there. Pure: the same input gives the same bytes.
+
+    `launcher`: cloud-init or skypilot, which ends a machine itself.
+    """
+    values = {
+        "settings": settings,
+        "package": settings.cloud_package or f"kimi-prov=={__version__}",
+        "pip": _pip(settings),
+        "environment": _environment(settings),
+        "apt": settings.apt_mirror,
+        "zipapp": paths.ZIPAPP,
+        "home": HOME,
+        "state": STATE,
+        "release": release(settings.cloud),
+        "launcher": launcher,
+        "spot": settings.cloud_terms != "on-demand",
+    }
+    left_out = {
+        *([] if values["spot"] else [PREEMPTION]),
+        *([] if launcher == "skypilot" else [WAIT]),
+    }
+    made = {name: _made(name, values) for name in _PLACES if name not in left_out}
+    inventory = {
+        f"{HOME}/inventory/hosts.yml": _yaml(_HOSTS),
+        f"{HOME}/inventory/group_vars/kimi.yml": _yaml(variables.lines(settings)),
+    }
+    pinned = variables.manifest(settings)
+    if pinned is not None:
+        inventory[f"{HOME}/inventory/{variables.MANIFEST}"] = pinned
+    if settings.ca_bundle:
+        bundle = Path(settings.ca_bundle).read_bytes()
+        inventory[f"{HOME}/inventory/{variables.CA_BUNDLE}"] = bundle
+    return [
+        *(File(path, content) for path, content in inventory.items()),
+        *(File(_PLACES[name][0], content, _PLACES[name][1]) for name, content in made.items()),
+    ]
+
+
+def release(cloud: str) -> str:
+    """Return the command by which a machine of a cloud deletes itself."""
+    return f"/usr/bin/python3 -I {paths.ZIPAPP} cloud release --provider {cloud}"
+
+
+def _made(name: str, values: Mapping[str, Any]) -> bytes:
+    environment = templates.environment(TEMPLATES / "machine")
+    environment.filters["sh"] = shlex.quote
+    return environment.get_template(f"{name}.j2").render(values).encode()
+
+
+def _pip(settings: Settings) -> list[str]:
+    """Return pip's options: where the site's packages come from."""
+    found = []
+    if settings.pip_index_url:
+        found += ["--index-url", settings.pip_index_url]
+    for url in settings.pip_extra_index_urls:
+        found += ["--extra-index-url", url]
+    if settings.pip_find_links and "://" in settings.pip_find_links:
+        found += ["--find-links", settings.pip_find_links]
+    return found
+
+
+def _environment(settings: Settings) -> list[tuple[str, str]]:
+    told = variables.lines(settings)
+    bundle = f"{HOME}/inventory/{variables.CA_BUNDLE}" if settings.ca_bundle else None
+    rows = [
+        ("http_proxy", told.get("kimi_http_proxy")),
+        ("https_proxy", told.get("kimi_https_proxy")),
+        ("no_proxy", ",".join(settings.no_proxy) if settings.no_proxy else None),
+        ("PIP_CERT", bundle),
+        ("SSL_CERT_FILE", bundle),
+    ]
+    return [(name, str(value)) for name, value in rows if value]
+
+
+def _yaml(document: Mapping[str, Any]) -> bytes:
+    return yaml.safe_dump(dict(document), sort_keys=True, allow_unicode=True).encode()

@@ -1,0 +1,88 @@
+"""The settings that a machine of a cloud is told, as the variables of its inventory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.addresses import without_login
+from kimi_prov.planner.settings.definitions import VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kimi_prov.planner.settings.parsing import Settings
+
+RELEASE = "/usr/local/sbin/kimi-release"
+MANIFEST = "manifests/weights.json"
+CA_BUNDLE = "ca-bundle.pem"
+# For others than this machine, and what is carried under a name of its own.
+_ELSEWHERE = ("kimi_cloud", "kimi_slurm_", "kimi_kubernetes_", "kimi_hosts_per_model")
+_FILES = frozenset({"kimi_weights_manifest", "kimi_ca_bundle"})
+_PROXIES = ("http_proxy", "https_proxy")
+
+
+def of_machine(settings: Settings) -> Settings:
+    """Return the settings as they count on the machine: it is deleted when nobody asks."""
+    if settings.idle_stop is None:
+        return settings
+    return replace(settings, idle_action="hook", idle_hook=RELEASE, wake="off")
+
+
+def kept_back(settings: Settings) -> list[str]:
+    """Name the settings whose secrets are not carried: what starts a machine is no secret's place.
+
+    Whoever may describe the machine reads its user data.
+    """
+    files = [
+        variable.name
+        for variable in VARIABLES
+        if _is_file(variable.kind)
+        and variable.name not in _FILES
+        and _value(settings, variable.name) is not None
+        and not variable.name.startswith(_ELSEWHERE)
+    ]
+    found = [name for name in _PROXIES if without_login(getattr(settings, name) or "")[1]]
+    return [*files, *(f"kimi_{name}" for name in found)]
+
+
+def lines(settings: Settings) -> dict[str, Any]:
+    """Give the variables that differ from their defaults, in the form that inventories have."""
+    found = dict(_told(of_machine(settings)))
+    if settings.manifest is not None:
+        found["kimi_weights_manifest"] = MANIFEST
+    if settings.ca_bundle:
+        found["kimi_ca_bundle"] = CA_BUNDLE
+    # The machine restarts itself for its driver, and kimi-up.service goes on.
+    return {**found, "nvidia_driver_reboot_ok": True, "nvidia_driver_reboot_self": True}
+
+
+def manifest(settings: Settings) -> bytes | None:
+    """Give the manifest that pins the weights; None where none does."""
+    if settings.manifest is None:
+        return None
+    return (json.dumps(settings.manifest, separators=(",", ":")) + "\n").encode()
+
+
+def _told(settings: Settings) -> Iterator[tuple[str, Any]]:
+    for variable in VARIABLES:
+        value = _value(settings, variable.name)
+        if variable.name.startswith(_ELSEWHERE) or value == variable.default or value is None:
+            continue
+        if _is_file(variable.kind):
+            continue
+        if variable.kind == "interval":
+            yield variable.name, f"{value}s"
+        elif variable.name.removeprefix("kimi_") in _PROXIES:
+            yield variable.name, without_login(str(value))[0]
+        else:
+            yield variable.name, value
+
+
+def _value(settings: Settings, name: str) -> Any:  # noqa: ANN401
+    return getattr(settings, name.removeprefix("kimi_"))
+
+
+def _is_file(kind: str) -> bool:
+    return kind == "file"

@@ -1,0 +1,199 @@
+"""Machines are changed in turn, by Ansible itself; the first that fails ends the run.
+
+The machines are stand-ins: each step writes down its host. Turns are the product's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kimi_prov.packaging import resources
+
+ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
+PLUGINS = resources.plugins()
+STEPS = ("key", "lock", "rest", "follow", "switch", "history", "verify", "web_data", "backup")
+PLUGIN = """
+import json
+from pathlib import Path
+from ansible.plugins.action import ActionBase
+
+HERE = Path(__file__).parent
+
+class ActionModule(ActionBase):
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        host = self._task.delegate_to or task_vars["inventory_hostname"]
+        name, args = Path(__file__).stem.removeprefix("kimi_"), self._task.args
+        keys = ("step", "state", "work")
+        words = " ".join([host, name, *(str(args[key]) for key in keys if key in args)])
+        with (HERE / "told").open("a") as log:
+            log.write(words + "\\n")
+        if words in json.loads((HERE / "fails.json").read_text()):
+            return {"failed": True, "msg": "it was not to be"}
+        return {"changed": False, "started": True, "together": False, "timeout_s": 9,
+                "unit": "u", "progress": "p"}
+"""
+# What `kimi_turn` asks a gateway, which answers here that it sends to the machine.
+GATEWAY = """
+import importlib
+
+kimi_turn = importlib.import_module("kimi_prov.ansible.plugins.action.kimi_turn")
+
+def answered(action, *words, stdin):
+    with open({told!r}, "a") as log:
+        log.write(f"{{action._task.delegate_to}} {{words[0]}} {{stdin['host']}}\\n")
+    return {{"changed": False}}
+
+kimi_turn.run_sent = answered
+ActionModule = kimi_turn.ActionModule
+"""
+
+
+@dataclass
+class Ran:
+    """What a playbook did: its exit code, its steps in their order, and all that it said."""
+
+    code: int
+    told: list[str]
+    said: str
+
+    def of(self, *steps: str) -> list[str]:
+        return [line for line in self.told if line.partition(" ")[2] in steps]
+
+
+@pytest.fixture
+def play(tmp_path: Path):
+    """Run a playbook over hosts a, b and c."""
+    told = tmp_path / "told"
+    for name in STEPS:
+        (tmp_path / f"kimi_{name}.py").write_text(PLUGIN)
+    (tmp_path / "kimi_turn.py").write_text(GATEWAY.format(told=str(told)))
+    (tmp_path / "ansible.cfg").write_text("")
+
+    def run(
+        name: str, *words: str, fails: tuple[str, ...] = (), gateways: tuple[str, ...] = (), **more
+    ) -> Ran:
+        (tmp_path / "fails.json").write_text(json.dumps(fails))
+        local = {"ansible_connection": "local", "ansible_become": False}
+        groups = {
+            "kimi": {"hosts": {host: dict(local) for host in "abc"}, "vars": more},
+            "kimi_gateway": {"hosts": {host: dict(local) for host in gateways}},
+        }
+        inventory = tmp_path / "hosts.yml"
+        inventory.write_text(yaml.safe_dump(groups))
+        told.unlink(missing_ok=True)
+        done = subprocess.run(
+            [ANSIBLE_PLAYBOOK, "-i", str(inventory), *words, str(resources.playbook(name))],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
+                "ANSIBLE_ACTION_PLUGINS": f"{tmp_path}:{PLUGINS / 'action'}",
+                "ANSIBLE_FILTER_PLUGINS": str(PLUGINS / "filter"),
+                "ANSIBLE_LOCALHOST_WARNING": "False",
+                "ANSIBLE_ROLES_PATH": str(resources.root() / "roles"),
+            },
+        )
+        assert told.exists(), done.stdout + done.stderr
+        return Ran(done.returncode, told.read_text().splitlines(), done.stdout + done.stderr)
+
+    return run
+
+
+def test_behind_a_gateway_one_machine_restarts_when_the_one_before_is_asked_again(play) -> None:
+    ran = play("restart", gateways=("g", "h"))
+    assert ran.code == 0, ran.said
+    asked = ("rest restart", *(f"gateway-return {host}" for host in "abc"))
+    assert ran.of(*asked) == [
+        line
+        for host in "abc"
+        for line in (f"{host} rest restart", f"g gateway-return {host}", f"h gateway-return {host}")
+    ]
+
+
+def test_without_a_gateway_all_are_changed_at_once(play) -> None:
+    ran = play("restart")
+    assert sorted(ran.told[3:6]) == [f"{host} rest restart" for host in "abc"]
+    assert not [line for line in ran.told if "gateway" in line]
+
+
+def test_so_many_at_once_as_the_inventory_says(play) -> None:
+    ran = play("restart", kimi_serial=2)
+    first = ran.told.index("c rest restart")
+    assert {"a rest outcome", "b rest outcome"} <= set(ran.told[:first])
+    assert sorted(ran.of("rest restart")[:2]) == ["a rest restart", "b rest restart"]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("restart", "rest restart"), ("rollback", "switch rollback")]
+)
+def test_the_first_that_fails_ends_the_run_and_no_lock_stays(play, name: str, step: str) -> None:
+    ran = play(name, fails=(f"b {step}",), kimi_serial=1)
+    assert ran.code != 0
+    assert ran.of(step) == [f"a {step}", f"b {step}"]
+    assert "left as they are, for b failed: c" in ran.said
+    assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
+
+
+def test_one_that_fails_beside_another_leaves_those_after_both(play) -> None:
+    ran = play("restart", fails=("a rest restart",), kimi_serial=2)
+    assert ran.code != 0
+    assert sorted(ran.of("rest restart")) == ["a rest restart", "b rest restart"]
+    # What was begun is ended.
+    assert ran.of("rest outcome") == ["b rest outcome"]
+    assert "c: left as it is: a failed before its turn" in " ".join(ran.said.split())
+    assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
+
+
+def test_a_machine_that_has_no_lock_is_left_out_and_the_others_go_on(play) -> None:
+    ran = play("restart", fails=("a lock present",), kimi_serial=1)
+    assert ran.code != 0
+    assert ran.of("rest restart") == ["b rest restart", "c rest restart"]
+
+
+def test_a_limit_leaves_the_turns_of_the_others(play) -> None:
+    ran = play("restart", "--limit", "a,c", kimi_serial=1)
+    assert ran.code == 0, ran.said
+    assert ran.of("rest restart", "rest outcome") == [
+        "a rest restart", "a rest outcome", "c rest restart", "c rest outcome",
+    ]  # fmt: skip
+
+
+def test_a_key_is_changed_on_one_machine_after_the_other_and_shown_of_all_at_once(play) -> None:
+    fails = ("a key",)
+    assert play("key", "-e", "kimi_key_add=new", fails=fails).told == ["a key"]
+    assert sorted(play("key", fails=fails).told) == ["a key", "b key", "c key"]
+
+
+def test_gateways_are_verified_after_the_machines_also_where_one_of_these_fails(play) -> None:
+    ran = play("verify", gateways=("g", "h"), fails=("a verify", "b verify", "c verify"))
+    assert ran.code != 0
+    assert sorted(ran.told[:3]) == ["a verify", "b verify", "c verify"]
+    assert sorted(ran.told[3:]) == ["g verify", "h verify"]
+    assert sorted(play("verify").told) == ["a verify", "b verify", "c verify"]
+
+
+def test_what_the_page_keeps_is_carried_from_who_has_it(play) -> None:
+    words = ("-e", "web_work=backup", "-e", "web_file=/f")
+    carried = play("web", *words, gateways=("g", "h")).of("web_data backup")
+    assert carried == ["g web_data backup"]
+    assert len(play("web", *words).of("web_data backup")) == 3
+
+
+def test_gateways_are_backed_up_with_the_machines(play) -> None:
+    words = ("-e", "backup_work=backup", "-e", "backup_file=/f")
+    ran = play("backup", *words, gateways=("g",))
+    assert sorted(ran.of("backup backup")) == [f"{host} backup backup" for host in "abcg"]

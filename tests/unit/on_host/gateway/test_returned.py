@@ -1,0 +1,70 @@
+"""A gateway tells when it sends to a machine again; the real HAProxy on both."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from test_gateway_proxy import Site
+from waiting import until
+
+from kimi_prov.contract import gateways
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.gateway import haproxy, proxy, returned, tls
+
+
+@pytest.fixture
+def site(make_proxy) -> Site:
+    made = Site(make_proxy, 2)
+    rows = [{"host": name, "server": name} for name in made.hosts]
+    plan = {"schema": gateways.SCHEMA, "gateway": {"name": "gw1", "hosts": rows}}
+    made.gateway.paths.plan.parent.mkdir(parents=True, exist_ok=True)
+    made.gateway.paths.plan.write_text(json.dumps(plan))
+    return made
+
+
+def asked(site: Site, host: str = "gpu1", *, timeout_s: float = 60, **more: object) -> dict:
+    return returned.awaited(
+        site.gateway.paths, {"host": host, "certificate": None, "timeout_s": timeout_s, **more}
+    )
+
+
+def test_it_waits_until_a_host_that_was_drained_is_sent_to(site: Site) -> None:
+    socket = site.hosts["gpu1"].paths.socket
+    haproxy.set_state(socket, 0, "drain")
+    assert until(lambda: site.states()["gpu1"] == "DOWN")
+    with pytest.raises(HostError, match="gw1 sends nothing to gpu1, which answers by itself"):
+        asked(site, timeout_s=0.5)
+    later = threading.Timer(1, haproxy.set_state, (socket, 0, "ready"))
+    later.start()
+    assert asked(site) == {"asked": True, "changed": False}
+    assert site.states()["gpu1"] == "UP"
+
+
+def test_it_takes_a_new_certificate_of_the_host(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = site.hosts["gpu1"]
+    host.stop()
+    pem = tls.self_signed(["lab1", "10.0.0.1"])
+    tls.install(host.paths, pem)
+    host.start()
+    assert until(lambda: site.up() == ["gpu2"])
+
+    def again(_: object) -> None:
+        """What systemd does of a reload."""
+        site.gateway.stop()
+        site.gateway.start()
+
+    monkeypatch.setattr(proxy, "converge", again)
+    assert asked(site, certificate=tls.public_part(pem))["changed"]
+    assert site.states()["gpu1"] == "UP"
+    # The same once more is nothing to do.
+    assert not asked(site, certificate=tls.public_part(pem))["changed"]
+
+
+def test_who_is_no_gateway_and_whom_it_does_not_know_are_not_waited_for(site: Site) -> None:
+    assert asked(site, "gpu3") == {"asked": False, "changed": False}
+    site.gateway.paths.plan.unlink()
+    assert asked(site) == {"asked": False, "changed": False}

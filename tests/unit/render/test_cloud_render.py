@@ -1,0 +1,411 @@
+"""A cloud's machine that brings itself up: user data, SkyPilot's tasks, and their scripts."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import yaml
+
+from kimi_prov import cli, schemas
+from kimi_prov.catalog import loader
+from kimi_prov.console.exit_handling import guarded
+from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.render.cloud import ranking, variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).parents[3]
+SHEET = ROOT / "inventories" / "specs" / "reference-004.yml"
+GOLDEN = ROOT / "tests" / "data" / "golden" / "cloud"
+PINS = ROOT / "tests" / "cloud" / "skypilot.txt"
+KINDS = ("cloud-init", "skypilot")
+VARIABLES = {
+    "gcp": """
+kimi_context: 8192
+kimi_kv_dtype: bf16
+kimi_weights_source: gs://weights-of-site/kimi-k2.5
+kimi_idle_stop: 20m
+kimi_cloud_regions: [us-central1-a, europe-west4-b]
+kimi_cloud_machines: [a3-highgpu-8g, a3-ultragpu-8g]
+""",
+    "aws": """
+kimi_weights_source: s3://weights-of-site/kimi-k2.5
+kimi_bucket_region: us-east-2
+kimi_context: 8192
+kimi_cloud: aws
+kimi_cloud_regions: [us-east-2]
+kimi_cloud_terms: on-demand
+kimi_cloud_image: ami-0123456789abcdef0
+kimi_pip_index_url: https://pypi.example.com/simple
+kimi_https_proxy: http://proxy.example.com:3128
+kimi_no_proxy: [.example.com]
+kimi_engine_args: {max-num-batched-tokens: 1024}
+kimi_served_names: [kimi, kimi-k2.5]
+kimi_allowed_networks: [10.0.0.0/8]
+""",
+}
+_NOT_GOLDEN = ("plan.json", "render.json")
+
+
+def run(*words: str) -> int:
+    return int(guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
+
+
+def render(kind: str, output: Path, text: str, *more: str) -> int:
+    file = output.parent / f"{output.name}.vars.yml"
+    file.write_text(text)
+    return run("render", kind, str(SHEET), "--vars", str(file), "--output", str(output), *more)
+
+
+def read(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module", params=[(kind, cloud) for kind in KINDS for cloud in VARIABLES])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kind, cloud = request.param
+    output = tmp_path_factory.mktemp("render") / f"{kind}-{cloud}"
+    assert render(kind, output, VARIABLES[cloud]) == 0
+    return output
+
+
+def test_the_files_are_the_golden_ones(folder: Path) -> None:
+    golden = GOLDEN / folder.name
+    found = {name: text for name, text in read(folder).items() if name not in _NOT_GOLDEN}
+    if os.environ.get("KIMI_PROV_GOLDEN") == "write":
+        shutil.rmtree(golden, ignore_errors=True)
+        for name, text in found.items():
+            (golden / name).parent.mkdir(parents=True, exist_ok=True)
+            (golden / name).write_text(text)
+    assert found == read(golden)
+
+
+def test_the_record_names_every_file_with_its_digest(folder: Path) -> None:
+    record = json.loads((folder / "render.json").read_text())
+    jsonschema.validate(record, schemas.load("render"))
+    there = {name: text for name, text in read(folder).items() if name != "render.json"}
+    told = {row["path"]: row["sha256"] for row in record["files"]}
+    assert told == {name: hashlib.sha256(text.encode()).hexdigest() for name, text in there.items()}
+    plan = json.loads((folder / "plan.json").read_text())
+    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
+
+
+def test_the_scripts_are_sound(folder: Path, tmp_path: Path) -> None:
+    scripts = [path for path in folder.rglob("*") if path.is_file() and "#!" in _first(path)]
+    if (folder / "user-data").exists():
+        scripts += [_kept(tmp_path, row) for row in laid(folder) if "#!" in row["content"][:2]]
+    assert scripts
+    words = ("shellcheck", "--severity=info", *map(str, scripts))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def _first(path: Path) -> str:
+    return path.read_bytes()[:2].decode("utf-8", "replace")
+
+
+def _kept(folder: Path, row: Mapping[str, Any]) -> Path:
+    path = folder / Path(row["path"]).name
+    path.write_text(row["content"])
+    return path
+
+
+def laid(folder: Path) -> list[dict[str, Any]]:
+    """The files that the machine gets, unpacked."""
+    if not (folder / "user-data").exists():
+        top = folder / "machine"
+        return [{"path": f"/{name}", "content": text} for name, text in read(top).items()]
+    rows: list[dict[str, Any]] = yaml.safe_load((folder / "user-data").read_text())["write_files"]
+    return [{**row, "content": _unpacked(row)} for row in rows]
+
+
+def _unpacked(row: Mapping[str, Any]) -> str:
+    content = str(row["content"])
+    if row.get("encoding") == "gz+b64":
+        return gzip.decompress(base64.b64decode(content)).decode()
+    return content
+
+
+def test_the_machine_is_told_the_settings_that_were_given(folder: Path, tmp_path: Path) -> None:
+    """Its inventory, parsed again, gives what was rendered for, but for how it ends."""
+    files = {row["path"]: row["content"] for row in laid(folder)}
+    told = yaml.safe_load(files["/etc/kimi-up/inventory/group_vars/kimi.yml"])
+    assert told.pop("nvidia_driver_reboot_self") is told.pop("nvidia_driver_reboot_ok") is True
+    given = yaml.safe_load(VARIABLES[folder.name.rpartition("-")[2]])
+    wanted = variables.of_machine(parse({"kimi_model": "kimi-k2.5", **given}, host="h"))
+    here = parse(told, host="h")
+    of_cloud = {name: getattr(wanted, name) for name in vars(wanted) if name.startswith("cloud")}
+    assert replace(here, **of_cloud) == wanted
+    hosts = yaml.safe_load(files["/etc/kimi-up/inventory/hosts.yml"])
+    assert hosts["kimi"]["hosts"] == {"localhost": {"ansible_connection": "local"}}
+
+
+def test_secrets_and_files_of_this_computer_stay_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "keys").write_text("aws_secret_access_key = canary-of-the-bucket\n")
+    text = VARIABLES["aws"].replace("http://proxy", "http://me:canary-of-the-proxy@proxy")
+    text += f"kimi_bucket_credentials_file: {tmp_path}/keys\nkimi_hf_token_file: {tmp_path}/keys\n"
+    for kind in KINDS:
+        assert render(kind, tmp_path / kind, text) == 0
+        told = " ".join(capsys.readouterr().err.split())
+        assert "(cloud.secrets)" in told
+        assert "kimi_hf_token_file, kimi_bucket_credentials_file, kimi_https_proxy" in told
+        whole = "".join(read(tmp_path / kind).values())
+        assert "canary" not in whole
+        laid_out = "".join(row["content"] for row in laid(tmp_path / kind))
+        assert str(tmp_path) not in laid_out
+        assert "http://proxy.example.com:3128" in laid_out
+
+
+def test_a_manifest_goes_along_packed(tmp_path: Path) -> None:
+    rows = [
+        {"path": f"model-{n}", "size": n, "sha256": hashlib.sha256(b"%d" % n).hexdigest()}
+        for n in range(1, 97)
+    ]
+    (tmp_path / "m.json").write_text(json.dumps({"files": rows}))
+    text = VARIABLES["aws"] + f"kimi_weights_manifest: {tmp_path}/m.json\n"
+    assert render("cloud-init", tmp_path / "out", text) == 0
+    data = (tmp_path / "out" / "user-data").read_bytes()
+    # What AWS takes at most.
+    assert len(data) < 16 << 10
+    files = {row["path"]: row["content"] for row in laid(tmp_path / "out")}
+    kept = json.loads(files["/etc/kimi-up/inventory/manifests/weights.json"])
+    assert len(kept["files"]) == 96
+    told = yaml.safe_load(files["/etc/kimi-up/inventory/group_vars/kimi.yml"])
+    assert told["kimi_weights_manifest"] == "manifests/weights.json"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_another_disk_are_a_blocker(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = VARIABLES["gcp"].replace("gs://weights-of-site/kimi-k2.5", "file:///srv/kimi-k2.5")
+    assert render(kind, tmp_path / "out", text) == 3
+    assert "kimi-prov weights seed" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("kimi_cloud_machines: [a3-hihgpu-8g]", "did you mean a3-highgpu-8g?"),
+        ("kimi_hosts_per_model: 2", "one machine brings itself up"),
+        ("kimi_cloud: azure", "expected one of gcp, aws"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert render("cloud-init", tmp_path / "out", f"kimi_model: kimi-k2.5\n{line}\n") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_nothing_that_ends_the_machine_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = VARIABLES["gcp"].replace("kimi_idle_stop: 20m\n", "")
+    assert render("cloud-init", tmp_path / "out", text) == 0
+    assert "(cloud.idle)" in capsys.readouterr().err
+    assert "It stays until you delete it" in (tmp_path / "out" / "README.md").read_text()
+
+
+def stand_in(folder: Path, name: str, body: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def started(folder: Path, programs: Path, log: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "LOG": str(log), "KIMI_PAUSE_S": "0"}
+    words = [str(folder / "launch.sh"), "here"]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_kinds_places_and_terms_are_tried_in_their_order(tmp_path: Path) -> None:
+    """gcloud is a stand-in: no machine is to be had but on demand, in the second place."""
+    assert render("cloud-init", tmp_path / "out", VARIABLES["gcp"]) == 0
+    stand_in(
+        tmp_path / "bin",
+        "gcloud",
+        'case "$*" in\n'
+        '  *"instances create"*) echo "$*" >>"$LOG"\n'
+        '    [[ "$*" == *STANDARD* && "$*" == *europe-west4-b* ]] || exit 1 ;;\n'
+        "  *quotas*) echo 4 ;;\n"
+        "esac",
+    )
+    done = started(tmp_path / "out", tmp_path / "bin", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "log").read_text().splitlines()
+    tried = [
+        (line.split("--machine-type ")[1].split()[0], line.split("--zone ")[1].split()[0])
+        for line in asked
+    ]
+    zones, kinds = ("us-central1-a", "europe-west4-b"), ("a3-highgpu-8g", "a3-ultragpu-8g")
+    order = [(kind, zone) for kind in kinds for zone in zones]
+    assert tried == [*order, *order[:2]]
+    assert all("--instance-termination-action DELETE" in line for line in asked[:4])
+    # What there is too little of is told, with how to ask for it.
+    assert "gcloud beta quotas preferences create --preferred-value=8" in done.stderr
+
+
+def test_without_credentials_nothing_is_started(tmp_path: Path) -> None:
+    assert render("cloud-init", tmp_path / "out", VARIABLES["aws"]) == 0
+    stand_in(tmp_path / "bin", "aws", 'echo "$*" >>"$LOG"; exit 1')
+    done = started(tmp_path / "out", tmp_path / "bin", tmp_path / "log")
+    assert done.returncode == 3
+    assert "aws configure" in done.stderr
+    assert "run-instances" not in (tmp_path / "log").read_text()
+
+
+def test_a_launch_that_the_restart_cut_is_made_again(tmp_path: Path) -> None:
+    assert render("skypilot", tmp_path / "out", VARIABLES["gcp"]) == 0
+    stand_in(tmp_path / "bin", "sky", 'echo "$*" >>"$LOG"; [ "$(wc -l <"$LOG")" = 2 ]')
+    done = started(tmp_path / "out", tmp_path / "bin", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    line = "launch --yes --cluster here --detach-run kimi.sky.yaml"
+    assert (tmp_path / "log").read_text().splitlines() == [line, line]
+
+
+def test_a_folder_of_a_cloud_is_for_no_other_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("apply", str(folder)) == 2
+    assert "run ./launch.sh in it" in capsys.readouterr().err
+
+
+PRICED = """
+schema: kimi-prov/catalog/prices/v1
+checked: 2026-11-20
+machine_hour:
+  - name: ours
+    machine: a3-ultragpu-8g
+    spot: true
+    gpu: H200 SXM
+    gpus: 8
+    usd: %s
+    source: ours
+    confidence: high
+"""
+
+
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **more: Any) -> Any:
+    """How the kinds of Google compare where the site knows what an hour of 8x H200 costs."""
+    if usd is not None:
+        own = tmp_path / f"{usd}"
+        own.mkdir()
+        (own / "prices.yaml").write_text(PRICED % usd)
+        monkeypatch.setenv("KIMI_PROV_CATALOG", str(own))
+    told = {"kimi_model": "kimi-k2.5", "kimi_context": 8192, "kimi_weights_source": "gs://abc/x"}
+    return ranking.ranked(parse({**told, **more}, host="h"), loader.load())
+
+
+def test_kinds_are_ranked_by_what_a_token_of_the_load_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = kinds(tmp_path, monkeypatch, None)
+    unknown = rows[-1]
+    assert unknown.kind.name == "a3-ultragpu-8g"
+    assert (unknown.usd_hour, unknown.usd_per_mtok, unknown.usd_cold_start) == (None, None, None)
+    costs = [row.usd_per_mtok for row in rows[:-1]]
+    assert costs == sorted(costs)
+    below = ranking.cheaper_below(unknown, rows[0])
+    # On either side of that price the order is another.
+    dear = kinds(tmp_path, monkeypatch, round(below + 1, 2))
+    assert dear[0].kind.name == rows[0].kind.name
+    cheap = kinds(tmp_path, monkeypatch, round(below - 1, 2))
+    assert cheap[0].kind.name == "a3-ultragpu-8g"
+
+
+def test_a_cold_start_is_as_long_as_reference_004_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took 15 to 20 minutes, eight of them for the bucket, at $26 an hour."""
+    rows = {row.kind.name: row for row in kinds(tmp_path, monkeypatch, None)}
+    seen = rows["a3-highgpu-8g"]
+    assert 15 * 60 < seen.cold_start_s < 20 * 60
+    assert 7 * 60 < seen.download_s < 9 * 60
+    assert seen.usd_hour == 26
+    assert seen.usd_cold_start == pytest.approx(26 * seen.cold_start_s / 3600)
+
+
+def test_a_kind_that_does_not_hold_the_weights_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = {row.kind.name for row in kinds(tmp_path, monkeypatch, None, kimi_context=131072)}
+    assert served == {"a3-ultragpu-8g"}
+    # A price on other terms says nothing of these.
+    terms = kinds(tmp_path, monkeypatch, None, kimi_cloud_terms="on-demand")
+    assert all(row.usd_hour is None for row in terms)
+
+
+@pytest.fixture(scope="module")
+def sky(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the real SkyPilot."""
+    uv, made = Path(sys.executable).with_name("uv"), tmp_path_factory.mktemp("sky") / "venv"
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable, made], check=True)
+    line = [uv, "pip", "install", "-q", "--require-hashes", "-r", PINS]
+    subprocess.run([*line, "--python", made / "bin" / "python"], check=True, timeout=1800)
+    return made / "bin" / "python"
+
+
+READ = """
+import json, sys, sky
+task = sky.Task.from_yaml(sys.argv[1])
+found = task.resources if isinstance(task.resources, list) else list(task.resources)
+print(json.dumps([[str(r.cloud), r.region, r.zone, r.accelerators, r.use_spot, r.disk_size,
+                   r.autostop_config.down if r.autostop_config else None,
+                   str(r.autostop_config.wait_for) if r.autostop_config else None]
+                  for r in found]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cloud", VARIABLES)
+def test_skypilot_reads_the_tasks(cloud: str, sky: Path, tmp_path: Path) -> None:
+    assert render("skypilot", tmp_path / "out", VARIABLES[cloud]) == 0
+    (tmp_path / "home").mkdir()
+
+    def read_by_it(name: str) -> list[list[Any]]:
+        done = subprocess.run(
+            [sky, "-c", READ, name],
+            cwd=tmp_path / "out",
+            env={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return list(json.loads(done.stdout.splitlines()[-1]))
+
+    rows = read_by_it("kimi.sky.yaml")
+    if cloud == "gcp":
+        assert [row[:5] for row in rows] == [
+            ["GCP", zone[:-2], zone, {card: 8}, spot]
+            for spot in (True, False)
+            for card in ("H100", "H200")
+            for zone in ("us-central1-a", "europe-west4-b")
+        ]
+    else:
+        # No kinds were named: all that serve, the fastest first where no price is known.
+        cards = [{"B200": 8}, {"H200": 8}, {"H100": 8}]
+        assert [row[:5] for row in rows] == [["AWS", "us-east-2", None, c, False] for c in cards]
+    assert all(row[5] == 746 and row[6] is True and "jobs" in row[7].lower() for row in rows)
+    assert len(read_by_it("seed.sky.yaml")) == 1
