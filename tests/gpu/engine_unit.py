@@ -185,6 +185,13 @@ def verified(host: Host) -> list[dict[str, Any]]:
     return checks
 
 
+def benched(host: Host) -> dict[str, Any]:
+    """What `kimi-prov bench` says of the host's model."""
+    done = kimi_prov("bench", host.inventory, "--format", "json")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return dict(json.loads(done.stdout))
+
+
 def applied_again(host: Host) -> int:
     """Seconds of an `apply` that changes nothing and leaves the engine running."""
     before = shown(host, "MainPID")

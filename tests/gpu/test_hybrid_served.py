@@ -5,7 +5,6 @@ In order, as the tests with vLLM: each goes on from what the one before has left
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -84,9 +83,7 @@ def test_verify_passes_with_the_placement(served: Host, report: Report) -> None:
 
 def test_bench_measures_the_hybrid(serving: Host, report: Report) -> None:
     """`kimi-prov bench` measures the served model."""
-    done = kimi_prov("bench", serving.inventory, "--format", "json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    report.figure(bench=json.loads(done.stdout))
+    report.figure(bench=unit.benched(serving))
 
 
 def test_a_killed_hybrid_is_served_again(serving: Host, clock: Clock, report: Report) -> None:

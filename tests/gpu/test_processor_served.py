@@ -5,7 +5,6 @@ In order, as the tests with the GPUs: each goes on from what the one before has 
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -76,9 +75,7 @@ def test_a_second_apply_on_the_processors_changes_nothing(served: Host, report: 
 
 def test_bench_measures_on_the_processors(serving: Host, report: Report) -> None:
     """`kimi-prov bench` measures the served model, and a layer of experts in the own kernel."""
-    done = kimi_prov("bench", serving.inventory, "--format", "json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    bench = json.loads(done.stdout)
+    bench = unit.benched(serving)
     report.figure(bench=bench)
     assert all(row["layer"]["available"] for row in bench["hosts"].values())
 
@@ -94,9 +91,27 @@ def test_a_killed_server_on_the_processors_is_served_again(
     assert kimi_prov("status", serving.inventory).returncode == 0
 
 
+def test_dense_weights_in_int8_are_served_by_apply(
+    served: Host, clock: Clock, report: Report
+) -> None:
+    """`kimi_dense_weights: int8` brings all other weights into the own kernel, by `apply`."""
+    unit.wish(served, kimi_dense_weights="int8", kimi_start_timeout_s=int(max(60.0, clock.left_s)))
+    began = time.monotonic()
+    done = served.apply()
+    log = unit.said(served, 3000)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{log[-2000:]}"
+    said = re.findall(r"dense weights in int8 by the own kernel for (\S+)", log)
+    report.figure(dense_apply_s=round(time.monotonic() - began), dense_by=said[-1:])
+    assert said, log[-2000:]
+    assert ("amx" in said[-1].lower()) == bool(processor()["amx"])
+    unit.verified(served)
+    report.figure(dense_bench=unit.benched(served))
+
+
 def test_vllm_s_own_experts_are_served_by_apply(served: Host, clock: Clock, report: Report) -> None:
     """`kimi_experts: vllm` brings the experts from the own kernel to vLLM's, by `apply`."""
-    unit.wish(served, kimi_experts="vllm", kimi_start_timeout_s=int(max(60.0, clock.left_s)))
+    unit.wish(served, kimi_dense_weights="bf16", kimi_experts="vllm")
+    unit.wish(served, kimi_start_timeout_s=int(max(60.0, clock.left_s)))
     wanted = unit.planned(served)
     began = time.monotonic()
     before = served.ssh("date '+%F %T'").strip()

@@ -211,9 +211,7 @@ def test_a_killed_server_is_served_again(serving: Host, clock: Clock, report: Re
 
 def test_bench_measures(serving: Host, report: Report) -> None:
     """`kimi-prov bench` measures the served model."""
-    done = kimi_prov("bench", serving.inventory, "--format", "json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    report.figure(bench=json.loads(done.stdout))
+    report.figure(bench=unit.benched(serving))
 
 
 def test_it_serves_again_after_a_reboot(serving: Host, clock: Clock, report: Report) -> None:
