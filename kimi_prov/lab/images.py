@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
 from kimi_prov.lab.shell import run, which
+from kimi_prov.lab.state import remove_tree
 from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:
@@ -183,8 +183,7 @@ def ensure(wanted: Recipe, say: Say) -> Path:
                 "/etc/subgid), or let root build the image once: kimi-prov lab up",
             )
         fresh = images / f".new-{wanted.key}"
-        if fresh.exists():
-            shutil.rmtree(fresh)
+        remove_tree(fresh)
         fresh.mkdir()
         duration = "a minute or two" if wanted.with_kernel else "about half a minute"
         say(f"building the image {wanted.key} ({duration}, once)")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import psutil
+
 from kimi_prov import user_dirs
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab.shell import run
@@ -217,9 +219,26 @@ def tidy_homes() -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of state with all that is in it; nothing happens where there is none."""
-    if folder.exists():
-        shutil.rmtree(folder)
+    """Remove a folder of state with all that is in it; nothing happens where there is none.
+
+    Raises:
+        UserError: something is mounted in it, which is this machine's own.
+
+    """
+    if not folder.exists():
+        return
+    mounted = [
+        row.mountpoint
+        for row in psutil.disk_partitions(all=True)
+        if Path(row.mountpoint).is_relative_to(folder.resolve())
+    ]
+    if mounted:
+        # What builds an image mounts /proc, /sys and /dev, and outlives a killed `kimi-prov`.
+        raise UserError(
+            f"{folder} is to be removed, and {', '.join(sorted(mounted))} is mounted in it",
+            fix="end the program that mounted it (ps aux | grep mmdebstrap), then `umount` each",
+        )
+    shutil.rmtree(folder)
 
 
 @contextmanager

@@ -20,7 +20,9 @@ from waiting import until
 
 from kimi_prov.commands import lab
 from kimi_prov.errors import UserError
+from kimi_prov.lab import images
 from kimi_prov.lab.inventory import identify
+from kimi_prov.lab.settings import apt_settings
 from kimi_prov.lab.state import state_home
 
 if TYPE_CHECKING:
@@ -306,6 +308,23 @@ def test_an_up_that_was_killed_is_cleared_away_and_can_be_repeated(doomed: Path)
     assert ask(inventory, "one", "systemctl is-system-running") == "running"
     for _ in range(2):
         lab.down(inventory)
+
+
+def test_what_a_killed_build_has_mounted_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wanted = images.recipe("debian-12", with_kernel=False, apt=apt_settings())
+    mounted = tmp_path / "kimi-prov" / "images" / f".new-{wanted.key}" / "root" / "dev"
+    mounted.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(mounted)], check=True)
+    try:
+        (mounted / "null").touch()
+        with pytest.raises(UserError, match="is mounted in it"):
+            images.ensure(wanted, lambda _line: None)
+        assert (mounted / "null").exists()
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
 
 
 def test_a_host_boots_where_the_control_groups_are_unified(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from strip import strip
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import images
 from kimi_prov.lab.settings import apt_settings
+from kimi_prov.lab.state import remove_tree
 from kimi_prov.packaging import lock_files
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Pack:
         if not root.is_dir():
             recipe = images.recipe(name, with_kernel=False, apt=apt_settings())
             fresh = self.build / f".new-{name}"
-            shutil.rmtree(fresh, ignore_errors=True)
+            remove_tree(fresh)
             _run(*images.bootstrap_command(recipe, fresh))
             fresh.rename(root)
         return root
