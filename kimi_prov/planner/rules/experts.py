@@ -37,8 +37,8 @@ def _dense(context: PlanContext) -> Iterator[RuleResult]:
             yield RuleResult(
                 severity="info",
                 observed=f"bf16: {now:g} tokens/s expected for one request",
-                required=f"int8: {then:g} tokens/s expected (from the kernel alone, not measured "
-                f"in vLLM), {human(less)} less memory an engine; {_LOSS}",
+                required=f"int8: {then:g} tokens/s expected, {human(less)} less memory an engine; "
+                f"{_LOSS}",
                 fix="set kimi_dense_weights to int8 where speed matters more than the last of "
                 "the model's quality",
             )

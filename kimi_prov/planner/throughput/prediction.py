@@ -226,10 +226,7 @@ def _layout(host: Host, model: Model, choice: Choice, cpu: Cpu, place: Placement
 def _measured(layout: Layout) -> str:
     """Say what the figures of the plugin's experts come from."""
     nodes = f"{layout.nodes} nodes" if layout.nodes > 1 else "1 node"
-    found = f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
-    if layout.int8_params:
-        found += "; dense weights in int8 by the kernels alone, without vLLM"
-    return found
+    return f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
 
 
 def _weights(choice: Choice, method: str | None) -> str:

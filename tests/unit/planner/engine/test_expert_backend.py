@@ -245,7 +245,7 @@ def test_dense_weights_stay_as_published_and_the_owner_hears_of_int8() -> None:
     row = found(document, "experts.dense")[0]
     assert row["severity"] == "info"
     assert str(document["throughput"]["single_tok_s"]["expected"]) in row["observed"]
-    assert "not measured in vLLM" in row["required"]
+    assert "8.9 GiB less memory an engine" in row["required"]
     assert "set kimi_dense_weights to int8" in row["fix"]
     assert not found(plan(xeon(), dense_weights="bf16", **HUGE), "experts.dense")
     assert not found(plan(lab_facts()), "experts.dense")
@@ -262,14 +262,10 @@ def test_dense_weights_in_int8_are_smaller_faster_and_told_as_a_loss() -> None:
     assert 9 * GB < saved < 10 * GB
     now, then = (d["throughput"]["single_tok_s"]["expected"] for d in (plain, packed))
     assert 1.3 < then / now < 1.6
-    # At worst nothing is gained.
-    low, least = (d["throughput"]["single_tok_s"]["low"] for d in (plain, packed))
-    assert least == low
     assert f"int8: {then:g} tokens/s expected" in found(plain, "experts.dense")[0]["required"]
-    assert "by the kernels alone, without vLLM" in packed["throughput"]["basis"]
     row = found(packed, "experts.dense")[0]
     assert (row["severity"], row["title"][:30]) == ("warning", "Dense weights are held in int8")
-    # A prompt is not said to be faster: that was not measured.
+    # A prompt is counted as in bf16.
     fast, slow = (d["throughput"]["prefill_tok_s"]["expected"] for d in (packed, plain))
     assert fast == slow
 

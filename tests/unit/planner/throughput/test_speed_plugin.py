@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,12 +26,12 @@ FORMAT = {
 K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
 
 
-def cut(layers: int, experts: int) -> throughput.ModelShape:
+def cut(layers: int, experts: int, vocabulary: int = 8192) -> throughput.ModelShape:
     """The measured models: a dense layer and `layers` with experts, of Kimi's dimensions."""
     hidden, width = 7168, 2048
     attention = hidden * 1536 + 1536 * 64 * 192 + hidden * 576 + 512 * 64 * 256 + 64 * 128 * hidden
     expert = 3 * hidden * width
-    always = attention + 3 * hidden * 18432 + hidden * 8192
+    always = attention + 3 * hidden * 18432 + hidden * vocabulary
     always += layers * (attention + expert + experts * hidden)
     return throughput.ModelShape(
         name="cut",
@@ -49,6 +50,12 @@ def cut(layers: int, experts: int) -> throughput.ModelShape:
 def layout(row: dict[str, Any], way: plugin.Way = "kt", threads: int = 14) -> plugin.Layout:
     machine = MACHINES[row["machine"]]
     return plugin.Layout(way, threads, machine["nodes"], threads, machine["stream_gb_s"])
+
+
+def packed(shape: throughput.ModelShape) -> float:
+    """Weights that int8 takes: all that are no routed experts, but routers and what MLA splits."""
+    routers = shape.moe_layers * shape.experts * 7168
+    return shape.always_params - routers - shape.layers * 512 * 64 * 256
 
 
 def serving(way: str, tokens: int = 1, prompt: float = 8) -> throughput.Serving:
@@ -72,9 +79,13 @@ def compared() -> Iterator[tuple[str, str, float]]:
                 found = plugin.experts(shape, where, serving(way), tokens)
                 yield "decode", f"{row['by']} {row['threads']} {tokens}", found.total * 1e3 / ms
     for row in ROWS["engine"]:
-        way, shape = row["way"], cut(row["layers"], row["experts"])
+        way = row["way"]
+        shape = cut(row["layers"], row["experts"], row.get("vocabulary", 8192))
         name = f"{way} {row['layers']}x{row['experts']}"
         where = layout(row, way)
+        if row.get("dense") == "int8":
+            where = replace(where, int8_params=packed(shape))
+            name += " int8"
         for tokens, ms in row["ms"].items():
             step = plugin.decode(shape, where, serving(way, tokens)).total
             yield "decode", f"{name} {tokens}", step * 1e3 / ms
