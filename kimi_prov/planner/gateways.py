@@ -218,7 +218,8 @@ def make_plan(
         "metrics": watched,
         "rest": {"memory": "keep", "idle": None, "power": None, "wake": "off"},
         "usage": {"keep_days": settings.usage_keep_days},
-        "drift": {"timer": False},
+        "upgrade": {"keep_versions": settings.keep_versions},
+        "drift": {"timer": settings.drift_timer},
         "driver": driver.NOTHING,
         "packages": system.gateway_packages(
             orders=certificates.mode(settings) == "acme",
