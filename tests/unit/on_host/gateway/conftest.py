@@ -18,6 +18,7 @@ import yaml
 from ports import free_port
 from waiting import HANGS_S, until
 
+from kimi_prov.contract import key_rules
 from kimi_prov.contract.gateways import PAGE_NAME
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, metrics_key, pins, tls
@@ -331,6 +332,7 @@ def make_proxy(tmp_path, request):
                 "peers": [],
                 "address": None,
                 "waiting": 2 * len(hosts),
+                "waits_s": key_rules.WAITS_S,
                 "page": page_there(first) if first else None,
             }
             if hosts
