@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from counting import Counting
 from ports import free_port
 from waiting import HANGS_S, until
 
@@ -350,3 +351,18 @@ def make_proxy(tmp_path, request):
             engine.hangs = False
             engine.shutdown()
             engine.server_close()
+
+
+@pytest.fixture
+def counting():
+    """Starts the counter of a proxy, which ends with the test."""
+    made: list[Counting] = []
+
+    def start(proxy: Proxy, *, gateway: bool = False) -> Counting:
+        made.append(Counting(proxy, gateway=gateway))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.is_alive():
+            one.end()
