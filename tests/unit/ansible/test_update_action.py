@@ -10,7 +10,6 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure
 
 from kimi_prov import schemas
-from kimi_prov.ansible.plugins.action import kimi_update
 from kimi_prov.ansible.plugins.action.kimi_update import ActionModule
 from kimi_prov.ansible.plugins.action.kimi_update import document as document_of
 from kimi_prov.ansible.remote import RemoteError
@@ -92,7 +91,7 @@ def asked_other(monkeypatch: pytest.MonkeyPatch, answer: BaseException | None) -
             raise answer
         return {"ok": True, "changed": False}
 
-    monkeypatch.setattr(kimi_update, "run_sent", run_sent)
+    monkeypatch.setattr(f"{ActionModule.__module__}.run_sent", run_sent)
     task = SimpleNamespace(
         args={"step": "serves"}, async_val=0, delegate_to="gw2", check_mode=False, diff=False
     )
