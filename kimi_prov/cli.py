@@ -856,8 +856,9 @@ def update(
     """Install security packages, kernel, microcode and the planned driver, a machine at a time.
 
     Before a restart no more requests are sent to the engines, and those under way may end;
-    afterwards the model has to pass `verify`. The first machine that fails ends it: those after it
-    stay as they are. Without consent to a restart a machine that needs one is refused: exit 3.
+    afterwards the model has to pass `verify`. Gateways come at last, one by one. The first machine
+    that fails ends it: those after it stay as they are. Without consent to a restart a machine that
+    needs one is refused: exit 3.
     """
     from kimi_prov.commands import update as command
     from kimi_prov.commands.playbook_run import PlaybookOptions

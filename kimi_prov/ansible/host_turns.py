@@ -25,13 +25,20 @@ def of(
 ) -> list[list[str]]:
     """Name the hosts of each turn: those of `kimi` that have the fact, in the inventory's order.
 
-    `known`: the variables of all hosts. `apart`: hosts that serve one model together are taken
-    apart too, and where `kimi_serial` is not given one at a time. Raises UserError.
+    Gateways that have it come after them, each in a turn of its own: never both at once. `known`:
+    the variables of all hosts. `apart`: hosts that serve one model together are taken apart too,
+    and where `kimi_serial` is not given one at a time. Raises UserError.
     """
     names = [str(name) for name in groups.get(_ALL) or () if FACT in known.get(name, ())]
     heads = {} if apart else group_hosts.heads(groups, known)
     machines = [Machine(name, heads.get(name, name), bool(known[name][FACT])) for name in names]
-    return turns(machines, at_once(groups, known, names, apart=apart))
+    gateways = [
+        name for name in groups.get(gateway_hosts.GROUP) or () if FACT in known.get(name, ())
+    ]
+    return [
+        *turns(machines, at_once(groups, known, names, apart=apart)),
+        *([str(name)] for name in gateways),
+    ]
 
 
 def at_once(

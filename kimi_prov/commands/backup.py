@@ -80,7 +80,7 @@ def restore(
     if not confirmed:
         command = ["restore", str(path), str(file)]
         command += ["--identity", str(identity)] if identity else []
-        carried.confirm(command, _REPLACED, [*inventory.hosts, *inventory.gateways], options.limit)
+        carried.confirm(command, _REPLACED, [*inventory.machines], options.limit)
     with encryption.opened(file, identity) as source:
         wanted = {**variables, "backup_source": carried.variable(source)}
         finished = playbook_run.run(replace(request, variables=wanted), inventory)

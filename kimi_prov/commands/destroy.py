@@ -52,7 +52,7 @@ def run(
 def _confirm(
     path: Path, inventory: Inventory, limit: str | None, *, purge: bool, purge_web: bool
 ) -> None:
-    hosts = clean_text.line(limit or ", ".join([*inventory.hosts, *inventory.gateways]))
+    hosts = clean_text.line(limit or ", ".join(inventory.machines))
     if not sys.stdin.isatty():
         words = ["kimi-prov", "destroy", str(path), *(["--limit", limit] if limit else [])]
         words += ["--purge-weights"] if purge else []

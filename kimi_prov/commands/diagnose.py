@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kimi_prov import __version__
-from kimi_prov.commands import playbook_run
+from kimi_prov.commands import gateway_faults, playbook_run
 from kimi_prov.console.output import check_file
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.diagnosis import bundle, evidence, rules
@@ -39,14 +39,16 @@ def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -
     with tempfile.TemporaryDirectory(prefix="kimi-diagnose-") as folder:
         variables = {"diagnose_folder": folder}
         inventory, request = playbook_run.prepare("diagnose", "diagnose", path, options, variables)
-        masker = redaction.of_run(inventory.hosts, inventory.base, request.connection.secrets())
+        masker = redaction.of_run(inventory.machines, inventory.base, request.connection.secrets())
         finished = playbook_run.run(request, inventory)
         gathered = {
             host: found
-            for host in inventory.hosts
+            for host in inventory.machines
             if (found := _read(Path(folder) / f"host-{quote(host, safe='')}.json", masker))
         }
-    hosts = {host: _host(found) for host, found in gathered.items()}
+    statuses = {host: found.get("status") or {} for host, found in gathered.items()}
+    split = gateway_faults.split(statuses)
+    hosts = {host: _host(found, split.get(host, "")) for host, found in gathered.items()}
     for failure in finished.outcome.failures:
         if failure.host:
             hosts.setdefault(failure.host, _unreached(failure.cause))
@@ -84,10 +86,13 @@ def _read(file: Path, masker: Masker) -> Mapping[str, Any]:
     return masked if isinstance(masked, dict) else {}
 
 
-def _host(gathered: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a host's entry: what was recognised, and what could not be gathered."""
+def _host(gathered: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return a host's entry: what was recognised, and what could not be gathered.
+
+    `split`: who else has this gateway's address.
+    """
     status = gathered.get("status") or {}
-    found = rules.recognised(evidence.of(gathered))
+    found = rules.recognised(evidence.of(gathered, split))
     return {
         "ok": bool(status.get("ok")) and not any(map(_blocks, found)),
         "reached": True,

@@ -13,19 +13,24 @@ def judged(documents: Mapping[str, Any]) -> dict[str, Any]:
 
     Each believes that the other is gone. Pure.
     """
+    told = dict(documents)
+    for host, why in split(documents).items():
+        found = told[host]
+        detail = f"{found['detail']}; {why}; journalctl -u kimi-gateway-address on both"
+        told[host] = {**found, "ok": False, "detail": detail}
+    return told
+
+
+def split(documents: Mapping[str, Any]) -> dict[str, str]:
+    """Say of each gateway that has an address which another has too: who they are. Pure."""
     holders: dict[str, list[str]] = {}
     for host, found in documents.items():
         gateway = found.get("gateway") or {}
         if gateway.get("has_address"):
             holders.setdefault(str(gateway["address"]), []).append(host)
-    told = dict(documents)
-    for address, hosts in holders.items():
-        if len(hosts) > 1:
-            why = f"{' and '.join(hosts)} both have {address}: they do not hear each other; "
-            why += "journalctl -u kimi-gateway-address on both"
-            told |= {host: _split(told[host], why) for host in hosts}
-    return told
-
-
-def _split(found: Mapping[str, Any], why: str) -> dict[str, Any]:
-    return {**found, "ok": False, "detail": f"{found['detail']}; {why}"}
+    return {
+        host: f"{' and '.join(hosts)} both have {address}: they do not hear each other"
+        for address, hosts in holders.items()
+        if len(hosts) > 1
+        for host in hosts
+    }

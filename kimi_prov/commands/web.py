@@ -47,7 +47,7 @@ def restore(
     if not confirmed:
         command = ["web", "restore", str(path), str(file)]
         # Behind gateways the first of them has the page of all.
-        names = inventory.gateways[:1] or [*inventory.hosts]
+        names = [*inventory.gateways][:1] or [*inventory.hosts]
         carried.confirm(command, "ALL accounts, chats and uploads", names, options.limit)
     finished = playbook_run.run(request, inventory)
     return host_reports.publish("web", finished, output, web_text.restore, carried.unreached)

@@ -72,6 +72,7 @@ def _entry(row: Mapping[str, Any], *, current: bool) -> list[str]:
     mark = f"{row['number']}{' *' if current else ''}"
     lines = entry(mark, f"{row['started_at']} {kind}{who}: {result}{now}{kept}")
     lines += entry("  serves", _serves(row)) if row.get("serves") else []
+    lines += entry("  sends to", _sends(row["gateway"])) if row.get("gateway") else []
     lines += entry("  speed", _speed(row)) if row.get("speed") or row.get("speed_before") else []
     away = row.get("seconds_without_service")
     lines += entry("  without service", duration(away)) if away is not None else []
@@ -79,6 +80,11 @@ def _entry(row: Mapping[str, Any], *, current: bool) -> list[str]:
     if row.get("inventory"):
         lines += entry("  from", f"{row['inventory']}, kimi-prov {row['kimi_prov']}")
     return lines
+
+
+def _sends(gateway: Mapping[str, Any]) -> str:
+    at = f", by {gateway['address']}" if gateway["address"] else ""
+    return f"{', '.join(gateway['hosts'])}{at}"
 
 
 def _serves(row: Mapping[str, Any]) -> str:

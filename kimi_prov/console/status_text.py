@@ -22,7 +22,8 @@ def text(document: Mapping[str, Any]) -> str:
         if "monitor" in host:
             lines += _monitor(host["monitor"])
         elif "gateway" in host:
-            lines += _gateway(host["gateway"]) + _page(host)
+            lines += _applied(host.get("applied")) + _gateway(host["gateway"]) + _page(host)
+            lines += _updates(host) + _drift(host.get("drift"))
         elif host.get("provisioned"):
             lines += _served(host) + activity_text.lines(host)
             lines += _page(host) + _units(host) + _space(host)

@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.paths import ENGINE, Paths
+from kimi_prov.contract.paths import ADDRESS_CONFIG, ENGINE, PROXY_CONFIG, Paths
 from kimi_prov.on_host import status
 from kimi_prov.on_host.engine import metrics, ready
 from kimi_prov.on_host.probe import collect
 from kimi_prov.on_host.system import journals, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import NOT_FOUND, run
@@ -69,7 +69,9 @@ def gather(paths: Paths) -> Dict[str, Any]:
         "logs": _logs,
         "kernel": _kernel,
         "metrics": lambda: engine_metrics(plan),
-        "packages": lambda: packages(Path(ENGINE)),
+        "configuration": lambda: configuration(paths),
+        # A gateway has no engine.
+        "packages": lambda: [] if gateways.is_gateway(plan) else packages(Path(ENGINE)),
         "gpus": _gpus,
         "hangs": lambda: bundles.read(paths),
         "facts": lambda: collect.described(Machine(), timed=False),
@@ -107,7 +109,14 @@ def _logs() -> Dict[str, Dict[str, Any]]:
 
 def in_order(names: Iterable[str]) -> List[str]:
     """Return units in the order of what a bug report needs first: engines, proxy, the others."""
-    return sorted(names, key=lambda n: (not unit_names.is_serve(n), n != unit_names.PROXY, n))
+    first = (unit_names.PROXY, unit_names.GATEWAY_ADDRESS)
+    return sorted(names, key=lambda n: (not unit_names.is_serve(n), n not in first, n))
+
+
+def configuration(paths: Paths) -> Dict[str, str]:
+    """Return what HAProxy and, at a gateway, keepalived are told; keys lie in other files."""
+    names = [name for name in (PROXY_CONFIG, ADDRESS_CONFIG) if paths.at(name).exists()]
+    return {os.path.basename(name): bounded(read_text(paths.at(name))) for name in names}
 
 
 def _kernel() -> Dict[str, Any]:

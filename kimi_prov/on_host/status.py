@@ -175,7 +175,12 @@ def collect(paths: Paths) -> dict[str, Any]:
             "detail": f"not provisioned: no {layout.PLAN}",
         }
     if gateways.is_gateway(plan):
-        return behind.document(paths, plan)
+        return {
+            **behind.document(paths, plan),
+            "applied": _applied(paths),
+            "drift": _drift(paths, units.show(unit_names.DRIFT_TIMER)),
+            **_updates(),
+        }
     sample = Sample(plan)
     model = plan["model"]
     serving = [unit_names.engine(item) for item in plan["instances"]]

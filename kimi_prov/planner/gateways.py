@@ -9,7 +9,7 @@ import ipaddress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import gateways, paths, unit_names
+from kimi_prov.contract import gateways, key_rules, paths, unit_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import (
     certificates,
@@ -177,6 +177,7 @@ def make_plan(
             "peers_port": settings.group_port if others else None,
             # As many wait as are computed; who comes then is told to come again.
             "waiting": sum(row.requests for row in hosts),
+            "waits_s": key_rules.WAITS_S,
             "name": gateways.server_name(settings.host),
             # Where keys are made: the others take them over.
             "first": first,
@@ -218,7 +219,8 @@ def make_plan(
         "metrics": watched,
         "rest": {"memory": "keep", "idle": None, "power": None, "wake": "off"},
         "usage": {"keep_days": settings.usage_keep_days},
-        "drift": {"timer": False},
+        "upgrade": {"keep_versions": settings.keep_versions},
+        "drift": {"timer": settings.drift_timer},
         "driver": driver.NOTHING,
         "packages": system.gateway_packages(
             orders=certificates.mode(settings) == "acme",

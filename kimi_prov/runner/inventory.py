@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +51,19 @@ _INIT = "kimi-prov init DIR --profile lab|localhost"
 class Inventory:
     """An inventory that Ansible can read and that has hosts in the group kimi.
 
-    `hosts`: these, with their variables; `gateways`: those that answer for them, in order.
+    `hosts`: these, with their variables; `gateways`: those that answer for them, alike.
     """
 
     path: Path
     hosts: Mapping[str, Mapping[str, Any]]
     names: frozenset[str]
     sources: tuple[Path, ...] = ()
-    gateways: tuple[str, ...] = ()
+    gateways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def machines(self) -> Mapping[str, Mapping[str, Any]]:
+        """Hosts that serve, and gateways after them."""
+        return {**self.hosts, **self.gateways}
 
     @property
     def base(self) -> Path:
@@ -94,7 +99,7 @@ def load(path: Path, login: Connection | None = None) -> Inventory:
         {host: variables.get(host, {}) for host in members},
         everybody,
         tuple(source.absolute() for source in sources),
-        tuple(_members(document, _GATEWAYS, set())),
+        {host: variables.get(host, {}) for host in _members(document, _GATEWAYS, set())},
     )
 
 

@@ -94,7 +94,7 @@ def run(
     `inherit` are file descriptors of locks that are to outlive a killed command line until the
     last process of its run has ended. Raises UserError where the run could not begin.
     """
-    masker = redaction.of_run(inventory.hosts, inventory.base, request.connection.secrets())
+    masker = redaction.of_run(inventory.machines, inventory.base, request.connection.secrets())
     folder = RunFolder.create(request.command, inventory.path, masker)
     addresses = {host: inventory.address(host) for host in inventory.hosts}
     outcome = Outcome(addresses)

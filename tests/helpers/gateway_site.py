@@ -21,16 +21,18 @@ GATEWAY_KEY = "gateway.gw1"
 
 
 class Site:
-    """A gateway and the hosts behind it."""
+    """A gateway and the hosts behind it; `watched`: it shows metrics."""
 
-    def __init__(self, make_proxy, hosts: int, **options: object) -> None:
+    def __init__(self, make_proxy, hosts: int, *, watched: bool = False, **options: object) -> None:
         self.client = "sk-of-a-client"
         names = [f"gpu{n}" for n in range(1, hosts + 1)]
         # As an apply does: the hosts learn the gateway's key, then it learns their certificates.
         self.hosts: dict[str, Proxy] = {
             name: make_proxy(name=name, gateways={GATEWAY_KEY: None}, **options) for name in names
         }
-        self.gateway: Proxy = make_proxy(0, {"client": self.client}, name="gw1", hosts=self.hosts)
+        self.gateway: Proxy = make_proxy(
+            0, {"client": self.client}, metrics=watched, name="gw1", hosts=self.hosts
+        )
         own = keys.digest(machine_key.read(self.gateway.paths.machine_key))
         for host in self.hosts.values():
             keys.ensure(host.paths, {}, gateways={GATEWAY_KEY: own})

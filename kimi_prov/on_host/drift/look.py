@@ -21,8 +21,8 @@ from typing import (
     Tuple,
 )
 
+from kimi_prov.contract import gateways, unit_form, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_form, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.drift import causes
 from kimi_prov.on_host.gateway import firewall, haproxy, keys, proxy, tls
@@ -163,7 +163,7 @@ def listeners(
     ports = {
         row["port"]: unit_names.engine(row) for row in plan.get("instances") or () if row["port"]
     }
-    if (plan.get("proxy") or {}).get("backends"):
+    if (plan.get("proxy") or {}).get("backends") or gateways.is_gateway(plan):
         ports[plan["proxy"]["port"]] = unit_names.PROXY
     if plan.get("metrics"):
         ports[plan["metrics"]["port"]] = unit_names.PROXY

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import http
 import http.client
 import ssl
 from typing import List
@@ -32,9 +33,14 @@ def status(port: int) -> int:
         line.close()
 
 
+def serves(port: int) -> bool:
+    """Whether this machine's proxy sends to a host."""
+    return status(port) == http.HTTPStatus.OK
+
+
 def main(argv: List[str]) -> int:
     """Ask once."""
     if len(argv) != 2 or argv[0] not in _QUESTIONS or not argv[1].isdigit():
         raise HostError("usage: gateway-health answers|serves PORT")
-    found = status(int(argv[1]))
-    return 0 if found == 200 or (found and argv[0] == "answers") else 1
+    port = int(argv[1])
+    return 0 if (serves(port) if argv[0] == "serves" else status(port)) else 1

@@ -13,8 +13,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
+from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.unit_form import stamp_in
 from kimi_prov.on_host.gateway import firewall, keys, tls
@@ -274,7 +274,8 @@ def _engine(plan: Mapping[str, Any]) -> dict[str, Any] | None:
 def _weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Name the weights that are served; `manifest_sha256` is of the list of their files."""
     model = plan.get("model")
-    if not model:
+    # A gateway names the model that the hosts behind it serve.
+    if not model or gateways.is_gateway(plan):
         return None
     # A plan of an earlier version may have fewer parts.
     weights = plan.get("weights") or {}

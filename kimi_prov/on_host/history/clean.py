@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Iterable
 
+from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
@@ -24,7 +25,7 @@ def unneeded(paths: Paths) -> list[dict[str, Any]]:
     plans = [plan for plan in _plans(paths) if plan]
     if not plans:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
-    environments = {plan["engine"]["env_name"] for plan in plans}
+    environments = {p["engine"]["env_name"] for p in plans if not gateways.is_gateway(p)}
     weights = {directory for plan in plans for directory in entries.weights_of(plan)}
     found = [
         _row(paths, "environment", path, path.name)

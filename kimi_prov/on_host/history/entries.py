@@ -12,8 +12,8 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any, Mapping
 
+from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.history import applied
 from kimi_prov.on_host.system import files
@@ -69,6 +69,7 @@ _BLANK: Mapping[str, Any] = {
     "why": None,
     "returned_to": None,
     "serves": None,
+    "gateway": None,
     "speed": None,
     "speed_before": None,
     "seconds_without_service": None,
@@ -101,9 +102,11 @@ _SERVES = {
     "context": _COUNT,
     "served_names": (list,),
 }
+_GATEWAY = {"address": (str, type(None)), "hosts": (list,)}
 _PARTS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "by": {"user": _TEXT, "control_host": _TEXT},
     "serves": _SERVES,
+    "gateway": _GATEWAY,
     "speed": _SPEED,
     "speed_before": _SPEED,
 }
@@ -192,7 +195,7 @@ def foreign(found: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if not isinstance(value, dict) or {*value} != {*fields}:
             raise ValueError(f"its {key} is of another form")
-        texts = value.get("served_names") or []
+        texts = [*(value.get("served_names") or ()), *(value.get("hosts") or ())]
         if not all(_is(value[name], fields[name]) for name in fields) or not all(
             isinstance(name, str) for name in texts
         ):
@@ -242,6 +245,7 @@ def capture(paths: Paths, entry: dict[str, Any]) -> dict[str, Any]:
         else [],
         "enabled": enabled(paths),
         "serves": serves(paths),
+        "gateway": _gateway(paths),
         "plan_sha256": document["plan_sha256"],
         "decided_sha256": applied.digest(document),
     }
@@ -257,10 +261,19 @@ def enabled(paths: Paths) -> list[str]:
     )
 
 
-def serves(paths: Paths) -> dict[str, Any] | None:
-    """Say in short what the plan in place serves."""
+def _gateway(paths: Paths) -> dict[str, Any] | None:
+    """Say in short to whom the plan in place sends; None where it is no gateway's."""
     plan = files.read_json(paths.plan)
-    if not plan:
+    if not gateways.is_gateway(plan):
+        return None
+    hosts = [row["host"] for row in plan["gateway"]["hosts"]]
+    return {"address": plan["gateway"]["address"], "hosts": hosts}
+
+
+def serves(paths: Paths) -> dict[str, Any] | None:
+    """Say in short what the plan in place serves; None where it is a gateway's."""
+    plan = files.read_json(paths.plan)
+    if not plan or gateways.is_gateway(plan):
         return None
     model, engine = plan["model"], plan["engine"]
     return {
@@ -279,7 +292,9 @@ def serves(paths: Paths) -> dict[str, Any] | None:
 
 def text(entry: Mapping[str, Any]) -> str:
     """Name what an entry serves, for people."""
-    found = entry.get("serves")
+    found, gateway = entry.get("serves"), entry.get("gateway")
+    if gateway:
+        return f"a gateway to {', '.join(gateway['hosts']) or 'no machine'}"
     if not found:
         return "nothing"
     return (
@@ -327,6 +342,8 @@ def restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
     plan = plan_of(paths, entry)
     if not plan:
         return "it has no plan"
+    if gateways.is_gateway(plan):
+        return "it is a gateway's: put the former settings into the inventory, and run apply"
     environment = f"{plan['engine']['env_dir']}/{layout.ENV_COMPLETE}"
     if not paths.at(environment).exists():
         return f"its engine's environment is gone: {plan['engine']['env_dir']}"
@@ -337,7 +354,9 @@ def restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
 
 
 def weights_of(plan: Mapping[str, Any]) -> list[str]:
-    """List the directories of weights that a plan needs on the disk."""
+    """List the directories of weights that a plan needs on the disk; a gateway's needs none."""
+    if gateways.is_gateway(plan):
+        return []
     weights = plan.get("weights") or {}
     rows = [plan.get("conversion"), weights.get("converted"), weights.get("draft")]
     return sorted({plan["model"]["dir"], *[row["dir"] for row in rows if row]})

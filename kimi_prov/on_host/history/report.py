@@ -10,7 +10,8 @@ from kimi_prov.on_host.system.envelope import answer
 
 _TOLD = (
     "number", "kind", "restores", "started_at", "ended_at", "by", "inventory", "kimi_prov",
-    "result", "why", "returned_to", "serves", "speed", "speed_before", "seconds_without_service",
+    "result", "why", "returned_to", "serves", "gateway", "speed", "speed_before",
+    "seconds_without_service",
 )  # fmt: skip
 
 

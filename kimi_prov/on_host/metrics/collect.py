@@ -65,7 +65,7 @@ _ASK_S = 20.0
 _KNOWN_ENTRIES = 20
 
 
-_OF_GATEWAY = ("certificate", "clock", "updates")
+_OF_GATEWAY = ("certificate", "clock", "drift", "updates")
 _OF_MACHINE = (
     *("planned", "weights", "certificate", "engines", "gpus", "driver", "clock", "group"),
     *("drift", "updates"),

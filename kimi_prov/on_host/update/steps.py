@@ -11,13 +11,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
-from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.driver import steps as driver
-from kimi_prov.on_host.gateway import draining, haproxy
+from kimi_prov.on_host.gateway import draining, haproxy, health
 from kimi_prov.on_host.group import record
 from kimi_prov.on_host.history import applied
 from kimi_prov.on_host.system import forward_proxy, process, units
@@ -171,16 +171,32 @@ def _serves() -> bool:
         return False
 
 
+def serves(request: Answer) -> Answer:
+    """Say that this gateway hands requests on. Raises HostError where it does not."""
+    del request
+    plan = read_json(Paths().plan)
+    port = plan["proxy"]["port"] if plan else None
+    if port is None or not health.serves(port):
+        raise HostError(
+            "the other gateway sends to no machine: without this one nobody would answer clients",
+            "see what each gateway sends to:  kimi-prov status INVENTORY",
+        )
+    return {"changed": False}
+
+
 def drain(request: Answer) -> Answer:
     """Send no more requests to the engines, and wait until those under way have ended.
 
     They get `timeout_s`; what is left then is ended by the restart. Without a proxy there is
     nothing to drain: on a host that another serves for. Where the run is gone, requests are sent
-    again after `hold_s`.
+    again after `hold_s`. A gateway only counts: what it hands on is cut where it goes.
     """
     paths, started = Paths(), time.monotonic()
     if not paths.socket.exists():
         return {"changed": False, "seconds": 0.0, "left": 0}
+    if gateways.is_gateway(read_json(paths.plan)):
+        left = sum(int(row["requests"]) for row in haproxy.servers(paths.socket))
+        return {"changed": False, "seconds": 0.0, "left": left}
     _hold(float(request["timeout_s"]) + float(request["hold_s"]))
     left = draining.drain(paths, float(request["timeout_s"]))
     return {"changed": True, "seconds": round(time.monotonic() - started, 1), "left": left}
@@ -189,6 +205,8 @@ def drain(request: Answer) -> Answer:
 def undrain(request: Answer) -> Answer:
     """Send requests to the engines again."""
     del request
+    if gateways.is_gateway(read_json(Paths().plan)):
+        return {"changed": False}
     draining.balance(Paths(), draining.READY)
     _release()
     return {"changed": True}
@@ -261,6 +279,7 @@ def effect(request: Answer) -> Answer:
 
 _VERBS: Dict[str, Callable[[Answer], Answer]] = {
     "look": look,
+    "serves": serves,
     "download": download,
     "drain": drain,
     "undrain": undrain,

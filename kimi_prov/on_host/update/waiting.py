@@ -30,11 +30,15 @@ _MICROCODE = re.compile(r"(intel|amd64)-microcode")
 # Debian's archive has a label of its own, Ubuntu's a suite.
 _SECURITY = re.compile(r"^[^:]*security|/[\w.-]*-security$", re.IGNORECASE)
 _DEBIANS = re.compile(r"Debian (\S+)")
-_MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*) \(deleted\)$", re.MULTILINE)
+# A library, or one of the distribution's programs itself: keepalived links nearly nothing.
+_MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*|/usr/s?bin/\S+) \(deleted\)$", re.MULTILINE)
 _REBOOT = "/run/reboot-required"
 # Of all that `status` asks of apt and dpkg together: seconds are usual on a slow disk.
 _PATIENCE_S = 30.0
-_OURS = (unit_names.ALL_SERVE, unit_names.RANK, unit_names.PROXY, unit_names.WEB)
+_OURS = (
+    *(unit_names.ALL_SERVE, unit_names.RANK, unit_names.PROXY, unit_names.WEB),
+    unit_names.GATEWAY_ADDRESS,
+)
 
 
 class Package(NamedTuple):

@@ -36,6 +36,7 @@ What `kimi-prov diagnose` gathered for a bug report.
   HOST/logs/UNIT.log   the end of each unit's journal, times in UTC
   HOST/kernel.log      the end of the kernel's messages
   HOST/metrics/        /metrics of each engine, twice where requests ran
+  HOST/configuration/  what HAProxy and, at a gateway, keepalived are told
   HOST/packages.txt    the packages of the engine's environment
   HOST/nvidia-smi.txt  nvidia-smi -q
   HOST/hangs/NAME/     what the watchdog kept of engines that hung: stacks, processes, logs
@@ -70,6 +71,10 @@ def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "kernel.log", _log(_mapping(found["kernel"]))
     yield from _metrics(found.get("metrics"))
     yield from _hangs(found.get("hangs"))
+    texts = _mapping(found.get("configuration"))
+    for part, name in _distinct(texts).items():
+        if isinstance(text := texts[part], str) and text:
+            yield f"configuration/{name}", clean_text.block(text)
     packages = found.get("packages")
     listed = "\n".join(map(clean_text.row, packages)) if isinstance(packages, list) else ""
     for text, name in (

@@ -68,6 +68,7 @@ class Evidence:
     those that start for the first time. `rest`: since when and why the machine does not serve on
     purpose, empty where it is to. `hangs`: what the watchdog kept, the newest first; of the
     last one `hang` says what came of it. `disks`: file systems that hold something of ours.
+    `gateway`: what the status tells of one; `split`: who else has its address, empty for nobody.
     """
 
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -80,6 +81,8 @@ class Evidence:
     hangs: tuple[Mapping[str, Any], ...] = ()
     hang: Mapping[str, Any] = field(default_factory=dict)
     disks: tuple[Disk, ...] = ()
+    gateway: Mapping[str, Any] = field(default_factory=dict)
+    split: str = ""
 
     def planned(self, *path: str) -> Any:  # noqa: ANN401  (what a machine's plan holds there)
         """Return what stands in the plan under these keys, None where one of them is not there."""
@@ -121,8 +124,11 @@ class Evidence:
         return Hit(hit.entry, hit.count, bool(starts) and min(starts) > hit.entry.time_us)
 
 
-def of(gathered: Mapping[str, Any]) -> Evidence:
-    """Read what a machine gathered; what has another form than it should counts as absent."""
+def of(gathered: Mapping[str, Any], split: str = "") -> Evidence:
+    """Read what a machine gathered; what has another form than it should counts as absent.
+
+    `split`: what others' documents tell of a gateway's address.
+    """
     status = _mapping(gathered.get("status"))
     logs = {
         str(unit): progress.entries(_mapping(found).get("entries"))
@@ -143,6 +149,8 @@ def of(gathered: Mapping[str, Any]) -> Evidence:
         hangs=tuple(_bundles(gathered.get("hangs"))),
         hang=_mapping(_mapping(status.get("watchdog")).get("last_hang")),
         disks=tuple(_disks(status.get("disks"))),
+        gateway=_mapping(status.get("gateway")),
+        split=split,
     )
 
 

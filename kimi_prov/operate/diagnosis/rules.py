@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import FULL_BYTES, FULL_SHARE, human, nearly_full
 from kimi_prov.on_host.system import units
@@ -12,7 +13,7 @@ from kimi_prov.operate.diagnosis.evidence import Evidence, Hit
 from kimi_prov.planner.findings import Finding, Observation, in_order, make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from kimi_prov.planner.registry.definition import Severity
 
@@ -502,6 +503,77 @@ def resting(evidence: Evidence) -> Observation | None:
         if failed
         else "nothing, where that is wanted; else:  kimi-prov start INVENTORY",
         severity="warning" if failed else "info",
+    )
+
+
+@rule("diagnose.gateway_split")
+def gateway_split(evidence: Evidence) -> Observation | None:
+    """Tell of gateways that have one address at the same time."""
+    if not evidence.split:
+        return None
+    return Observation(
+        observed=evidence.split,
+        required="one gateway that has it, and one that waits",
+        fix="let both reach each other: protocol VRRP between their addresses, in the network and "
+        "in packet filters of others; logs/kimi-gateway-address.service.log of both says what each "
+        "heard",
+        severity="blocker",
+    )
+
+
+def _hosts(evidence: Evidence) -> list[Mapping[str, Any]]:
+    rows = evidence.gateway.get("hosts")
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def _away(evidence: Evidence) -> list[str]:
+    rows = [row for row in _hosts(evidence) if row.get("state") != "up"]
+    return [f"{row.get('host')} ({row.get('state')})" for row in rows]
+
+
+_SEEN = "kimi-prov status INVENTORY  says what each gateway sees; of a machine that serves:  "
+
+
+@rule("diagnose.gateway_no_machine")
+def gateway_no_machine(evidence: Evidence) -> Observation | None:
+    """Tell of a gateway that sends to nobody: its clients get 503."""
+    away = _away(evidence)
+    if not away or len(away) < len(_hosts(evidence)):
+        return None
+    return Observation(
+        observed=f"none of {', '.join(away)}",
+        required="a machine that takes requests",
+        fix=f"{_SEEN}kimi-prov apply INVENTORY  pins its certificate and opens its port again",
+        severity="blocker",
+    )
+
+
+@rule("diagnose.gateway_machine_out")
+def gateway_machine_out(evidence: Evidence) -> Observation | None:
+    """Tell of machines that a gateway leaves out while others answer."""
+    away = _away(evidence)
+    if not away or len(away) == len(_hosts(evidence)):
+        return None
+    return Observation(
+        observed=", ".join(away),
+        required="all machines, but for those that rest or are being changed",
+        fix=f"{_SEEN}kimi-prov apply INVENTORY  pins its certificate and opens its port again",
+        severity="warning",
+    )
+
+
+@rule("diagnose.gateway_ahead")
+def gateway_ahead(evidence: Evidence) -> Observation | None:
+    """Tell what will keep requests from a machine, or is counted wrongly."""
+    rows = evidence.gateway.get("warnings")
+    told = [text for text in rows if isinstance(text, str)] if isinstance(rows, list) else []
+    if not told:
+        return None
+    return Observation(
+        observed="; ".join(told),
+        required="certificates that last, and one time everywhere",
+        fix="kimi-prov apply INVENTORY  makes and pins certificates anew; have clocks kept by NTP",
+        severity="warning",
     )
 
 

@@ -48,6 +48,35 @@ DEFINITIONS = (
         ("blocker",),
     ),
     _seen(
+        "diagnose.gateway_ahead",
+        "A gateway will leave a machine out, or counts keys' use wrongly",
+        "the certificates that the gateway pinned, and the machines' clocks; the alerts "
+        "KimiGatewayCertificateExpires and KimiClocksApart",
+        "depends",
+        ("warning",),
+    ),
+    _seen(
+        "diagnose.gateway_machine_out",
+        "A gateway leaves a machine out, while others answer",
+        "HAProxy's own checks; the alert KimiGatewayMachineOut",
+        "depends",
+        ("warning",),
+    ),
+    _seen(
+        "diagnose.gateway_no_machine",
+        "A gateway reaches no machine",
+        "HAProxy's own checks; the alert KimiGatewayNoMachine",
+        "depends",
+        ("blocker",),
+    ),
+    _seen(
+        "diagnose.gateway_split",
+        "Both gateways have the shared address",
+        "the addresses of both at the same time; the alert KimiGatewaySplit",
+        "depends",
+        ("blocker",),
+    ),
+    _seen(
         "diagnose.graph_capture_memory",
         "The GPUs' memory ran out while CUDA graphs were captured",
         "github.com/vllm-project/vllm/issues/39788",

@@ -7,10 +7,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from ansible.errors import AnsibleConnectionFailure
 
 from kimi_prov import schemas
 from kimi_prov.ansible.plugins.action.kimi_update import ActionModule
 from kimi_prov.ansible.plugins.action.kimi_update import document as document_of
+from kimi_prov.ansible.remote import RemoteError
 
 KERNEL = {"name": "linux-image-amd64", "installed": "1", "candidate": "2", "kind": "kernel"}
 FOUND = {"packages": [KERNEL], "left": [], "restart": True, "restart_reasons": [], "serves": True}
@@ -78,3 +80,41 @@ def test_without_the_word_true_a_machine_is_not_restarted(word: object) -> None:
 def test_with_consent_it_is_but_never_the_machine_that_this_runs_on() -> None:
     assert refused(reboot_ok=True) == {}
     assert "never restarted from here" in refused(reboot_ok=True, transport="local")["msg"]
+
+
+def asked_other(monkeypatch: pytest.MonkeyPatch, answer: BaseException | None) -> dict[str, Any]:
+    """What comes of asking the other gateway whether it serves, which answers so."""
+
+    def run_sent(action: object, *words: str, stdin: object) -> dict[str, Any]:
+        assert words == ("update", "serves")
+        if answer:
+            raise answer
+        return {"ok": True, "changed": False}
+
+    monkeypatch.setattr(f"{ActionModule.__module__}.run_sent", run_sent)
+    task = SimpleNamespace(
+        args={"step": "serves"}, async_val=0, delegate_to="gw2", check_mode=False, diff=False
+    )
+    module = ActionModule(
+        task=task,
+        connection=SimpleNamespace(
+            transport="ssh", has_pipelining=False, _shell=SimpleNamespace(tmpdir=None)
+        ),
+        play_context=SimpleNamespace(),
+        loader=None,
+        templar=None,
+        shared_loader_obj=None,
+    )
+    return module.run(task_vars={"inventory_hostname": "gw1"})
+
+
+def test_a_gateway_restarts_only_beside_another_that_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not asked_other(monkeypatch, None).get("failed")
+    silent = asked_other(monkeypatch, RemoteError("the other gateway sends to no machine"))
+    assert silent["failed"]
+    gone = asked_other(monkeypatch, AnsibleConnectionFailure("no route"))
+    assert gone["failed"]
+    assert not gone.get("unreachable")
+    assert "gw2 is not reached" in gone["msg"]

@@ -183,3 +183,65 @@ def test_a_file_that_is_there_is_kept(installed, machines):
     assert not installed.runs.exists()
     done = installed.run("diagnose", machines(a=gathered()), "--to", installed.home / "no" / "x.gz")
     assert done.returncode == 2
+
+
+def of_gateway(machines_up=2, **more):
+    states = ["up"] * machines_up + ["down"] * (2 - machines_up)
+    gateway = {
+        "address": "10.0.9.100",
+        "has_address": True,
+        "hosts": [{"host": f"gpu{n}", "state": state} for n, state in enumerate(states, 1)],
+        "warnings": [],
+    }
+    status = {"ok": machines_up == 2, "provisioned": True, "detail": "sends", "gateway": gateway}
+    return gathered() | {
+        "plan": {"schema": "kimi-prov/gateway-plan/v1"},
+        "status": status,
+        "logs": {"kimi-gateway-address.service": log("Entering MASTER STATE")},
+        "configuration": {
+            "haproxy.cfg": "frontend api\n",
+            "address.conf": f"password {HOST_CANARY}",
+        },
+        "packages": [],
+        "metrics": [],
+        **more,
+    }
+
+
+@pytest.fixture
+def site(machines):
+    """An inventory of a machine that serves and two gateways."""
+
+    def make(**gateways):
+        inventory = machines(a=gathered(), **gateways)
+        names = ", ".join(
+            f"{name}: {{ansible_become_password: {HOST_CANARY}}}" for name in gateways
+        )
+        inventory.write_text(
+            "all: {children: {kimi: {hosts: {a: {}}}, "
+            f"kimi_gateway: {{hosts: {{{names}}}}}}}, vars: {{ansible_connection: local}}}}\n"
+        )
+        return inventory
+
+    return make
+
+
+def test_gateways_are_in_the_bundle_and_their_faults_are_told(installed, site):
+    inventory = site(gw1=of_gateway(), gw2=of_gateway(machines_up=0))
+    done = installed.run("diagnose", inventory, "--format", "json")
+    assert done.returncode == 3, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schemas.load("diagnose"))
+    found = {
+        host: [row["id"] for row in entry["findings"]] for host, entry in document["hosts"].items()
+    }
+    assert found == {
+        "a": [],
+        "gw1": ["diagnose.gateway_split"],
+        "gw2": ["diagnose.gateway_split", "diagnose.gateway_no_machine"],
+    }
+    files = opened(only(installed.home))
+    assert files["gw1/configuration/haproxy.cfg"] == "frontend api\n"
+    assert "MASTER" in files["gw2/logs/kimi-gateway-address.service.log"]
+    # A secret of gateways alone is known as one, too.
+    assert not [name for name, text in files.items() if HOST_CANARY in text]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kimi_prov.contract import paths, unit_names
+from kimi_prov.contract import gateways, paths, unit_names
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host import destroy
 
@@ -279,6 +279,16 @@ def test_what_the_page_s_accounts_keep_stays_unless_it_shall_go(machine, purge_w
     assert ("/srv/kimi/web" in work.kept) != purge_web
     assert not (root / "srv/kimi/web-env").exists()
     assert (root / "srv/kimi").exists() != purge_web
+
+
+def test_a_gateway_loses_the_interpreter_that_was_brought_for_its_page(machine):
+    root = machine.root
+    machine.plan.write_text(json.dumps({"schema": gateways.SCHEMA}))
+    put(root, "srv/kimi/tools/python/cpython-3.12/bin/python3", "srv/kimi/web/webui.db")
+    work = destroy.Undo(machine, check=False, purge_weights=True)
+    work.directories()
+    assert "/srv/kimi/tools" in work.removed
+    assert sorted(path.name for path in (root / "srv/kimi").iterdir()) == ["web"]
 
 
 @pytest.mark.parametrize("purge_web", [False, True])

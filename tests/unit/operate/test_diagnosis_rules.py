@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -15,6 +15,9 @@ from kimi_prov.monitoring import alerts
 from kimi_prov.operate.diagnosis import evidence
 from kimi_prov.operate.diagnosis.rules import RULES, recognised
 from kimi_prov.planner.registry import DEFINITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "recordings" / "diagnose"
 FOLDERS = sorted(path.parent for path in RECORDED.glob("*/note.yaml"))
@@ -78,9 +81,43 @@ def test_a_recorded_trouble_is_recognised_and_no_other(folder: Path) -> None:
 def test_every_rule_has_a_recording() -> None:
     recorded = {f"diagnose.{folder.name}" for folder in FOLDERS}
     # What is down is known of systemd, what hung of the watchdog, what rests of its mark, what is
-    # full of the kernel.
-    of_machine = ("down", "hang", "resting", "disk_full")
+    # full of the kernel, and whom a gateway leaves out of its proxy.
+    of_machine = ("down", "hang", "resting", "disk_full", *OF_GATEWAY)
     assert set(RULES) == recorded | {f"diagnose.{name}" for name in of_machine}
+
+
+OF_GATEWAY = ("gateway_split", "gateway_no_machine", "gateway_machine_out", "gateway_ahead")
+
+
+def gateway(*states: str, warnings: Sequence[str] = (), split: str = "") -> dict[str, str]:
+    """Severity of each finding of a gateway that sees machines so."""
+    rows = [{"host": f"gpu{at}", "state": state} for at, state in enumerate(states, 1)]
+    told = gathered(ok=set(states) == {"up"})
+    told["status"]["gateway"] = {"hosts": rows, "warnings": list(warnings)}
+    return {row["id"]: row["severity"] for row in recognised(evidence.of(told, split))}
+
+
+@pytest.mark.parametrize(
+    ("states", "finding"),
+    [
+        (("up", "up"), {}),
+        (("up", "down"), {"diagnose.gateway_machine_out": "warning"}),
+        (("unknown", "down"), {"diagnose.gateway_no_machine": "blocker"}),
+        ((), {}),
+    ],
+)
+def test_whom_a_gateway_leaves_out_is_told(
+    states: tuple[str, ...], finding: dict[str, str]
+) -> None:
+    assert gateway(*states) == finding
+
+
+def test_what_a_gateway_says_ahead_and_who_else_has_its_address_are_told() -> None:
+    told = gateway("up", warnings=["the certificate of gpu1 ends in 3 days"], split="both have it")
+    assert told == {
+        "diagnose.gateway_split": "blocker",
+        "diagnose.gateway_ahead": "warning",
+    }
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from plan_inputs import LAB_SETTINGS, lab_facts
 from role_templates import ROOT, filled
 
 from kimi_prov.catalog import loader
+from kimi_prov.contract import key_rules
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, pins, tls
 from kimi_prov.on_host.rest import mark
@@ -71,6 +72,16 @@ def test_haproxy_takes_the_configuration_of_each(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr
+
+
+def test_how_long_a_client_waits_by_itself_is_the_plans_to_say() -> None:
+    plan = planned("gw1")
+    assert plan["gateway"]["waits_s"] == key_rules.WAITS_S
+    plan["gateway"]["waits_s"] = 7
+    facts = {"network": {"addresses": ["10.0.9.1"]}}
+    text = filled("proxy", "haproxy.cfg.j2", plan, kimi_facts=facts, **DEFAULTS)
+    assert text.count("{ var(txn.limit_wait) -m int gt 7 }") == 2
+    assert "gt 60" not in text
 
 
 @pytest.mark.parametrize("host", ["gw1", "gw2"])

@@ -29,6 +29,8 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         host = self._task.delegate_to or task_vars["inventory_hostname"]
         lock = Path(task_vars["locks"]) / host
+        if self._task.args.get("applied"):
+            (Path(task_vars["locks"]).parent / "noted").open("a").write(f"{host}\\n")
         lock.touch() if self._task.args["state"] == "present" else lock.unlink(missing_ok=True)
         return super().run(tmp, task_vars) | {"changed": False}
 """
@@ -262,7 +264,7 @@ def test_a_machine_that_never_had_metrics_is_not_looked_at_for_them(tmp_path: Pa
 
 def update(folder: Path, **hosts: dict[str, Any]) -> Done:
     """Run update.yml, for machines whose driver stays unless something else is said."""
-    usual = {name: {"action": "none"} | hosts.get(name, {}) for name in "abc"}
+    usual = {name: {"action": "none"} | hosts.get(name, {}) for name in (*"abc", *hosts)}
     return run(folder, playbook="update", **usual)
 
 
@@ -272,6 +274,30 @@ def test_machines_are_updated_one_after_the_other(tmp_path: Path) -> None:
     said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
     steps = [f"{verb} {host}" for host in "abc" for verb in ("draining", "updating", "proven")]
     assert [text for text in said if text] == steps
+    assert done.locks == []
+
+
+def test_gateways_are_updated_after_the_machines_and_never_both_at_once(tmp_path: Path) -> None:
+    done = update(tmp_path, **{name: {"kimi_serial": 4} for name in "abcgh"})
+    assert done.code == 0, done.said
+    said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
+    steps = [text for text in said if text]
+    of_gateways = [f"{verb} {host}" for host in "gh" for verb in ("draining", "updating", "proven")]
+    assert steps[-6:] == of_gateways
+    assert sorted(done.hosts("proven")[:3]) == ["a", "b", "c"]
+    assert done.locks == []
+
+
+@pytest.mark.parametrize(
+    ("fails", "updated", "left"), [("c", ["a", "b", "c"], "g, h"), ("g", ["a", "b", "c", "g"], "h")]
+)
+def test_one_that_fails_leaves_the_gateways_after_it(
+    tmp_path: Path, fails: str, updated: list[str], left: str
+) -> None:
+    done = update(tmp_path, **{name: {"breaks": name == fails} for name in "abcgh"})
+    assert done.code != 0
+    assert done.hosts("updating") == updated
+    assert f"left as they are, for {fails} failed: {left}" in done.said
     assert done.locks == []
 
 
@@ -309,6 +335,14 @@ def test_a_kernel_and_a_driver_take_one_restart(tmp_path: Path) -> None:
     said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
     steps = [text for text in said if text.endswith(" b")]
     assert steps == ["draining b", "updating b", "changing b", "proven b"]
+    assert done.locks == []
+
+
+def test_what_was_applied_is_noted_of_gateways_too_and_of_none_that_failed(tmp_path: Path) -> None:
+    hosts = {name: {"action": "none"} for name in "abc"}
+    done = run(tmp_path, **hosts, g={}, h={"may": False})
+    assert done.code != 0
+    assert sorted((tmp_path / "noted").read_text().split()) == ["a", "b", "c", "g"]
     assert done.locks == []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import drift, suite
+from kimi_prov.ansible import gateway_hosts
 from kimi_prov.ansible.remote import RemoteError
 from kimi_prov.ansible.send import run_sent
 
@@ -32,7 +33,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             stand_ins = suite.stand_ins(plan, variables)
             planned = args.get("plan") or None
             why = args.get("unplanned") or None
-            hosts = (variables.get("groups") or {}).get("kimi") or ()
+            groups = variables.get("groups") or {}
+            hosts = [*(groups.get("kimi") or ()), *(groups.get(gateway_hosts.GROUP) or ())]
             limit = drift.limits(variables["inventory_hostname"], hosts, plan.get("group"))
             document = drift.document(found, planned, why, args.get("inventory"), limit)
             document["stand_ins"] = stand_ins

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
@@ -43,12 +44,28 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         question = {name: given[name] for name in _TOLD if name in given}
         began = time.time()
         try:
+            if given["step"] == "serves":
+                return result | self._serves()
             told = run_sent(self, "update", given["step"], stdin=question)
         except RemoteError as error:
             return result | failure(error)
         if given["step"] == "look" and told["restart"]:
             result |= self._refused(task_vars or {}, told)
         return result | told | {"changed": bool(told.get("changed")), "began": began}
+
+    def _serves(self) -> dict[str, Any]:
+        """Ask another gateway whether it serves: who waits for its turn is not the one that fails.
+
+        Raises RemoteError where it does not.
+        """
+        try:
+            return run_sent(self, "update", "serves", stdin={})
+        except AnsibleConnectionFailure as error:
+            other = self._task.delegate_to
+            raise RemoteError(
+                f"{other} is not reached: without this gateway nobody would answer clients",
+                f"bring {other} back, or give --defer-restart",
+            ) from error
 
     def _refused(self, variables: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
         host = str(variables.get("inventory_hostname", "the machine"))

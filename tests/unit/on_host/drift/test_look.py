@@ -7,9 +7,13 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 
 import pytest
+from ports import free_port
+from waiting import until
 
+from kimi_prov.contract import gateways
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import look, weights
 from kimi_prov.on_host.weights import manifest as manifests
@@ -167,3 +171,16 @@ def test_a_draft_of_the_model_is_looked_at_too(model, tmp_path):
     (tmp_path / "draft").mkdir()
     folders = weights.folders({**model, "draft_dir": str(tmp_path / "draft")})
     assert [folder.path for folder in folders] == [str(tmp_path), str(tmp_path / "draft")]
+
+
+def test_who_else_listens_on_a_gateways_port_is_named():
+    port = free_port()
+    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+    plan = {"schema": gateways.SCHEMA, "proxy": {"port": port, "backends": []}}
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as other:
+        try:
+            assert until(lambda: look.listeners(plan, {}))
+            (row,) = look.listeners(plan, {})
+        finally:
+            other.kill()
+    assert (row["unit"], row["pid"]) == ("kimi-proxy.service", other.pid)

@@ -15,9 +15,11 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from counting import Counting
 from ports import free_port
 from waiting import HANGS_S, until
 
+from kimi_prov.contract import key_rules
 from kimi_prov.contract.gateways import PAGE_NAME
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import keys, metrics_key, pins, tls
@@ -331,6 +333,7 @@ def make_proxy(tmp_path, request):
                 "peers": [],
                 "address": None,
                 "waiting": 2 * len(hosts),
+                "waits_s": key_rules.WAITS_S,
                 "page": page_there(first) if first else None,
             }
             if hosts
@@ -348,3 +351,18 @@ def make_proxy(tmp_path, request):
             engine.hangs = False
             engine.shutdown()
             engine.server_close()
+
+
+@pytest.fixture
+def counting():
+    """Starts the counter of a proxy, which ends with the test."""
+    made: list[Counting] = []
+
+    def start(proxy: Proxy, *, gateway: bool = False) -> Counting:
+        made.append(Counting(proxy, gateway=gateway))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.is_alive():
+            one.end()

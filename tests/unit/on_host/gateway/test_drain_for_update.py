@@ -5,10 +5,14 @@ systemd-run and systemctl are stand-ins that write down what they are told; HAPr
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
+from gateway_site import Site
+from waiting import until
 
+from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.gateway import api, haproxy
@@ -81,3 +85,29 @@ def test_a_word_that_is_none_is_refused(machine, words):
     with pytest.raises(HostError, match=r"proxy-state \[drain"):
         haproxy.main(words)
     assert machine.chat() == 200
+
+
+@pytest.fixture
+def site(make_proxy, monkeypatch):
+    """A gateway before two hosts, whose plan says that it is one."""
+    found = Site(make_proxy, 2)
+    paths = found.gateway.paths
+    plan = {"schema": gateways.SCHEMA, "proxy": {"port": found.gateway.port}}
+    paths.plan.write_text(json.dumps(plan))
+    monkeypatch.setattr(steps, "Paths", lambda: paths)
+    return found
+
+
+def test_a_gateway_that_is_updated_sends_to_its_hosts_all_the_time(site):
+    assert steps.drain(WISHES) == {"changed": False, "seconds": 0.0, "left": 0}
+    assert site.ask().status == 200
+    assert steps.undrain({}) == {"changed": False}
+
+
+def test_a_gateway_without_hosts_is_none_to_leave_clients_to(site):
+    assert steps.serves({}) == {"changed": False}
+    for host in site.hosts.values():
+        host.stop()
+    assert until(lambda: set(site.states().values()) == {"DOWN"})
+    with pytest.raises(HostError, match="sends to no machine"):
+        steps.serves({})

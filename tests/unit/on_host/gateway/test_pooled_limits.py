@@ -5,12 +5,9 @@ The engines are stand-ins: what they would tell their machine's counter is told 
 
 from __future__ import annotations
 
-import asyncio
-import json
 import threading
 from typing import TYPE_CHECKING
 
-import pytest
 from gateway_site import Site
 from waiting import HANGS_S, until
 
@@ -19,66 +16,9 @@ from kimi_prov.contract.key_rules import RECENT
 from kimi_prov.on_host.gateway import api, certificate, keys, standing
 from kimi_prov.on_host.system.files import write_json
 from kimi_prov.on_host.usage import counter
-from kimi_prov.on_host.usage.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from conftest import Proxy
-
-KEPT_DAYS = 400
-
-
-class Counting(threading.Thread):
-    """The counter of a machine or a gateway, in a thread of its own."""
-
-    def __init__(self, proxy: Proxy, *, gateway: bool = False) -> None:
-        super().__init__(daemon=True)
-        self.paths, self.gateway = proxy.paths, gateway
-        for place in (self.paths.usage_db, self.paths.usage_socket):
-            place.parent.mkdir(parents=True, exist_ok=True)
-        self.ready = threading.Event()
-        self.start()
-        assert self.ready.wait(HANGS_S)
-
-    def run(self) -> None:
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        store = Store(self.paths.usage_db, keep_days=KEPT_DAYS)
-        ready = self.ready.set
-        await counter.serving(self.paths, store, self._over, ready, gateway=self.gateway)
-        store.close()
-
-    def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self.join(HANGS_S)
-
-    def used(self, key: str, request: str, tokens: int) -> None:
-        """Tell what a request used, as an engine of this machine does."""
-        said = {"do": "tell", "id": request, "key": key, "prompt": tokens, "completion": 0}
-        asyncio.run(self._say({**said, "ended": True}))
-
-    async def _say(self, said: dict[str, object]) -> None:
-        reader, writer = await asyncio.open_unix_connection(str(self.paths.usage_socket))
-        writer.write(json.dumps(said).encode() + b"\n")
-        assert json.loads(await reader.readline()) == {"ok": True}
-        writer.close()
-
-
-@pytest.fixture
-def counting() -> Iterator[Callable[..., Counting]]:
-    made: list[Counting] = []
-
-    def start(proxy: Proxy, *, gateway: bool = False) -> Counting:
-        made.append(Counting(proxy, gateway=gateway))
-        return made[-1]
-
-    yield start
-    for one in made:
-        if one.is_alive():
-            one.end()
+    import pytest
 
 
 def planned(site: Site) -> None:

@@ -123,7 +123,7 @@ def test_an_entry_of_another_form_is_none(machine: Applied) -> None:
 
 
 # Other than a plan decides over them: the page and the certificate stay as they are, and what goes
-# back at a boot is of the program. A gateway serves no model: it has no history.
+# back at a boot is of the program. No way back goes to a gateway.
 STAY = {
     "kimi-web.service",
     "kimi-acme.service",

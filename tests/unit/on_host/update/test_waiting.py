@@ -177,6 +177,23 @@ def test_a_library_that_was_replaced_is_seen_in_the_process_that_runs_it(tmp_pat
     assert not waiting.runs_replaced(str(process.pid))
 
 
+@pytest.mark.parametrize(
+    ("mapped", "stale"),
+    [
+        ("/usr/sbin/keepalived (deleted)", True),
+        ("/usr/lib/x86_64-linux-gnu/libnl-3.so.200.26.0 (deleted)", True),
+        ("/usr/sbin/keepalived", False),
+        ("/memfd:cuda (deleted)", False),
+    ],
+)
+def test_a_program_that_was_replaced_is_told_from_memory_without_a_file(
+    monkeypatch: pytest.MonkeyPatch, mapped: str, stale: bool
+) -> None:
+    line = f"55d0 r-xp 00001000 08:01 123    {mapped}\n"
+    monkeypatch.setattr(waiting, "read_text", lambda path: line)
+    assert waiting.runs_replaced("1") is stale
+
+
 def test_a_package_that_cannot_be_installed_is_named_before_apts_own_line() -> None:
     said = apt.reason(
         "Unpacking liblab (3.0-1) over (2.0-1) ...\n"
