@@ -25,13 +25,15 @@ $(STAMP): tests/requirements.txt tests/kubectl.txt pyproject.toml
 
 .PHONY: venv lock
 venv: $(STAMP) ## prepare .venv with the pinned tools
-lock: $(STAMP) ## pin the tools again (tests/requirements.txt, tests/clients)
+lock: $(STAMP) ## pin the tools again (tests/requirements.txt, tests/clients, tests/grafana)
 	$(PIN) --upgrade pyproject.toml tests/requirements.in -o tests/requirements.txt
 	$(PIN) --upgrade tests/clients/frameworks.in -o tests/clients/frameworks.txt
 	$(PIN) --upgrade tests/clients/aider.in -o tests/clients/aider.txt
 	$(PIN) --upgrade tests/cloud/buckets.in -o tests/cloud/buckets.txt
 	$(PIN) --upgrade tests/cloud/skypilot.in -o tests/cloud/skypilot.txt
-	cd tests/clients && npm install --package-lock-only --ignore-scripts --no-audit --no-fund && sed -i '/"resolved":/d' package-lock.json
+	for folder in tests/clients tests/grafana; do \
+	  (cd $$folder && npm install --package-lock-only --ignore-scripts --no-audit --no-fund && sed -i '/"resolved":/d' package-lock.json) || exit; \
+	done
 
 .PHONY: dist
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)

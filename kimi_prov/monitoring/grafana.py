@@ -26,7 +26,8 @@ _UNITS = {
     "celsius": "celsius",
     "bytes": "bytes",
     "bytes/s": "Bps",
-    "days": "d",
+    # Its own unit of days turns to weeks.
+    "days": "suffix:days",
     "count": "short",
 }
 

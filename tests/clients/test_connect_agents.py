@@ -6,12 +6,12 @@ The packages are real and pinned beside this file; the engine is a stand-in behi
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import node_packages
 import pytest
 from chat_stand_in import Engine, serving
 from console_runs import here
@@ -30,13 +30,7 @@ HELLO = "Hello from the stand-in."
 @pytest.fixture(scope="session")
 def of_npm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs and packages of npm, as the lock has them."""
-    folder = tmp_path_factory.mktemp("npm")
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(PINS / name, folder)
-    # Not `npm ci`: it wants the builds for other systems in the lock too.
-    words = ("npm", "install", "--no-save", "--no-audit", "--no-fund")
-    subprocess.run(words, cwd=folder, check=True, timeout=1800)
-    return folder
+    return node_packages.installed(PINS, tmp_path_factory.mktemp("npm"))
 
 
 def environment(pins: str, folder: Path) -> Path:

@@ -8,13 +8,12 @@ that compute there are stand-ins.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from typing import TYPE_CHECKING
 
+import engine_environment
 import pytest
 
-from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.packaging.zipapp import build_zipapp
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 KEY = "canary-0123456789"
-LOCK = LOCKS / "ktransformers-cuda-0.7.2-cp311.txt"
 # The gate is asked with its code from the program and a key file of the test.
 _HEAD = """
 import json, sys
@@ -79,24 +77,8 @@ words = ["--middleware", launch.GATE]
 app = build_app(make_arg_parser(FlexibleArgumentParser()).parse_args(words), ("generate",))
 """
 _SGLANG = """
-import importlib.abc, importlib.machinery, logging, types
+import sglang_without_gpus
 from unittest.mock import MagicMock
-
-class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("IPython", "torchvision", "sgl_kernel", "gguf"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-    def create_module(self, spec):
-        module = MagicMock(name=spec.name)
-        module.__path__, module.__spec__, module.__name__ = [], spec, spec.name
-        module.__version__ = "9"
-        return module
-    def exec_module(self, module):
-        pass
-
-sys.meta_path.append(Absent())
-import torch
-torch.cuda.get_device_capability = lambda *_, **__: (9, 0)
 launch.guard_sglang(KEY)
 from sglang.srt.server_args import prepare_server_args
 server_args = prepare_server_args(["--model-path", "dummy", "--enable-metrics"])
@@ -133,10 +115,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict]:
     program = build_zipapp(folder / "kimi-target.pyz")
     (folder / "key").write_text(f"engine {KEY}\n")
 
-    def run(home: Path, *parts: str, more: str = "") -> dict:
+    def run(python: Path, *parts: str, more: str = "") -> dict:
         code = "\n".join([f"KEY = {KEY!r}", _HEAD, *parts, "print(json.dumps(told))"])
         done = subprocess.run(
-            [home / "bin" / "python", "-c", code, program, folder / "key"],
+            [python, "-c", code, program, folder / "key"],
             capture_output=True,
             text=True,
             check=False,
@@ -160,20 +142,16 @@ def assert_closed(found: dict) -> None:
 def test_every_path_of_vllm_wants_the_key(
     version: str, parser_of: Callable[[str], Path], told: Callable[..., dict]
 ) -> None:
-    found = told(parser_of(version), _VLLM, _ASK)
+    found = told(parser_of(version) / "bin" / "python", _VLLM, _ASK)
     assert_closed(found)
     assert "POST /invocations" in found["routes"]
 
 
 def test_every_path_of_sglang_wants_the_key_which_its_log_does_not_show(
-    parser_of: Callable[[str], Path], told: Callable[..., dict], uv: str, tmp_path: Path
+    told: Callable[..., dict],
 ) -> None:
-    home = parser_of("0.32.0")
-    pins = re.findall(r"^((?:sglang-kt|triton|orjson)==[^ ;\\]+)", LOCK.read_text(), re.MULTILINE)
-    command = [uv, "pip", "install", "-q", "--python", str(home / "bin" / "python"), "--no-deps"]
-    command += ["--only-binary=:all:", "--target", str(tmp_path), *pins]
-    subprocess.run(command, check=True)
-    found = told(home, _SGLANG, _ASK, _SGLANG_TOLD, more=str(tmp_path))
+    python, path = engine_environment.sglang()
+    found = told(python, _SGLANG, _ASK, _SGLANG_TOLD, more=path)
     assert_closed(found)
     assert "POST /update_weights_from_tensor" in found["routes"]
     assert found["sent"] == {"Authorization": f"Bearer {KEY}"}

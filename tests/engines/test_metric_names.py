@@ -28,5 +28,5 @@ def test_vllm(version: str, tmp_path: Path) -> None:
     compare(f"vllm-{version}", of_vllm(version, tmp_path))
 
 
-def test_sglang(tmp_path: Path) -> None:
-    compare("sglang-kt-0.7.2", of_sglang(tmp_path))
+def test_sglang() -> None:
+    compare("sglang-kt-0.7.2", of_sglang())

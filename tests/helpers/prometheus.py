@@ -59,6 +59,13 @@ def program(folder: Path, *argv: str, ready: str) -> Iterator[None]:
         running.wait(60)
 
 
+def stored(folder: Path, openmetrics: str) -> None:
+    """Put series where `prometheus` has those of a folder."""
+    (folder / "series").write_text(openmetrics)
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "series", "data"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
 @contextmanager
 def prometheus(folder: Path, config: dict[str, Any], *options: str) -> Iterator[str]:
     """Run Prometheus; gives its address. What lies in `folder`/data already are its series."""

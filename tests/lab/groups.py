@@ -18,11 +18,12 @@ from waiting import until
 from kimi_prov.on_host.gateway import api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 CONTROL_PORT = 29500
 API_PORT = 8000
+METRICS_PORT = 9443
 HEAD_UNIT = "kimi-serve@0.service"
 RANK_UNIT = "kimi-rank.service"
 # A group's start on a computer with much else to do.
@@ -167,6 +168,13 @@ class Group:
             return False
         now = self.starts()
         return all(now[name] != start for name, start in before.items())
+
+
+def answered(host: Host, address: str, ports: Iterable[int], user: str = "root") -> set[int]:
+    """The ports at which a user's connection is answered; all are tried at once."""
+    knock = f'timeout 5 bash -c "exec 3<>/dev/tcp/{address}/$port" 2>/dev/null && echo $port'
+    each = f"for port in {' '.join(map(str, ports))}; do ({knock}) & done; wait"
+    return {int(port) for port in host.ssh(f"runuser -u {user} -- bash -c '{each}'").split()}
 
 
 LARGEST_LEAF = r"""

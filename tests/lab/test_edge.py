@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from firewalls import DISABLED, ENABLED, RELOADED
 from machines import ANSIBLE_PLAYBOOK, CHECKOUT, kimi_prov, make_lab, picture, run
 from waiting import HANGS_S, until
 
@@ -303,8 +304,7 @@ def test_where_a_firewall_manager_is_active_the_port_is_opened_through_it(
     assert_nobody_poses_as_the_engine(host)
     assert_guarded(host, outsider)
     assert f"{NETWORK}.1" in host.ssh(listed)
-    reload = {"ufw": "ufw reload", "firewalld": "firewall-cmd --reload"}[manager]
-    host.ssh(reload)
+    host.ssh(RELOADED[manager])
     assert_nobody_poses_as_the_engine(host)
     assert_guarded(host, outsider)
     host.ssh("systemctl stop squatter.service")
@@ -323,12 +323,6 @@ def test_where_a_firewall_manager_is_active_the_port_is_opened_through_it(
         if files.get(path) != after.get(path) and path.startswith(rules)
     }
     assert differing == set()
-
-
-ENABLED = {
-    "ufw": "ufw allow 22/tcp && ufw --force enable",
-    "firewalld": "systemctl enable --now firewalld && firewall-cmd --state",
-}
 
 
 @pytest.mark.slow
@@ -369,7 +363,7 @@ def test_the_hourly_look_asks_a_firewall_manager_from_within_its_protection(
     open_door(host)
     assert look()[0] == 0
     destroy(host)
-    host.ssh({"ufw": "ufw disable", "firewalld": "systemctl disable --now firewalld"}[manager])
+    host.ssh(DISABLED[manager])
 
 
 def settled(lines: object) -> object:

@@ -15,9 +15,11 @@ from groups import (
     AT_ONCE_S,
     CONTROL_PORT,
     HEAD_UNIT,
+    METRICS_PORT,
     RANK_UNIT,
     SERVED,
     START_S,
+    answered,
     shipped_group,
 )
 from machines import kimi_prov, newest_run, picture
@@ -27,7 +29,7 @@ from waiting import HANGS_S, until
 from kimi_prov.on_host.gateway import api, tls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from groups import Group
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 NETWORK = "10.93.92"
-METRICS_PORT = 9443
 # What the head reads of both.
 TARGETS = {
     *(("node1", job) for job in ("kimi-node", "kimi-proxy", "kimi-engine")),
@@ -75,13 +76,6 @@ def reported(command: str, group: Group) -> dict[str, Any]:
     done = kimi_prov(command, group.lab.inventory, "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads(done.stdout)["hosts"])
-
-
-def answered(host: Host, address: str, ports: Iterable[int], user: str = "root") -> set[int]:
-    """The ports at which a user's connection is answered; all are tried at once."""
-    knock = f'timeout 5 bash -c "exec 3<>/dev/tcp/{address}/$port" 2>/dev/null && echo $port'
-    each = f"for port in {' '.join(map(str, ports))}; do ({knock}) & done; wait"
-    return {int(port) for port in host.ssh(f"runuser -u {user} -- bash -c '{each}'").split()}
 
 
 def listening(host: Host) -> set[int]:

@@ -1,4 +1,7 @@
-"""One model over two hosts, stopped, started and restarted by one command each."""
+"""One model over two hosts, stopped, started and restarted by one command each.
+
+At the end a host that only watches reads them, the rank behind ufw and behind firewalld.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,44 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from groups import REFUSED, SERVED, START_S, make_group
-from machines import kimi_prov
+import yaml
+from firewalls import DISABLED, ENABLED, RELOADED
+from groups import (
+    API_PORT,
+    CONTROL_PORT,
+    METRICS_PORT,
+    REFUSED,
+    SERVED,
+    START_S,
+    answered,
+    make_group,
+)
+from machines import kimi_prov, newest_run
+from monitored import prometheus
 from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from groups import Group
+    from machines import Host
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
+NETWORK = "10.93.94"
+# After those of the two that serve.
+WATCHER_ADDRESS = f"{NETWORK}.13"
+TARGETS = {
+    *(("head", job) for job in ("kimi-node", "kimi-proxy", "kimi-engine")),
+    *(("rank1", job) for job in ("kimi-node", "kimi-proxy")),
+}
+LISTED = {"ufw": "ufw status", "firewalld": "firewall-cmd --list-rich-rules"}
 
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Two hosts that serve."""
-    made = make_group(tmp_path_factory.mktemp("rest") / "inv", "10.93.94", 2)
+    inventory = tmp_path_factory.mktemp("rest") / "inv"
+    made = make_group(inventory, NETWORK, 2, outsiders=["watcher", "stranger"])
     made.lab.up()
     try:
         done = kimi_prov("apply", made.lab.inventory)
@@ -80,3 +105,74 @@ def test_a_restart_takes_both_and_each_request_is_answered_or_told_why(group: Gr
     assert until(lambda: group.chat().status == SERVED, START_S), group.told()
     assert [name for name, start in group.starts().items() if start == before[name]] == []
     assert {answer.status for answer in seen} <= {SERVED, REFUSED}
+
+
+@pytest.fixture(scope="module")
+def watcher(group: Group) -> Host:
+    """A host that only watches, in the inventory from now on."""
+    hosts, settings = (group.lab.inventory / name for name in ("hosts.yml", "group_vars/kimi.yml"))
+    document = yaml.safe_load(hosts.read_text())
+    document["all"]["children"]["kimi_monitor"] = {"hosts": {"watcher": {}}}
+    hosts.write_text(yaml.safe_dump(document))
+    shown = {"kimi_metrics": True, "kimi_metrics_networks": [f"{WATCHER_ADDRESS}/32"]}
+    settings.write_text(settings.read_text() + yaml.safe_dump(shown))
+    options = group.lab.inventory / "group_vars" / "kimi_monitor.yml"
+    options.write_text(yaml.safe_dump({"monitor_scrape_interval_s": 5}))
+    host = group.lab.hosts["watcher"]
+    assert host.address == WATCHER_ADDRESS
+    return host
+
+
+@pytest.fixture(params=["ufw", "firewalld"])
+def manager(request: pytest.FixtureRequest, group: Group) -> Iterator[str]:
+    """What drops on the rank what it is not told to let in."""
+    rank, name = group.members[-1], str(request.param)
+    rank.ssh(
+        "(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy "
+        f"--no-install-recommends netbase {name}) >/dev/null 2>&1",
+        timeout=400,
+    )
+    rank.ssh(ENABLED[name])
+    yield name
+    rank.ssh(DISABLED[name])
+
+
+def test_a_rank_behind_a_firewall_manager_serves_and_is_read_by_who_only_watches(
+    group: Group, watcher: Host, manager: str
+) -> None:
+    head, rank = group.members
+    done = kimi_prov("apply", group.lab.inventory)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def up() -> set[tuple[str, str]]:
+        rows = prometheus(watcher, "/api/v1/targets")["activeTargets"]
+        found = {(row["labels"]["host"], row["labels"]["job"]): row["health"] for row in rows}
+        assert set(found) == TARGETS
+        return {target for target, health in found.items() if health == "up"}
+
+    def stands() -> None:
+        assert until(lambda: up() == TARGETS, START_S, every_s=2), up()
+        own = {METRICS_PORT, CONTROL_PORT, API_PORT}
+        assert answered(watcher, rank.address, own) == {METRICS_PORT}
+        assert answered(group.lab.hosts["stranger"], rank.address, own) == set()
+        assert group.chat().status == SERVED
+
+    # They find each other anew, at ports that the kernel chooses.
+    done = kimi_prov("restart", group.lab.inventory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert until(lambda: group.chat().status == SERVED, START_S), group.told()
+    stands()
+    rules = rank.ssh(LISTED[manager])
+    assert head.address in rules
+    assert WATCHER_ADDRESS in rules
+    assert str(API_PORT) not in rules
+    rank.ssh(RELOADED[manager])
+    stands()
+    done = kimi_prov("apply", group.lab.inventory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((newest_run(group.lab.inventory) / "result.json").read_text())
+    assert {name: row["changed"] for name, row in result["hosts"].items()} == {
+        "head": 0,
+        "rank1": 0,
+        "watcher": 0,
+    }

@@ -11,7 +11,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import ssl
 import stat
 import sys
@@ -19,10 +18,11 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import browsers
 import pytest
 from machines import kimi_prov, make_lab
 from pictures import png
-from playwright.sync_api import Error, expect, sync_playwright
+from playwright.sync_api import Error, expect
 from waiting import HANGS_S, until
 
 if TYPE_CHECKING:
@@ -149,13 +149,8 @@ def host(web_lab: Lab) -> Host:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium")
-    assert found, "no chromium here: make deps"
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(
-            executable_path=found,
-            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
-        )
+    with browsers.chromium("--disable-gpu", "--disable-dev-shm-usage") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,10 @@ _LARGEST = 64 << 20
 _STREAM = b"text/event-stream"
 # Whose streams take `stream_options`; those of others tell by themselves.
 _ASKED = ("/chat/completions", "/completions")
+# Whose answer may be computed after it was given.
+_DETACHED = "/responses"
+# What the engines' own reading of JSON takes for yes, beside `true` and 1.
+_YES = ("1", "true", "t", "yes", "y", "on")
 
 
 class AwayError(Exception):
@@ -156,8 +160,11 @@ class Meter:
                 await _refuse(send, *refusal)
                 return
             passing = _Passing(self, line, use, send)
-            scope, receive = await passing.asking(scope, receive)
             try:
+                scope, receive = await passing.asking(scope, receive)
+                if passing.detached:
+                    await _refuse_detached(send)
+                    return
                 await self._app(scope, receive, passing.send)
             finally:
                 if not passing.ended:
@@ -231,6 +238,8 @@ class _Passing:
 
     def __init__(self, meter: Meter, line: Line, use: Use, send: Send) -> None:
         self.ended = False
+        # Nobody would be told what it uses.
+        self.detached = False
         self._meter, self._line, self._use, self._send = meter, line, use, send
         self._asked = False
         # What the client itself wants of `usage` in a stream: at its end, in every piece.
@@ -239,11 +248,14 @@ class _Passing:
         self._rest = b""
         self._parts: List[bytes] = []
         self._size = 0
+        # Of a whole answer, where its head says so.
+        self._length: Optional[int] = None
         self._told_at = time.monotonic()
 
     async def asking(self, scope: Scope, receive: Receive) -> Tuple[Scope, Receive]:
         """Have the engine tell what a stream used, whether or not the client wants to know."""
-        if not str(scope["path"]).endswith(_ASKED):
+        path = str(scope["path"])
+        if not path.endswith((*_ASKED, _DETACHED)):
             return scope, receive
         messages, parts = [], []
         while True:
@@ -253,7 +265,12 @@ class _Passing:
                 break
             parts.append(message.get("body", b""))
             if not message.get("more_body"):
-                changed = self._with_usage(b"".join(parts))
+                body = b"".join(parts)
+                changed = None
+                if path.endswith(_DETACHED):
+                    self.detached = _is_yes(_document(body).get("background"))
+                else:
+                    changed = self._with_usage(body)
                 if changed is not None:
                     scope = {**scope, "headers": _sized(scope["headers"], len(changed))}
                     messages = [{"type": "http.request", "body": changed, "more_body": False}]
@@ -271,12 +288,12 @@ class _Passing:
         """Return the body of a request for a stream that tells its use; None where it is as is."""
         wish = _document(body)
         given = wish.get("stream_options")
-        if wish.get("stream") is not True or not (given is None or isinstance(given, dict)):
+        if not _is_yes(wish.get("stream")) or not (given is None or isinstance(given, dict)):
             return None
         options = dict(given or {})
         self._asked = True
-        self._at_end = bool(options.get("include_usage"))
-        self._always = self._at_end and bool(options.get("continuous_usage_stats"))
+        self._at_end = _is_yes(options.get("include_usage"))
+        self._always = self._at_end and _is_yes(options.get("continuous_usage_stats"))
         options.update(include_usage=True, continuous_usage_stats=True)
         start = body.lstrip()
         if "stream_options" not in wish and start.startswith(b"{") and b"\0" not in start[:4]:
@@ -287,12 +304,16 @@ class _Passing:
     async def send(self, message: Message) -> None:
         """Pass on what the engine answers, and read in it what was used."""
         if message["type"] == "http.response.start":
-            kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
-            self._streams = any(kind.lower().startswith(_STREAM) for kind in kinds)
+            heads = {name.lower(): value for name, value in message["headers"]}
+            self._streams = heads.get(b"content-type", b"").lower().startswith(_STREAM)
+            length = heads.get(b"content-length", b"")
+            self._length = int(length) if length.isdigit() else None
         elif message["type"] == "http.response.body":
             body, more = message.get("body", b""), bool(message.get("more_body"))
             body = await (self._stream(body, more=more) if self._streams else self._plain(body))
-            if not more:
+            # A client has a whole answer with its last byte, whatever the engine sends after it.
+            whole = not self._streams and self._length is not None and self._size >= self._length
+            if (whole or not more) and not self.ended:
                 if not self._streams:
                     self._read_plain()
                 await self._end()
@@ -365,6 +386,13 @@ def _document(text: bytes) -> Dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _is_yes(value: object) -> bool:
+    if isinstance(value, str):
+        return value.lower() in _YES
+    # True, 1 and 1.0 are equal.
+    return value == 1
+
+
 def _is_last(event: bytes) -> bool:
     """Whether an event ends a stream of chats, responses or messages."""
     return event.endswith(b"data: [DONE]") or event.startswith(
@@ -389,12 +417,22 @@ def _sized(headers: List[Tuple[bytes, bytes]], size: int) -> List[Tuple[bytes, b
 async def _refuse(send: Send, status: int, kind: str, said: str, wait_s: int) -> None:
     """Refuse in the form that OpenAI's clients read; they wait and ask again by themselves."""
     code = "rate_limit_exceeded" if status == 429 else "usage_unavailable"
-    error = {"message": said, "type": kind, "param": None, "code": code}
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"retry-after", str(wait_s).encode()),
-    ]
+    headers = [(b"retry-after", str(wait_s).encode())]
     if wait_s > key_rules.WAITS_S:
         headers.append((b"x-should-retry", b"false"))
+    await _say(send, status, {"message": said, "type": kind, "param": None, "code": code}, headers)
+
+
+async def _refuse_detached(send: Send) -> None:
+    said = "An answer in the background is not given here: ask without it, or for a stream."
+    kind = "invalid_request_error"
+    error = {"message": said, "type": kind, "param": "background", "code": "unsupported_value"}
+    await _say(send, 400, error, [])
+
+
+async def _say(
+    send: Send, status: int, error: Mapping[str, object], headers: List[Tuple[bytes, bytes]]
+) -> None:
+    headers = [(b"content-type", b"application/json"), *headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

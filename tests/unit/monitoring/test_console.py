@@ -1,23 +1,16 @@
-"""The console in a real browser, drawn from a real Prometheus that has three made-up hosts.
-
-The pictures lie where KIMI_PROV_SCREENSHOTS says, else in a folder of pytest's.
-"""
+"""The console in a real browser, drawn from a real Prometheus that has three made-up hosts."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import browsers
 import pytest
 from monitored_hosts import openmetrics
-from playwright.sync_api import sync_playwright
-from prometheus import prometheus, shown
+from prometheus import prometheus, shown, stored
 from waiting import HANGS_S
 
 from kimi_prov.monitoring import CONSOLES, RULES
@@ -25,6 +18,7 @@ from kimi_prov.monitoring.panels import PANELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -62,9 +56,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     odd += f'up{{host="{HOSTILE}",job="kimi-node"}} 1 {until}\n'
     lines = [*text.splitlines()[:-1], *odd.splitlines()]
     lines.sort(key=lambda line: line.partition("{")[0])
-    (folder / "series").write_text("\n".join([*lines, "# EOF", ""]))
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "series", "data"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    stored(folder, "\n".join([*lines, "# EOF", ""]))
     config = {"global": {"evaluation_interval": "1s"}, "rule_files": [f"{RULES}/*.yml"]}
     with prometheus(folder, config) as found:
         yield found
@@ -72,20 +64,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium")
-    assert found, "no chromium here: make deps"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with browsers.chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    given = os.environ.get("KIMI_PROV_SCREENSHOTS")
-    folder = Path(given) if given else tmp_path_factory.mktemp("pictures")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return browsers.pictures(tmp_path_factory.mktemp("pictures"))
 
 
 @contextmanager

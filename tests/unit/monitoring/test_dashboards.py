@@ -1,6 +1,6 @@
 """The dashboards for Grafana, held against the types that Grafana makes from its own schemas.
 
-Grafana itself is not had here: that it draws them is not proven.
+How its own packages draw them is in tests/grafana.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -12,6 +13,7 @@ from plan_inputs import plan as lab_plan
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
+from kimi_prov.on_host.gateway import firewall
 from kimi_prov.planner import groups
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
@@ -147,6 +149,43 @@ def test_a_head_that_watches_itself_is_let_in_by_its_ranks() -> None:
         assert rank["metrics"]["allowed_networks"] == let_in
         assert rank["firewall"]["metrics"]["ipv4"] == let_in
         assert head["metrics"]["allowed_networks"] == ["10.9.0.5/32"]
+
+
+@pytest.mark.parametrize("manager", ["ufw", "firewalld"])
+def test_a_rank_behind_a_firewall_manager_lets_in_who_watches_and_its_head(manager: str) -> None:
+    facts = lab_facts()
+    facts["firewall"][manager] = "active"
+    head, rank = two(
+        facts,
+        metrics=True,
+        metrics_networks=["10.9.0.5/32"],
+        allowed_networks=["10.0.0.0/8"],
+        own=({"kimi_monitor_local": True}, {}),
+    )
+    ports = ("29500-29501", "29510-29541")
+    of_group = {(address, port) for address in ("10.1.0.1", "10.1.0.2") for port in ports}
+    watches = {("10.9.0.5/32", "9443")}
+    assert let_in(head) == {
+        *(row for row in of_group if row[0] == "10.1.0.2"),
+        *watches,
+        ("10.0.0.0/8", "8000"),
+    }
+    assert let_in(rank) == {
+        *(row for row in of_group if row[0] == "10.1.0.1"),
+        *watches,
+        ("10.1.0.1/32", "9443"),
+    }
+
+
+def let_in(plan: dict[str, Any]) -> set[tuple[str, str]]:
+    """Whom the manager of a machine lets in, and where."""
+    rules = firewall.wanted_rules(plan["firewall"], ["public"])
+    assert {row["manager"] for row in rules} == {plan["firewall"]["manager"]}
+    if plan["firewall"]["manager"] == "ufw":
+        return {(row["from"], row["port"].replace(":", "-")) for row in rules}
+    rule = re.compile(r'source address="([^"]+)" port port="([^"]+)" protocol="tcp" accept$')
+    found = [rule.search(row["rule"]) for row in rules]
+    return {(one[1], one[2]) for one in found if one} | {("", "") for one in found if not one}
 
 
 def test_each_host_holds_its_share_of_the_weights() -> None:

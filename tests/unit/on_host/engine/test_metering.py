@@ -179,6 +179,61 @@ def test_a_client_that_wants_usage_gets_it_as_it_asked(
     assert sums(db) == {"alice": (1, 5, 3)}
 
 
+@pytest.mark.parametrize("wish", [1, 1.0, "1", "true", "T", "yes", "Y", "ON"], ids=repr)
+def test_a_stream_counts_however_its_client_says_yes(db: Any, tmp_path: Path, wish: Any) -> None:
+    engine = Engine(*STREAM)
+    options = {"include_usage": "no"}
+    body = {"stream": wish, "stream_options": options}
+    [(_, _, got)] = run(db, tmp_path, engine, {"body": body})
+    assert engine.bodies[0]["stream_options"]["continuous_usage_stats"] is True
+    assert b'"usage":{"prompt' not in got
+    assert sums(db) == {"alice": (1, 5, 3)}
+
+
+@pytest.mark.parametrize("wish", [False, None, 0, 2, "no", "off", "", [], {}], ids=repr)
+def test_what_the_engine_takes_for_no_stream_is_left_as_it_is(
+    db: Any, tmp_path: Path, wish: Any
+) -> None:
+    engine = Engine(answer={"usage": USAGE})
+    run(db, tmp_path, engine, {"body": {"stream": wish}})
+    assert engine.bodies == [{"stream": wish}]
+
+
+def test_an_answer_in_the_background_is_refused_for_nobody_would_be_told_its_use(
+    db: Any, tmp_path: Path
+) -> None:
+    engine = Engine(answer={"usage": USAGE})
+    later, now = ({"input": "a", "background": wish} for wish in ("true", False))
+    path = "/v1/responses"
+    got = run(db, tmp_path, engine, {"body": later, "path": path}, {"body": now, "path": path})
+    assert [status for status, *_ in got] == [400, 200]
+    assert json.loads(got[0][2])["error"]["param"] == "background"
+    assert engine.bodies == [now]
+    assert sums(db) == {"alice": (2, 5, 3)}
+
+
+def test_a_whole_answer_is_counted_before_its_client_has_the_last_byte(
+    db: Any, tmp_path: Path
+) -> None:
+    """Though the engine's server ends its answer with an empty piece, later."""
+    answer = json.dumps({"usage": USAGE}).encode()
+    said: list[Any] = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"Content-Length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for part in (answer[:9], answer[9:]):
+            said.append(sums(db).get("alice"))
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        said.append(sums(db)["alice"])
+        await send({"type": "http.response.body", "body": b""})
+
+    [(_, _, got)] = run(db, tmp_path, engine, {"body": {}})  # type: ignore[arg-type]
+    assert got == answer
+    assert said == [(1, 0, 0), (1, 0, 0), (1, 5, 3)]
+    assert sums(db) == {"alice": (1, 5, 3)}
+
+
 def test_events_may_come_in_any_pieces(db: Any, tmp_path: Path) -> None:
     whole = b"".join(STREAM)
     engine = Engine(*(whole[n : n + 7] for n in range(0, len(whole), 7)))
