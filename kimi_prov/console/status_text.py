@@ -43,6 +43,7 @@ def _served(host: Mapping[str, Any]) -> list[str]:
         *entry("context", f"{model['context']} tokens"),
         *entry("engine", engine),
         *entry("python", versions.get("engine_python")),
+        *(entry("driver", versions["driver_failed"]) if versions.get("driver_failed") else []),
         *_applied(host.get("applied")),
         *_rest(host.get("rest")),
         *_group(host.get("group")),
