@@ -27,11 +27,11 @@ PLUGINS = resources.plugins()
 PLUGIN = """
 import json
 from pathlib import Path
-from kimi_prov.ansible.plugins.action import kimi_driver
+from kimi_prov.ansible.plugins.action.kimi_driver import ActionModule as ActionModule_of_product
 
 HERE = Path(__file__).parent
 
-class ActionModule(kimi_driver.ActionModule):
+class ActionModule(ActionModule_of_product):
     def run(self, tmp=None, task_vars=None):
         step = self._task.args["step"]
         with (HERE / "told").open("a") as log:
