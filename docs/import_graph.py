@@ -46,6 +46,11 @@ def modules(package: Path = PACKAGE) -> dict[str, Path]:
     return found
 
 
+def plugins() -> list[Path]:
+    """Return the package of each engine plugin: nothing imports it, and it has its own imports."""
+    return sorted(file.parent for file in (PACKAGE / _SEPARATE).glob("*/*/__init__.py"))
+
+
 def module_imports(package: Path = PACKAGE) -> Graph:
     """Return for each module the modules of the package that it imports."""
     known = modules(package)

@@ -786,6 +786,50 @@ def catalog(
         command.run(kind, name, _output(form, output))
 
 
+def _to_bucket(credentials: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options by which a bucket is reached; `credentials`: what these may do."""
+    options = (
+        click.option(
+            "--credentials-file",
+            type=PATH,
+            metavar="FILE",
+            help=f"The bucket's, to {credentials} it.  [default: this machine's role]",
+        ),
+        click.option(
+            "--endpoint", metavar="URL", help="A server of the protocol, in place of theirs."
+        ),
+        click.option("--region", metavar="NAME", help="Region of an s3:// bucket."),
+        click.option(
+            "--ca-bundle", type=PATH, metavar="FILE", help="Certificates of the site's own."
+        ),
+    )
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+@cli.command()
+@click.argument("bucket", metavar="s3://BUCKET|gs://BUCKET")
+@_to_bucket("read")
+@FORMAT
+@OUTPUT
+def sessions(
+    bucket: str,
+    form: str,
+    output: Path | None,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """List what sessions of machines cost that took their weights from a bucket."""
+    from kimi_prov.commands import bucket_access
+    from kimi_prov.commands import sessions as command
+
+    command.run(bucket, bucket_access.Options(**options), _output(form, output))
+
+
 @cli.group()
 def weights() -> None:
     """Weights in a bucket, for machines that do not live long."""
@@ -794,16 +838,8 @@ def weights() -> None:
 @weights.command("seed")
 @click.argument("address", metavar="hf://OWNER/NAME@REVISION")
 @click.argument("bucket", metavar="s3://BUCKET/FOLDER|gs://BUCKET/FOLDER")
-@click.option(
-    "--credentials-file",
-    type=PATH,
-    metavar="FILE",
-    help="The bucket's, to write to it.  [default: this machine's role]",
-)
-@click.option("--endpoint", metavar="URL", help="A server of the protocol, in place of theirs.")
-@click.option("--region", metavar="NAME", help="Region of an s3:// bucket.")
+@_to_bucket("write to")
 @click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token.")
-@click.option("--ca-bundle", type=PATH, metavar="FILE", help="Certificates of the site's own.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.commands import pin
+from kimi_prov.commands import bucket_access, pin
 from kimi_prov.console.output import say
-from kimi_prov.contract.addresses import BUCKET_ADDRESS, shows_secrets
+from kimi_prov.contract.addresses import BUCKET_ADDRESS
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.sizes import files, human
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.weights import manifest as manifests
-from kimi_prov.on_host.weights.rclone import AbsentError, Access, Bucket, CredentialsError
+from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsError
 from kimi_prov.on_host.weights.sources import Stream, Web
 from kimi_prov.operate.seed import Limits, Seeding
 
@@ -39,14 +39,10 @@ _MAKE = {
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(bucket_access.Options):
     """What the command line names beside the two addresses."""
 
-    credentials_file: Path | None = None
-    endpoint: str | None = None
-    region: str | None = None
     hf_token_file: Path | None = None
-    ca_bundle: Path | None = None
     workers: int = 4
     estimate: bool = False
 
@@ -152,19 +148,7 @@ def _bucket(target: str, options: Options) -> Bucket:
             fix="write for example  kimi-prov weights seed hf://moonshotai/Kimi-K2.5@main "
             "s3://weights-of-site/kimi-k2.5",
         )
-    if options.endpoint and shows_secrets(options.endpoint):
-        raise UserError(
-            f"--endpoint: expected https, found {options.endpoint!r}",
-            fix="name the server's https address",
-        )
-    ca = options.ca_bundle or os.environ.get("SSL_CERT_FILE")
-    access = Access(
-        credentials_file=str(options.credentials_file) if options.credentials_file else None,
-        endpoint=options.endpoint,
-        region=options.region,
-        ca_bundle=str(ca) if ca else None,
-    )
-    return Bucket(target, access, _STALL_S)
+    return Bucket(target, bucket_access.of(options), _STALL_S)
 
 
 def _hub(address: str, manifest: Manifest, options: Options) -> Any:  # noqa: ANN401

@@ -44,6 +44,7 @@ def _served(host: Mapping[str, Any]) -> list[str]:
         *entry("context", f"{model['context']} tokens"),
         *entry("engine", engine),
         *entry("python", versions.get("engine_python")),
+        *(entry("driver", versions["driver_failed"]) if versions.get("driver_failed") else []),
         *_applied(host.get("applied")),
         *_rest(host.get("rest")),
         *_group(host.get("group")),
@@ -125,7 +126,21 @@ def _paid(found: Mapping[str, Any] | None) -> list[str]:
             f"{len(before)} session{'s' if len(before) != 1 else ''}, ${total:.2f}; the last "
             f"${last['usd']:.2f} in {last['hours']:g} h until {last['until']}",
         )
-    return lines
+    return lines + _kept(found.get("kept"))
+
+
+def _kept(found: Mapping[str, Any] | None) -> list[str]:
+    """Tell where the history of sessions is, and whether it outlives the machine."""
+    if not found:
+        return []
+    if found["in"] is None:
+        return entry("history", "ends with this machine: its weights come from no bucket")
+    if found["failed"]:
+        last = f"; last kept {found['at']}" if found["at"] else ""
+        fix = f"; {found['fix']}" if found["fix"] else ""
+        return entry("history", f"NOT KEPT in {found['in']}: {found['failed']}{fix}{last}")
+    told = f"kept {found['at']}" if found["at"] else "not kept yet"
+    return entry("history", f"{told} in {found['in']}: kimi-prov sessions {found['in']}")
 
 
 def _rested(found: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Tuple
+from typing import Optional, Tuple
 from urllib.parse import urlsplit
 
 # scheme://LOGIN@rest, LOGIN of what may stand there unescaped (RFC 3986).
@@ -21,6 +21,9 @@ HUB_ADDRESS = re.compile(f"hf://({HUB_REPOSITORY.pattern})(?:@({HUB_REVISION.pat
 BUCKET_ADDRESS = re.compile(
     rf"(s3|gs)://([a-z0-9][a-z0-9._-]{{1,220}}[a-z0-9])((?:/{_NAME})*)/?", re.ASCII
 )
+
+# Beside the weights, whatever folder these are in: what the sessions of machines have cost.
+_SESSIONS = "kimi-sessions"
 
 # USER@HOST or HOST as ssh takes it: nothing that it would read as an option, a URL or two words.
 LOGIN = re.compile(
@@ -46,3 +49,12 @@ def without_login(url: str) -> Tuple[str, str]:
     """Return the URL without `user:password@`, and that part; empty where there is none."""
     found = _WITH_LOGIN.fullmatch(url)
     return (f"{found[1]}{found[3]}", found[2]) if found else (url, "")
+
+
+def sessions_folder(source: Optional[str]) -> Optional[str]:
+    """Return where machines keep what sessions cost, in the bucket of a source of weights.
+
+    None for a source that is no bucket.
+    """
+    named = BUCKET_ADDRESS.fullmatch(source or "")
+    return f"{named[1]}://{named[2]}/{_SESSIONS}" if named else None

@@ -207,8 +207,10 @@ WAKING = "/run/kimi-waking"
 # How long nobody has asked, by the monotonic clock.
 IDLE = "/run/kimi-idle.json"
 WAKE_SOCKET = "/run/kimi-wake.sock"
+# When what this session costs was last kept in the bucket of the weights, and what is kept there.
+SESSIONS_KEPT = "/run/kimi-sessions.json"
 # All of these.
-REST_RUN = (REST_JOB, BEGUN, WAKING, IDLE, WAKE_SOCKET)
+REST_RUN = (REST_JOB, BEGUN, WAKING, IDLE, WAKE_SOCKET, SESSIONS_KEPT)
 
 # Written last into an engine's environment, and beside an interpreter that was brought: without it
 # either is half made.
@@ -417,6 +419,7 @@ class Paths:
     starts = _At(STARTS)
     rests = _At(RESTS)
     sessions = _At(SESSIONS)
+    sessions_kept = _At(SESSIONS_KEPT)
     rest_job = _At(REST_JOB)
     begun = _At(BEGUN)
     waking = _At(WAKING)

@@ -43,10 +43,12 @@ WAKE = "kimi-wake.service"
 WAKE_SOCKET = "kimi-wake.socket"
 # At a boot, before the engines: puts back what served where a switch was cut.
 RETURN = "kimi-return.service"
-# Transient: they run while something is given, installed, switched, stopped, tuned or measured.
+# Transient: they run while something is given, installed, switched, stopped, kept, tuned or
+# measured.
 SHARE = "kimi-share.service"
 SWITCH = "kimi-switch.service"
 REST = "kimi-rest.service"
+SESSIONS = "kimi-sessions.service"
 DRIVER = "kimi-driver.service"
 UPDATE = "kimi-update.service"
 UNDRAIN = "kimi-undrain.service"
@@ -98,6 +100,7 @@ OURS = (
     SHARE,
     SWITCH,
     REST,
+    SESSIONS,
     DRIVER,
     UPDATE,
     UNDRAIN,

@@ -83,7 +83,7 @@ def disks(paths: Paths) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _versions(plan: dict[str, Any]) -> dict[str, Any]:
+def _versions(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     link = Path(layout.ENGINE)
     engine = plan.get("engine", {})
     haproxy_version = run("dpkg-query", "-W", "-f=${Version}", "haproxy").stdout or None
@@ -96,8 +96,21 @@ def _versions(plan: dict[str, Any]) -> dict[str, Any]:
         "engine_python": engine.get("python"),
         "engine_interpreter": _interpreter(plan),
         "driver": nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"],
+        "driver_failed": _driver_failed(paths),
         "proxy": haproxy_version,
     }
+
+
+def _driver_failed(paths: Paths) -> str | None:
+    """Say which version of NVIDIA's driver was tried here in vain; None for none."""
+    failed = read_json(paths.at(layout.DRIVER_STATE)).get("failed")
+    if not isinstance(failed, dict):
+        return None
+    runs = nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"]
+    return (
+        f"NVIDIA's driver {failed.get('version')} did not answer here ({failed.get('why')}); "
+        f"{f'{runs} runs' if runs else 'none runs'}: name another in kimi_nvidia_driver_version"
+    )
 
 
 def _interpreter(plan: dict[str, Any]) -> dict[str, str] | None:
@@ -172,7 +185,9 @@ def collect(paths: Paths) -> dict[str, Any]:
         return monitor.document(paths) or {
             "ok": False,
             "provisioned": False,
-            "detail": f"not provisioned: no {layout.PLAN}",
+            "detail": "; ".join(
+                [f"not provisioned: no {layout.PLAN}", *filter(None, [_driver_failed(paths)])]
+            ),
         }
     if gateways.is_gateway(plan):
         return {
@@ -223,7 +238,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "units": shown,
         "applied": _applied(paths),
         "group": group,
-        "versions": _versions(plan),
+        "versions": _versions(paths, plan),
         "model": {
             "name": model["name"],
             "revision": model["revision"],

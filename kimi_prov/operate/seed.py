@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.system import process
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.reach import lacking
 
@@ -92,7 +93,7 @@ class Seeding:
         rows = self.bucket.objects()
         if missing and manifests.NAME in rows:
             # It told of other files: nobody reads half of two revisions.
-            self._rclone("deletefile", self.bucket.at(manifests.NAME))
+            self._remove(manifests.NAME)
         ordered = sorted(missing, key=lambda entry: -entry.size)
         with ThreadPoolExecutor(max_workers=self.limits.workers) as pool:
             futures = [pool.submit(self._bring, entry) for entry in ordered]
@@ -116,7 +117,7 @@ class Seeding:
             raise HostError(f"{self.bucket.name}: {', '.join(wrong)}", "run the same command again")
         text = json.dumps(self.manifest.to_json(), indent=1) + "\n"
         if manifests.NAME not in rows or self._kept(manifests.NAME) != text.encode():
-            self._put(manifests.NAME, text.encode())
+            self.bucket.write(manifests.NAME, text.encode())
 
     def _kept(self, name: str) -> bytes | None:
         return self.bucket.read(name, _RECORD_LIMIT)
@@ -163,7 +164,7 @@ class Seeding:
                 "modified": row.modified,
             }
             document = {"revision": self.manifest.revision, "verified": self._done}
-            self._put(RECORD, (json.dumps(document, sort_keys=True) + "\n").encode())
+            self.bucket.write(RECORD, (json.dumps(document, sort_keys=True) + "\n").encode())
 
     def _uploaded(self, entry: Entry) -> str:
         """Send a file from the hub into the bucket; returns the SHA-256 of what came.
@@ -251,20 +252,14 @@ class Seeding:
 
     # --- small things -----------------------------------------------------------------------
 
-    def _put(self, name: str, content: bytes) -> None:
-        self._rclone("rcat", self.bucket.at(name), stdin=content)
-
-    def _rclone(self, *arguments: str, stdin: bytes | None = None) -> None:
-        done = subprocess.run(
-            self.bucket.command(*arguments),
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
+    def _remove(self, name: str) -> None:
+        done = process.run(
+            *self.bucket.command("deletefile", self.bucket.at(name)),
             env=self.bucket.environment(),
-            check=False,
+            timeout=None,
         )
         if done.returncode != 0:
-            self.bucket.fail(done.stderr.decode("utf-8", "replace"))
+            self.bucket.fail(done.stderr)
 
     def _check_stopped(self) -> None:
         if self._stop.is_set():

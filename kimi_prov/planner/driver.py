@@ -122,9 +122,10 @@ def document(
 ) -> dict[str, Any]:
     """Give the plan's `driver`: what has to be there, and what `apply` does about it.
 
-    `action`: none, install (packages change) or restart (the installed one is not the one that
-    runs); `restart`: whether the machine has to be restarted for it. All else says what shall be
-    there, and is the same before and after.
+    `action`: none, install (packages change), restart (the installed one is not the one that runs)
+    or confirm (the machine restarted itself for it, and it has not answered since: where it does
+    not, `apply` goes back). `restart`: whether the machine has to be restarted for it. All else
+    says what shall be there, and is the same before and after.
     """
     nvidia = host.nvidia
     need = _needed(host, engine, catalogue, weights_format, nvidia)
@@ -251,6 +252,12 @@ def _check(machine: _Machine, settings: Settings, findings: Findings) -> str:
             fix=machine.remedy,
         )
         return "install"
+    return _check_present(machine, settings, findings, needs)
+
+
+def _check_present(machine: _Machine, settings: Settings, findings: Findings, needs: str) -> str:
+    """Say what has to happen to the driver that is there."""
+    loaded, installed, need = machine.loaded, machine.installed, machine.need
     present = str(installed or loaded)
     requested = not settings.auto("nvidia_driver_version") and present != machine.version
     if branch(present) < need or requested:
@@ -264,8 +271,12 @@ def _check(machine: _Machine, settings: Settings, findings: Findings) -> str:
             source=machine.source,
         )
         return "install"
+    if _given_up(machine, present):
+        _failed_here(machine, present, findings)
+        return "none"
+    confirms = _unconfirmed(machine, present)
     if loaded != installed and installed:
-        return _unloaded(machine, findings)
+        return _unloaded(machine, findings, confirms=confirms)
     findings.add(
         "driver.branch",
         severity="pass",
@@ -273,12 +284,45 @@ def _check(machine: _Machine, settings: Settings, findings: Findings) -> str:
         required=f"branch {need} or newer",
         source=machine.source,
     )
+    if confirms:
+        return "confirm"
     return "install" if _incomplete(machine) else "none"
 
 
-def _unloaded(machine: _Machine, findings: Findings) -> str:
+def _unconfirmed(machine: _Machine, present: str) -> bool:
+    """Whether the machine restarted itself into this version, which has not answered since."""
+    restarted = _kept(machine.host.facts, "restarted")
+    return bool(restarted.get("over")) and restarted.get("version") == present
+
+
+def _given_up(machine: _Machine, present: str) -> bool:
+    """Whether this version did not answer after its restart, and stayed, and still does not.
+
+    Another restart would bring the same.
+    """
+    silent = machine.loaded != machine.installed or len(machine.host.gpu_bytes) < int(
+        machine.nvidia.get("pci_devices") or 0
+    )
+    return silent and _kept(machine.host.facts, "failed").get("version") == present
+
+
+def _failed_here(machine: _Machine, version: str, findings: Findings) -> None:
+    failed = _kept(machine.host.facts, "failed")
+    running = f"; {machine.loaded} runs" if machine.loaded else ""
+    findings.add(
+        "driver.failed_here",
+        observed=f"{version}: {failed.get('why')}{running}",
+        required="a version that works here",
+        fix="set kimi_nvidia_driver_version to another; to try it again, remove "
+        "/var/lib/kimi/state/driver.json",
+    )
+
+
+def _unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -> str:
     """Say that the right driver is on the disk, and another or none runs."""
     fix = f"kimi-prov apply restarts the machine, {_CONSENT}; or restart it yourself"
+    if confirms:
+        fix = "kimi-prov apply waits for it, and goes back to the driver before it"
     if machine.loaded:
         findings.add(
             "driver.restart",
@@ -293,7 +337,7 @@ def _unloaded(machine: _Machine, findings: Findings) -> str:
             required="the module loaded",
             fix=fix,
         )
-    return "restart"
+    return "confirm" if confirms else "restart"
 
 
 def _incomplete(machine: _Machine) -> bool:
@@ -309,7 +353,7 @@ def _incomplete(machine: _Machine) -> bool:
 def _check_packages(machine: _Machine, findings: Findings) -> None:
     """Find what keeps packages from being installed here."""
     facts = machine.host.facts
-    ours, failed = _kept(facts)
+    ours = (facts["kimi"].get("driver") or {}).get("held")
     packages = machine.nvidia.get("packages") or {}
     signed = machine.nvidia.get("module_key_enrolled")
     if facts["host"].get("secure_boot") and not signed:
@@ -322,7 +366,7 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
         )
     _check_boot(facts, findings)
     held = sorted(set((facts.get("packages") or {}).get("held") or []) & set(packages))
-    foreign = [name for name in held if name not in ours]
+    foreign = [name for name in held if name not in (ours if isinstance(ours, list) else ())]
     if foreign:
         findings.add(
             "driver.held",
@@ -338,14 +382,8 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
             required="packages, which can be replaced and brought back",
             fix="remove it (nvidia-uninstall, or the image's own way), and run this again",
         )
-    if failed and failed.get("version") == machine.version:
-        findings.add(
-            "driver.failed_here",
-            observed=f"{machine.version}: {failed.get('why')}",
-            required="a version that works here",
-            fix="set kimi_nvidia_driver_version to another; to try it again, remove "
-            "/var/lib/kimi/state/driver.json",
-        )
+    if machine.version and _kept(facts, "failed").get("version") == machine.version:
+        _failed_here(machine, machine.version, findings)
 
 
 def _check_boot(facts: Mapping[str, Any], findings: Findings) -> None:
@@ -361,8 +399,7 @@ def _check_boot(facts: Mapping[str, Any], findings: Findings) -> None:
         )
 
 
-def _kept(facts: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Give what the machine keeps of our work: packages that we held, a version that failed."""
-    kept = facts["kimi"].get("driver") or {}
-    held, failed = kept.get("held"), kept.get("failed")
-    return (held if isinstance(held, list) else [], failed if isinstance(failed, dict) else {})
+def _kept(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Give what the machine keeps of our work: a version that `failed`, or was `restarted` for."""
+    found = (facts["kimi"].get("driver") or {}).get(name)
+    return found if isinstance(found, dict) else {}

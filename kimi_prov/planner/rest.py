@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
 
@@ -56,14 +57,16 @@ def engine_sleep(
 def document(
     settings: Settings,
     tmpfs: RamDisk,
+    source: str,
     findings: Findings,
     catalogue: Catalogue,
     power: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
 
-    `power`: the plan's, by which `status` tells what a rest saved. Times in
-    seconds. Only a machine that stays on and sleeps can be woken by a request.
+    `source`: the weights', in whose bucket is kept what sessions cost. `power`: the plan's, by
+    which `status` tells what a rest saved. Times in seconds. Only a machine that stays on and
+    sleeps can be woken by a request.
     """
     if settings.stopped_memory == "keep" and tmpfs.enabled:
         findings.add(
@@ -84,6 +87,7 @@ def document(
     paid = settings.hour_usd and {
         "usd_hour": settings.hour_usd,
         "budget_usd": settings.budget_usd,
+        "kept_in": sessions_folder(source),
     }
     return {
         **({"paid": paid} if paid else {}),

@@ -37,6 +37,13 @@ def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) 
     assert import_graph.circles(imports) == []
 
 
+@pytest.mark.parametrize("plugin", import_graph.plugins(), ids=lambda folder: folder.name)
+def test_no_modules_of_a_plugin_import_each_other_in_a_circle(plugin: Path) -> None:
+    imports = import_graph.module_imports(plugin)
+    assert any(imports.values()) or len(imports) == 1
+    assert import_graph.circles(imports) == []
+
+
 def package(tmp_path: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         file = tmp_path / "house" / name

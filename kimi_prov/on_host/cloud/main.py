@@ -21,7 +21,8 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.cloud import metadata
 from kimi_prov.on_host.gateway import draining
-from kimi_prov.on_host.system import process
+from kimi_prov.on_host.rest import session_history
+from kimi_prov.on_host.system import files, process
 
 _LOOK_S = 2.0
 # Of the notice: 30 s by Google, 2 minutes by AWS.
@@ -82,13 +83,19 @@ def wait(provider: str, told: Tell, look_s: float = _LOOK_S, most: Optional[int]
 
 
 def leave(paths: Paths, why: str, limit_s: float, told: Tell) -> int:
-    """Send no more requests to the engines and let those under way end; returns those left."""
+    """Send no more requests to the engines and let those under way end; returns those left.
+
+    Meanwhile the history of sessions is told that this one ends.
+    """
     told(f"{why}: no new requests, and {limit_s:.0f} s for those under way")
+    kept = session_history.ending(paths, files.read_json(paths.plan), why, told)
     try:
         left = draining.drain(paths, limit_s, handed=False)
     except HostError as error:
         told(error.line)
         return 0
+    finally:
+        kept()
     told("all answers have ended" if not left else f"{left} requests had not ended")
     return left
 

@@ -17,7 +17,7 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.driver import apt, keyring
 from kimi_prov.on_host.probe import nvidia_smi
-from kimi_prov.on_host.system import files, forward_proxy, kernels, process, units
+from kimi_prov.on_host.system import boot, files, forward_proxy, kernels, process, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine, fields
 from kimi_prov.on_host.weights import sources
@@ -253,7 +253,8 @@ def install(request: Answer) -> Answer:
     apt.transaction(*wanted["words"])
     require_modules(request["version"])
     held = _hold(family(apt.installed()))
-    files.write_json(paths.DRIVER_STATE, {**_state(), "version": request["version"], "held": held})
+    state = {key: value for key, value in _state().items() if key != "restarted"}
+    files.write_json(paths.DRIVER_STATE, {**state, "version": request["version"], "held": held})
     return {"changed": apt.installed() != before}
 
 
@@ -356,6 +357,13 @@ def _starts(name: str) -> bool:
     return process.run("systemctl", "is-enabled", name).stdout.strip() != "disabled"
 
 
+def restarts(request: Answer) -> Answer:
+    """Record that the machine restarts itself: after the boot the version has to answer."""
+    restarted = {"version": request["version"], "boot": boot.identity(Machine())}
+    files.write_json(paths.DRIVER_STATE, {**_state(), "restarted": restarted})
+    return {"changed": True}
+
+
 def wait_for_gpus(request: Answer) -> Answer:
     """Wait until nvidia-smi lists every GPU with the planned version."""
     end = time.monotonic() + float(request["timeout_s"])
@@ -368,6 +376,9 @@ def wait_for_gpus(request: Answer) -> Answer:
         raise HostError(
             reason, "read the kernel's messages on the machine: dmesg | grep -iE 'nvrm|nvidia'"
         )
+    state = _state()
+    if state.pop("restarted", None):
+        files.write_json(paths.DRIVER_STATE, state)
     return {"gpus": request["gpus"], "version": request["version"]}
 
 
@@ -392,19 +403,22 @@ def rollback(request: Answer) -> Answer:
     """Reinstall the kept packages; record the version that failed, which is not tried again."""
     kept = _state()
     previous = kept.get("previous") or {}
+    failed = {"version": request["version"], "why": request["why"]}
     # What was kept before another version is not what ran before this one.
     if not previous.get("whole") or _prepared().get("version") != request["version"]:
+        kept.pop("restarted", None)
+        files.write_json(paths.DRIVER_STATE, {**kept, "failed": failed})
         raise HostError(
             f"there is no rollback from {request['version']} ({request['why']}): the packages of "
-            "the driver before it are not kept here",
-            "look at the machine's console: dmesg | grep -i nvrm",
+            "the driver before it are not kept here; it stays, and no restart is tried again",
+            "look at the machine's console: dmesg | grep -i nvrm; to try this version again, "
+            f"remove {paths.DRIVER_STATE}",
         )
     packages: Dict[str, str] = previous["packages"]
     going = sorted(set(family(apt.installed())) - set(packages))
     debs = Machine().glob(f"{PREVIOUS}/*.deb")
     apt.transaction(*debs, *(f"{name}-" for name in going))
     held = _hold(packages)
-    failed = {"version": request["version"], "why": request["why"]}
     files.write_json(
         paths.DRIVER_STATE,
         {"version": previous["version"], "held": held, "failed": failed},
@@ -417,6 +431,7 @@ _VERBS: Dict[str, Callable[[Answer], Answer]] = {
     "prepare": prepare,
     "install": install,
     "hold": hold,
+    "restarts": restarts,
     "answer": wait_for_gpus,
     "rollback": rollback,
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.unit_form import form
 from kimi_prov.on_host.probe import accounts
-from kimi_prov.on_host.system import started
+from kimi_prov.on_host.system import boot, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.files import disk_bytes
 
@@ -93,7 +93,7 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         "node_exporter_ours": machine.exists(paths.NODE_EXPORTER_STATE),
         "forward_proxy": machine.exists(paths.FORWARD_PROXY),
         "before": _kept(machine, paths.BEFORE),
-        "driver": _kept(machine, paths.DRIVER_STATE),
+        "driver": _driver(machine),
         "nccl": _kept(machine, paths.NCCL_STATE),
         "services": {
             name: {
@@ -159,6 +159,20 @@ def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _driver(machine: Machine) -> Optional[Dict[str, Any]]:
+    """Read what an earlier apply did to the driver.
+
+    `restarted`: the version that the machine restarted itself into and that has not answered yet,
+    and whether that restart is `over`.
+    """
+    found = _kept(machine, paths.DRIVER_STATE)
+    restarted = (found or {}).get("restarted")
+    if found is None or not isinstance(restarted, dict):
+        return found
+    over = restarted.get("boot") != boot.identity(machine)
+    return {**found, "restarted": {"version": restarted.get("version"), "over": over}}
 
 
 def _kept_envs(machine: Machine) -> List[str]:

@@ -16,7 +16,7 @@ from kimi_prov.on_host.system import files
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
-SCHEMA = "kimi-prov/sessions/v1"
+SCHEMA = "kimi-prov/session-ledger/v1"
 STARTING, SERVING, IDLE = "starting", "serving", "idle"
 PHASES = (STARTING, SERVING, IDLE)
 #: when kimi-up.service of a cloud's machine began, by the clock of the day
@@ -60,6 +60,13 @@ def count(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Co
     return Counted(news, over)
 
 
+def settle(paths: Paths, plan: Mapping[str, Any]) -> None:
+    """Add the time since the last look to what the machine was doing then: the session may end."""
+    if plan["rest"].get("paid"):
+        session = _read(paths)["session"] or {}
+        _save(paths, _at_now(paths, str(session.get("doing") or STARTING)))
+
+
 def cost(session: Mapping[str, Any], usd_hour: float, name: Optional[str] = None) -> float:
     """Return the dollars of a session, or of one phase of it."""
     seconds = session["seconds"]
@@ -81,7 +88,7 @@ def document(paths: Paths, plan: Mapping[str, Any]) -> Optional[dict[str, Any]]:
             **_told(session, usd),
             **{f"{name}_usd": round(cost(session, usd, name), 2) for name in PHASES},
         },
-        "before": [_told(row, usd) for row in ledger.get("before") or ()],
+        "before": [_told(row, usd) for row in ledger["before"]],
     }
 
 
@@ -113,6 +120,7 @@ def _at_now(paths: Paths, doing: str) -> dict[str, Any]:
     if session is None or session.get("boot") != rested.boot():
         session = _new(paths, ledger)
     now = time.clock_gettime(rested.CLOCK)
+    session["doing"] = doing
     session["seconds"][doing] += max(0.0, now - float(session["looked_boot_s"]))
     session["looked_boot_s"] = now
     session["until"] = _day(time.time())

@@ -7,6 +7,8 @@
     rest outcome             what kimi-rest.service did last
     rest run                 that unit
     rest idle                kimi-idle.service: count how long nobody has asked, and rest at last
+    rest keep                kimi-sessions.service: keep what this session costs in the bucket
+    rest keep REASON         the same, of a session that ends now
 
 The mark is written before anything else, and removed before the engines start: a machine whose
 power is cut in between comes back as it was to be.
@@ -26,7 +28,7 @@ from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
-from kimi_prov.on_host.rest import idle, mark, money, rested, standing, starts
+from kimi_prov.on_host.rest import idle, mark, money, rested, session_history, standing, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.process import run
@@ -195,6 +197,8 @@ def look(paths: Paths) -> str:
         launch(paths, {"job": SLEEP, "used": None, "drain_s": _SLEEP_DRAIN_S, "over": True})
         return f"{news or 'over the budget'}: resting"
     if found["asleep_in_s"] != 0:
+        if session_history.due(paths, plan):
+            session_history.launch(paths)
         return news
     launch(paths, {"job": SLEEP, "used": found["used"], "drain_s": _SLEEP_DRAIN_S})
     return "nobody has asked for long enough: resting"
@@ -240,11 +244,17 @@ def _sleeping(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]
     return mark.make(mark.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
 
 
+def _why(job: Mapping[str, Any]) -> str:
+    """Say to the history why a session ends."""
+    return "its budget was used up" if job.get("over") else "nobody asked"
+
+
 def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     """Switch the machine off: it serves again after its next boot."""
     starts.note(paths, plan)
     try:
         draining.drain(paths, float(job["drain_s"]))
+        session_history.end(paths, plan, _why(job), tell)
         tell("switching the machine off")
         rested.switched_off(paths, mark.make(mark.OFF, "nobody asked"))
         units.systemctl("poweroff")
@@ -260,6 +270,7 @@ def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: T
     mark.write(paths, _sleeping(plan, job))
     try:
         draining.drain(paths, float(job["drain_s"]), handed=False)
+        session_history.end(paths, plan, _why(job), tell)
         idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
     except HostError:
         mark.clear(paths, rest=False)
@@ -476,11 +487,23 @@ def main(argv: list[str]) -> int:
         if news := look(paths):
             print(f"<5>{news}", flush=True)
         return 0
+    if argv[:1] == ["keep"] and len(argv) <= 2:
+        return _keep(paths, *argv[1:])
     if verb in asked:
         return answer({"ok": True, **asked[verb](paths, json.load(sys.stdin))})
     if verb in plain_verbs:
         return answer({"ok": True, **plain_verbs[verb](paths)})
-    raise HostError("usage: rest stop|start|restart|started|outcome|run|idle")
+    raise HostError("usage: rest stop|start|restart|started|outcome|run|idle|keep")
+
+
+def _keep(paths: Paths, why: str | None = None) -> int:
+    plan = plan_of(paths)
+    tell = partial(print, flush=True)
+    if why is None:
+        session_history.keep(paths, plan, tell)
+    else:
+        session_history.end(paths, plan, why, tell)
+    return 0
 
 
 def _run(paths: Paths) -> int:

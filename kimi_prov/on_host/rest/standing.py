@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.rest import mark, money, rested, starts
+from kimi_prov.on_host.rest import mark, rested, session_history, starts
 from kimi_prov.on_host.system import files
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) ->
         "start": starts.expected(paths, plan, starts.where(plan)) if found else None,
         "failed": found.get("failed"),
         "idle": _idle(paths, plan),
-        "paid": money.document(paths, plan),
+        "paid": session_history.document(paths, plan),
         "rested": rested.document(paths, plan, found),
         "last_start": {key: last[key] for key in keys} if last else None,
         "first_answers": starts.first_answers(paths, plan),

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.on_host.system.machine import Machine
+
+
+def identity(machine: Machine) -> str:
+    """Name this start: the boot's own id, and when the first process began.
+
+    A container keeps the id of its host.
+    """
+    began = (machine.read("/proc/1/stat") or "").rpartition(")")[2].split()
+    boot_id = machine.read("/proc/sys/kernel/random/boot_id") or ""
+    return f"{boot_id.strip()} {began[19] if len(began) > 19 else ''}".strip()
 
 
 def uptime_s() -> float:

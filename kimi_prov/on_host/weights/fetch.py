@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 CONFIG = paths.WEIGHTS
 _JOURNAL = "journal.json"
 _BESIDE = ("draft", "converted")
-_OF_BUCKET = ("credentials_file", "endpoint", "region")
 # Room left beyond the files themselves: directories, the journal, the file system's own needs.
 _MARGIN_BYTES = 64 << 20
 _MARGIN_SHARE = 0.01
@@ -119,10 +118,7 @@ class Config:
             hf_endpoint=document.get("hf_endpoint"),
             hf_python=document.get("hf_python"),
             ca_bundle=document.get("ca_bundle"),
-            bucket=Access(
-                **{key: (document.get("bucket") or {}).get(key) for key in _OF_BUCKET},
-                ca_bundle=document.get("ca_bundle"),
-            ),
+            bucket=Access.of(document),
             range_bytes=int(document.get("range_bytes", cls.range_bytes)),
             progress=document.get("progress"),
             stall_s=float(document.get("stall_s", cls.stall_s)),

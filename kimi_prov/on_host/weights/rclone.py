@@ -35,7 +35,7 @@ _CREDENTIALS_FIX = (
     "a role that may"
 )
 _STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:(?:ERROR|NOTICE|CRITICAL) *: *)?")
-_NOISE = re.compile(r"\s*(?:status code: (\d{3}), )?request id: [^,]*, host id: \S*")
+_NOISE = re.compile(r"\s*(?:status code: (\d{3}), )?request id: [^,]*, host id: ?\S*")
 _SHORTEST_SECRET = 8
 _MESSAGE = 300
 
@@ -55,6 +55,17 @@ class Access:
     endpoint: Optional[str] = None
     region: Optional[str] = None
     ca_bundle: Optional[str] = None
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Any]) -> Access:
+        """Return how the plan's `weights` reach their bucket."""
+        told = weights.get("bucket") or {}
+        return cls(
+            credentials_file=told.get("credentials_file"),
+            endpoint=told.get("endpoint"),
+            region=told.get("region"),
+            ca_bundle=weights.get("ca_bundle"),
+        )
 
 
 class CredentialsError(HostError):
@@ -173,6 +184,39 @@ class Bucket:
         if len(content) != row.size:
             raise HostError(f"{self.name}/{path}: was cut off", retryable=True)
         return content
+
+    def write(self, path: str, content: bytes, limit_s: Optional[float] = None) -> None:
+        """Write a small object in one piece. Raises HostError, also where it takes too long."""
+        self.require_credentials()
+        try:
+            done = subprocess.run(
+                self.command("rcat", self.at(path)),
+                input=content,
+                capture_output=True,
+                env=self.environment(),
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise HostError(
+                f"{self.name}: not written in {limit_s:.0f} s", retryable=True
+            ) from None
+        if done.returncode != 0:
+            self.fail(done.stderr.decode("utf-8", "replace"))
+
+    def lines(self, paths: Sequence[str], limit_s: float) -> List[str]:
+        """Read small objects that end with a line end, in any order; returns their lines."""
+        done = process.run(
+            *self.command("cat", "--files-from-raw", "-", self.at("")),
+            stdin="".join(f"{path}\n" for path in paths),
+            env=self.environment(),
+            timeout=limit_s,
+        )
+        if done.returncode == process.TIMED_OUT:
+            raise HostError(f"{self.name}: not read in {limit_s:.0f} s", retryable=True)
+        if done.returncode != 0:
+            self.fail(done.stderr)
+        return done.stdout.splitlines()
 
     def start(self, *arguments: str, stdin: Optional[int] = None) -> subprocess.Popen[bytes]:
         """Start rclone; standard output and error are pipes."""

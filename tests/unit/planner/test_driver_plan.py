@@ -183,3 +183,47 @@ def test_a_machine_without_such_cards_has_no_driver_to_bring() -> None:
     assert driver["required_branch"] is None
     assert driver["action"] == "none"
     assert driver["repository"] is None
+
+
+def after_a_restart_of_its_own(
+    loaded: str | None, *, over: bool = True, **kept: object
+) -> dict[str, Any]:
+    """A machine with 580 on its disk that restarted itself for it."""
+    facts = machine("580.159.04")
+    facts["nvidia"]["driver_loaded"] = loaded
+    restarted = {"version": "580.159.04", "over": over}
+    facts["kimi"]["driver"] = {"restarted": restarted, **kept}
+    return facts
+
+
+@pytest.mark.parametrize("loaded", [None, OLD, "580.159.04"])
+def test_after_its_own_restart_the_driver_has_to_answer_and_no_other_restart_comes(
+    loaded: str | None,
+) -> None:
+    document = plan(after_a_restart_of_its_own(loaded), **HUGE)
+    assert (document["driver"]["action"], document["driver"]["restart"]) == ("confirm", False)
+    assert not refusals(document)
+    # Cut before the restart: it is still to come.
+    cut = plan(after_a_restart_of_its_own(None, over=False), **HUGE)
+    assert (cut["driver"]["action"], cut["driver"]["restart"]) == ("restart", True)
+
+
+def test_a_driver_that_stayed_without_an_answer_is_refused_and_not_restarted_for() -> None:
+    failed = {"version": "580.159.04", "why": "nvidia-smi does not answer"}
+    facts = machine("580.159.04")
+    facts["nvidia"]["driver_loaded"] = None
+    facts["kimi"]["driver"] = {"failed": failed}
+    document = plan(facts, **HUGE)
+    assert document["driver"]["action"] == "none"
+    (row,) = [row for row in refusals(document) if row["id"] == "driver.failed_here"]
+    assert "nvidia-smi does not answer" in row["observed"]
+    assert "kimi_nvidia_driver_version" in row["fix"]
+    # As soon as another is named, or this one answers after all, nothing stands in the way.
+    other = plan(facts, **HUGE, nvidia_driver_version="590.44.01")
+    assert other["driver"]["action"] == "install"
+    assert not refusals(other)
+    facts["nvidia"]["driver_loaded"] = "580.159.04"
+    assert "driver.failed_here" not in blocked_by(plan(facts, **HUGE))
+    # Its module is loaded and the cards do not come up.
+    facts["gpus"] = facts["gpus"][:7]
+    assert "driver.failed_here" in blocked_by(plan(facts, **HUGE))

@@ -102,7 +102,11 @@ def test_it_says_nothing_of_a_sleep_that_could_not_be(
 def test_what_an_hour_costs_is_planned_where_it_is_counted() -> None:
     assert "paid" not in plan(idle_stop="30m")["rest"]
     paid = plan(idle_stop="30m", hour_usd="26.5", budget_usd=60)["rest"]["paid"]
-    assert paid == {"usd_hour": 26.5, "budget_usd": 60.0}
+    assert paid == {"usd_hour": 26.5, "budget_usd": 60.0, "kept_in": None}
+    # At the root of the bucket, whichever folder has the weights.
+    for source in ("gs://of-site/kimi-k2.5", "gs://of-site/models/kimi/"):
+        document = plan(idle_stop="30m", hour_usd=26, weights_source=source)
+        assert document["rest"]["paid"]["kept_in"] == "gs://of-site/kimi-sessions"
     with pytest.raises(UserError, match="kimi_idle_stop is not set"):
         plan(hour_usd=26)
     for wrong in (0, -1, True, "much"):

@@ -52,7 +52,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self, host: str, wanted: dict[str, Any], variables: dict[str, Any]
     ) -> dict[str, Any]:
         """Whether the machine may be restarted, and whether it is the one that this runs on."""
-        if not wanted["restart"]:
+        # What does not answer is gone back from, and that takes a restart too.
+        if not wanted["restart"] and wanted["action"] != "confirm":
             return {}
         refused = restart_consent.refusal(
             self,

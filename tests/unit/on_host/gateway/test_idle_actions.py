@@ -10,9 +10,11 @@ import os
 import threading
 import time
 
+import bucket_servers
 import pytest
 from waiting import HANGS_S, until
 
+from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.gateway import api, draining, haproxy
 from kimi_prov.on_host.rest import idle, mark, rested, run, standing
@@ -58,11 +60,17 @@ class Machine:
         found, _ = idle.look(self.paths, self.plan)
         return found
 
-    def rests(self):
+    def rests(self, tell=lambda _: None):
         """Rest as kimi-rest.service does, by what kimi-idle.service saw last."""
         seen = files.read_json(self.paths.idle)
         job = {"job": run.SLEEP, "used": seen["used"], "drain_s": HANGS_S}
-        return run._asleep(self.paths, self.plan, job, lambda _: None)
+        return run._asleep(self.paths, self.plan, job, tell)
+
+    def keeps_in(self, source, bucket):
+        """Have a price, and weights of a bucket."""
+        paid = {"usd_hour": 26.0, "budget_usd": None, "kept_in": sessions_folder(source)}
+        self.plan["rest"]["paid"] = paid
+        self.plan["weights"] = {"source": source, "bucket": bucket, "ca_bundle": None}
 
     def after(self, seconds):
         self.clock[0] += seconds
@@ -268,3 +276,34 @@ def test_a_budget_that_is_used_up_ends_the_session_though_somebody_asks(machine)
     found = mark.read(machine.paths)
     assert (found["state"], found["wake"]) == (mark.ASLEEP, "off")
     assert "the budget of this session is used up" in found["why"]
+
+
+@pytest.mark.skipif(bucket_servers.missing() is not None, reason=str(bucket_servers.missing()))
+def test_the_history_has_the_session_before_the_hook_deletes_the_machine(machine, tmp_path):
+    with bucket_servers.s3(tmp_path) as cloud:
+        machine.wishes("hook", machine.program("cat >/dev/null"))
+        machine.keeps_in(cloud.url("kimi"), cloud.settings())
+        machine.looks()
+        machine.after(AFTER_S)
+        machine.looks()
+        told = []
+        machine.rests(told.append)
+        kept = next(n for n, line in enumerate(told) if "costs is kept: s3://weights/" in line)
+        assert kept < told.index(f"running {machine.root}/hook")
+        bucket = cloud.bucket("kimi-sessions")
+        (name,) = bucket.objects()
+        assert json.loads(bucket.read(name, 1 << 20))["end"] == "nobody asked"
+
+
+@pytest.mark.parametrize("action", ["hook", "poweroff"])
+def test_a_history_that_cannot_be_kept_holds_no_end_up(machine, action):
+    machine.wishes(action, machine.program("cat >/dev/null"))
+    machine.keeps_in("s3://weights/kimi", {"endpoint": "http://127.0.0.1:9"})
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    told = []
+    machine.rests(told.append)
+    assert any("is not kept: s3://weights/kimi-sessions: " in line for line in told)
+    done = "poweroff" if action == "poweroff" else "stop kimi-serve@0.service"
+    assert done in machine.told

@@ -1,0 +1,38 @@
+"""What sessions have cost, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_HEADS = ("since", "machine", "model", "hours", "cost", "starts", "answers", "idling", "ended")
+_TO_THE_RIGHT = ("hours", "cost", "starts", "answers", "idling")
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write a session a line, and the sum below."""
+    rows = document["sessions"]
+    if not rows:
+        return f"no session is kept in {document['bucket']}\n"
+    cells = [_HEADS, *(tuple(map(clean_text.row, _cells(row))) for row in rows)]
+    widths = [max(len(row[n]) for row in cells) for n in range(len(_HEADS))]
+    lines = [
+        "  ".join(
+            f"{cell:>{width}}" if head in _TO_THE_RIGHT else f"{cell:<{width}}"
+            for head, cell, width in zip(_HEADS, row, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    many = f"{len(rows)} session{'s' if len(rows) != 1 else ''}"
+    return "\n".join([*lines, "", f"{many}, ${document['usd']:.2f}"]) + "\n"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    money = (f"${row[name]:.2f}" for name in ("usd", "starting_usd", "serving_usd", "idle_usd"))
+    # Of one that was taken without a notice nobody knows more.
+    ended = row["end"] or f"not told; last seen {row['until']}"
+    return row["since"], row["machine"], row["model"], f"{row['hours']:g}", *money, ended
