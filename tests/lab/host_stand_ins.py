@@ -18,6 +18,7 @@ BODY = json.dumps({
     "id": "1", "object": "chat.completion", "created": 1, "model": "kimi-k2-lab",
     "choices": [{"index": 0, "finish_reason": "length",
                  "message": {"role": "assistant", "content": "A stand-in says so."}}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 5, "total_tokens": 6},
 }).encode()
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
