@@ -21,6 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 import bench_inputs
+import bucket_servers
 import check_inputs
 import click
 import gathering
@@ -33,6 +34,7 @@ from kimi_prov.cli import cli
 from kimi_prov.commands import kubernetes_follow
 from kimi_prov.console.exit_handling import guarded
 from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.rest import session_history
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # A title, a cleared screen, a colour, C1, backspace, turned writing, invisible and tag characters.
@@ -541,6 +543,19 @@ def weights_seed(_machines, _folder):
     harmless(*here("weights", "seed", "hf://owner/name@main", HOSTILE))
 
 
+def sessions(_machines, folder):
+    harmless(*here("sessions", HOSTILE))
+    words = dict.fromkeys(("machine", "model", "end"), HOSTILE)
+    cost = dict.fromkeys(session_history._NUMBERS, 1.0)
+    days = dict.fromkeys(("since", "until"), "2026-11-27T10:00:00Z")
+    record = {"schema": session_history.SCHEMA, **words, **cost, **days, "budget_usd": None}
+    with bucket_servers.s3(folder) as cloud:
+        cloud.put("kimi-sessions", {"kimi.json": json.dumps(record).encode()})
+        access = ("--credentials-file", cloud.good, "--endpoint", cloud.door.url)
+        for form in ("text", "json"):
+            harmless(*here("sessions", cloud.url("kimi"), *access, "--format", form))
+
+
 def render_slurm(_machines, folder):
     facts = json.loads(check_inputs.LAB.read_text())
     facts["cpu"]["model"] = facts["host"]["hostname"] = HOSTILE
@@ -866,6 +881,7 @@ CASES = {
     "render kubernetes": render_kubernetes,
     "render skypilot": render_cloud("skypilot"),
     "render slurm": render_slurm,
+    "sessions": sessions,
     "weights seed": weights_seed,
     **{command: of_cluster(command) for command in OF_CLUSTER if command not in REACHING},
     "stop": power("stop"),
