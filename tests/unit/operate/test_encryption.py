@@ -49,7 +49,8 @@ def gpg_home(tmp_path_factory):
     fingerprint = next(row[9] for row in rows if row[0] == "fpr")
     yield home, fingerprint
     subprocess.run(["gpgconf", "--kill", "all"], check=False, env=environment)
-    shutil.rmtree(home)
+    # The agent takes its sockets away by itself while it ends.
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def encrypted(tmp_path, *recipients):
