@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import openai
 import pytest
 from gateways import Site, site_up
 from machines import HANGS_S, kimi_prov
+from test_update import STARTED, Archive, only, version
 from upgrades import NO_START, OWN_MODELS, applying, settings_file
 from waiting import until
 
@@ -161,6 +162,38 @@ def test_a_restart_takes_one_after_the_other(
     rows = json.loads(done.stdout)["hosts"]
     assert {name: rows[name]["requests_cut"] for name in NODES} == dict.fromkeys(NODES, 0)
     assert in_turn(whole)
+
+
+def booted(site: Site, name: str) -> int:
+    """When a machine started, in microseconds of the clock that `active` reads."""
+    return int(site.host(name).ssh(STARTED)) * 10_000
+
+
+def test_updates_that_restart_take_one_machine_after_the_other(
+    whole: Site, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Each has a kernel that waits. A restart of the container counts as a restart."""
+    before = {name: booted(whole, name) for name in NODES}
+    streams = Streams(whole)
+    with ExitStack() as stack:
+        archive = stack.enter_context(closing(Archive(tmp_path, f"{NETWORK}.1")))
+        archive.offer(*version(1))
+        for name in NODES:
+            stack.enter_context(only(whole.host(name), archive))
+        archive.offer(*version(2))
+        words = ("--limit", ",".join(NODES), "--reboot-ok", "--format", "json")
+        with streams.running():
+            done = kimi_prov("update", whole.lab.inventory, *words)
+    record_property("answers", streams.whole)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert streams.failed == []
+    rows = json.loads(done.stdout)["hosts"]
+    cut = {name: (rows[name]["restarted"], rows[name]["requests_cut"]) for name in NODES}
+    assert cut == dict.fromkeys(NODES, (True, 0))
+    after = [booted(whole, name) for name in NODES]
+    assert [name for name, at in zip(NODES, after, strict=True) if at == before[name]] == []
+    served = [active(whole, name, "ActiveEnterTimestampMonotonic") for name in NODES]
+    assert [at < boot for at, boot in zip(served, after[1:], strict=False)] == [True, True]
 
 
 def test_a_drain_that_is_too_short_is_told_with_what_it_cut(whole: Site) -> None:
