@@ -63,7 +63,9 @@ def put(host: Host, path: str, text: str) -> None:
 
 
 def _carry(host: Host, wheel: Path) -> None:
-    variables = yaml.safe_load((host.inventory / "group_vars" / "kimi.yml").read_text())
+    own = yaml.safe_load((host.inventory / "group_vars" / "kimi.yml").read_text())
+    # Those of the indexes stand apart from it, for the lab wrote them.
+    variables = settings.detect() | own
     bundle = variables.get("kimi_ca_bundle")
     if bundle:
         put(host, f"{HOME}/ca-bundle.pem", Path(bundle).read_text())
