@@ -12,7 +12,7 @@ import hashlib
 import json
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import bucket_servers
 import pytest
@@ -23,7 +23,9 @@ from waiting import until
 
 from kimi_prov.commands import lab as commands
 from kimi_prov.lab import files, settings
+from kimi_prov.on_host.rest import session_history
 from kimi_prov.on_host.weights import manifest as manifests
+from kimi_prov.on_host.weights.rclone import AbsentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +93,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
         kimi_weights_source=f"s3://{bucket_servers.BUCKET}/kimi-k2-lab",
         kimi_bucket_endpoint="http://127.0.0.1:9000",
         kimi_idle_stop=IDLE,
+        kimi_hour_usd=26,
         kimi_cloud="aws",
         kimi_cloud_package=f"/opt/{wheel.name}",
         kimi_cloud_give_up="10h",
@@ -194,14 +197,33 @@ def test_from_the_first_boot_to_an_answer_over_a_restart_and_to_the_end(
     at = host.ssh("stat -c %a /etc/kimi-up/inventory/group_vars/kimi.yml").strip()
     assert at == "644"
 
+    # What the session costs is in the bucket while the machine is there, written by its own unit.
+    assert until(lambda: sessions(cloud), HANGS_S, 5), journal(host, "kimi-sessions")
+    (going_on,) = sessions(cloud)
+    assert (going_on["machine"], going_on["end"]) == ("spot1", None)
+
     cloud.door.notice = '{"action": "terminate", "time": "2026-11-24T16:00:00Z"}'
     assert until(lambda: "all answers have ended" in journal(host, "kimi-preemption")), journal(
         host, "kimi-preemption"
     )
     assert "AWS will terminate the machine" in journal(host, "kimi-preemption")
+    (taken,) = sessions(cloud)
+    assert "AWS will terminate the machine" in taken["end"]
     assert chat(host, "-o", "/dev/null", "-w", "%{http_code}") == "503"
 
     assert until(lambda: not host.ssh("echo up", check=False).strip(), HANGS_S, 2)
+    # And when it is gone.
+    (ended,) = sessions(cloud)
+    assert (ended["since"], ended["end"]) == (going_on["since"], "nobody asked")
+    assert ended["usd"] > going_on["usd"] > 0
+
+
+def sessions(cloud: Cloud) -> list[dict[str, Any]]:
+    """What the bucket tells of them, read as the next machine reads it."""
+    try:
+        return session_history.read(cloud.bucket("kimi-sessions"))
+    except AbsentError:
+        return []
 
 
 def _done(host: Host) -> bool:

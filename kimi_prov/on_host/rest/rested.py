@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system.boot import identity
+from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
@@ -17,7 +19,6 @@ _KEPT = 200
 # It counts the time of a suspended machine too.
 CLOCK = time.CLOCK_BOOTTIME
 _FIRST = Path("/proc/1/stat")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read(paths: Paths) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def read(paths: Paths) -> dict[str, Any]:
 
 def boot() -> str:
     """Name this boot of the machine; empty where nobody knows."""
-    return files.read_text(_BOOT_ID).strip()
+    return identity(Machine())
 
 
 def lasted(mark: Mapping[str, Any]) -> float:

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 def identity(machine: Machine) -> str:
     """Name this start: the boot's own id, and when the first process began.
 
-    A container keeps the id of its host.
+    A container has no such id: it is the host's in a unit with a /proc of its own, and what the
+    container's manager made up elsewhere.
     """
     began = (machine.read("/proc/1/stat") or "").rpartition(")")[2].split()
-    boot_id = machine.read("/proc/sys/kernel/random/boot_id") or ""
+    contained = machine.read("/run/systemd/container")
+    boot_id = "" if contained else machine.read("/proc/sys/kernel/random/boot_id") or ""
     return f"{boot_id.strip()} {began[19] if len(began) > 19 else ''}".strip()
 
 
