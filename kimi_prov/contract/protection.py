@@ -270,11 +270,14 @@ def options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> List
     return [f"--property={name}={value}" for name, value in settings(kind, gpus=gpus, write=write)]
 
 
-def sandbox(*, gpus: bool, peers: Sequence[str] = (), rdma: bool = False) -> List[str]:
+def sandbox(
+    *, gpus: bool, peers: Sequence[str] = (), rdma: bool = False, binds: bool = True
+) -> List[str]:
     """Return the options of systemd-run for code of an engine: its user, and its unit's protection.
 
     It has the cache to write to, and a /tmp of its own. `peers`: addresses that it reaches beside
-    the loopback. `rdma`: whether it has the RDMA devices.
+    the loopback. `rdma`: whether it has the RDMA devices. `binds`: whether it may choose the CPUs
+    that it runs on.
     """
     devices = [f"Wants={GPU_MODULE}", f"After={GPU_MODULE}", f"ExecStartPre={GPU_FILES}"]
     given = [
@@ -296,6 +299,7 @@ def sandbox(*, gpus: bool, peers: Sequence[str] = (), rdma: bool = False) -> Lis
     return [
         *(f"--property={setting}" for setting in given),
         *options("engine", gpus=gpus, write=[paths.CACHE]),
+        *([] if binds else ["--property=SystemCallFilter=~sched_setaffinity"]),
     ]
 
 

@@ -32,7 +32,13 @@ def written(path):
 places = ("/srv/kimi/poison", "/etc/poison", "/var/lib/kimi/poison", "/run/poison", "/root/poison")
 with open("/proc/self/cgroup") as stream:
     unit = stream.read().strip().rpartition("/")[2]
-row = [pwd.getpwuid(os.getuid()).pw_name, unit, str(sum(map(written, places)))]
+def binds():
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except PermissionError:
+        return "stays"
+    return "binds"
+row = [pwd.getpwuid(os.getuid()).pw_name, unit, str(sum(map(written, places))), binds()]
 with open({SEEN!r}, "a") as stream:
     stream.write(" ".join(row) + "\\n")
 """
@@ -61,11 +67,12 @@ def seen(host: Host) -> set[str]:
 
 
 def test_a_poisoned_environment_is_the_service_s_user_and_writes_nowhere(poisoned: Host) -> None:
-    held = {"kimi kimi-sandbox.service 0"}
+    held = {"kimi kimi-sandbox.service 0 binds"}
     poisoned.ssh("rm -rf /srv/kimi/engine/.accepted")
     done = poisoned.apply("--tags", "engine")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert seen(poisoned) == held, "the parser"
+    # On each CPU in turn it would wait behind the engine that serves.
+    assert seen(poisoned) == {"kimi kimi-sandbox.service 0 stays"}, "the parser"
     python = "/srv/kimi/engine/bin/python"
     told = target(poisoned, "nccl-proof", {"python": python, **NCCL})
     assert "the NCCL all-reduce over all GPUs failed" in told, "here is no GPU"

@@ -22,7 +22,7 @@ from kimi_prov.on_host.group import record
 from kimi_prov.on_host.metrics import gpus, instances
 from kimi_prov.on_host.metrics.exposition import Sample, render
 from kimi_prov.on_host.probe import clock, gpu_now, nvidia_smi
-from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system import boot, units
 from kimi_prov.on_host.system.files import (
     make_directory,
     read_json,
@@ -155,7 +155,7 @@ class Look:
             units.properties(names, instances.SHOWN),
             self.kept.get("instances") or {},
             time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000,
-            self.machine.read("/proc/sys/kernel/random/boot_id") or "",
+            boot.identity(self.machine),
         )
         self.kept["instances"] = keep
         return [*found, Sample("kimi_stopped", self.paths.stopped.exists())]

@@ -37,12 +37,14 @@ def opened(
     gpus: bool,
     peers: Sequence[str] = (),
     rdma: bool = False,
+    binds: bool = True,
     **streams: Any,  # noqa: ANN401
 ) -> Iterator[subprocess.Popen[str]]:
     """Start `argv` in the sandbox and yield the process that stands for it; at the end it ended.
 
     `env` is its environment, beside what systemd gives to every unit. `peers`: addresses that it
-    reaches beside the loopback. `streams`: as of Popen.
+    reaches beside the loopback. `binds`: whether it may choose the CPUs that it runs on.
+    `streams`: as of Popen.
     """
     end()
     file = _own_file()
@@ -50,7 +52,7 @@ def opened(
         "--description=Kimi: code of the engine",
         f"--property=RuntimeMaxSec={limit_s + _GRACE_S:.0f}",
         f"--property=EnvironmentFile={file}",
-        *protection.sandbox(gpus=gpus, peers=peers, rdma=rdma),
+        *protection.sandbox(gpus=gpus, peers=peers, rdma=rdma, binds=binds),
     ]
     with contextlib.ExitStack() as done:
         done.callback(remove, str(file))
@@ -88,6 +90,7 @@ def run(
     gpus: bool = False,
     peers: Sequence[str] = (),
     rdma: bool = False,
+    binds: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in the sandbox; the exit status is the caller's to judge, as of process.run."""
     streams: Dict[str, Any] = {
@@ -97,7 +100,14 @@ def run(
     }
     streams |= {"encoding": "utf-8", "errors": "replace"}
     with opened(
-        list(argv), env=env, limit_s=timeout, gpus=gpus, peers=peers, rdma=rdma, **streams
+        list(argv),
+        env=env,
+        limit_s=timeout,
+        gpus=gpus,
+        peers=peers,
+        rdma=rdma,
+        binds=binds,
+        **streams,
     ) as running:
         try:
             out, said = running.communicate(stdin, timeout)

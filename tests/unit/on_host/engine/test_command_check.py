@@ -75,6 +75,7 @@ def test_the_parser_is_code_of_the_engine_and_runs_in_the_sandbox(
 ) -> None:
     assert ask(env_dir, monkeypatch=monkeypatch, capsys=capsys)["ok"]
     assert "--unit=kimi-sandbox.service" in systemd.options
+    assert "--property=SystemCallFilter=~sched_setaffinity" in systemd.options
 
 
 def test_the_engine_is_never_started(
