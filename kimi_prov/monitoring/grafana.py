@@ -9,6 +9,8 @@ from kimi_prov.monitoring.panels import ROWS
 from kimi_prov.monitoring.series import fill
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.monitoring.panels import Line, Panel
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -52,6 +54,13 @@ def _dashboard(uid: str, title: str, *, by: str, many: bool) -> str:
             place = {"x": at % _PER_ROW * _WIDTH, "y": top + at // _PER_ROW * _HEIGHT}
             panels.append(_panel(len(panels) + 1, panel, place, by))
         top += -(-len(row) // _PER_ROW) * _HEIGHT
+    return document(uid, title, [_hosts(many=many)], panels) + "\n"
+
+
+def document(
+    uid: str, title: str, variables: Sequence[dict[str, Any]], panels: Sequence[dict[str, Any]]
+) -> str:
+    """Return a dashboard as JSON; its Prometheus is chosen at its top, before `variables`."""
     content = {
         "uid": uid,
         "title": title,
@@ -61,7 +70,7 @@ def _dashboard(uid: str, title: str, *, by: str, many: bool) -> str:
         "graphTooltip": 1,
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
-        "templating": {"list": _variables(many=many)},
+        "templating": {"list": [_PROMETHEUS, *variables]},
         "links": [
             {
                 "type": "dashboards",
@@ -76,35 +85,42 @@ def _dashboard(uid: str, title: str, *, by: str, many: bool) -> str:
                 "url": "",
             }
         ],
-        "panels": panels,
+        "panels": [*panels],
     }
-    return json.dumps(content, indent=1) + "\n"
+    return json.dumps(content, indent=1)
 
 
-def _variables(*, many: bool) -> list[dict[str, Any]]:
-    source = {
-        "name": "datasource",
-        "label": "Prometheus",
-        "type": "datasource",
-        "query": "prometheus",
-        "refresh": 1,
-        "hide": 0,
-        "multi": False,
-        "includeAll": False,
-    }
-    hosts = {
-        "name": "host",
-        "label": "Host",
+_PROMETHEUS = {
+    "name": "datasource",
+    "label": "Prometheus",
+    "type": "datasource",
+    "query": "prometheus",
+    "refresh": 1,
+    "hide": 0,
+    "multi": False,
+    "includeAll": False,
+}
+
+
+def variable(name: str, label: str, query: str, *, many: bool = False) -> dict[str, Any]:
+    """Return a choice at the top of a dashboard, of what `query` finds; `many` at once, or one."""
+    return {
+        "name": name,
+        "label": label,
         "type": "query",
         "datasource": _SOURCE,
-        "query": 'label_values(up{job=~"kimi-.*"}, host)',
+        "query": query,
         "refresh": 2,
         "sort": 1,
         "hide": 0,
         "multi": many,
         "includeAll": many,
     }
-    return [source, hosts | ({"allValue": ".*"} if many else {})]
+
+
+def _hosts(*, many: bool) -> dict[str, Any]:
+    found = variable("host", "Host", 'label_values(up{job=~"kimi-.*"}, host)', many=many)
+    return found | ({"allValue": ".*"} if many else {})
 
 
 def _heading(number: int, title: str, top: int) -> dict[str, Any]:
@@ -121,20 +137,53 @@ def _heading(number: int, title: str, top: int) -> dict[str, Any]:
 
 def _panel(number: int, panel: Panel, place: dict[str, int], by: str) -> dict[str, Any]:
     lines = [line for line in panel.lines if "engine" in by or not line.alone]
-    defaults: dict[str, Any] = {"unit": _UNITS[panel.unit], "min": 0}
-    if panel.maximum is not None:
-        defaults["max"] = panel.maximum
+    asked = [
+        (
+            fill(line.expression, by=by, sel='host=~"$host"', window="$__rate_interval"),
+            legend(line, panel, by),
+        )
+        for line in lines
+    ]
+    made = timeseries(
+        number,
+        panel.title,
+        panel.unit,
+        asked,
+        place | {"w": _WIDTH, "h": _HEIGHT},
+        note=panel.note,
+        maximum=panel.maximum,
+    )
+    made["fieldConfig"]["overrides"] = [
+        _dashed(legend(line, panel, by)) for line in lines if line.dash
+    ]
+    return made
+
+
+def timeseries(
+    number: int,
+    title: str,
+    unit: str,
+    lines: Sequence[tuple[str, str]],
+    place: dict[str, int],
+    *,
+    note: str,
+    maximum: float | None = None,
+) -> dict[str, Any]:
+    """Return a panel of Grafana: `lines` are expressions and what their legend says.
+
+    `unit`: as of `panels.Panel`. `place`: x, y, w and h in Grafana's grid of 24 columns.
+    """
+    defaults: dict[str, Any] = {"unit": _UNITS[unit], "min": 0}
+    if maximum is not None:
+        defaults["max"] = maximum
     return {
         "id": number,
         "type": "timeseries",
-        "title": panel.title,
-        "description": panel.note,
+        "title": title,
+        "description": note,
         "datasource": _SOURCE,
-        "gridPos": place | {"w": _WIDTH, "h": _HEIGHT},
-        "fieldConfig": {
-            "defaults": defaults,
-            "overrides": [_dashed(legend(line, panel, by)) for line in lines if line.dash],
-        },
+        "gridPos": place,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {
             "legend": {
                 "showLegend": True,
@@ -148,13 +197,11 @@ def _panel(number: int, panel: Panel, place: dict[str, int], by: str) -> dict[st
             {
                 "refId": chr(ord("A") + at),
                 "datasource": _SOURCE,
-                "expr": fill(
-                    line.expression, by=by, sel='host=~"$host"', window="$__rate_interval"
-                ),
-                "legendFormat": legend(line, panel, by),
+                "expr": expression,
+                "legendFormat": called,
                 "range": True,
             }
-            for at, line in enumerate(lines)
+            for at, (expression, called) in enumerate(lines)
         ],
     }
 

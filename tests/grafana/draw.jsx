@@ -46,9 +46,10 @@ function frame(target, { metric, values }, step) {
   ] });
 }
 
-async function frames(panel, { address, hosts, range, window }) {
+async function frames(panel, { address, variables, range }) {
   const found = await Promise.all(panel.targets.map(async (target) => {
-    const query = target.expr.replaceAll('$__rate_interval', window).replaceAll('$host', hosts);
+    const query = Object.entries(variables).reduce(
+      (text, [name, value]) => text.replaceAll(`$${name}`, value), target.expr);
     const series = await asked(address, query, range);
     return series.map((one) => frame(target, one, range.step));
   }));

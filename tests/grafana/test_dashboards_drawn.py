@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import browsers
 import node_packages
 import pytest
-from monitored_hosts import STEP_S, openmetrics
+from monitored_hosts import STEP_S, openmetrics, pods
 from prometheus import prometheus, stored
 from waiting import HANGS_S
 
 from kimi_prov.monitoring import DASHBOARDS
 from kimi_prov.monitoring.panels import PANELS
+from kimi_prov.render.kubernetes import dashboard as of_pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 PINS = Path(__file__).resolve().parent
 HOURS = 3
-PAGE = "<!doctype html><meta charset=utf-8><body><div id=root></div>"
+PAGE = "<!doctype html><meta charset=utf-8><body><div id=root></div><script src=draw.js></script>"
 EVERY = "kimi-hosts", ".*", "all"
 ALPHA, BETA, GAMMA = (("kimi-host", name, name) for name in ("alpha", "beta", "gamma"))
 # Of a machine without GPUs whose engine has not started yet.
@@ -97,6 +98,15 @@ def address(tmp_path_factory: pytest.TempPathFactory, until: int) -> Iterator[st
 
 
 @pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, until: int) -> Iterator[str]:
+    """A Prometheus that has read two pods."""
+    folder = tmp_path_factory.mktemp("cluster")
+    stored(folder, pods(until, HOURS))
+    with prometheus(folder, {}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with browsers.chromium() as started:
         yield started
@@ -108,7 +118,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(browser: Browser, address: str, program: Path) -> Iterator[Page]:
+def page(browser: Browser, program: Path) -> Iterator[Page]:
     opened = browser.new_page(viewport={"width": 1600, "height": 1000})
     opened.set_default_timeout(HANGS_S * 1000)
     troubles: list[str] = []
@@ -116,31 +126,39 @@ def page(browser: Browser, address: str, program: Path) -> Iterator[Page]:
     # Grafana's server has the icons; the rest is Prometheus's.
     opened.route("**/*.svg", lambda asked: asked.fulfill(body="<svg/>", content_type="image/svg"))
     opened.route("**/page", lambda asked: asked.fulfill(body=PAGE, content_type="text/html"))
-    opened.goto(f"{address}/page")
-    opened.add_script_tag(path=program)
+    opened.route("**/draw.js", lambda asked: asked.fulfill(path=program))
     yield opened
     opened.close()
     assert troubles == []
 
 
 def draw(page: Page, address: str, until: int, dashboard: str, hosts: str) -> dict[str, Any]:
-    """The lines of each panel, as Grafana names and formats them."""
+    """The lines of each panel of a dashboard of hosts, as Grafana names and formats them."""
+    document = json.loads((DASHBOARDS / f"{dashboard}.json").read_text())
+    return drawn(page, address, until, document, {"host": hosts})
+
+
+def drawn(
+    page: Page, address: str, until: int, dashboard: dict[str, Any], chosen: dict[str, str]
+) -> dict[str, Any]:
+    """The same of any dashboard, with what is chosen at its top."""
+    # A page asks only the Prometheus that it came from.
+    page.goto(f"{address}/page")
     # As its Prometheus data source has it, with the scrape interval of these series.
-    window = f"{4 * STEP_S}s"
+    window = {"__rate_interval": f"{4 * STEP_S}s"}
     found: dict[str, Any] = page.evaluate(
         "([dashboard, wishes]) => draw(dashboard, wishes)",
         [
-            json.loads((DASHBOARDS / f"{dashboard}.json").read_text()),
+            dashboard,
             {
                 "address": address,
-                "hosts": hosts,
-                "window": window,
+                "variables": {**window, **chosen},
                 "range": {"from": until - HOURS * 3600, "to": until, "step": STEP_S // 2},
             },
         ],
     )
-    drawn = sum(bool(lines) for lines in found.values())
-    page.wait_for_function(f"document.querySelectorAll('canvas').length === {drawn}")
+    filled = sum(bool(lines) for lines in found.values())
+    page.wait_for_function(f"document.querySelectorAll('canvas').length === {filled}")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return found
 
@@ -193,3 +211,22 @@ def test_figures_have_the_units_that_their_panels_name(
         form = forms.get(units[title], r"[\d.]+")
         told = [line["last"] for line in lines]
         assert [text for text in told if not re.fullmatch(form, text)] == [], title
+
+
+@pytest.mark.parametrize("namespace", ["models", None], ids=["known", "chosen"])
+def test_the_dashboard_of_pods_is_drawn(
+    page: Page, cluster: str, until: int, pictures: Path, namespace: str | None
+) -> None:
+    document = json.loads(of_pods.document("kimi", namespace))
+    found = drawn(page, cluster, until, document, {} if namespace else {"namespace": "models"})
+    page.screenshot(path=pictures / f"grafana-pods-{namespace or 'chosen'}.png", full_page=True)
+    assert {title for title, lines in found.items() if not lines} == set()
+    coloured = page.evaluate(_COLOURED)
+    assert set(coloured) == {panel["title"] for panel in document["panels"]}
+    assert {title for title, pixels in coloured.items() if pixels < 200} == set()
+    assert page.evaluate(_CUT) == []
+    named = {title: {line["name"] for line in lines} for title, lines in found.items()}
+    assert named["Requests by their end"] == {"stop", "length", "abort"}
+    assert named["Time to the first token"] == {"half", "19 of 20"}
+    for title, form in {"Cache in use": r"[\d.]+%", "Time in the queue": r"[\d.]+ m?s"}.items():
+        assert [row["last"] for row in found[title] if not re.fullmatch(form, row["last"])] == []

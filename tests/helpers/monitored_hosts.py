@@ -1,4 +1,4 @@
-"""Three made-up hosts over some hours, as the metrics that a Prometheus would have read of them.
+"""Made-up hosts and pods over some hours, as the metrics that a Prometheus would have read of them.
 
 Made with the names and labels that the recordings of tests/data/recordings/metrics have; figures
 are invented, in the range of what 8x H200 and a hybrid server do.
@@ -18,6 +18,7 @@ STEP_S = 60
 BUCKETS = {
     "time_to_first_token_seconds": (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     "inter_token_latency_seconds": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1),
+    "request_queue_time_seconds": (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20),
 }
 
 
@@ -45,13 +46,15 @@ class _Series:
 
 
 def openmetrics(until: int, hours: float = 3) -> str:
-    """Return all of it up to a time in seconds since 1970."""
+    """Return all of three hosts up to a time in seconds since 1970."""
     made = random.Random(22)  # noqa: S311  (figures, not keys)
     series = _Series()
     for at in range(until - int(hours * 3600), until + 1, STEP_S):
         left = until - at
         day = 0.55 + 0.45 * math.sin(at / 1900)
-        _vllm(series, at, "alpha", day, made)
+        own = {"engine": "0", "exported_engine": "0", "model_name": "kimi-k2.5"}
+        running = _vllm(series, at, _labels("alpha", "kimi-engine", **own), day, made)
+        _answered(series, at, "alpha", running)
         _sglang(series, at, "beta", day, made)
         _machine(series, at, "alpha", 8, day, made, decode=(38, 52, 66))
         _machine(series, at, "beta", 1, day, made, decode=(9, 12.5, 17))
@@ -61,8 +64,30 @@ def openmetrics(until: int, hours: float = 3) -> str:
     return "\n".join(series.text()) + "\n"
 
 
+def pods(until: int, hours: float = 3) -> str:
+    """Return all of two pods of vLLM up to a time in seconds since 1970."""
+    made = random.Random(22)  # noqa: S311  (figures, not keys)
+    series = _Series()
+    for at in range(until - int(hours * 3600), until + 1, STEP_S):
+        day = 0.55 + 0.45 * math.sin(at / 1900)
+        for number in range(2):
+            own = {"namespace": "models", "job": "kimi", "pod": f"kimi-{number}"}
+            label = _written({**own, "engine": "0", "model_name": "kimi-k2.5"})
+            running = _vllm(series, at, label, day, made)
+            waited = [made.lognormvariate(-1 + 2 * day, 0.5) for _ in range(running + 1)]
+            _histogram(series, at, "vllm:request_queue_time_seconds", label, waited)
+            for reason, share in (("stop", 4), ("length", 0.5), ("abort", 0.1)):
+                ends = f'{label},finished_reason="{reason}"'
+                series.count(at, "vllm:request_success_total", ends, running * share)
+    return "\n".join(series.text()) + "\n"
+
+
+def _written(labels: dict[str, str]) -> str:
+    return ",".join(f'{key}="{value}"' for key, value in labels.items())
+
+
 def _labels(host: str, job: str, **more: str) -> str:
-    return ",".join(f'{key}="{value}"' for key, value in {"host": host, "job": job, **more}.items())
+    return _written({"host": host, "job": job, **more})
 
 
 def _node(host: str, **more: str) -> str:
@@ -79,8 +104,8 @@ def _histogram(series: _Series, at: int, name: str, labels: str, values: list[fl
     series.count(at, f"{name}_count", labels, len(values))
 
 
-def _vllm(series: _Series, at: int, host: str, day: float, made: random.Random) -> None:
-    label = _labels(host, "kimi-engine", engine="0", exported_engine="0", model_name="kimi-k2.5")
+def _vllm(series: _Series, at: int, label: str, day: float, made: random.Random) -> int:
+    """Add what an engine tells; the requests that run are returned."""
     running = max(0, round(18 * day + made.uniform(-2, 2)))
     series.gauge(at, "vllm:num_requests_running", label, running)
     series.gauge(at, "vllm:num_requests_waiting", label, max(0, running - 16))
@@ -96,7 +121,7 @@ def _vllm(series: _Series, at: int, host: str, day: float, made: random.Random) 
     between = [made.lognormvariate(math.log(1 / speed), 0.25) for _ in range(60)]
     _histogram(series, at, "vllm:time_to_first_token_seconds", label, first)
     _histogram(series, at, "vllm:inter_token_latency_seconds", label, between)
-    _answered(series, at, host, running)
+    return running
 
 
 def _sglang(series: _Series, at: int, host: str, day: float, made: random.Random) -> None:

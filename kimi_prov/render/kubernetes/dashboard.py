@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from typing import Any
+from dataclasses import dataclass
 
-from kimi_prov.monitoring import series
+from kimi_prov.monitoring import grafana, series
 from kimi_prov.render.kubernetes import measured
 
-_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _PER_ROW, _WIDTH, _HEIGHT = 2, 12, 8
 # Filled in with the labels of the objects.
 _JOB = "<job>"
 _SHARES = (("0.5", "half"), ("0.95", "19 of 20"))
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A picture of all pods together; `unit` and `note` as of `monitoring.panels`."""
+
+    title: str
+    unit: str
+    lines: tuple[tuple[str, str], ...]
+    note: str
+    maximum: float | None = None
 
 
 def _all(name: str) -> str:
@@ -24,42 +33,70 @@ def _latency(metric: str, share: str) -> str:
     return measured.latency(share, metric, _JOB, by="")
 
 
-_PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
-    (
+_PANELS = (
+    _Panel(
         "Requests",
-        "short",
+        "requests",
         ((_all("requests_running"), "running"), (_all("requests_waiting"), "waiting")),
+        "Waiting for long: more clients than kimi_concurrency, or a cache that is full.",
     ),
-    (
+    _Panel(
         "Tokens a second",
-        "short",
+        "tokens/s",
         (
             (_all("answer_tokens_per_second"), "answers"),
             (_all("prompt_tokens_per_second"), "prompts"),
         ),
+        "Of all requests together.",
     ),
-    (
+    _Panel(
         "Time to the first token",
-        "s",
+        "seconds",
         tuple((_latency(series.FIRST_TOKEN, share), label) for share, label in _SHARES),
+        "With the time in the queue and the reading of the prompt.",
     ),
-    (
+    _Panel(
         "Time between tokens",
-        "s",
+        "seconds",
         tuple((_latency(series.BETWEEN_TOKENS, share), label) for share, label in _SHARES),
+        "How fast one answer comes.",
     ),
-    ("Time in the queue", "s", ((_latency("request_queue_time_seconds", "0.95"), "19 of 20"),)),
-    ("Cache in use", "percentunit", ((_all("cache_used_ratio"), "of the cache of conversations"),)),
-    ("Prompts that the cache had", "percentunit", ((_all("prefix_hit_ratio"), "of their tokens"),)),
-    (
+    _Panel(
+        "Time in the queue",
+        "seconds",
+        ((_latency("request_queue_time_seconds", "0.95"), "19 of 20"),),
+        "Before the engine begins with a request.",
+    ),
+    _Panel(
+        "Cache in use",
+        "ratio",
+        ((_all("cache_used_ratio"), "of the cache of conversations"),),
+        "Full: requests wait, and answers are broken off and begun again.",
+        1,
+    ),
+    _Panel(
+        "Prompts that the cache had",
+        "ratio",
+        ((_all("prefix_hit_ratio"), "of their tokens"),),
+        "What the cache had of a prompt is not read again.",
+        1,
+    ),
+    _Panel(
         "Requests by their end",
-        "short",
-        (("sum by (finished_reason) (increase(vllm:request_success_total{<job>}[5m]))", ""),),
+        "requests",
+        (
+            (
+                "sum by (finished_reason) (increase(vllm:request_success_total{<job>}[5m]))",
+                "{{finished_reason}}",
+            ),
+        ),
+        "Of the last 5 minutes. length: max_tokens was reached; abort: the client left.",
     ),
-    (
+    _Panel(
         "Answers that were broken off for want of cache",
-        "short",
+        "count",
         ((f"{_all('preemptions_per_second')} * 300", "preemptions"),),
+        "Of the last 5 minutes; each is computed again from its beginning.",
     ),
 )
 
@@ -79,55 +116,26 @@ def document(name: str, namespace: str | None) -> str:
     """
     job = selector(name, namespace or "$namespace")
     whose = f"{namespace}/{name}" if namespace else name
-    variables = [{"name": "datasource", "type": "datasource", "query": "prometheus"}]
+    chosen = []
     if not namespace:
-        variables.append(_namespaces(name))
-    content = {
-        "title": f"Kimi: {whose}",
-        # Grafana takes 40 signs; two of one name in two namespaces are two.
-        "uid": f"kimi-prov-{hashlib.sha256(whose.encode()).hexdigest()[:12]}",
-        "schemaVersion": 39,
-        "refresh": "30s",
-        "time": {"from": "now-3h", "to": "now"},
-        "templating": {"list": variables},
-        "panels": [_panel(number, job) for number in range(len(_PANELS))],
-    }
-    return json.dumps(content, indent=1)
-
-
-def _namespaces(name: str) -> dict[str, Any]:
-    metric = f"vllm:num_requests_running{{{selector(name, None)}}}"
-    return {
-        "name": "namespace",
-        "type": "query",
-        "datasource": _SOURCE,
-        "query": f"label_values({metric}, namespace)",
-        # At each look.
-        "refresh": 1,
-    }
-
-
-def _panel(number: int, job: str) -> dict[str, Any]:
-    title, unit, rows = _PANELS[number]
-    return {
-        "id": number + 1,
-        "type": "timeseries",
-        "title": title,
-        "datasource": _SOURCE,
-        "gridPos": {
-            "x": number % _PER_ROW * _WIDTH,
-            "y": number // _PER_ROW * _HEIGHT,
-            "w": _WIDTH,
-            "h": _HEIGHT,
-        },
-        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "targets": [
-            {
-                "refId": chr(ord("A") + at),
-                "datasource": _SOURCE,
-                "expr": expression.replace(_JOB, job),
-                **({"legendFormat": label} if label else {}),
-            }
-            for at, (expression, label) in enumerate(rows)
-        ],
-    }
+        metric = f"vllm:num_requests_running{{{selector(name, None)}}}"
+        query = f"label_values({metric}, namespace)"
+        chosen.append(grafana.variable("namespace", "Namespace", query))
+    panels = []
+    for number, panel in enumerate(_PANELS):
+        place = {"x": number % _PER_ROW * _WIDTH, "y": number // _PER_ROW * _HEIGHT}
+        lines = [(expression.replace(_JOB, job), called) for expression, called in panel.lines]
+        panels.append(
+            grafana.timeseries(
+                number + 1,
+                panel.title,
+                panel.unit,
+                lines,
+                place | {"w": _WIDTH, "h": _HEIGHT},
+                note=panel.note,
+                maximum=panel.maximum,
+            )
+        )
+    # Grafana takes 40 signs; two of one name in two namespaces are two.
+    uid = f"kimi-prov-{hashlib.sha256(whose.encode()).hexdigest()[:12]}"
+    return grafana.document(uid, f"Kimi: {whose}", chosen, panels)

@@ -18,12 +18,18 @@ from metric_names import expressions
 
 from kimi_prov.monitoring import DASHBOARDS
 from kimi_prov.monitoring.panels import PANELS
+from kimi_prov.render.kubernetes import dashboard as of_pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 FILES = sorted(DASHBOARDS.glob("*.json"))
+TEXTS = {
+    **{file.stem: file.read_text() for file in FILES},
+    "pods": of_pods.document("kimi", "models"),
+    "pods-chosen": of_pods.document("kimi", None),
+}
 
 
 def lost(own: Any, back: Any, where: str = "") -> Iterator[str]:
@@ -43,9 +49,9 @@ def read_and_written(document: dict[str, Any]) -> Any:
     return json.loads(json.dumps(Dashboard.from_json(document), cls=encoder.JSONEncoder))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_grafana_s_types_know_every_key(file: Path) -> None:
-    document = json.loads(file.read_text())
+@pytest.mark.parametrize("name", TEXTS)
+def test_grafana_s_types_know_every_key(name: str) -> None:
+    document = json.loads(TEXTS[name])
     assert list(lost(document, read_and_written(document))) == []
     panel = next(row for row in document["panels"] if row["type"] == "timeseries")
     panel["options"]["legend"]["invented"] = 1
