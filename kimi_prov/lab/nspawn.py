@@ -164,7 +164,8 @@ grep -q ' /sys/fs/cgroup cgroup2 ' /proc/self/mounts \
 top="/sys/fs/cgroup/$1"
 [ -d "$top" ] || exit 0
 tries=0
-while [ -d "$top" ] && [ $tries -lt 200 ]; do
+# What is killed has to run once more to end, which takes a busy machine many seconds.
+while [ -d "$top" ] && [ $tries -lt 1200 ]; do
   echo 1 > "$top/cgroup.kill" 2>/dev/null \
     || find "$top" -name cgroup.procs -exec cat {} + | xargs -r kill -KILL 2>/dev/null
   find "$top" -depth -type d -exec rmdir {} \; 2>/dev/null
