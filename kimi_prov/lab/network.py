@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
@@ -27,11 +28,41 @@ if TYPE_CHECKING:
     from kimi_prov.lab.shell import Say
 
 TABLE_PREFIX = "kimi_lab_"
-# What the control machine's kernel has to allow: packets from the hosts to the outside, and enough
-# watches for many systemds (each takes about ten of the usual 128).
+
+
+class Setting(NamedTuple):
+    """A kernel setting of the control machine while a lab is up: its file and its value there.
+
+    `least`: a higher value stays. One without a file, or that nobody may write, is left out where
+    it is not `needed`.
+    """
+
+    path: Path
+    value: int
+    least: bool
+    needed: bool = True
+
+    def differs(self) -> bool:
+        """Whether the kernel has another value than the lab wants."""
+        if not self.needed and not os.access(self.path, os.W_OK):
+            return False
+        now = self.read()
+        return now < self.value if self.least else now != self.value
+
+    def read(self) -> int:
+        """Return the value of now."""
+        return int(self.path.read_text())
+
+
+_SYS = Path("/proc/sys")
+# Packets go from the hosts to the outside; many systemds have enough watches (each takes about ten
+# of the usual 128); and cores are shared by processes, not by sessions: an engine calls sched_yield
+# in a loop, which gives way in its own session alone, and on Linux 6.18 an engine of another host
+# that starts had 2 % of the core beside two of them.
 KERNEL = {
-    "ip_forward": (Path("/proc/sys/net/ipv4/ip_forward"), 1),
-    "inotify_instances": (Path("/proc/sys/fs/inotify/max_user_instances"), 1024),
+    "ip_forward": Setting(_SYS / "net/ipv4/ip_forward", 1, least=True),
+    "inotify_instances": Setting(_SYS / "fs/inotify/max_user_instances", 1024, least=True),
+    "autogroup": Setting(_SYS / "kernel/sched_autogroup_enabled", 0, least=False, needed=False),
 }
 
 
@@ -84,8 +115,7 @@ def bring_up(lab: Lab) -> None:
     before = _settings_before()
     run(["nft", "-f", "-"], what="making the lab's nftables table", text=ruleset(lab, before))
     for key in before:
-        path, wanted = KERNEL[key]
-        path.write_text(str(wanted))
+        KERNEL[key].path.write_text(str(KERNEL[key].value))
 
 
 def connect(lab: Lab, host: LabHost, pid: int) -> None:
@@ -140,7 +170,7 @@ def take_down(lab: Lab, host_names: Iterable[str]) -> None:
     run(["nft", "delete", "table", "ip", table(lab)], what="removing the lab's nftables table")
     if len(present) == 1:
         for key, value in before.items():
-            KERNEL[key][0].write_text(str(value))
+            KERNEL[key].path.write_text(str(value))
 
 
 def drop_cable(lab: Lab, host_name: str) -> None:
@@ -174,12 +204,8 @@ def _recorded_settings(tables: dict[str, set[str]]) -> dict[str, int]:
 def _settings_before() -> dict[str, int]:
     """Return those kernel settings that a lab has changed or has to change, as they were before."""
     recorded = _recorded_settings(_tables())
-    now = {key: int(path.read_text()) for key, (path, _wanted) in KERNEL.items()}
-    return {
-        key: recorded.get(key, now[key])
-        for key, (_path, wanted) in KERNEL.items()
-        if key in recorded or now[key] < wanted
-    }
+    changed = {key: row.read() for key, row in KERNEL.items() if row.differs()}
+    return changed | recorded
 
 
 def claim(lab: Lab, runs: Callable[[Lab], bool], report: Say) -> None:

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-KERNEL = ("net.ipv4.ip_forward", "fs.inotify.max_user_instances")
+AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
+KERNEL = (
+    "net.ipv4.ip_forward",
+    "fs.inotify.max_user_instances",
+    *(["kernel.sched_autogroup_enabled"] if AUTOGROUP.exists() else []),
+)
 UP = """
 import pathlib, sys
 from kimi_prov.commands import lab
@@ -134,6 +139,12 @@ def test_up_again_leaves_running_hosts_as_they_are(pair: Path) -> None:
         ("one", "10.93.21.11", "up"),
         ("two", "10.93.21.12", "up"),
     ]
+
+
+def test_engines_of_several_hosts_share_cores_by_process(pair: Path) -> None:
+    """Not by session: then one that spins in sched_yield starves one that starts."""
+    del pair
+    assert not AUTOGROUP.exists() or AUTOGROUP.read_text() == "0\n"
 
 
 def test_hosts_reach_each_other_and_this_machine_by_both_protocols(pair: Path) -> None:
