@@ -101,6 +101,11 @@ def wanted(shaken: Shaken, point: str) -> dict[str, Any]:
         shaken.host.ssh(f"rm -rf {paths.MODELS}/{SECOND}")
         return {**number, "kimi_model": SECOND, "kimi_weights_source": shaken.web.url}
     if point == "environment half installed":
+        # A harm before may have left it whole.
+        shaken.host.ssh(
+            f"cd {paths.ENGINES} && find . -mindepth 1 -maxdepth 1 "
+            f'! -name "$(basename "$(readlink -f {paths.ENGINE})")" -exec rm -rf {{}} +'
+        )
         source = f"file:///opt/models/{INT4}"
         return {**number, "kimi_model": INT4, "kimi_weights_source": source}
     return {**number, **(NO_START if point == "going back" else {})}
