@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import card_metrics
 import engine_unit as unit
 import gpu_report
 import pytest
@@ -156,10 +157,11 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> None:
 def host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host with the GPUs, up; taken away at the end, with all that it made."""
     assert given.devices
-    asked = requested("KIMI_PROV_GPU_SETTINGS")
+    network = "10.93.87"
+    asked = {**card_metrics.wishes(network), **requested("KIMI_PROV_GPU_SETTINGS")}
     settings = {**_lab_settings(asked), "lab_gpus": "all"}
     inventory = tmp_path_factory.mktemp("gpu") / "inv"
-    yield from _up(make_lab(inventory, "10.93.87", nodes=["gpu1"], settings=settings, **asked))
+    yield from _up(make_lab(inventory, network, nodes=["gpu1"], settings=settings, **asked))
 
 
 @pytest.fixture(scope="module")
@@ -197,11 +199,16 @@ def tower_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> I
     """A host with the GPUs for a model that sees, up."""
     if len(_cards(given)) < _SHARED_OUT:
         pytest.fail("images are shared out over GPUs: that needs two, and there is one")
-    # The engine takes its memory's measure by an image of 4225 tokens.
-    asked = {**requested("KIMI_PROV_GPU_SETTINGS", SEEING), "kimi_context": 8192}
+    network = "10.93.84"
+    asked = {
+        **card_metrics.wishes(network),
+        **requested("KIMI_PROV_GPU_SETTINGS", SEEING),
+        # The engine takes its memory's measure by an image of 4225 tokens.
+        "kimi_context": 8192,
+    }
     settings = {**_lab_settings(asked, SEEING), "lab_gpus": "all"}
     inventory = tmp_path_factory.mktemp("tower") / "inv"
-    yield from _up(make_lab(inventory, "10.93.84", nodes=["tower1"], settings=settings, **asked))
+    yield from _up(make_lab(inventory, network, nodes=["tower1"], settings=settings, **asked))
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import card_metrics
 import engine_unit as unit
 import pytest
 from machines import kimi_prov
@@ -157,6 +158,11 @@ def _smi(*words: str) -> str:
 def test_a_second_apply_changes_nothing(served: Host, report: Report) -> None:
     """`apply` again changes nothing and leaves the engine running."""
     report.figure(second_apply_s=unit.applied_again(served))
+
+
+def test_the_metrics_tell_each_card(served: Host, report: Report) -> None:
+    """The collector, in its unit, tells each card's memory and use as the driver's tool does."""
+    assert card_metrics.wrong_under_load(served, report) == []
 
 
 def test_a_killed_worker_is_served_again(serving: Host, clock: Clock, report: Report) -> None:

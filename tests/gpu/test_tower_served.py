@@ -13,8 +13,10 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
+import card_metrics
 import engine_unit as unit
 import pytest
+from groups import API_PORT
 from pictures import noise
 
 from kimi_prov.on_host.gateway import api
@@ -32,7 +34,6 @@ TOKEN = 28
 TEXT = {"type": "text", "text": "What is this?"}
 # Tokens of images across and down: more images than two GPUs have turns for alike.
 SIZES = ((2, 2), (8, 4), (1, 5), (3, 3), (6, 6))
-API_PORT = 8000
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +183,11 @@ def test_verify_passes_with_a_tower(served: Host) -> None:
 def test_a_second_apply_with_a_tower_changes_nothing(served: Host, report: Report) -> None:
     """`apply` again changes nothing and leaves the engine running."""
     report.figure(second_apply_s=unit.applied_again(served))
+
+
+def test_the_metrics_tell_each_card(served: Host, report: Report) -> None:
+    """The collector, in its unit, tells each card's memory and use as the driver's tool does."""
+    assert card_metrics.wrong_under_load(served, report) == []
 
 
 def test_the_tower_in_slices_answers_the_same(

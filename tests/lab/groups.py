@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 CONTROL_PORT = 29500
 API_PORT = 8000
-METRICS_PORT = 9443
 HEAD_UNIT = "kimi-serve@0.service"
 RANK_UNIT = "kimi-rank.service"
 # A group's start on a computer with much else to do.

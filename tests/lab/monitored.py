@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from machines import Host, Lab, make_lab
+from waiting import HANGS_S
+
+from kimi_prov.on_host.gateway import api, tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 NODE, WATCHER = "node1", "watcher"
+METRICS_PORT = 9443
 # Posted to by Alertmanager on the host itself: each body is a line of a file.
 RECEIVER = """
 import http.server, json, time
@@ -92,6 +96,22 @@ def monitored_lab(
     }
     (inventory / "group_vars" / "kimi_monitor.yml").write_text(yaml.safe_dump(options))
     return made
+
+
+def own_metrics(host: Host) -> dict[str, float]:
+    """What kimi-prov says of the host now, by name with its labels."""
+    # systemd starts no unit more than five times in ten seconds.
+    host.ssh("systemctl reset-failed kimi-metrics.service; systemctl start kimi-metrics.service")
+    text = host.ssh("cat /var/lib/kimi/metrics/kimi.prom")
+    rows = (line for line in text.splitlines() if not line.startswith("#"))
+    return {row.rpartition(" ")[0]: float(row.rpartition(" ")[2]) for row in rows}
+
+
+def read_metrics(host: Host, path: str, key: str | None) -> tuple[int, str]:
+    """Status and text of a page of a host's metrics, asked from this computer."""
+    pin = tls.fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
+    reply = api.call(api.Endpoint(host.address, METRICS_PORT, pin, HANGS_S), "GET", path, key)
+    return reply.status, reply.body.decode()
 
 
 def prometheus(host: Host, path: str) -> Any:

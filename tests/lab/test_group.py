@@ -15,7 +15,6 @@ from groups import (
     AT_ONCE_S,
     CONTROL_PORT,
     HEAD_UNIT,
-    METRICS_PORT,
     RANK_UNIT,
     SERVED,
     START_S,
@@ -23,10 +22,8 @@ from groups import (
     shipped_group,
 )
 from machines import kimi_prov, newest_run, picture
-from monitored import prometheus
-from waiting import HANGS_S, until
-
-from kimi_prov.on_host.gateway import api, tls
+from monitored import METRICS_PORT, prometheus, read_metrics
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,13 +79,6 @@ def listening(host: Host) -> set[int]:
     """TCP ports that something listens on at other addresses than loopback's."""
     rows = [line.split()[3] for line in host.ssh("ss -Hltn").splitlines()]
     return {int(row.rpartition(":")[2]) for row in rows if not row.startswith(("127.", "[::1]"))}
-
-
-def read_metrics(host: Host, path: str, key: str | None) -> tuple[int, str]:
-    """Status and text of a page of a host's metrics, asked from this computer."""
-    pin = tls.fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
-    reply = api.call(api.Endpoint(host.address, METRICS_PORT, pin, HANGS_S), "GET", path, key)
-    return reply.status, reply.body.decode()
 
 
 def test_the_plan_names_the_same_group_on_both(served: Group) -> None:

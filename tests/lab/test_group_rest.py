@@ -14,7 +14,6 @@ from firewalls import DISABLED, ENABLED, RELOADED
 from groups import (
     API_PORT,
     CONTROL_PORT,
-    METRICS_PORT,
     REFUSED,
     SERVED,
     START_S,
@@ -22,7 +21,7 @@ from groups import (
     make_group,
 )
 from machines import kimi_prov, newest_run
-from monitored import prometheus
+from monitored import METRICS_PORT, prometheus
 from waiting import until
 
 if TYPE_CHECKING:

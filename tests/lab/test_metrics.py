@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machines import Host, Lab, kimi_prov, newest_run
-from monitored import monitored_lab, prometheus, receiving, targets
+from monitored import monitored_lab, own_metrics, prometheus, receiving, targets
 from waiting import until
 
 if TYPE_CHECKING:
@@ -64,15 +64,6 @@ def ask(host: Host, path: str, key: str, address: str = "127.0.0.1") -> tuple[in
     )
     status, _, text = done.partition("\n")
     return int(status), text
-
-
-def own(host: Host) -> dict[str, float]:
-    """What kimi-prov says of the host now, by name with its labels."""
-    # systemd starts no unit more than five times in ten seconds.
-    host.ssh("systemctl reset-failed kimi-metrics.service; systemctl start kimi-metrics.service")
-    text = host.ssh("cat /var/lib/kimi/metrics/kimi.prom")
-    rows = (line for line in text.splitlines() if not line.startswith("#"))
-    return {row.rpartition(" ")[0]: float(row.rpartition(" ")[2]) for row in rows}
 
 
 @pytest.fixture(scope="module")
@@ -173,26 +164,26 @@ def test_weights_without_their_mark_show(node: Host) -> None:
     mark = node.ssh("ls /srv/kimi/models/*/*/.kimi-verified").strip()
     node.ssh(f"mv {mark} /tmp/mark")
     try:
-        assert own(node)["kimi_weights_verified"] == 0
+        assert own_metrics(node)["kimi_weights_verified"] == 0
     finally:
         node.ssh(f"mv /tmp/mark {mark}")
-    assert own(node)["kimi_weights_verified"] == 1
+    assert own_metrics(node)["kimi_weights_verified"] == 1
 
 
 def test_a_stop_and_a_start_show(node: Host, watcher: Host, key: str) -> None:
-    before = own(node)
+    before = own_metrics(node)
     assert before['kimi_instance_active{engine="0"}'] == 1
     node.ssh("systemctl stop kimi-serve@0")
-    stopped = own(node)
+    stopped = own_metrics(node)
     assert stopped['kimi_instance_active{engine="0"}'] == 0
     assert stopped['kimi_instance_starting_seconds{engine="0"}'] == 0
     assert ask(watcher, "/metrics/engine/0", key, node.address)[0] == 503
     assert until(lambda: targets(watcher)["kimi-engine"] == "down", 60)
     node.ssh("systemctl start --no-block kimi-serve@0")
-    assert until(lambda: own(node)['kimi_instance_starting{engine="0"}'] == 1, 60)
+    assert until(lambda: own_metrics(node)['kimi_instance_starting{engine="0"}'] == 1, 60)
     name = 'kimi_instance_active{engine="0"}'
-    assert until(lambda: own(node)[name] == 1, 900)
-    after = own(node)
+    assert until(lambda: own_metrics(node)[name] == 1, 900)
+    after = own_metrics(node)
     assert after['kimi_instance_last_start_seconds{engine="0"}'] > 0
     starts = 'kimi_instance_starts_total{engine="0"}'
     assert after[starts] == before[starts] + 1
@@ -201,11 +192,11 @@ def test_a_stop_and_a_start_show(node: Host, watcher: Host, key: str) -> None:
 def test_another_certificate_shows_and_is_trusted_after_an_apply(
     lab: Lab, node: Host, watcher: Host
 ) -> None:
-    ends = own(node)["kimi_certificate_expires_timestamp_seconds"]
+    ends = own_metrics(node)["kimi_certificate_expires_timestamp_seconds"]
     node.ssh("rm /etc/kimi/proxy/tls.pem")
     done = kimi_prov("apply", lab.inventory)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert own(node)["kimi_certificate_expires_timestamp_seconds"] > ends
+    assert own_metrics(node)["kimi_certificate_expires_timestamp_seconds"] > ends
     assert until(lambda: set(targets(watcher).values()) == {"up"}, 60), targets(watcher)
 
 

@@ -53,6 +53,7 @@ _NOT_CARRIED = (
 # What `apply` installs of Debian's packages on a host of either kind; python3-apt is Ansible's.
 _HOST_PACKAGES = (
     *("ca-certificates", "g++", "gpg", "haproxy", "nftables", "numactl", "openssl"),
+    "prometheus-node-exporter",
     *("python3-apt", "python3-debian", "python3-dev", "python3-venv"),
 )
 # What `apply` installs beside an engine, by whatever engine.
