@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands import (
     gateway_faults,
+    group_rests,
     host_reports,
     kubernetes_status,
     playbook_run,
@@ -35,7 +36,7 @@ def run(path: Path, options: PlaybookOptions, output: Output, target: Target) ->
         return kubernetes_status.run(path, target, output)
     output.check()
     finished = host_reports.collect("status", path, options)
-    documents = gateway_faults.judged(finished.outcome.documents)
+    documents = group_rests.judged(gateway_faults.judged(finished.outcome.documents))
     finished = replace(finished, outcome=replace(finished.outcome, documents=documents))
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
 

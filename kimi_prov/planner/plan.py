@@ -283,7 +283,9 @@ def _plan(
         "firewall": gateway.firewall(host, settings, together, watched),
         "web": page,
         "metrics": watched,
-        "rest": rest.document(settings, tmpfs, fetched["source"], findings, catalogue, power),
+        "rest": rest.document(
+            settings, tmpfs, fetched["source"], findings, catalogue, power, together
+        ),
         "drift": {"timer": settings.drift_timer},
         "usage": {"keep_days": settings.usage_keep_days},
         "driver": driver_plan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import groups
 from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
@@ -61,21 +62,31 @@ def document(
     findings: Findings,
     catalogue: Catalogue,
     power: Mapping[str, Any] | None,
+    group: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
 
     `source`: the weights', in whose bucket is kept what sessions cost. `power`: the plan's, by
     which `status` tells what a rest saved. Times in seconds. Only a machine that stays on and
-    sleeps can be woken by a request.
+    sleeps can be woken by a request. Of a `group` the head rests, and is woken; the others end
+    their engines with it, and wait for it.
     """
-    if settings.stopped_memory == "keep" and tmpfs.enabled:
+    leads = groups.serves({"group": group})
+    if group and not leads and settings.idle_stop and tmpfs.enabled:
+        findings.add(
+            "rest.memory",
+            observed=f"{human(tmpfs.size_bytes)} stay taken while {groups.head({'group': group})}, "
+            "the head, is asleep",
+            required="a host that waits for the head only: kimi-prov stop gives the memory back",
+        )
+    elif settings.stopped_memory == "keep" and tmpfs.enabled:
         findings.add(
             "rest.memory",
             observed=f"{human(tmpfs.size_bytes)} stay taken while the machine is stopped or asleep",
             required="the inventory's wish (kimi_stopped_memory: keep): a start reads the weights "
             "from memory",
         )
-    after_s = settings.idle_stop
+    after_s = settings.idle_stop if leads else None
     idle = after_s and {
         "after_s": after_s,
         "look_s": max(_LEAST_S, min(_MOST_S, after_s // 4)),

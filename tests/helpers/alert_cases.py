@@ -704,6 +704,15 @@ CASES: tuple[Case, ...] = (
         silent=(8, 30),
     ),
     Case(
+        "KimiGroupMemberLost",
+        "the group was stopped on purpose, or is asleep",
+        {
+            node("kimi_group_member_up", member="c"): phases((1, 5), (0, 200)),
+            node("kimi_stopped"): phases((0, 5), (1, 200)),
+        },
+        silent=(8, 30),
+    ),
+    Case(
         "KimiWatchdogRestarted",
         "once",
         {node("kimi_watchdog_restarts_total", **ONE): phases((0, 30), (1, 200))},

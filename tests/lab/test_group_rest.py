@@ -1,4 +1,4 @@
-"""One model over two hosts, stopped, started and restarted by one command each.
+"""One model over two hosts, stopped, started and restarted by one command each, and at rest.
 
 At the end a host that only watches reads them, the rank behind ufw and behind firewalld.
 """
@@ -38,6 +38,8 @@ TARGETS = {
     *(("head", job) for job in ("kimi-node", "kimi-proxy", "kimi-engine")),
     *(("rank1", job) for job in ("kimi-node", "kimi-proxy")),
 }
+# Without a request, before the group rests.
+IDLE = "20s"
 LISTED = {"ufw": "ufw status", "firewalld": "firewall-cmd --list-rich-rules"}
 
 
@@ -104,6 +106,58 @@ def test_a_restart_takes_both_and_each_request_is_answered_or_told_why(group: Gr
     assert until(lambda: group.chat().status == SERVED, START_S), group.told()
     assert [name for name, start in group.starts().items() if start == before[name]] == []
     assert {answer.status for answer in seen} <= {SERVED, REFUSED}
+
+
+@pytest.fixture
+def resting(group: Group) -> Iterator[Group]:
+    """The group, which rests soon when nobody asks, and holds who wakes it."""
+    settings = group.lab.inventory / "group_vars" / "kimi.yml"
+    before = settings.read_text()
+    settings.write_text(before + yaml.safe_dump({"kimi_idle_stop": IDLE, "kimi_wake": "hold"}))
+    try:
+        done = kimi_prov("apply", group.lab.inventory)
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield group
+    finally:
+        settings.write_text(before)
+        done = kimi_prov("apply", group.lab.inventory)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def asleep(group: Group) -> bool:
+    """Whether the head sleeps, and the rank has no engine and waits."""
+    code, hosts = status(group)
+    return code == 0 and {row["state"] for row in hosts.values()} == {"asleep"}
+
+
+def test_both_rest_when_nobody_asks_and_wake_for_who_asks(
+    resting: Group, record_property: Callable[[str, object], None]
+) -> None:
+    head, rank = resting.members
+    assert until(lambda: asleep(resting), START_S, every_s=2), status(resting)
+    assert states(resting) == {"head": "inactive", "rank1": "active"}
+    assert not resting.runs_engine(rank)
+    # A rank that boots waits for its head as before.
+    pid = resting.show(rank, "MainPID")
+    rank.ssh("systemctl restart kimi-rank")
+    assert until(lambda: asleep(resting), START_S, every_s=2), status(resting)
+    assert resting.show(rank, "MainPID") != pid
+
+    woken = resting.chat(START_S)
+    record_property("from the first request to its answer, of both", round(woken.took_s, 1))
+    assert woken.status == SERVED, resting.told()
+    code, hosts = status(resting)
+    assert code == 0, hosts
+    assert {row["state"] for row in hosts.values()} == {"serving"}
+
+    # A person's stop of a group that sleeps is a stop, which no request ends.
+    assert until(lambda: asleep(resting), START_S, every_s=2), status(resting)
+    stopped = kimi_prov("stop", resting.lab.inventory)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert states(resting) == {"head": "inactive", "rank1": "inactive"}
+    assert resting.chat().status == REFUSED
+    # And an apply of one that is stopped or asleep starts it: the fixture's end.
+    assert "stopped.json" in head.ssh("ls /var/lib/kimi/state")
 
 
 @pytest.fixture(scope="module")

@@ -628,7 +628,8 @@ VARIABLES: tuple[Variable, ...] = (
         "30m",
         "Time without a request after which the machine rests, as 90s, 30m or 2h. Requests under "
         "way and waiting are use; health checks, metrics, verify's own key and refused callers are "
-        "not. Not set: never.",
+        "not. Of hosts that serve one model together the head rests, and the others wait for it. "
+        "Not set: never.",
     ),
     _v(
         _REST,

@@ -41,9 +41,16 @@ def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None
             "kimi_idle_stop is not set: what counts hours is what counts idling",
             "set kimi_idle_stop: 20m, or remove it",
         )
-    if values["kimi_idle_stop"] is not None and values["kimi_hosts_per_model"] > 1:
-        raise refuse(
-            "kimi_idle_stop",
-            "hosts that serve one model together do not rest by themselves yet",
-            "remove it; kimi-prov stop stops them together",
-        )
+    if values["kimi_hosts_per_model"] > 1 and values["kimi_idle_stop"] is not None:
+        if action != "stop":
+            raise refuse(
+                "kimi_idle_action",
+                f"{action}: of hosts that serve one model together the head alone would do it",
+                "set kimi_idle_action: stop, by which all of them give their GPUs back",
+            )
+        if values["kimi_hour_usd"] is not None:
+            raise refuse(
+                "kimi_hour_usd",
+                "of hosts that serve one model together the head alone counts its hours",
+                "remove it",
+            )

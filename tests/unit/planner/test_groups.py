@@ -13,6 +13,7 @@ from plan_inputs import plan as lab_plan
 
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
+from kimi_prov.errors import UserError
 from kimi_prov.on_host.gateway import firewall
 from kimi_prov.planner import groups
 from kimi_prov.planner.plan import make_plan
@@ -303,6 +304,28 @@ def test_a_sheet_is_planned_as_the_head_of_equal_hosts() -> None:
     plan = make_plan(gpu_facts(), parse(LAB_SETTINGS | PAIR, host="quote"), load())
     assert plan["group"]["size"] == 2
     assert plan["group"]["rank"] == 0
+
+
+def test_the_head_alone_rests_and_is_woken_and_a_rank_tells_what_stays_taken() -> None:
+    head, rank = two(idle_stop="30m", wake="hold", ram_disk="always")
+    assert (head["rest"]["idle"]["after_s"], head["rest"]["wake"]) == (1800, "hold")
+    assert (rank["rest"]["idle"], rank["rest"]["wake"]) == (None, "off")
+    assert not found(head, "rest.memory")
+    (row,) = found(rank, "rest.memory")
+    assert f"{head['group']['members'][0]['host']}, the head" in row["observed"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"idle_action": "poweroff"}, "kimi_idle_action: poweroff: of hosts that serve one model"),
+        ({"idle_action": "hook", "idle_hook": "/bin/true"}, "the head alone would do it"),
+        ({"hour_usd": 26}, "the head alone counts its hours"),
+    ],
+)
+def test_what_the_head_alone_would_do_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        two(idle_stop="30m", **settings)
 
 
 def test_three_hosts_share_no_heads_that_three_does_not_divide() -> None:
