@@ -143,7 +143,11 @@ def test_both_rest_when_nobody_asks_and_wake_for_who_asks(
     assert until(lambda: asleep(resting), START_S, every_s=2), status(resting)
     assert resting.show(rank, "MainPID") != pid
 
-    woken = resting.chat(START_S)
+    # Verify's key wakes nobody, and what asks by it is no use.
+    assert resting.chat().status == REFUSED
+    added = kimi_prov("key", resting.lab.inventory, "--add", "asker")
+    assert added.returncode == 0, added.stdout + added.stderr
+    woken = resting.chat(START_S, added.stdout.split()[-1])
     record_property("from the first request to its answer, of both", round(woken.took_s, 1))
     assert woken.status == SERVED, resting.told()
     code, hosts = status(resting)
