@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
 
 from kimi_prov.on_host.rest import rested
-from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system import boot, files
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
@@ -129,7 +129,7 @@ def _at_now(paths: Paths, doing: str) -> dict[str, Any]:
 
 def _new(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
     """Begin a session with this boot; the first of a cloud's machine began before its driver."""
-    booted = rested.booted()
+    booted = boot.booted()
     began = booted
     if not ledger.get("session"):
         text = files.read_text(paths.at(_BEGAN)).strip()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
 from kimi_prov.on_host.system import files
-from kimi_prov.on_host.system.boot import identity
+from kimi_prov.on_host.system.boot import booted, identity
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ SCHEMA = "kimi-prov/rests/v1"
 _KEPT = 200
 # It counts the time of a suspended machine too.
 CLOCK = time.CLOCK_BOOTTIME
-_FIRST = Path("/proc/1/stat")
 
 
 def read(paths: Paths) -> dict[str, Any]:
@@ -73,13 +70,6 @@ def came_back(paths: Paths) -> None:
     seconds = round(began - float(mark["since_s"]))
     switched_off(paths, None)
     _keep(paths, mark, seconds, began)
-
-
-def booted() -> float:
-    """Return when the first process began, by the clock of the day: in a container its own."""
-    # Its name may hold blanks and brackets.
-    began = int(files.read_text(_FIRST).rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - (time.clock_gettime(CLOCK) - began)
 
 
 def _keep(paths: Paths, mark: Mapping[str, Any], seconds: int, until_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.system.files import read_text
@@ -28,3 +29,8 @@ def uptime_s() -> float:
     booted = float(read_text("/proc/uptime").split()[0])
     ticks = int(read_text("/proc/1/stat").rsplit(")", 1)[1].split()[19])
     return round(booted - ticks / os.sysconf("SC_CLK_TCK"), 1)
+
+
+def booted() -> float:
+    """When the first process was started, by the clock of the day."""
+    return time.time() - uptime_s()

@@ -18,7 +18,7 @@ from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.gateway import api, draining, haproxy
 from kimi_prov.on_host.rest import idle, mark, rested, run, standing
-from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system import boot, files
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 CLIENT = "sk-kimi-" + "c" * 43
@@ -140,7 +140,7 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
     off = rested.read(machine.paths)
     rested.came_back(machine.paths)
     assert rested.read(machine.paths) == off
-    before = {**off["off"], "boot": "another", "since_s": rested.booted() - 2 * 3600}
+    before = {**off["off"], "boot": "another", "since_s": boot.booted() - 2 * 3600}
     machine.paths.rests.write_text(json.dumps({**off, "off": before}))
     for _ in range(2):
         rested.came_back(machine.paths)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.rest import money, rested
+from kimi_prov.on_host.rest import money
+from kimi_prov.on_host.system import boot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +82,7 @@ def test_starts_and_idling_are_told_apart_at_the_end(places: Paths) -> None:
 
 
 def test_the_first_session_began_before_the_drivers_restart(places: Paths) -> None:
-    hours = 2 + (time.time() - rested.booted()) / 3600
+    hours = 2 + (time.time() - boot.booted()) / 3600
     begun(places, hours)
     money.count(places, PLAN, NOTHING)
     row = usd(places)
