@@ -220,7 +220,9 @@ def collect(paths: Paths) -> dict[str, Any]:
     state = standing.state(rests, {name: states.get(name, {}) for name in serving}, bool(down))
     detail = "not active: " + ", ".join(down) if down else state
     if rests and not down:
-        detail = f"{standing.told(rests)}: {standing.FIX}"
+        wakes = state == standing.STARTING
+        what = "; somebody asks: it starts" if wakes else f": {standing.FIX}"
+        detail = standing.told(rests) + what
     elif group and not down:
         served = detail if serves else f"rank {group['rank']}; {group['head']} serves"
         detail = served if group["phase"] == record.SERVING else group["said"] or "not serving yet"

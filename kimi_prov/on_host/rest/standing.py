@@ -39,6 +39,9 @@ def state(found: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], dow
     `found` is the mark, empty where there is none.
     """
     words = {row.get("state") for row in states.values()}
+    if found.get("state") == mark.ASLEEP and "activating" in words:
+        # It sleeps until it answers: somebody wakes it.
+        return STARTING
     if found:
         return STOPPING if words - {"inactive", "failed"} else str(found["state"])
     if not down:

@@ -8,20 +8,38 @@ import pytest
 
 from kimi_prov.commands.group_rests import judged
 
-HEAD = {"ok": True, "state": "asleep", "detail": "asleep", "group": {"rank": 0, "head": "gpu1"}}
+SINCE = "2026-11-28T06:00:00Z"
+HEAD = {
+    "ok": True,
+    "state": "asleep",
+    "detail": "asleep",
+    "rest": {"since": SINCE},
+    "group": {"rank": 0, "head": "gpu1"},
+}
 
 
-def rank(**more: object) -> dict[str, Any]:
-    group = {"rank": 1, "head": "gpu1", "phase": "waiting"}
+def rank(phase: str = "waiting", **more: object) -> dict[str, Any]:
+    group = {"rank": 1, "head": "gpu1", "phase": phase}
     found = {"ok": False, "state": "serving", "detail": "waiting for gpu1, the head"}
     return {**found, "group": group, **more}
 
 
-def test_a_host_that_waits_for_a_head_that_sleeps_is_asleep_and_well() -> None:
-    found = judged({"gpu1": HEAD, "gpu2": rank()})
-    assert found["gpu1"] == HEAD
-    assert (found["gpu2"]["ok"], found["gpu2"]["state"]) == (True, "asleep")
-    assert "gpu1" in found["gpu2"]["detail"]
+@pytest.mark.parametrize(
+    ("head", "phase", "state"),
+    [
+        ("asleep", "waiting", "asleep"),
+        ("starting", "waiting", "starting"),
+        ("starting", "starting", "starting"),
+    ],
+)
+def test_a_host_that_waits_for_a_head_that_sleeps_or_is_woken_is_well(
+    head: str, phase: str, state: str
+) -> None:
+    sleeper = {**HEAD, "state": head}
+    found = judged({"gpu1": sleeper, "gpu2": rank(phase)})
+    assert found["gpu1"] == sleeper
+    assert (found["gpu2"]["ok"], found["gpu2"]["state"]) == (True, state)
+    assert f"gpu1, the head, is asleep since {SINCE}" in found["gpu2"]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +47,8 @@ def test_a_host_that_waits_for_a_head_that_sleeps_is_asleep_and_well() -> None:
     [
         # The head was stopped by a person, who stops all of them; or it shall serve.
         {"gpu1": {**HEAD, "state": "stopped"}, "gpu2": rank()},
-        {"gpu1": {**HEAD, "state": "starting"}, "gpu2": rank()},
+        {"gpu1": {**HEAD, "state": "starting", "rest": {"since": None}}, "gpu2": rank("starting")},
+        {"gpu1": HEAD, "gpu2": rank("stopped")},
         # Nobody asked the head.
         {"gpu2": rank()},
         {"gpu1": HEAD, "gpu2": rank(state="failed", detail="not active: kimi-rank.service")},

@@ -204,7 +204,11 @@ def test_what_an_earlier_version_applied_is_applied_again_first(machine: Machine
         ({}, "failed", True, "failed"),
         ({"state": "stopped"}, "deactivating", False, "stopping"),
         ({"state": "stopped"}, "inactive", False, "stopped"),
+        ({"state": "stopped"}, "activating", False, "stopping"),
         ({"state": "asleep"}, "inactive", False, "asleep"),
+        ({"state": "asleep"}, "deactivating", False, "stopping"),
+        # Somebody wakes it; the mark stands until the engine has answered.
+        ({"state": "asleep"}, "activating", False, "starting"),
     ],
 )
 def test_the_state_of_a_host(marked: dict, unit: str, *, down: bool, state: str) -> None:
