@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kimi_prov import __version__
-from kimi_prov.commands import gateway_faults, playbook_run
+from kimi_prov.commands import gateway_faults, group_rests, playbook_run
 from kimi_prov.console.output import check_file
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.diagnosis import bundle, evidence, rules
@@ -46,9 +46,14 @@ def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -
             for host in inventory.machines
             if (found := _read(Path(folder) / f"host-{quote(host, safe='')}.json", masker))
         }
-    statuses = {host: found.get("status") or {} for host, found in gathered.items()}
+    statuses = group_rests.judged(
+        {host: found.get("status") or {} for host, found in gathered.items()}
+    )
     split = gateway_faults.split(statuses)
-    hosts = {host: _host(found, split.get(host, "")) for host, found in gathered.items()}
+    hosts = {
+        host: _host({**found, "status": statuses[host]}, split.get(host, ""))
+        for host, found in gathered.items()
+    }
     for failure in finished.outcome.failures:
         if failure.host:
             hosts.setdefault(failure.host, _unreached(failure.cause))

@@ -217,15 +217,18 @@ def collect(paths: Paths) -> dict[str, Any]:
     refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
     group = _group(paths, plan, serving[0]) if plan.get("group") else None
     watchdog = _watchdog(paths, plan, states)
-    state = standing.state(rests, {name: states.get(name, {}) for name in serving}, bool(down))
+    own = {name: states.get(name, {}) for name in serving}
+    wakes = paths.waking.exists()
+    state = standing.state(rests, own, down=bool(down), wakes=wakes)
     detail = "not active: " + ", ".join(down) if down else state
     if rests and not down:
-        wakes = state == standing.STARTING
         what = "; somebody asks: it starts" if wakes else f": {standing.FIX}"
         detail = standing.told(rests) + what
     elif group and not down:
-        served = detail if serves else f"rank {group['rank']}; {group['head']} serves"
-        detail = served if group["phase"] == record.SERVING else group["said"] or "not serving yet"
+        if group["phase"] == record.SERVING:
+            detail = detail if serves else f"rank {group['rank']}; {group['head']} serves"
+        else:
+            state, detail = standing.STARTING, group["said"] or "not serving yet"
     return {
         "ok": not down
         and not refused
@@ -278,14 +281,19 @@ def now(paths: Paths) -> dict[str, Any]:
     names = [unit_names.engine(item) for item in plan["instances"]]
     states = units.show(*names, unit_names.WATCHDOG)
     down = [name for name in names if states.get(name, {}).get("state") != "active"]
+    detail = "not active: " + ", ".join(down) if down else "serving"
+    seen = record.read(paths.group_run) if plan.get("group") and not down else None
+    waits = seen is not None and seen.phase != record.SERVING
+    if seen is not None and waits:
+        detail = seen.said or "not serving yet"
     try:
         behind = haproxy.servers(paths.socket) if groups.serves(plan) else []
     except (OSError, HostError):
         behind = []
     return {
-        "ok": not down,
+        "ok": not down and not waits,
         "provisioned": True,
-        "detail": "not active: " + ", ".join(down) if down else "serving",
+        "detail": detail,
         "memory": _host_memory(),
         "watchdog": _watchdog(paths, plan, states),
         "now": sample.read(behind),

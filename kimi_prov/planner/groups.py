@@ -40,7 +40,7 @@ SHARED = (
     "group_port",
 )
 # What the head's own setting says for all of its group.
-OF_HEAD = ("monitor_local",)
+OF_HEAD = ("monitor_local", "idle_stop")
 # Flags that tell one host of a group from another; all others are the same on each.
 _OWN_FLAGS = ("node-rank", "headless")
 
@@ -167,7 +167,8 @@ def least(host: Host, group: Group | None) -> Host:
 def of_rank(settings: Settings, group: Group | None) -> Settings:
     """Give the settings of a host of a group that is not its head: nothing is served there.
 
-    It shows metrics as any host; a head that watches itself watches its ranks too.
+    It shows metrics as any host; a head that watches itself watches its ranks too. The head alone
+    counts how long nobody has asked.
     """
     if group is None or group.rank == 0:
         return settings
@@ -185,6 +186,7 @@ def of_rank(settings: Settings, group: Group | None) -> Settings:
         allowed_networks=[],
         metrics_networks=list(dict.fromkeys([*settings.metrics_networks, *single])),
         monitor_local=False,
+        idle_stop=None,
     )
 
 

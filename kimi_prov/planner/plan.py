@@ -284,7 +284,7 @@ def _plan(
         "web": page,
         "metrics": watched,
         "rest": rest.document(
-            settings, tmpfs, fetched["source"], findings, catalogue, power, together
+            settings, tmpfs, fetched["source"], findings, catalogue, power, group
         ),
         "drift": {"timer": settings.drift_timer},
         "usage": {"keep_days": settings.usage_keep_days},

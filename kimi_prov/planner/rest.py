@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import groups
 from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import RamDisk
     from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.groups import Group
     from kimi_prov.planner.settings.parsing import Settings
 
 # How often the machine looks whether somebody asks: four times in the time that it waits.
@@ -62,7 +62,7 @@ def document(
     findings: Findings,
     catalogue: Catalogue,
     power: Mapping[str, Any] | None,
-    group: Mapping[str, Any] | None,
+    group: Group | None,
 ) -> dict[str, Any]:
     """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
 
@@ -71,22 +71,22 @@ def document(
     sleeps can be woken by a request. Of a `group` the head rests, and is woken; the others end
     their engines with it, and wait for it.
     """
-    leads = groups.serves({"group": group})
-    if group and not leads and settings.idle_stop and tmpfs.enabled:
-        findings.add(
-            "rest.memory",
-            observed=f"{human(tmpfs.size_bytes)} stay taken while {groups.head({'group': group})}, "
-            "the head, is asleep",
-            required="a host that waits for the head only: kimi-prov stop gives the memory back",
-        )
-    elif settings.stopped_memory == "keep" and tmpfs.enabled:
+    if settings.stopped_memory == "keep" and tmpfs.enabled:
         findings.add(
             "rest.memory",
             observed=f"{human(tmpfs.size_bytes)} stay taken while the machine is stopped or asleep",
             required="the inventory's wish (kimi_stopped_memory: keep): a start reads the weights "
             "from memory",
         )
-    after_s = settings.idle_stop if leads else None
+    elif group and group.rank and group.head.shared.get("idle_stop") and tmpfs.enabled:
+        findings.add(
+            "rest.memory",
+            observed=f"{human(tmpfs.size_bytes)} stay taken while {group.head.name}, the head of "
+            f"group {group.name}, is asleep",
+            required="nothing: the host only waits for its head; kimi-prov stop gives the memory "
+            "back",
+        )
+    after_s = settings.idle_stop
     idle = after_s and {
         "after_s": after_s,
         "look_s": max(_LEAST_S, min(_MOST_S, after_s // 4)),

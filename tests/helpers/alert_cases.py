@@ -351,6 +351,16 @@ CASES: tuple[Case, ...] = (
         says="a: instance 0 began to start 3 times in three hours and does not serve",
     ),
     Case(
+        "KimiRestartLoop",
+        "it was woken three times, and sleeps",
+        {
+            node("kimi_instance_starts_total", **ONE): phases((3, 10), (4, 10), (5, 10), (6, 200)),
+            node("kimi_instance_active", **ONE): phases((1, 40), (0, 200)),
+            node("kimi_stopped"): phases((0, 40), (1, 200)),
+        },
+        silent=(25, 33, 45, 60),
+    ),
+    Case(
         "KimiNoProgress",
         "vLLM hangs for 20 minutes",
         _hung(OF_VLLM),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Mapping
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
@@ -71,7 +71,7 @@ def cause(plan: dict[str, Any], lines: list[str]) -> str:
     return f"{own[-1]} ({units.cause(ours)})" if ours and groups.serves(plan) else own[-1]
 
 
-def round_failed(paths: Paths, plan: dict[str, Any]) -> HostError | None:
+def round_failed(paths: Paths, plan: Mapping[str, Any]) -> HostError | None:
     """Return why the engine of a group did not come up though all of its hosts were there."""
     seen = record.read(paths.group_run) if plan.get("group") else None
     # Rounds of another plan say nothing of this one: its hosts may be about to start.

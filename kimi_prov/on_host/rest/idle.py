@@ -18,7 +18,7 @@ import tempfile
 import time
 from typing import IO, TYPE_CHECKING, Any, Callable, Mapping
 
-from kimi_prov.contract import clean_text, groups, unit_names
+from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract.durations import in_words
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.gateway import draining, haproxy
@@ -92,8 +92,6 @@ def look(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 def _occupied(paths: Paths, plan: Mapping[str, Any]) -> str | None:
     """Say what else is under way, while which nothing is counted; None where nothing is."""
-    if not groups.serves(plan):
-        return "another host serves"
     if mark.read(paths):
         return "it rests already"
     if apply_lock.holder():

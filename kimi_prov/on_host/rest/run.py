@@ -28,6 +28,7 @@ from kimi_prov.contract.durations import duration, in_words
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
+from kimi_prov.on_host.group import record
 from kimi_prov.on_host.rest import idle, mark, money, rested, session_history, standing, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.envelope import answer
@@ -292,7 +293,10 @@ def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     was = mark.read(paths)
     states = units.show(*engines(plan))
     limit = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
-    if not was and all(unit["state"] == "active" for unit in states.values()):
+    up_now = all(unit["state"] == "active" for unit in states.values())
+    # Of a rank that says only that it waits for its head.
+    waits = not groups.serves(plan) and record.read(paths.group_run).phase != record.SERVING
+    if not was and up_now and not waits:
         return {"was": "serving", "expected": None, **limit}
     found = starts.begin(paths, plan, str(request.get("by") or "start"))
     mark.clear(paths)
@@ -401,13 +405,20 @@ def _loading(tell: Tell, name: str, line: str) -> None:
 
 
 def await_units(
-    names: Sequence[str], until: float, tell: Tell, wanted: Callable[[], None] = lambda: None
+    names: Sequence[str],
+    until: float,
+    tell: Tell,
+    wanted: Callable[[], None] = lambda: None,
+    *,
+    together: bool = False,
 ) -> None:
     """Wait until units have started: until their engines answered. Raises HostError.
 
-    `wanted` raises where nobody wants that any more.
+    `wanted` raises where nobody wants that any more. `together`: hosts of a group start again until
+    all are there, which is no failure.
     """
-    before = {name: unit["restarts"] for name, unit in units.show(*names).items()}
+    shown = units.show(*names)
+    before = {} if together else {name: unit["restarts"] for name, unit in shown.items()}
     told, since_s = "", time.time() - _BEGUN_S
     while True:
         apply_lock.renew()

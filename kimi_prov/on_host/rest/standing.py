@@ -33,14 +33,20 @@ def refusal(paths: Paths) -> HostError | None:
     return HostError(f"the model is {told(found)}: it was not asked", FIX) if found else None
 
 
-def state(found: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], down: bool) -> str:
+def state(
+    found: Mapping[str, Any],
+    states: Mapping[str, Mapping[str, Any]],
+    *,
+    down: bool,
+    wakes: bool = False,
+) -> str:
     """Name the state of a host: `states` are its engines' units, `down` whether any part is not up.
 
-    `found` is the mark, empty where there is none.
+    `found` is the mark, empty where there is none; `wakes`: somebody wakes it.
     """
     words = {row.get("state") for row in states.values()}
-    if found.get("state") == mark.ASLEEP and "activating" in words:
-        # It sleeps until it answers: somebody wakes it.
+    if found and wakes:
+        # The mark of a sleep stands until the engine has answered.
         return STARTING
     if found:
         return STOPPING if words - {"inactive", "failed"} else str(found["state"])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.gateway import smoke_test
 from kimi_prov.on_host.rest import mark, run, starts
 from kimi_prov.on_host.system import apply_lock, files, units
 from kimi_prov.on_host.system.process import run as call
@@ -127,7 +128,8 @@ class Waker:
             run.up(self.paths, self.plan)
             until = time.monotonic() + float(self.plan["timeouts"]["start_s"])
             run.await_fill(self.plan, self._say)
-            run.await_units(run.engines(self.plan), until, self._say, self._wanted)
+            names, together = run.engines(self.plan), bool(self.plan.get("group"))
+            run.await_units(names, until, self._say, self._goes_on, together=together)
             run.await_balance(self.paths, None, until)
             self._wanted()
         except HostError as error:
@@ -137,6 +139,12 @@ class Waker:
         starts.note(self.paths, self.plan, first_token_s=round(taken, 1))
         mark.clear(self.paths)
         print(f"awake: the engine answers {taken:.1f} s after the first request", flush=True)
+
+    def _goes_on(self) -> None:
+        """Raise HostError where nobody wants it any more, or a group's rounds have failed."""
+        self._wanted()
+        if error := smoke_test.round_failed(self.paths, self.plan):
+            raise error
 
     def _wanted(self) -> None:
         """Raise HostError where the operator has stopped the machine meanwhile."""

@@ -18,7 +18,8 @@ DEFINITIONS = (
         "rest.memory",
         title="The RAM disk stays filled while the machine is stopped or asleep",
         severities=("info",),
-        source="kimi_stopped_memory, and the size of the RAM disk",
+        source="kimi_stopped_memory, the size of the RAM disk, and whether the host only waits for "
+        "the head of its group",
         remedy="none",
         concerns="deployment",
     ),

@@ -35,14 +35,8 @@ def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None
             "kimi_hour_usd is not set: nobody knows what an hour costs",
             "set kimi_hour_usd to the price of an hour, or remove the budget",
         )
-    if values["kimi_hour_usd"] is not None and values["kimi_idle_stop"] is None:
-        raise refuse(
-            "kimi_hour_usd",
-            "kimi_idle_stop is not set: what counts hours is what counts idling",
-            "set kimi_idle_stop: 20m, or remove it",
-        )
-    if values["kimi_hosts_per_model"] > 1 and values["kimi_idle_stop"] is not None:
-        if action != "stop":
+    if values["kimi_hosts_per_model"] > 1:
+        if values["kimi_idle_stop"] is not None and action != "stop":
             raise refuse(
                 "kimi_idle_action",
                 f"{action}: of hosts that serve one model together the head alone would do it",
@@ -54,3 +48,9 @@ def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None
                 "of hosts that serve one model together the head alone counts its hours",
                 "remove it",
             )
+    if values["kimi_hour_usd"] is not None and values["kimi_idle_stop"] is None:
+        raise refuse(
+            "kimi_hour_usd",
+            "kimi_idle_stop is not set: what counts hours is what counts idling",
+            "set kimi_idle_stop: 20m, or remove it",
+        )

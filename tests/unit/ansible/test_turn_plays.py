@@ -81,19 +81,25 @@ def play(tmp_path: Path):
     (tmp_path / "ansible.cfg").write_text("")
 
     def run(
-        name: str, *words: str, fails: tuple[str, ...] = (), gateways: tuple[str, ...] = (), **more
+        name: str | Path,
+        *words: str,
+        fails: tuple[str, ...] = (),
+        gateways: tuple[str, ...] = (),
+        own: dict[str, dict] | None = None,
+        **more,
     ) -> Ran:
         (tmp_path / "fails.json").write_text(json.dumps(fails))
         local = {"ansible_connection": "local", "ansible_become": False}
         groups = {
-            "kimi": {"hosts": {host: dict(local) for host in "abc"}, "vars": more},
+            "kimi": {"hosts": own or {host: {} for host in "abc"}, "vars": {**local, **more}},
             "kimi_gateway": {"hosts": {host: dict(local) for host in gateways}},
         }
         inventory = tmp_path / "hosts.yml"
         inventory.write_text(yaml.safe_dump(groups))
         told.unlink(missing_ok=True)
+        playbook = name if isinstance(name, Path) else resources.playbook(name)
         done = subprocess.run(
-            [ANSIBLE_PLAYBOOK, "-i", str(inventory), *words, str(resources.playbook(name))],
+            [ANSIBLE_PLAYBOOK, "-i", str(inventory), *words, str(playbook)],
             capture_output=True,
             text=True,
             check=False,
@@ -104,7 +110,7 @@ def play(tmp_path: Path):
                 "ANSIBLE_ACTION_PLUGINS": f"{tmp_path}:{PLUGINS / 'action'}",
                 "ANSIBLE_FILTER_PLUGINS": str(PLUGINS / "filter"),
                 "ANSIBLE_LOCALHOST_WARNING": "False",
-                "ANSIBLE_ROLES_PATH": str(resources.root() / "roles"),
+                "ANSIBLE_ROLES_PATH": f"{tmp_path}/roles:{resources.root() / 'roles'}",
             },
         )
         assert told.exists(), done.stdout + done.stderr
@@ -197,3 +203,45 @@ def test_gateways_are_backed_up_with_the_machines(play) -> None:
     words = ("-e", "backup_work=backup", "-e", "backup_file=/f")
     ran = play("backup", *words, gateways=("g",))
     assert sorted(ran.of("backup backup")) == [f"{host} backup backup" for host in "abcg"]
+
+
+@pytest.fixture
+def update(play, tmp_path: Path):
+    """Update a head and its rank, one after the other: what is done to each is written down."""
+    for step in ("prepare", "main", "restart", "prove", "undrain"):
+        file = tmp_path / "roles" / "update" / "tasks" / f"{step}.yml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump([{"name": step, "kimi_rest": {"step": step}}]))
+    tasks = resources.playbook("update").parent / "tasks" / "update_machine.yml"
+    steps = [{"ansible.builtin.include_tasks": str(tasks), "vars": {"turn_apart": True}}]
+    playbook = tmp_path / "update.yml"
+    whole = {"hosts": "kimi", "serial": 1, "gather_facts": False, "tasks": steps}
+    playbook.write_text(yaml.safe_dump([whole]))
+    members = [{"host": host} for host in "ab"]
+    quiet = {"action": "none", "restart": False}
+
+    def run(**more) -> Ran:
+        own = {
+            host: {"kimi_plan": {"group": {"rank": rank, "members": members}, "driver": quiet}}
+            for rank, host in enumerate("ab")
+        }
+        return play(playbook, own=own, __update_found={"restart": False}, **more)
+
+    return run
+
+
+STEPS_OF_B = ["b lock present", "a lock present", "b rest prepare", "b rest main"]
+END_OF_B = ["b lock absent", "a lock absent"]
+
+
+def test_the_head_does_not_rest_while_another_host_of_its_group_is_updated(update) -> None:
+    ran = update()
+    assert ran.code == 0, ran.said
+    alone = [f"a {step}" for step in ("lock present", "rest prepare", "rest main", "rest prove")]
+    assert ran.told == [*alone, "a lock absent", *STEPS_OF_B, "b rest prove", *END_OF_B]
+
+
+def test_the_head_may_rest_again_where_the_update_of_another_host_failed(update) -> None:
+    ran = update(fails=("b rest main",))
+    assert ran.code != 0
+    assert ran.told[-len(STEPS_OF_B) - 3 :] == [*STEPS_OF_B, "b rest undrain", *END_OF_B]

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from kimi_prov.commands.group_rests import judged
+from kimi_prov.on_host.group import lifecycle
 
+WAITS = "waiting for gpu1, the head"
 SINCE = "2026-11-28T06:00:00Z"
 HEAD = {
     "ok": True,
@@ -18,15 +20,15 @@ HEAD = {
 }
 
 
-def rank(phase: str = "waiting", **more: object) -> dict[str, Any]:
-    group = {"rank": 1, "head": "gpu1", "phase": phase}
-    found = {"ok": False, "state": "serving", "detail": "waiting for gpu1, the head"}
-    return {**found, "group": group, **more}
+def rank(phase: str = "waiting", said: str = WAITS, **more: object) -> dict[str, Any]:
+    group = {"rank": 1, "head": "gpu1", "phase": phase, "said": said}
+    return {"ok": False, "state": "starting", "detail": said, "group": group, **more}
 
 
 @pytest.mark.parametrize(
     ("head", "phase", "state"),
     [
+        ("stopping", "waiting", "asleep"),
         ("asleep", "waiting", "asleep"),
         ("starting", "waiting", "starting"),
         ("starting", "starting", "starting"),
@@ -39,7 +41,9 @@ def test_a_host_that_waits_for_a_head_that_sleeps_or_is_woken_is_well(
     found = judged({"gpu1": sleeper, "gpu2": rank(phase)})
     assert found["gpu1"] == sleeper
     assert (found["gpu2"]["ok"], found["gpu2"]["state"]) == (True, state)
-    assert f"gpu1, the head, is asleep since {SINCE}" in found["gpu2"]["detail"]
+    does = "is asleep" if state == "asleep" else "is being woken, asleep"
+    assert found["gpu2"]["detail"] == f"gpu1, the head, {does} since {SINCE}"
+    assert found["gpu2"]["rest"]["since"] == SINCE
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,8 @@ def test_a_host_that_waits_for_a_head_that_sleeps_or_is_woken_is_well(
         {"gpu1": HEAD, "gpu2": rank("stopped")},
         # Nobody asked the head.
         {"gpu2": rank()},
-        {"gpu1": HEAD, "gpu2": rank(state="failed", detail="not active: kimi-rank.service")},
+        {"gpu1": HEAD, "gpu2": rank(detail="not active: kimi-firewall.service")},
+        {"gpu1": HEAD, "gpu2": rank(said=f"gpu1 refuses this host; {lifecycle.NOT_EQUAL}")},
         {"gpu1": HEAD, "other": {"ok": False, "state": "serving", "group": None}},
     ],
 )

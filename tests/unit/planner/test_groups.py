@@ -312,7 +312,16 @@ def test_the_head_alone_rests_and_is_woken_and_a_rank_tells_what_stays_taken() -
     assert (rank["rest"]["idle"], rank["rest"]["wake"]) == (None, "off")
     assert not found(head, "rest.memory")
     (row,) = found(rank, "rest.memory")
-    assert f"{head['group']['members'][0]['host']}, the head" in row["observed"]
+    assert "alpha, the head of group pair," in row["observed"]
+    # The head's own setting is the group's; a rank's is none.
+    head, rank = two(own=({"kimi_idle_stop": "30m"}, {}), ram_disk="always")
+    assert (head["rest"]["idle"]["after_s"], rank["rest"]["idle"]) == (1800, None)
+    assert found(rank, "rest.memory")
+    head, rank = two(own=({}, {"kimi_idle_stop": "30m"}), ram_disk="always")
+    assert (head["rest"]["idle"], rank["rest"]["idle"]) == (None, None)
+    assert not found(rank, "rest.memory")
+    _, rank = two(idle_stop="30m", ram_disk="always", stopped_memory="keep")
+    assert "stopped or asleep" in found(rank, "rest.memory")[0]["observed"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,6 +168,44 @@ def test_hosts_of_a_group_stop_and_start_together(machine: Machine) -> None:
     assert run.restart(machine.places, both)["together"]
 
 
+@pytest.mark.parametrize(("phase", "was"), [("serving", "serving"), ("waiting", "not serving")])
+def test_a_rank_that_waits_for_its_head_serves_not_yet(
+    machine: Machine, phase: str, was: str
+) -> None:
+    members = [{"host": "a", "address": "10.0.0.1"}, {"host": "b", "address": "10.0.0.2"}]
+    machine.plan["group"] = {"name": "g", "rank": 1, "members": members}
+    machine.apply()
+    machine.places.group_run.mkdir(parents=True)
+    seen = {"phase": phase, "said": "", "pid": os.getpid()}
+    (machine.places.group_run / "state.json").write_text(json.dumps(seen))
+    assert run.start(machine.places, {"hosts": ["a", "b"]})["was"] == was
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_unit_that_starts_again_has_failed_but_that_of_a_group(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, together: bool
+) -> None:
+    monkeypatch.setattr(run, "_STEP_S", 0)
+    said = machine.root / "said"
+    (machine.root / "bin" / "journalctl").write_text("#!/bin/sh\necho loads\n")
+    (machine.root / "bin" / "journalctl").chmod(0o755)
+    active = said.read_text()
+    looks = [active.replace("=active", "=activating") + f"NRestarts={n}\n" for n in (0, 1)]
+    said.write_text(looks[0])
+    looks.append(active)
+
+    def next_look() -> None:
+        if len(looks) > 1:
+            said.write_text(looks.pop(1))
+
+    until = time.monotonic() + 60
+    if together:
+        run.await_units([UNIT], until, lambda _: None, next_look, together=True)
+    else:
+        with pytest.raises(HostError, match=f"{UNIT} failed: loads"):
+            run.await_units([UNIT], until, lambda _: None, next_look)
+
+
 def test_a_stopped_machine_is_not_restarted(machine: Machine) -> None:
     run.stop(machine.places, ASKED)
     with pytest.raises(HostError, match="it is stopped on purpose since"):
@@ -197,22 +236,27 @@ def test_what_an_earlier_version_applied_is_applied_again_first(machine: Machine
 
 
 @pytest.mark.parametrize(
-    ("marked", "unit", "down", "state"),
+    ("marked", "unit", "down", "wakes", "state"),
     [
-        ({}, "active", False, "serving"),
-        ({}, "activating", True, "starting"),
-        ({}, "failed", True, "failed"),
-        ({"state": "stopped"}, "deactivating", False, "stopping"),
-        ({"state": "stopped"}, "inactive", False, "stopped"),
-        ({"state": "stopped"}, "activating", False, "stopping"),
-        ({"state": "asleep"}, "inactive", False, "asleep"),
-        ({"state": "asleep"}, "deactivating", False, "stopping"),
-        # Somebody wakes it; the mark stands until the engine has answered.
-        ({"state": "asleep"}, "activating", False, "starting"),
+        ({}, "active", False, False, "serving"),
+        ({}, "activating", True, False, "starting"),
+        ({}, "failed", True, False, "failed"),
+        ({"state": "stopped"}, "deactivating", False, False, "stopping"),
+        ({"state": "stopped"}, "inactive", False, False, "stopped"),
+        ({"state": "asleep"}, "inactive", False, False, "asleep"),
+        # While it falls asleep an engine may start again by itself.
+        ({"state": "asleep"}, "activating", False, False, "stopping"),
+        # Somebody wakes it: memory is filled, the engine loads, the proxy is waited for.
+        ({"state": "asleep"}, "inactive", False, True, "starting"),
+        ({"state": "asleep"}, "activating", False, True, "starting"),
+        ({"state": "asleep"}, "active", False, True, "starting"),
     ],
 )
-def test_the_state_of_a_host(marked: dict, unit: str, *, down: bool, state: str) -> None:
-    assert standing.state(marked, {UNIT: {"state": unit}}, down) == state
+def test_the_state_of_a_host(
+    marked: dict, unit: str, *, down: bool, wakes: bool, state: str
+) -> None:
+    states = {UNIT: {"state": unit}}
+    assert standing.state(marked, states, down=down, wakes=wakes) == state
 
 
 def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> None:
