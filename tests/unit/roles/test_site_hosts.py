@@ -38,6 +38,7 @@ STUBS = {
     "plan/tasks/main": """
 - ansible.builtin.set_fact:
     kimi_plan:
+      group: null
       driver: {action: "{{ action }}", restart: "{{ action != 'none' }}", repository: null}
       upgrade: {keep_versions: 2}
       web: "{{ {} if page else none }}"
