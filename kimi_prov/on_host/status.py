@@ -225,10 +225,10 @@ def collect(paths: Paths) -> dict[str, Any]:
         what = "; somebody asks: it starts" if wakes else f": {standing.FIX}"
         detail = standing.told(rests) + what
     elif group and not down:
-        if group["phase"] == record.SERVING:
-            detail = detail if serves else f"rank {group['rank']}; {group['head']} serves"
-        else:
-            state, detail = standing.STARTING, group["said"] or "not serving yet"
+        if waits := _waits(group["phase"], group["said"]):
+            state, detail = standing.STARTING, waits
+        elif not serves:
+            detail = f"rank {group['rank']}; {group['head']} serves"
     return {
         "ok": not down
         and not refused
@@ -281,11 +281,10 @@ def now(paths: Paths) -> dict[str, Any]:
     names = [unit_names.engine(item) for item in plan["instances"]]
     states = units.show(*names, unit_names.WATCHDOG)
     down = [name for name in names if states.get(name, {}).get("state") != "active"]
-    detail = "not active: " + ", ".join(down) if down else "serving"
-    seen = record.read(paths.group_run) if plan.get("group") and not down else None
-    waits = seen is not None and seen.phase != record.SERVING
-    if seen is not None and waits:
-        detail = seen.said or "not serving yet"
+    waits = ""
+    if plan.get("group") and not down:
+        seen = record.read(paths.group_run)
+        waits = _waits(seen.phase, seen.said)
     try:
         behind = haproxy.servers(paths.socket) if groups.serves(plan) else []
     except (OSError, HostError):
@@ -293,7 +292,7 @@ def now(paths: Paths) -> dict[str, Any]:
     return {
         "ok": not down and not waits,
         "provisioned": True,
-        "detail": detail,
+        "detail": "not active: " + ", ".join(down) if down else waits or "serving",
         "memory": _host_memory(),
         "watchdog": _watchdog(paths, plan, states),
         "now": sample.read(behind),
@@ -390,6 +389,11 @@ def _applied(paths: Paths) -> dict[str, Any] | None:
         if state
         else None,
     }
+
+
+def _waits(phase: str, said: str) -> str:
+    """Say what a host of a group waits for, as its supervisor does; empty where all serve."""
+    return "" if phase == record.SERVING else said or "not serving yet"
 
 
 def _group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def test_both_rest_when_nobody_asks_and_wake_for_who_asks(
     assert until(lambda: asleep(resting), START_S, every_s=2), status(resting)
     assert states(resting) == {"head": "inactive", "rank1": "active"}
     assert not resting.runs_engine(rank)
-    # A rank that boots waits for its head as before.
+    # A rank whose unit starts anew waits for its head as before.
     pid = resting.show(rank, "MainPID")
     rank.ssh("systemctl restart kimi-rank")
     assert until(lambda: asleep(resting), START_S, every_s=2), status(resting)
