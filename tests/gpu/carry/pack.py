@@ -1,6 +1,6 @@
 """Packs what `make gpu` needs for a GPU machine without a network and without systemd.
 
-    python tests/gpu/carry/pack.py --output DIR [--only processor|served|hybrid] [--piece MB]
+    python tests/gpu/carry/pack.py --output DIR [--only processor|served|hybrid ...] [--piece MB]
 
 Run as root on a machine with a network. DIR then holds `calls/00`, `calls/01`, ...: folders of at
 most the given size, to be carried one after another, and `RUN.md` with the command of each.
@@ -296,10 +296,13 @@ class Pack:
         (upper / "etc/resolv.conf").unlink(missing_ok=True)
         return upper
 
-    def write(self, kinds: Iterable[str], piece_bytes: int) -> None:
+    def write(self, kinds: list[str], piece_bytes: int) -> None:
         """Make what is missing, cut it into pieces and say how they are used."""
-        kinds = list(kinds)
-        parts = [part for part in self.parts() if set(part.kinds) & set(kinds)]
+        # What the kind named first wants comes first, so that its tests begin meanwhile.
+        parts = sorted(
+            (part for part in self.parts() if set(part.kinds) & set(kinds)),
+            key=lambda part: min(kinds.index(kind) for kind in kinds if kind in part.kinds),
+        )
         for part in parts:
             file = self.build / part.name
             if part.name.startswith("checkout") or not file.exists():
@@ -408,10 +411,12 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder of the pack")
-    parser.add_argument("--only", choices=KINDS, help="of the tests, all without it")
+    parser.add_argument(
+        "--only", action="append", choices=KINDS, help="of the tests, all without it"
+    )
     parser.add_argument("--piece", type=int, default=60, help="MB a call carries at most")
     asked = parser.parse_args()
-    kinds = [asked.only] if asked.only else list(KINDS)
+    kinds = asked.only or list(KINDS)
     Pack(asked.output.resolve()).write(kinds, asked.piece * 1000 * 1000)
 
 
