@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import card_metrics
 import engine_unit as unit
+import full_size
 import gpu_report
 import pytest
 import yaml
 from groups import make_group
 from machines import Host, make_lab
 
+from kimi_prov.contract import paths
 from kimi_prov.errors import UserError
 from kimi_prov.lab import gpus, nspawn
 
@@ -37,11 +39,17 @@ HERE = Path(__file__).resolve().parent
 # A site's rows: of the cut models, and what KIMI_PROV_CATALOG names beside.
 CATALOGUE = HERE / "catalogue"
 _REPORT = pytest.StashKey[dict[str, gpu_report.Report]]()
-# The tests that need no GPU, those of two hosts, of KTransformers, and of images.
+# The tests that need no GPU, those of two hosts, of KTransformers, of images, and of whole models.
 _PROCESSOR, _GROUP, _HYBRID = "test_processor_served", "test_group_served", "test_hybrid_served"
-_TOWER = "test_tower_served"
+_TOWER, _FULL = "test_tower_served", "test_full_size_served"
 # Folders of their reports within the other's.
-_WITHIN = {_PROCESSOR: "processor", _GROUP: "group", _HYBRID: "hybrid", _TOWER: "tower"}
+_WITHIN = {
+    _PROCESSOR: "processor",
+    _GROUP: "group",
+    _HYBRID: "hybrid",
+    _TOWER: "tower",
+    _FULL: "full",
+}
 # Of a start from what was compiled: no longer than the first, and what comes before it.
 _BEFORE_A_START_S = 60.0
 # What comes last whatever time is left, for it gives the machine back.
@@ -49,6 +57,7 @@ _LAST = (
     *("test_destroy_frees_the_gpus", "test_destroy_leaves_nothing"),
     *("test_destroy_leaves_nothing_on_both", "test_destroy_of_the_hybrid_frees_the_gpu"),
     "test_destroy_of_the_tower_frees_the_gpus",
+    *("test_destroy_at_full_size_frees_the_gpus", "test_destroy_at_full_size_leaves_both_hosts"),
 )
 _HOSTS = 2
 _SHARED_OUT = 2
@@ -107,7 +116,9 @@ def pytest_runtest_makereport(
     told = yield
     if item.path.parent == HERE and (told.when == "call" or told.failed):
         report = _report_of(item)
-        report.outcome(item.name, item.function.__doc__, told)  # type: ignore[attr-defined]
+        claim = str(item.function.__doc__)  # type: ignore[attr-defined]
+        which = getattr(item, "callspec", None)
+        report.outcome(item.name, f"{which.id}: {claim}" if which else claim, told)
     return told
 
 
@@ -143,14 +154,86 @@ def requested(settings: str, model: str = MODEL) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def catalogue(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Lay the cut models' rows beside a site's own rows and locks."""
+def catalogue(tmp_path_factory: pytest.TempPathFactory, held: dict[str, int]) -> None:
+    """Lay the made models' rows beside a site's own rows and locks."""
     folder = tmp_path_factory.mktemp("catalogue") / "site"
     site = os.environ.get("KIMI_PROV_CATALOG")
     if site:
         shutil.copytree(site, folder)
     shutil.copytree(CATALOGUE, folder, dirs_exist_ok=True)
+    file = folder / "models.yaml"
+    document = yaml.safe_load(file.read_text())
+    whole = full_size.rows(held)
+    document["architectures"] |= whole["architectures"]
+    document["models"] += whole["models"]
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
     os.environ["KIMI_PROV_CATALOG"] = str(folder)
+
+
+@pytest.fixture(scope="session")
+def held() -> dict[str, int]:
+    """How many layers of a whole model the cards hold; KIMI_PROV_GPU_LAYERS says fewer."""
+    cards = gpu_report.cards()
+    most = int(os.environ.get("KIMI_PROV_GPU_LAYERS", "1000"))
+    names = (full_size.PLAIN, full_size.SEEING)
+    return {name: min(most, full_size.layers_held(name, cards)) for name in names}
+
+
+@pytest.fixture(scope="module")
+def hollow(
+    given: gpus.Given, held: dict[str, int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A file system with models of Kimi's size, whose experts are zeros."""
+    assert given.devices
+    folder = tmp_path_factory.mktemp("hollow") / "models"
+    folder.mkdir()
+    full_size.room(folder)
+    try:
+        for name, layers in held.items():
+            full_size.make(name, layers, folder)
+        yield folder
+    finally:
+        full_size.leave(folder)
+
+
+@pytest.fixture(scope="module")
+def full(
+    given: gpus.Given, hollow: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[full_size.Asked]:
+    """A host with all GPUs and these models, up."""
+    assert given.devices
+    inventory = tmp_path_factory.mktemp("full") / "inv"
+    settings, wishes = _of_full_size("all")
+    made = make_lab(inventory, "10.93.83", nodes=["full1"], settings=settings, **wishes)
+    for host in _up(made, hollow):
+        yield full_size.Asked.of(host)
+
+
+@pytest.fixture(scope="module")
+def full_pair(
+    given: gpus.Given, hollow: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Group, full_size.Asked]]:
+    """Two hosts that serve one of these models, up; each has half of the GPUs."""
+    cards = _cards(given)
+    half = len(cards) // _HOSTS
+    if not half:
+        pytest.fail(f"one model over {_HOSTS} hosts needs as many GPUs: there is {len(cards)}")
+    settings, wishes = _of_full_size("all")
+    folder = tmp_path_factory.mktemp("pair") / "inv"
+    made = make_group(folder, "10.93.82", _HOSTS, settings=settings, **wishes)
+    shares = [cards[half * at : half * (at + 1)] for at in range(_HOSTS)]
+    _deal(made, shares)
+    for host in _up(made.lab, hollow):
+        yield made, full_size.Asked.of(host)
+
+
+def _of_full_size(cards: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The lab's variables of a host with these models, and what its inventory asks for always."""
+    asked = requested("KIMI_PROV_GPU_SETTINGS")
+    own = {**_lab_settings(asked), "lab_gpus": cards}
+    for cut in ("kimi_model", "kimi_weights_source", "kimi_context", "kimi_concurrency"):
+        del asked[cut]
+    return {**own, "lab_files": [], "lab_shared": [paths.MODELS]}, asked
 
 
 @pytest.fixture(scope="session")
@@ -220,13 +303,18 @@ def group(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     asked = requested("KIMI_PROV_GPU_SETTINGS")
     folder = tmp_path_factory.mktemp("group")
     made = make_group(folder / "inv", "10.93.88", _HOSTS, settings=_lab_settings(asked), **asked)
-    file = made.lab.inventory / "hosts.yml"
-    document = yaml.safe_load(file.read_text())
-    for host, card in zip(made.members, cards, strict=False):
-        document["all"]["children"]["kimi"]["hosts"][host.name]["lab_gpus"] = [card]
-    file.write_text(yaml.safe_dump(document))
+    _deal(made, [[card] for card in cards])
     for _ in _up(made.lab):
         yield made
+
+
+def _deal(group: Group, shares: list[list[int]]) -> None:
+    """Give each host of a group its own cards."""
+    file = group.lab.inventory / "hosts.yml"
+    document = yaml.safe_load(file.read_text())
+    for host, cards in zip(group.members, shares, strict=False):
+        document["all"]["children"]["kimi"]["hosts"][host.name]["lab_gpus"] = cards
+    file.write_text(yaml.safe_dump(document))
 
 
 @pytest.fixture(scope="module")
@@ -271,10 +359,14 @@ def _lab_settings(asked: dict[str, Any], model: str = MODEL) -> dict[str, Any]:
     return {"lab_image": "debian-13", "lab_files": files, **own}
 
 
-def _up(made: Lab) -> Iterator[Host]:
-    """Bring a lab up and give its first host; taken away at the end, with all that it made."""
+def _up(made: Lab, models: Path | None = None) -> Iterator[Host]:
+    """Bring a lab up and give its first host; taken away at the end, with all that it made.
+
+    `models`: what its hosts have as their folder of models, where they share one.
+    """
     try:
-        made.up()
+        with full_size.lent(made.inventory, models):
+            made.up()
         prepare = os.environ.get("KIMI_PROV_GPU_PREPARE")
         for host in made.hosts.values() if prepare else ():
             host.ssh(str(prepare))

@@ -5,9 +5,9 @@
     python3 carried.py watch KIND [SECONDS]      the log so far; report and log go to $OUT
     python3 carried.py control COMMAND...        run in the control machine, to look at a host
 
-KIND: `processor`, `served`, `group`, `tower` or `hybrid`. It runs in the background, as root, below
-/w, in a Debian root of its own whose network is the machine's. Python 3.10 or newer and its
-standard library; gzip and tar. Variables that begin with KIMI_PROV_GPU_ are handed on.
+KIND: `processor`, `served`, `group`, `tower`, `full` or `hybrid`. It runs in the background, as
+root, below /w, in a Debian root of its own whose network is the machine's. Python 3.10 or newer and
+its standard library; gzip and tar. Variables that begin with KIMI_PROV_GPU_ are handed on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,21 @@ W = Path("/w")
 PIECES = Path(__file__).resolve().parent
 MARKS = W / "unpacked"
 INDEX = W / "index"
-PORT = {"processor": 8901, "served": 8902, "group": 8903, "hybrid": 8904, "tower": 8905}
+PORT = {
+    "processor": 8901,
+    "served": 8902,
+    "group": 8903,
+    "hybrid": 8904,
+    "tower": 8905,
+    "full": 8906,
+}
 FILES = {
     "processor": "test_processor_served.py",
     "served": "test_served.py",
     "group": "test_group_served.py",
     "hybrid": "test_hybrid_served.py",
     "tower": "test_tower_served.py",
+    "full": "test_full_size_served.py",
 }
 IMAGES = {
     "processor": "debian-12",
@@ -50,14 +58,17 @@ IMAGES = {
     "group": "debian-13",
     "hybrid": "debian-12",
     "tower": "debian-13",
+    "full": "debian-13",
 }
 # Kinds for which nothing more travels than for another.
-PACKED_AS = {"group": "served", "tower": "served"}
+PACKED_AS = {"group": "served", "tower": "served", "full": "served"}
 # Folders of reports within the one that pytest is told.
 WITHIN = {kind: kind for kind in PORT if kind != "served"}
 # Made on that machine, in this order: the cut model, and for a kind that serves another, that one.
 MODELS = ("kimi-k2-cut", "kimi-k2.5-cut")
 SERVES = {"tower": "kimi-k2.5-cut"}
+# These make their own.
+MAKES = ("full",)
 # Of the engine's packages, what the machine's own Python has: it is written as wheels again.
 FROM_MACHINE = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*|cuda-.*)$")
 # Of the kinds whose wheels are not as released: the lock that stands for the product's.
@@ -198,7 +209,7 @@ def start(kind: str, words: list[str]) -> None:
         time.sleep(0.5)
     models = W / "cache" / "kimi-prov" / "models"
     model = SERVES.get(kind, MODELS[0])
-    while not [*models.glob(f"{model}-*")] and time.monotonic() < end:
+    while kind not in MAKES and not [*models.glob(f"{model}-*")] and time.monotonic() < end:
         if "Error" in (W / "model.log").read_text():
             break  # `lab up` tries it again, and tells
         time.sleep(0.5)

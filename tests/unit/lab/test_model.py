@@ -161,6 +161,39 @@ def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
     assert any(data["down"][2 * 4096 : 4 * 4096])
 
 
+def test_hollow_experts_have_every_name_and_size_and_take_no_room(tmp_path: Path) -> None:
+    shape = dataclasses.replace(
+        model.CUT, dense_width=64, experts=4, experts_per_token=1, heads=2, q_rank=64
+    )
+    full = model.make(tmp_path / "full", "int4", shape)
+    hollow = model.make(tmp_path / "hollow", "hollow", shape)
+    assert not (hollow / "kimi-manifest.json").exists()
+    sizes = {path.name: path.stat().st_size for path in hollow.iterdir()}
+    assert sizes == {
+        path.name: path.stat().st_size
+        for path in full.iterdir()
+        if path.name != "kimi-manifest.json"
+    }
+    (shard,) = hollow.glob("*.safetensors")
+    (other,) = full.glob("*.safetensors")
+    experts = 3 * shape.hidden * shape.expert_width * shape.experts
+    taken = (other.stat().st_blocks - shard.stat().st_blocks) * 512
+    assert taken == pytest.approx(experts * 9 / 16, rel=0.02)
+    raw, kept = shard.read_bytes(), other.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    head = json.loads(raw[8 : 8 + length])
+    assert raw[: 8 + length] == kept[: 8 + length]
+    for name, row in head.items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + length + at for at in row["data_offsets"])
+        if ".experts." in name and not name.endswith("weight_shape"):
+            assert not any(raw[begin:end]), name
+        else:
+            assert raw[begin:end] == kept[begin:end], name
+    assert {path.name for path in hollow.iterdir()} >= {"config.json", "tokenizer.json"}
+
+
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cut model of Kimi K2.5 with its own tower, its text model narrow."""

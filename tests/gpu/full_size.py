@@ -1,0 +1,285 @@
+"""Models of Kimi K2's and K2.5's own size, for as many layers as the cards hold.
+
+All of it is there under its own names, shapes and sizes, and all but the routed experts holds
+random values: these are zeros that no disk has to hold, in a file system that promises more than
+there is. A program reads them as it would real ones; they cost it less power, and no disk its time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from machines import kimi_prov
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.contract import paths
+from kimi_prov.errors import ExitCode
+from kimi_prov.lab import model
+from kimi_prov.lab.inventory import identify
+from kimi_prov.lab.state import LabState, state_home
+from kimi_prov.planner.memory import architecture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from machines import Host
+
+    from kimi_prov.catalog.models import Architecture
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN, SEEING = "kimi-k2-hollow", "kimi-k2.5-hollow"
+REVISION = "lab-1"
+# The same model, for what is estimated: of random weights nothing is.
+ESTIMATED = "-estimated"
+_OF = {PLAIN: "kimi-k2-thinking", SEEING: "kimi-k2.5"}
+_TOWER = model.Tower(layers=27, hidden=1152, width=4304, heads=16)
+_CONTEXT = 65536
+# As moonshotai publishes them: 62 to 64 files.
+_SHARD_BYTES = 9_600_000_000
+# Of all cards' memory, with which 8 of 80 GB hold all 61 layers.
+_WEIGHTS_SHARE = 0.875
+_MIB = 1 << 20
+_LOADS = (1, 4, 16, 64)
+# Of a question and its answer, where speeds are measured.
+_ASKED_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to serve. `wishes`: the inventory's; `loads`: requests at once that are measured."""
+
+    name: str
+    model: str
+    wishes: dict[str, Any] = field(default_factory=dict)
+    loads: tuple[int, ...] = _LOADS
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A host, and what its inventory asks for whatever the layout."""
+
+    host: Host
+    always: dict[str, Any]
+
+    @classmethod
+    def of(cls, host: Host) -> Asked:
+        """Take what the host's inventory asks for now, but for the model."""
+        now: dict[str, Any] = yaml.safe_load(_variables(host).read_text())
+        chosen = ("kimi_model", "kimi_weights_source")
+        return cls(host, {key: value for key, value in now.items() if key not in chosen})
+
+    def ask(self, layout: Layout, **over: object) -> None:
+        """Write the inventory's variables for a layout; `over` wins over its wishes."""
+        wishes = {"kimi_model": layout.model, "kimi_weights_source": source(layout.model)}
+        asked = {**wishes, **layout.wishes, **over, **self.always}
+        _variables(self.host).write_text(yaml.safe_dump(asked))
+
+    def estimate(self, layout: Layout) -> dict[str, Any]:
+        """The plan's `throughput` for the layout's largest load, were the weights real."""
+        file = _variables(self.host)
+        applied = file.read_text()
+        context = min(int(layout.wishes["kimi_context"]), _ASKED_TOKENS)
+        named = layout.model + ESTIMATED
+        most = max(layout.loads)
+        self.ask(layout, kimi_model=named, kimi_context=context, kimi_concurrency=most)
+        plan, blockers = planned(self.host)
+        file.write_text(applied)
+        assert blockers == []
+        return dict(plan["throughput"])
+
+
+def _variables(host: Host) -> Path:
+    return host.inventory / "group_vars" / "kimi.yml"
+
+
+def layouts(cards: int) -> list[Layout]:
+    """Two shipped inventories as they are, then what each other layout brings at 64 requests."""
+    at_64 = {"kimi_context": 4096, "kimi_concurrency": 64, "kimi_kv_dtype": "bf16"}
+
+    def other(name: str, loads: tuple[int, ...] = (64,), **wishes: Any) -> Layout:
+        return Layout(name, PLAIN, {**at_64, **wishes}, loads)
+
+    return [
+        Layout("h100x8", PLAIN, shipped("h100x8", cards), (1,)),
+        Layout("dgx-h200", SEEING, shipped("dgx-h200", cards)),
+        other("tensor parallel", _LOADS, kimi_engine_args={"enable-expert-parallel": False}),
+        other("expert parallel", kimi_engine_args={"enable-expert-parallel": True}),
+        other("8-bit cache", kimi_kv_dtype="fp8"),
+        other("cache shared out", kimi_engine_args={"decode-context-parallel-size": cards}),
+        other(
+            "data-parallel attention",
+            kimi_engine_args={"data-parallel-size": cards, "enable-expert-parallel": True},
+        ),
+    ]
+
+
+def shipped(name: str, cards: int) -> dict[str, Any]:
+    """The wishes of a shipped inventory, but for weights, and a draft, that cannot be made."""
+    file = ROOT / "inventories" / name / "group_vars" / "kimi.yml"
+    wishes: dict[str, Any] = yaml.safe_load(file.read_text())
+    # Its cards are eight; memory of the host is asked for each.
+    args = wishes.get("kimi_engine_args", {})
+    if "kv-offloading-size" in args:
+        args["kv-offloading-size"] = args["kv-offloading-size"] * cards // 8
+    left_out = ("kimi_model", "kimi_allowed_networks", "kimi_weights", "kimi_speculative")
+    return {key: value for key, value in wishes.items() if not key.startswith(left_out)}
+
+
+def layers_held(name: str, cards: Iterable[dict[str, str]]) -> int:
+    """Return how many of a model's layers the cards hold beside a cache; `cards`: as nvidia-smi."""
+    room = _WEIGHTS_SHARE * sum(int(card["memory.total"].split()[0]) * _MIB for card in cards)
+    all_layers = load().model(_OF[name]).architecture.layers
+    fitting = (n for n in range(all_layers, 1, -1) if counted_bytes(name, n) <= room)
+    return next(fitting, 2)
+
+
+def counted_bytes(name: str, layers: int) -> int:
+    """Return the bytes that the planner counts for so many of a model's layers."""
+    return architecture.checkpoint_bytes(_cut(name, layers), "int4")
+
+
+def _cut(name: str, layers: int) -> Architecture:
+    return dataclasses.replace(load().model(_OF[name]).architecture, layers=layers)
+
+
+def rows(layers: dict[str, int]) -> dict[str, Any]:
+    """A catalogue's rows for the models with so many layers, and for their estimates."""
+    document: dict[str, Any] = {"architectures": {}, "models": []}
+    for name, of in _OF.items():
+        whole = load().model(of)
+        cut = dataclasses.asdict(_cut(name, layers[name]))
+        document["architectures"][name] = {k: v for k, v in cut.items() if v is not None}
+        row = {
+            "repo": None,
+            "revision": REVISION,
+            "architecture": name,
+            "context": _CONTEXT,
+            "native_format": "int4",
+            "other_bytes": 131072,
+            "tool_call_parser": whole.tool_call_parser,
+            "reasoning_parser": whole.reasoning_parser,
+            "trust_remote_code": False,
+            "source": "kimi_prov/lab/model.py",
+            "confidence": "high",
+        }
+        document["models"] += [
+            {**row, "name": name, "random_weights": True},
+            {**row, "name": name + ESTIMATED},
+        ]
+    return document
+
+
+def make(name: str, layers: int, folder: Path) -> Path:
+    """Write a model below `folder`, as a host has it below its folder of models."""
+    shape = dataclasses.replace(
+        model.CUT,
+        layers=layers,
+        vocab=load().model(_OF[name]).architecture.vocab,
+        context=_CONTEXT,
+        shard_bytes=_SHARD_BYTES,
+        tower=_TOWER if name == SEEING else None,
+    )
+    (folder / name).mkdir(parents=True)
+    return model.make(folder / name / REVISION, "hollow", shape)
+
+
+def source(name: str) -> str:
+    """Where a host has the files already: below its folder of models, where they are to be."""
+    return f"file://{paths.MODELS}/{name}/{REVISION}"
+
+
+def room(folder: Path) -> None:
+    """Lay a file system of 2 TB over an empty folder, whatever room there is; `leave` ends it."""
+    image = folder.with_name(f"{folder.name}.ext4")
+    with image.open("wb") as file:
+        file.truncate(2 * 10**12)
+    try:
+        _run("mkfs.ext4", "-q", "-m", "0", "-T", "largefile4", str(image))
+        _run("mount", "-o", "loop", str(image), str(folder))
+    finally:
+        # The mount keeps what it has of it.
+        image.unlink()
+
+
+def leave(folder: Path) -> None:
+    """Take it away from here; hosts that have it keep it until they end."""
+    _run("umount", "--lazy", str(folder))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+@contextmanager
+def lent(inventory: Path, models: Path | None) -> Iterator[None]:
+    """Have the folder of models that a lab's hosts share be this one while they start.
+
+    They keep it until they end; what takes the lab away finds nothing in it.
+    """
+    if models is None:
+        yield
+        return
+    shared = LabState(state_home() / identify(inventory)[0]).shared(paths.MODELS)
+    shared.mkdir(parents=True)
+    _run("mount", "--bind", str(models), str(shared))
+    try:
+        yield
+    finally:
+        leave(shared)
+
+
+def told(log: str) -> dict[str, list[str]]:
+    """What vLLM says of a start: memory, cache and the seconds of each phase, the last of each."""
+    patterns = {
+        "weights_gib": r"Model loading took ([\d.]+) GiB",
+        "weights_s": r"Loading weights took ([\d.]+) s",
+        "loading_s": r"Model loading took [\d.]+ GiB memory and ([\d.]+) s",
+        "compiling_s": r"torch\.compile took ([\d.]+) s",
+        "graphs_s": r"Graph capturing finished in ([\d.]+) s",
+        "graphs_gib": r"Graph capturing .* took ([\d.]+) GiB",
+        "profiling_s": r"init engine .* took ([\d.]+) s",
+        "cache_gib": r"Available KV cache memory: ([\d.]+) GiB",
+        "cache_tokens": r"cache size: ([\d,]+) tok",
+        "attention": r"Using (\S+) attention backend",
+    }
+    return {key: re.findall(pattern, log)[-1:] for key, pattern in patterns.items()}
+
+
+def planned(host: Host) -> tuple[dict[str, Any], list[str]]:
+    """The plan for the host, and what refuses it."""
+    done = kimi_prov("plan", host.inventory, "--format", "json")
+    plan = json.loads(done.stdout)["hosts"][host.name]
+    refusing = [row for row in plan["findings"] if row["severity"] == "blocker"]
+    assert done.returncode == (ExitCode.BLOCKED if refusing else 0), done.stderr
+    return dict(plan), [f"{row['id']}: {row['observed']}" for row in refusing]
+
+
+def measured(host: Host, load: int, estimate: dict[str, Any]) -> dict[str, Any]:
+    """The level of `kimi-prov bench` for so many requests at once, as long as the estimate's."""
+    lengths = ("--prompt-tokens", estimate["input_tokens"], "--answer-tokens")
+    words = [str(word) for word in (*lengths, estimate["output_tokens"], "--concurrency", load)]
+    done = kimi_prov("bench", host.inventory, *words, "--format", "json")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (level,) = json.loads(done.stdout)["hosts"][host.name]["serve"]["levels"]
+    return dict(level)
+
+
+def outside(level: dict[str, Any], ranges: dict[str, Any], load: int) -> list[str]:
+    """Say which of a level's speeds are outside their ranges: of a token, alone of prefill too."""
+    found = {"decode_tok_s": 1 / level["tpot_s"]["median"]}
+    if load == 1:
+        found["prefill_tok_s"] = level["prefill_tok_s"]
+    return [
+        f"{load} at once: {name} {speed:.1f}, estimated {row['low']} to {row['high']}"
+        for name, speed in found.items()
+        for row in [ranges[name]]
+        if not row["low"] <= speed <= row["high"]
+    ]

@@ -1,0 +1,245 @@
+"""Kimi's own size on all GPUs: shipped inventories as they are, then what other layouts bring.
+
+As many of its 61 layers as the cards hold: all of them on eight of 80 GB. In order: each test goes
+on from what the one before has left, and the first ones are those of most weight.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import engine_unit as unit
+import full_size
+import gpu_report
+import pytest
+from machines import kimi_prov
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Clock
+    from full_size import Asked, Layout
+    from gpu_report import Report
+    from groups import Group
+    from machines import Host
+
+pytestmark = pytest.mark.gpu
+
+# What eight cards may have no memory for; a plan that says so is right.
+OTHERS = (
+    *("tensor parallel", "expert parallel", "8-bit cache", "cache shared out"),
+    "data-parallel attention",
+)
+# Of what the plan counts and the log tells.
+NEAR = 0.03
+ESTIMATES = ("decode_tok_s", "prefill_tok_s", "aggregate_tok_s")
+
+
+@pytest.fixture(scope="module")
+def layouts() -> dict[str, Layout]:
+    """The layouts for this machine's cards, by name."""
+    return {layout.name: layout for layout in full_size.layouts(len(gpu_report.cards()))}
+
+
+@pytest.fixture
+def serving(full: Asked, report: Report) -> Host:
+    """The host, where a layout was served; its engine is up again if a test has ended it."""
+    if "apply_s" not in report.figures:
+        pytest.fail("apply has not served, so there is nothing to look at")
+    if not unit.serves(full.host):
+        start = unit.restart(full.host, unit.FIRST_START_S)
+        assert start.reason is None
+    return full.host
+
+
+def applied(asked: Asked, layout: Layout, clock: Clock, **over: object) -> dict[str, Any]:
+    """Apply a layout; return the plan beside what the engine's log says of its start."""
+    # A machine may be lent for less than what the plan allows a start.
+    asked.ask(layout, kimi_start_timeout_s=int(max(60.0, min(3600.0, clock.left_s))), **over)
+    plan, blockers = full_size.planned(asked.host)
+    if blockers:
+        return {"refused": blockers}
+    since = asked.host.ssh("date '+%F %T'").strip()
+    began = time.monotonic()
+    done = asked.host.apply()
+    log = unit.said(asked.host, 4000, since=since)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}\n{log[-6000:]}"
+    memory = plan["memory"]
+    return {
+        "apply_s": round(time.monotonic() - began),
+        "start_s": unit.start_seconds(asked.host),
+        "command": plan["instances"][0]["argv"][1:],
+        "ram_disk": plan["ram_disk"]["enabled"],
+        "planned": {
+            "weights_gib": round(memory["weights_bytes_per_gpu"] / 2**30, 2),
+            "cache_tokens": memory["kv_tokens_max"],
+        },
+        "logged": full_size.told(log),
+        "memory_used_mib": unit.memory_used(),
+    }
+
+
+def far_off(found: dict[str, Any]) -> list[str]:
+    """Say which of weights and cache the log has otherwise than the plan."""
+    wrong = []
+    for name, planned in found["planned"].items():
+        logged = [float(word.replace(",", "")) for word in found["logged"][name]]
+        if not logged or logged[0] != pytest.approx(planned, rel=NEAR):
+            wrong.append(f"{name}: planned {planned}, logged {logged}")
+    return wrong
+
+
+def timed(asked: Asked, layout: Layout) -> tuple[dict[str, Any], list[str]]:
+    """Measure a layout under each of its loads; return that, and what is outside its range."""
+    estimate = asked.estimate(layout)
+    curve = {row["concurrency"]: row for row in estimate["curve"]}
+    rows, wrong = {}, []
+    for load in layout.loads:
+        level = full_size.measured(asked.host, load, estimate)
+        rows[str(load)] = {
+            "ms_a_token": round(1000 * level["tpot_s"]["median"], 2),
+            "tokens_s": level["aggregate_tok_s"],
+            "prefill_tok_s": level["prefill_tok_s"],
+            "ttft_s": level["ttft_s"]["median"],
+            "asked": [estimate["input_tokens"], estimate["output_tokens"]],
+            "estimated": {name: curve[load][name] for name in ESTIMATES},
+        }
+        wrong += full_size.outside(level, curve[load], load)
+    return rows, wrong
+
+
+def test_the_models_are_of_kimi_s_own_size(
+    hollow: Path, held: dict[str, int], report: Report
+) -> None:
+    """The models have Kimi's names, shapes and sizes, as many layers as the cards hold."""
+    sizes: dict[str, dict[str, int]] = {}
+    for name, layers in held.items():
+        files = [*(hollow / name / full_size.REVISION).iterdir()]
+        sizes[name] = {
+            "layers": layers,
+            "bytes": sum(file.stat().st_size for file in files),
+            "bytes_on_disk": 512 * sum(file.stat().st_blocks for file in files),
+        }
+    report.figure(models=sizes)
+    for name, row in sizes.items():
+        counted = full_size.counted_bytes(name, row["layers"])
+        assert row["bytes"] == pytest.approx(counted, rel=0.002)
+        assert row["bytes_on_disk"] < row["bytes"]
+
+
+@pytest.mark.parametrize("name", ["h100x8"])
+def test_a_shipped_inventory_is_served(
+    full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
+) -> None:
+    """`kimi-prov apply` serves it at full size; memory is as planned, speed as estimated."""
+    serve(full, layouts[name], clock, report)
+
+
+def serve(full: Asked, layout: Layout, clock: Clock, report: Report) -> None:
+    found = applied(full, layout, clock)
+    report.figure(**{layout.name: found})
+    assert "refused" not in found, found["refused"]
+    if "apply_s" not in report.figures:
+        engine = unit.planned(full.host)["engine"]
+        report.figure(
+            apply_s=found["apply_s"],
+            first_start_s=found["start_s"],
+            memory_used_mib=found["memory_used_mib"],
+            engine=f"{engine['name']} {engine['version']}",
+            torch=engine.get("torch"),
+            python=engine.get("python_version"),
+        )
+    found["measured"], slow = timed(full, layout)
+    assert [*far_off(found), *slow] == []
+
+
+def test_verify_passes_at_full_size(serving: Host) -> None:
+    """`kimi-prov verify` finds all as it should be, a chat among it."""
+    unit.verified(serving)
+
+
+def test_a_killed_worker_at_full_size_is_served_again(
+    serving: Host, clock: Clock, report: Report
+) -> None:
+    """After kill -9 of a worker the unit ends, its memory comes back, and it answers again."""
+    first = unit.shown(serving)
+    serving.ssh("kill -9 $(pgrep -u kimi -f '^VLLM::Worker' | tail -1)")
+    seconds = unit.wait_for_restart(serving, first["MainPID"], clock.a_start_s)
+    report.figure(after_kill_of_worker_s=seconds, start_from_caches_s=unit.start_seconds(serving))
+    assert kimi_prov("status", serving.inventory).returncode == 0
+
+
+def test_a_ram_disk_beside_none(
+    full: Asked, layouts: dict[str, Layout], serving: Host, clock: Clock, report: Report
+) -> None:
+    """A start and a restart from a RAM disk, where memory holds one, and from none."""
+    layout = layouts["h100x8"]
+    rows: dict[str, Any] = {}
+    for wish in ("never", "always"):
+        found = applied(full, layout, clock, kimi_ram_disk=wish)
+        if "refused" in found:
+            rows[wish] = found
+            assert all("ram_disk" in reason for reason in found["refused"])
+            continue
+        again = unit.restart(serving, clock.a_start_s)
+        rows[wish] = {
+            "apply_s": found["apply_s"],
+            "start_s": found["start_s"],
+            "restart_s": again.seconds,
+            "weights_s": found["logged"]["weights_s"],
+        }
+        assert again.reason is None
+    report.figure(ram_disk=rows)
+
+
+@pytest.mark.parametrize("name", ["dgx-h200"])
+def test_another_shipped_inventory_is_served(
+    full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
+) -> None:
+    """`kimi-prov apply` serves it at full size; memory is as planned, speed as estimated."""
+    serve(full, layouts[name], clock, report)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_layout_under_64_requests(
+    full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
+) -> None:
+    """What the layout brings at 64 requests at once; one that the cards cannot hold is refused."""
+    layout = layouts[name]
+    found = applied(full, layout, clock)
+    report.figure(**{name: found})
+    if "refused" in found:
+        assert all(reason.startswith("memory.") for reason in found["refused"]), found
+        return
+    found["measured"], slow = timed(full, layout)
+    assert [*far_off(found), *slow] == []
+
+
+def test_destroy_at_full_size_frees_the_gpus(full: Asked, report: Report) -> None:
+    """`kimi-prov destroy` leaves no unit, file or user, and no memory of a card in use."""
+    report.figure(destroy_s=unit.destroyed(full.host), memory_after_mib=unit.memory_used())
+
+
+def test_two_hosts_of_half_the_cards_serve_it(
+    full_pair: tuple[Group, Asked], layouts: dict[str, Layout], clock: Clock, report: Report
+) -> None:
+    """`kimi-prov apply` serves it over two hosts, each with half of the cards, at full size."""
+    group, asked = full_pair
+    layout = layouts["expert parallel"]
+    found = applied(asked, layout, clock)
+    report.figure(two_hosts=found)
+    assert "refused" not in found, found["refused"]
+    found["nccl"] = re.findall(r"vLLM is using nccl==(\S+)", group.journal(group.head, 4000))[-1:]
+    found["measured"], slow = timed(asked, layout)
+    assert [*far_off(found), *slow] == []
+
+
+def test_destroy_at_full_size_leaves_both_hosts(
+    full_pair: tuple[Group, Asked], report: Report
+) -> None:
+    """`kimi-prov destroy` leaves no unit, file or user on either, and no memory of a card."""
+    group, asked = full_pair
+    report.figure(destroy_of_both_s=unit.destroyed(asked.host))
+    assert [unit.left(host) for host in group.members] == ["", ""]
