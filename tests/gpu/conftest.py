@@ -154,64 +154,54 @@ def requested(settings: str, model: str = MODEL) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def catalogue(tmp_path_factory: pytest.TempPathFactory, held: dict[str, int]) -> None:
-    """Lay the made models' rows beside a site's own rows and locks."""
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lay the cut models' rows beside a site's own rows and locks."""
     folder = tmp_path_factory.mktemp("catalogue") / "site"
     site = os.environ.get("KIMI_PROV_CATALOG")
     if site:
         shutil.copytree(site, folder)
     shutil.copytree(CATALOGUE, folder, dirs_exist_ok=True)
-    file = folder / "models.yaml"
-    document = yaml.safe_load(file.read_text())
-    whole = full_size.rows(held)
-    document["architectures"] |= whole["architectures"]
-    document["models"] += whole["models"]
-    file.write_text(yaml.safe_dump(document, sort_keys=False))
     os.environ["KIMI_PROV_CATALOG"] = str(folder)
-
-
-@pytest.fixture(scope="session")
-def held() -> dict[str, int]:
-    """How many layers of a whole model the cards hold; KIMI_PROV_GPU_LAYERS says fewer."""
-    cards = gpu_report.cards()
-    most = int(os.environ.get("KIMI_PROV_GPU_LAYERS", "1000"))
-    names = (full_size.PLAIN, full_size.SEEING)
-    return {name: min(most, full_size.layers_held(name, cards)) for name in names}
+    return folder
 
 
 @pytest.fixture(scope="module")
 def hollow(
-    given: gpus.Given, held: dict[str, int], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
-    """A file system with models of Kimi's size, whose experts are zeros."""
+    given: gpus.Given, catalogue: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[full_size.Models]:
+    """A file system for models of Kimi's size, whose experts are zeros, and their rows.
+
+    They have as many layers as the cards hold; KIMI_PROV_GPU_LAYERS says fewer.
+    """
     assert given.devices
+    most = int(os.environ.get("KIMI_PROV_GPU_LAYERS", "1000"))
     folder = tmp_path_factory.mktemp("hollow") / "models"
     folder.mkdir()
+    models = full_size.Models(folder, gpu_report.cards(), most)
+    models.add_rows(catalogue / "models.yaml")
     full_size.room(folder)
     try:
-        for name, layers in held.items():
-            full_size.make(name, layers, folder)
-        yield folder
+        yield models
     finally:
         full_size.leave(folder)
 
 
 @pytest.fixture(scope="module")
 def full(
-    given: gpus.Given, hollow: Path, tmp_path_factory: pytest.TempPathFactory
+    given: gpus.Given, hollow: full_size.Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[full_size.Asked]:
     """A host with all GPUs and these models, up."""
     assert given.devices
     inventory = tmp_path_factory.mktemp("full") / "inv"
     settings, wishes = _of_full_size("all")
     made = make_lab(inventory, "10.93.83", nodes=["full1"], settings=settings, **wishes)
-    for host in _up(made, hollow):
-        yield full_size.Asked.of(host)
+    for host in _up(made, hollow.folder):
+        yield full_size.Asked.of(host, hollow)
 
 
 @pytest.fixture(scope="module")
 def full_pair(
-    given: gpus.Given, hollow: Path, tmp_path_factory: pytest.TempPathFactory
+    given: gpus.Given, hollow: full_size.Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Group, full_size.Asked]]:
     """Two hosts that serve one of these models, up; each has half of the GPUs."""
     cards = _cards(given)
@@ -223,8 +213,8 @@ def full_pair(
     made = make_group(folder, "10.93.82", _HOSTS, settings=settings, **wishes)
     shares = [cards[half * at : half * (at + 1)] for at in range(_HOSTS)]
     _deal(made, shares)
-    for host in _up(made.lab, hollow):
-        yield made, full_size.Asked.of(host)
+    for host in _up(made.lab, hollow.folder):
+        yield made, full_size.Asked.of(host, hollow)
 
 
 def _of_full_size(cards: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -68,16 +68,19 @@ class Asked:
 
     host: Host
     always: dict[str, Any]
+    models: Models
 
     @classmethod
-    def of(cls, host: Host) -> Asked:
+    def of(cls, host: Host, models: Models) -> Asked:
         """Take what the host's inventory asks for now, but for the model."""
         now: dict[str, Any] = yaml.safe_load(_variables(host).read_text())
         chosen = ("kimi_model", "kimi_weights_source")
-        return cls(host, {key: value for key, value in now.items() if key not in chosen})
+        always = {key: value for key, value in now.items() if key not in chosen}
+        return cls(host, always, models)
 
     def ask(self, layout: Layout, **over: object) -> None:
         """Write the inventory's variables for a layout; `over` wins over its wishes."""
+        self.models.made(layout.model)
         wishes = {"kimi_model": layout.model, "kimi_weights_source": source(layout.model)}
         asked = {**wishes, **layout.wishes, **over, **self.always}
         _variables(self.host).write_text(yaml.safe_dump(asked))
@@ -133,11 +136,66 @@ def shipped(name: str, cards: int) -> dict[str, Any]:
     return {key: value for key, value in wishes.items() if not key.startswith(left_out)}
 
 
-def layers_held(name: str, cards: Iterable[dict[str, str]]) -> int:
-    """Return how many of a model's layers the cards hold beside a cache; `cards`: as nvidia-smi."""
-    room = _WEIGHTS_SHARE * sum(int(card["memory.total"].split()[0]) * _MIB for card in cards)
+class Models:
+    """The models below a folder, each made when it is first asked for."""
+
+    def __init__(self, folder: Path, cards: Iterable[dict[str, str]], most: int) -> None:
+        """`cards`: as nvidia-smi tells of them; `most`: layers, however many they hold."""
+        room = sum(int(card["memory.total"].split()[0]) * _MIB for card in cards)
+        self.folder = folder
+        self.layers = {name: min(most, layers_held(name, room)) for name in _OF}
+
+    def made(self, name: str) -> Path:
+        """The folder of a model, as a host has it below its folder of models."""
+        made = self.folder / name / REVISION
+        if not made.exists():
+            made.parent.mkdir()
+            shape = dataclasses.replace(
+                model.CUT,
+                layers=self.layers[name],
+                vocab=load().model(_OF[name]).architecture.vocab,
+                context=_CONTEXT,
+                shard_bytes=_SHARD_BYTES,
+                tower=_TOWER if name == SEEING else None,
+            )
+            model.make(made, "hollow", shape)
+        return made
+
+    def add_rows(self, file: Path) -> None:
+        """Add rows of the models, and of their estimates, to those of a catalogue."""
+        document: dict[str, Any] = yaml.safe_load(file.read_text())
+        for name, of in _OF.items():
+            cut = dataclasses.asdict(_cut(name, self.layers[name]))
+            document["architectures"][name] = {k: v for k, v in cut.items() if v is not None}
+            whole = load().model(of)
+            row = {
+                "repo": None,
+                "revision": REVISION,
+                "architecture": name,
+                "context": _CONTEXT,
+                "native_format": "int4",
+                "other_bytes": 131072,
+                "tool_call_parser": whole.tool_call_parser,
+                "reasoning_parser": whole.reasoning_parser,
+                "trust_remote_code": False,
+                "source": "kimi_prov/lab/model.py",
+                "confidence": "high",
+            }
+            document["models"] += [
+                {**row, "name": name, "random_weights": True},
+                {**row, "name": name + ESTIMATED},
+            ]
+        file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def layers_held(name: str, gpu_bytes: int) -> int:
+    """Return how many of a model's layers cards of so much memory hold beside a cache."""
     all_layers = load().model(_OF[name]).architecture.layers
-    fitting = (n for n in range(all_layers, 1, -1) if counted_bytes(name, n) <= room)
+    fitting = (
+        layers
+        for layers in range(all_layers, 1, -1)
+        if counted_bytes(name, layers) <= _WEIGHTS_SHARE * gpu_bytes
+    )
     return next(fitting, 2)
 
 
@@ -148,47 +206,6 @@ def counted_bytes(name: str, layers: int) -> int:
 
 def _cut(name: str, layers: int) -> Architecture:
     return dataclasses.replace(load().model(_OF[name]).architecture, layers=layers)
-
-
-def rows(layers: dict[str, int]) -> dict[str, Any]:
-    """A catalogue's rows for the models with so many layers, and for their estimates."""
-    document: dict[str, Any] = {"architectures": {}, "models": []}
-    for name, of in _OF.items():
-        whole = load().model(of)
-        cut = dataclasses.asdict(_cut(name, layers[name]))
-        document["architectures"][name] = {k: v for k, v in cut.items() if v is not None}
-        row = {
-            "repo": None,
-            "revision": REVISION,
-            "architecture": name,
-            "context": _CONTEXT,
-            "native_format": "int4",
-            "other_bytes": 131072,
-            "tool_call_parser": whole.tool_call_parser,
-            "reasoning_parser": whole.reasoning_parser,
-            "trust_remote_code": False,
-            "source": "kimi_prov/lab/model.py",
-            "confidence": "high",
-        }
-        document["models"] += [
-            {**row, "name": name, "random_weights": True},
-            {**row, "name": name + ESTIMATED},
-        ]
-    return document
-
-
-def make(name: str, layers: int, folder: Path) -> Path:
-    """Write a model below `folder`, as a host has it below its folder of models."""
-    shape = dataclasses.replace(
-        model.CUT,
-        layers=layers,
-        vocab=load().model(_OF[name]).architecture.vocab,
-        context=_CONTEXT,
-        shard_bytes=_SHARD_BYTES,
-        tower=_TOWER if name == SEEING else None,
-    )
-    (folder / name).mkdir(parents=True)
-    return model.make(folder / name / REVISION, "hollow", shape)
 
 
 def source(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.broken import Combination
 from kimi_prov.planner.engine.flag_names import VLLM, meant, names
+from kimi_prov.planner.engine.vllm import EAGER
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction
 
@@ -149,7 +150,18 @@ def _tight(context: PlanContext) -> Iterator[RuleResult]:
             f"max-num-batched-tokens {gpu.batched_tokens}, context {context.budget.context}",
             required=f"{usual} and 8192 on GPUs with more memory",
             fix="use GPUs with more memory for longer contexts; where the start ends with `CUDA "
-            "out of memory`, lower kimi_concurrency (max-num-seqs) or add enforce-eager: true",
+            "out of memory`, lower kimi_concurrency (max-num-seqs), or add enforce-eager: true, "
+            "which costs most of the speed",
+        )
+
+
+@rule("engine.eager")
+def _eager(context: PlanContext) -> Iterator[RuleResult]:
+    if context.budget.gpu and not context.choice.hybrid and context.settings.engine_args.get(EAGER):
+        yield RuleResult(
+            observed=f"{EAGER} in kimi_engine_args",
+            required="CUDA graphs, which take some memory of each GPU",
+            fix=f"take {EAGER} away where `kimi-prov plan` still finds room for the context",
         )
 
 

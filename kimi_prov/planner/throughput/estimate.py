@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.throughput import first_token, hosts, physics, stored
+from kimi_prov.planner.throughput import first_token, hosts, physics, stored, without_graphs
 from kimi_prov.planner.throughput.calibrate import model_of
 from kimi_prov.planner.throughput.cases import NOISE, Case, Quantity, kind_of
 from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
@@ -38,12 +38,14 @@ def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
     prefill = _range(model, machine, serving, "prefill")
     models = stored.load()
     values = models["gpu" if machine.cpu is None else "cpu"].fit.values
-    parts = physics.decode(model, machine, serving, values)
+    found = basis(physics.decode(model, machine, serving, values))
     prompt = physics.prefill(model, machine, serving, values, serving.running)
-    queue = first_token.Queue(
-        prompt=serving.input_tokens * prompt.total,
-        step=physics.step(model, machine, serving, values).total,
-    )
+    step = physics.step(model, machine, serving, values).total
+    if serving.without_graphs and machine.cpu is None:
+        graphs, decode = decode, without_graphs.decode(decode, model.layers)
+        step = without_graphs.step(step, model.layers)
+        found = "latency-bound" if decode.expected < graphs.expected else found
+    queue = first_token.Queue(prompt=serving.input_tokens * prompt.total, step=step)
     return Estimate(
         decode_tok_s=decode,
         aggregate_tok_s=times(decode, serving.running),
@@ -51,7 +53,7 @@ def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
         ttft_s=first_token.seconds(serving, prefill, queue),
         single_ttft_s=first_token.seconds(serving, prefill),
         load_s=load_s(model, machine, serving),
-        basis=basis(parts),
+        basis=found,
         kind=kind_of(machine, serving.concurrency),
     )
 

@@ -186,8 +186,9 @@ class Serving:
     `stream_chunk` tokens at a time. `old_build`: an engine of 2025, before its kernels were tuned
     for more than DeepSeek's models. llama.cpp and ik_llama.cpp take a prompt in passes of
     `micro_batch` tokens; `repacked`: their weights lie in memory in the order of the CPU's kernels;
-    `offloads_prompts`: they copy experts to a GPU where a pass is large enough. `hosts` serve one
-    model together over `link`; ranks, copies and stages count over all of them.
+    `offloads_prompts`: they copy experts to a GPU where a pass is large enough. `without_graphs`:
+    the processor starts each kernel of the GPUs by itself. `hosts` serve one model together over
+    `link`; ranks, copies and stages count over all of them.
     """
 
     engine: EngineFamily
@@ -209,6 +210,7 @@ class Serving:
     micro_batch: int = 512
     repacked: bool = False
     offloads_prompts: bool = True
+    without_graphs: bool = False
     hosts: int = 1
     link: Link = field(default_factory=Link)
 

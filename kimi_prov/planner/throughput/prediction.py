@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.engine import expert_backend, sglang
+from kimi_prov.planner.engine.vllm import EAGER
 from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
@@ -87,7 +90,7 @@ def document(
     readings = anchor.of(host.facts)
     held = anchor.anchored(speak, readings, budget.instances)
     found, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
-    basis = [found.basis, *([_measured(layout)] if layout is not None else [])]
+    basis = [found.basis, *_qualified(machine, serving, layout)]
     if serving.hosts > 1:
         basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
     anchors = anchor.compared(speak, serving, readings, budget.instances)
@@ -183,6 +186,7 @@ def _serving(
         weights_in_memory=in_memory,
         stream_prefill_from=sglang.prefill_from(method),
         stream_chunk=gpu.batched_tokens if gpu else 1,
+        without_graphs=bool(settings.engine_args.get(EAGER)),
     )
 
 
@@ -221,6 +225,14 @@ def _layout(host: Host, model: Model, choice: Choice, cpu: Cpu, place: Placement
         vector=cpu.vector,
         int8_params=packed,
     )
+
+
+def _qualified(machine: Machine, serving: Serving, layout: Layout | None) -> Iterator[str]:
+    """Say what of an estimate is unlike others: no graphs, or experts computed by the plugin."""
+    if machine.cpu is None and serving.without_graphs:
+        yield f"without CUDA graphs ({EAGER})"
+    if layout is not None:
+        yield _measured(layout)
 
 
 def _measured(layout: Layout) -> str:

@@ -318,6 +318,7 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ),
     ("engine.kv_dtype_chosen", E8, change("gpus", gpu_facts(8, 81559)["gpus"]), {}, "info"),
     ("engine.tight", E8, change("gpus", gpu_facts(8, 81559)["gpus"]), {}, "warning"),
+    ("engine.eager", E8, None, {ARGS: {"enforce-eager": True}}, "warning"),
     (
         "engine.sequences",
         E8,

@@ -9,6 +9,7 @@ import pytest
 from kimi_prov.catalog import loader
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import fit, physics, rows, stored, subjects
+from kimi_prov.planner.throughput.inputs import Link
 from kimi_prov.planner.throughput.parameters import GPU
 
 K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
@@ -60,6 +61,40 @@ def test_nvfp4_on_b200_lies_in_its_range(count, concurrency, measured):
 def test_native_int4_stays_within_an_eighth(card, concurrency, measured):
     found = asked(card, 8, "int4", concurrency).decode_tok_s
     assert found.expected == pytest.approx(measured, rel=0.12)
+
+
+def test_without_graphs_a_token_waits_for_the_processor_to_start_its_kernels():
+    """Seen on two H200 with five of Kimi K2's layers; and told of K2.6 over four hosts of H100."""
+    five = dataclasses.replace(loader.load().model("kimi-k2-thinking").architecture, layers=5)
+    shape = throughput.shape_of("kimi-k2-thinking", five)
+    serving = throughput.Serving(
+        "vllm", throughput.weight_format("int4"), input_tokens=3072, without_graphs=True
+    )
+    found = throughput.estimate(shape, machine("H200 SXM", 2), serving)
+    assert found.decode_tok_s.low <= 49.6 <= found.decode_tok_s.high
+    assert found.basis == "latency-bound"
+    graphs = throughput.estimate(
+        shape, machine("H200 SXM", 2), dataclasses.replace(serving, without_graphs=False)
+    )
+    # Its prompts were read at 51,900 tokens a second all the same: there is work enough.
+    assert found.prefill_tok_s == graphs.prefill_tok_s
+    assert found.prefill_tok_s.low <= 51866 <= found.prefill_tok_s.high
+    link = Link("infiniband", 400.0)
+    four = {"hosts": 4, "stages": 4, "tensor_parallel": 8, "link": link, "without_graphs": True}
+    told = asked("H100 SXM 80GB", 8, "int4", 1, **four).decode_tok_s
+    assert told.low <= 22 <= told.high
+
+
+def test_where_a_step_has_work_enough_graphs_bring_nothing():
+    few, many = (
+        [
+            asked("H200 SXM", 8, "int4", requests, without_graphs=without).decode_tok_s.high
+            for without in (False, True)
+        ]
+        for requests in (1, 256)
+    )
+    assert few[0] > 3 * few[1]
+    assert many[0] == many[1]
 
 
 def missed(known, wanted):

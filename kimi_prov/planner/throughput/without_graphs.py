@@ -1,0 +1,34 @@
+"""What a step of GPUs without CUDA graphs waits for: the processor that starts each kernel.
+
+With graphs the processor starts a whole step at once. Without (vLLM's `enforce-eager`) it starts
+every kernel of every layer by itself, and cards that compute one token faster than that wait for
+it. So a step takes the longer of two times, that with graphs and layers x seconds of a layer.
+
+Seconds of a layer depend on the processor, and no row of such a run is in the fit. The range holds
+what was seen: 45 ms a token of K2.6's 61 layers over four hosts with H100, where graphs brought 11
+(github.com/huggingface/physics-intern/pull/2), and 20 ms of five of Kimi K2's layers on two H200 of
+a virtual machine (tests/data/recordings/gpu-reports/h200-x2-full). A prompt's thousands of tokens
+are work enough for the cards: there it was as fast as with graphs.
+"""
+
+from __future__ import annotations
+
+from kimi_prov.planner.throughput.inputs import Range
+
+# Seconds in which a processor starts a layer's kernels: the fastest, the mean of the two in
+# proportion, the slowest.
+LAYER_S = Range(0.0006, 0.0017, 0.0043)
+
+
+def decode(graphs: Range, layers: int) -> Range:
+    """Give the tokens a second of one request, from those with graphs."""
+    return Range(
+        min(graphs.low, 1 / (layers * LAYER_S.high)),
+        min(graphs.expected, 1 / (layers * LAYER_S.expected)),
+        min(graphs.high, 1 / (layers * LAYER_S.low)),
+    )
+
+
+def step(graphs: float, layers: int) -> float:
+    """Give the seconds of a step, from those with graphs."""
+    return max(graphs, layers * LAYER_S.expected)
