@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.currency import Row
@@ -78,6 +79,9 @@ class Purchase(Row):
 @dataclass(frozen=True)
 class Assumption(Row):
     """A figure that a cost needs and that nobody told us."""
+
+    # What is divided by.
+    NAMED_ABOVE_ZERO: ClassVar[tuple[str, ...]] = ("amortise", "utilisation")
 
     name: str
     value: float

@@ -244,7 +244,8 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
         else _value(value, known[key], places.of(key))
         for key, value in row.items()
     }
-    for key in getattr(kind, "ABOVE_ZERO", ()):
+    named = values.get("name") in getattr(kind, "NAMED_ABOVE_ZERO", ())
+    for key in ("value",) if named else getattr(kind, "ABOVE_ZERO", ()):
         if values.get(key) == 0:
             raise FaultError(places.of(key), "wanted a number above 0, found 0")
     try:

@@ -135,6 +135,20 @@ def test_rows_that_are_not_whole_name_file_line_and_key(
     assert caught.value.exit_code == ExitCode.BAD_INPUT
 
 
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [("utilisation", False), ("amortise", False), ("electricity", True), ("cooling", True)],
+)
+def test_what_a_cost_is_divided_by_is_never_zero(tmp_path: Path, name: str, whole: bool) -> None:
+    row = {"name": name, "value": 0, "unit": "x", "source": "y", "confidence": "low"}
+    folder = write(tmp_path, prices=yaml.safe_dump({"assumptions": [row]}))
+    if whole:
+        assert load(folder).prices.assumed(name) == 0
+        return
+    with pytest.raises(UserError, match=r"value: wanted a number above 0, found 0"):
+        _ = load(folder).prices
+
+
 BAD_NAMES = [
     "../../../etc/systemd/x",
     "..",
