@@ -55,8 +55,12 @@ class Recovery:
 
     @property
     def refused_s(self) -> list[float]:
-        """Seconds that each refusal (503) took."""
-        return [answer.took_s for answer in self.answers if answer.status == REFUSED]
+        """Seconds that each refusal (503) took, but that of the first request that was lost.
+
+        The engine may have had it in its hands: it is told dead only when the harm is noticed.
+        """
+        lost = [answer for answer in self.answers if answer.status != SERVED]
+        return [answer.took_s for answer in lost[1:] if answer.status == REFUSED]
 
     def __str__(self) -> str:
         longest = max(answer.took_s for answer in self.answers)
