@@ -212,6 +212,7 @@ DEFINITIONS = (
         source="vLLM 0.25.1 on two H200, five of Kimi K2's layers: 20 ms a token, where 0.9 to 1.8 "
         "are estimated with graphs; huggingface/physics-intern pull 2: 22 and 90 tokens a second",
         remedy="setting",
+        concerns="deployment",
     ),
     Definition(
         "engine.too_old",

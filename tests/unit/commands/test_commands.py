@@ -233,7 +233,9 @@ def test_a_host_that_is_away_is_in_the_report_and_in_the_exit_code(installed):
     path.write_text("kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}}}\n")
     done = quiet(installed.run("status", path, "--format", "json"))
     assert done.returncode == 4
-    assert "refused the connection" in json.loads(done.stdout)["hosts"]["far"]["detail"]
+    detail = json.loads(done.stdout)["hosts"]["far"]["detail"]
+    # On a busy machine Ansible writes to ssh when it has ended, and tells of the pipe alone.
+    assert "refused the connection" in detail or "ssh's reason was lost" in detail
 
 
 def test_the_key_reaches_the_screen_and_nothing_else(installed, local):
