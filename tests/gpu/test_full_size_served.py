@@ -6,6 +6,8 @@ on from what the one before has left, and the first ones are those of most weigh
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ import full_size
 import gpu_report
 import pytest
 from machines import kimi_prov
+
+from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
     from conftest import Clock
@@ -52,8 +56,13 @@ def serving(full: Asked, report: Report) -> Host:
     return full.host
 
 
-def applied(asked: Asked, layout: Layout, clock: Clock, **over: object) -> dict[str, Any]:
-    """Apply a layout; return the plan beside what the engine's log says of its start."""
+def applied(
+    asked: Asked, layout: Layout, clock: Clock, report: Report, **over: object
+) -> dict[str, Any]:
+    """Apply a layout; return the plan beside what the engine's log says of its start.
+
+    Plan and log are kept beside the report, under the layout's name.
+    """
     # A machine may be lent for less than what the plan allows a start.
     asked.ask(layout, kimi_start_timeout_s=int(max(60.0, min(3600.0, clock.left_s))), **over)
     plan, blockers = full_size.planned(asked.host)
@@ -63,6 +72,10 @@ def applied(asked: Asked, layout: Layout, clock: Clock, **over: object) -> dict[
     began = time.monotonic()
     done = asked.host.apply()
     log = unit.said(asked.host, 4000, since=since)
+    kept = report.folder / "-".join([*layout.name.split(), *map(str, over.values())])
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
+    (kept / "engine.log").write_text(log)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}\n{log[-6000:]}"
     memory = plan["memory"]
     return {
@@ -139,11 +152,13 @@ def test_a_shipped_inventory_is_served(
 
 
 def serve(full: Asked, layout: Layout, clock: Clock, report: Report) -> None:
-    found = applied(full, layout, clock)
+    found = applied(full, layout, clock, report)
     report.figure(**{layout.name: found})
     assert "refused" not in found, found["refused"]
     if "apply_s" not in report.figures:
         engine = unit.planned(full.host)["engine"]
+        facts = full.host.ssh(f"python3 -I {paths.ZIPAPP} probe")
+        (report.folder / "facts.json").write_text(facts)
         report.figure(
             apply_s=found["apply_s"],
             first_start_s=found["start_s"],
@@ -179,7 +194,7 @@ def test_a_ram_disk_beside_none(
     layout = layouts["h100x8"]
     rows: dict[str, Any] = {}
     for wish in ("never", "always"):
-        found = applied(full, layout, clock, kimi_ram_disk=wish)
+        found = applied(full, layout, clock, report, kimi_ram_disk=wish)
         if "refused" in found:
             rows[wish] = found
             assert all("ram_disk" in reason for reason in found["refused"])
@@ -215,7 +230,7 @@ def test_a_layout_under_64_requests(
 ) -> None:
     """What the layout brings at 64 requests at once; one that the cards cannot hold is refused."""
     layout = layouts[name]
-    found = applied(full, layout, clock)
+    found = applied(full, layout, clock, report)
     report.figure(**{name: found})
     if "refused" in found:
         assert all(reason.startswith("memory.") for reason in found["refused"]), found
@@ -234,9 +249,9 @@ def test_two_hosts_of_half_the_cards_serve_it(
 ) -> None:
     """`kimi-prov apply` serves it over two hosts, each with half of the cards, at full size."""
     group, asked = full_pair
-    layout = layouts["expert parallel"]
-    found = applied(asked, layout, clock)
-    report.figure(two_hosts=found)
+    layout = dataclasses.replace(layouts["expert parallel"], name="two hosts")
+    found = applied(asked, layout, clock, report)
+    report.figure(**{layout.name: found})
     assert "refused" not in found, found["refused"]
     found["nccl"] = re.findall(r"vLLM is using nccl==(\S+)", group.journal(group.head, 4000))[-1:]
     found["measured"], slow = timed(asked, layout)
