@@ -260,9 +260,11 @@ def make(
     for name, parts in _files(experts, shape, values or {}):
         _write(dest / name, parts)
         if experts != "hollow":
-            data = b"".join(part for part in parts if not isinstance(part, int))
-            digest = hashlib.sha256(data).hexdigest()
-            rows.append({"path": name, "size": len(data), "sha256": digest})
+            size, digest = (dest / name).stat().st_size, hashlib.sha256()
+            for part in parts:
+                # No part is a hole there.
+                digest.update(bytes(part))
+            rows.append({"path": name, "size": size, "sha256": digest.hexdigest()})
     if rows:
         rows.sort(key=lambda row: str(row["path"]))
         manifest = _json({"schema": "kimi-prov/manifest/v1", "files": rows})
@@ -645,10 +647,13 @@ def _given(tensors: Iterable[_Tensor], values: Mapping[str, bytes]) -> Iterator[
     """Put the values that are given in place of those of the tensors."""
     left = dict(values)
     for tensor in tensors:
-        data = left.pop(tensor.name, tensor.data)
-        if len(data) != len(tensor.data):
-            raise ValueError(f"{tensor.name}: {len(tensor.data)} bytes expected, not {len(data)}")
-        yield replace(tensor, data=data)
+        if tensor.name not in left:
+            yield tensor
+            continue
+        data = left.pop(tensor.name)
+        if len(data) != tensor.size:
+            raise ValueError(f"{tensor.name}: {tensor.size} bytes expected, not {len(data)}")
+        yield replace(tensor, data=data, hole=0)
     if left:
         raise ValueError(f"the model has no tensor {', '.join(sorted(left))}")
 

@@ -193,7 +193,7 @@ def full(
     """A host with all GPUs and these models, up."""
     assert given.devices
     inventory = tmp_path_factory.mktemp("full") / "inv"
-    settings, wishes = _of_full_size("all")
+    settings, wishes = _of_full_size()
     made = make_lab(inventory, "10.93.83", nodes=["full1"], settings=settings, **wishes)
     for host in _up(made, hollow.folder):
         yield full_size.Asked.of(host, hollow)
@@ -208,7 +208,7 @@ def full_pair(
     half = len(cards) // _HOSTS
     if not half:
         pytest.fail(f"one model over {_HOSTS} hosts needs as many GPUs: there is {len(cards)}")
-    settings, wishes = _of_full_size("all")
+    settings, wishes = _of_full_size()
     folder = tmp_path_factory.mktemp("pair") / "inv"
     made = make_group(folder, "10.93.82", _HOSTS, settings=settings, **wishes)
     shares = [cards[half * at : half * (at + 1)] for at in range(_HOSTS)]
@@ -217,13 +217,13 @@ def full_pair(
         yield made, full_size.Asked.of(host, hollow)
 
 
-def _of_full_size(cards: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_full_size() -> tuple[dict[str, Any], dict[str, Any]]:
     """The lab's variables of a host with these models, and what its inventory asks for always."""
     asked = requested("KIMI_PROV_GPU_SETTINGS")
-    own = {**_lab_settings(asked), "lab_gpus": cards}
+    own = {"lab_gpus": "all", **_lab_settings(asked, None), "lab_shared": [paths.MODELS]}
     for cut in ("kimi_model", "kimi_weights_source", "kimi_context", "kimi_concurrency"):
         del asked[cut]
-    return {**own, "lab_files": [], "lab_shared": [paths.MODELS]}, asked
+    return own, asked
 
 
 @pytest.fixture(scope="session")
@@ -342,10 +342,10 @@ def _cards(given: gpus.Given) -> list[int]:
     return sorted(int(number) for numbers in found for number in numbers)
 
 
-def _lab_settings(asked: dict[str, Any], model: str = MODEL) -> dict[str, Any]:
+def _lab_settings(asked: dict[str, Any], model: str | None = MODEL) -> dict[str, Any]:
     """The lab's own variables, those that were asked for taken out of the others."""
     own = {name: asked.pop(name) for name in [*asked] if name.startswith("lab_")}
-    files = [{"src": f"model:{model}", "dest": f"/opt/models/{model}"}]
+    files = [{"src": f"model:{model}", "dest": f"/opt/models/{model}"}] if model else []
     return {"lab_image": "debian-13", "lab_files": files, **own}
 
 

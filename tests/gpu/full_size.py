@@ -48,6 +48,10 @@ _SHARD_BYTES = 9_600_000_000
 _WEIGHTS_SHARE = 0.875
 _MIB = 1 << 20
 _LOADS = (1, 4, 16, 64)
+# Where the cards do not hold a layout another engine would be planned, by another name.
+_ENGINE = {"kimi_engine": "vllm"}
+# What a plan says of a layout that the cards or the host do not hold.
+TOO_SMALL = ("gpu.", "context.", "memory.", "ram_disk.", "disk.")
 # Of a question and its answer, where speeds are measured.
 _ASKED_TOKENS = 4096
 
@@ -79,10 +83,10 @@ class Asked:
         return cls(host, always, models)
 
     def ask(self, layout: Layout, **over: object) -> None:
-        """Write the inventory's variables for a layout; `over` wins over its wishes."""
+        """Write the inventory's variables for a layout; `over` wins over all others."""
         self.models.made(layout.model)
         wishes = {"kimi_model": layout.model, "kimi_weights_source": source(layout.model)}
-        asked = {**wishes, **layout.wishes, **over, **self.always}
+        asked = {**wishes, **layout.wishes, **self.always, **over}
         _variables(self.host).write_text(yaml.safe_dump(asked))
 
     def estimate(self, layout: Layout) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def _variables(host: Host) -> Path:
 
 def layouts(cards: int) -> list[Layout]:
     """Two shipped inventories as they are, then what each other layout brings at 64 requests."""
-    at_64 = {"kimi_context": 4096, "kimi_concurrency": 64, "kimi_kv_dtype": "bf16"}
+    at_64 = {"kimi_context": 4096, "kimi_concurrency": 64, "kimi_kv_dtype": "bf16", **_ENGINE}
 
     def other(name: str, loads: tuple[int, ...] = (64,), **wishes: Any) -> Layout:
         return Layout(name, PLAIN, {**at_64, **wishes}, loads)
@@ -133,7 +137,8 @@ def shipped(name: str, cards: int) -> dict[str, Any]:
     if "kv-offloading-size" in args:
         args["kv-offloading-size"] = args["kv-offloading-size"] * cards // 8
     left_out = ("kimi_model", "kimi_allowed_networks", "kimi_weights", "kimi_speculative")
-    return {key: value for key, value in wishes.items() if not key.startswith(left_out)}
+    kept = {key: value for key, value in wishes.items() if not key.startswith(left_out)}
+    return {**kept, **_ENGINE}
 
 
 class Models:
@@ -202,6 +207,12 @@ def layers_held(name: str, gpu_bytes: int) -> int:
 def counted_bytes(name: str, layers: int) -> int:
     """Return the bytes that the planner counts for so many of a model's layers."""
     return architecture.checkpoint_bytes(_cut(name, layers), "int4")
+
+
+def expert_bytes(name: str, layers: int) -> int:
+    """Return the bytes of them that are routed experts."""
+    cut = _cut(name, layers)
+    return round(cut.experts * architecture.expert_bytes(cut, "int4"))
 
 
 def _cut(name: str, layers: int) -> Architecture:

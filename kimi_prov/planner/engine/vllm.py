@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.versions import number
@@ -23,6 +24,17 @@ _NUMA_NODES = "numa-bind-nodes"
 # lie in its wheel (oracle/int_wna16.py and humming/priority.py of 0.32.0; not in 0.25.1).
 _HUMMING_SINCE = "0.26.0"
 _BACKEND_FLAG_SINCE = "0.15.0"
+
+
+def graphs_off(args: Mapping[str, Any]) -> str | None:
+    """Name what in an inventory's flags keeps vLLM from CUDA graphs; None where nothing does."""
+    if args.get(EAGER):
+        return EAGER
+    if str(args.get("optimization-level")) in ("0", "O0"):
+        return "optimization-level 0"
+    given = args.get("compilation-config")
+    mode = re.search(r"cudagraph_mode\W+(NONE|0)\b", str(given), re.IGNORECASE) if given else None
+    return "cudagraph_mode NONE in compilation-config" if mode else None
 
 
 def flags(

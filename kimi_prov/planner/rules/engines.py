@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.broken import Combination
 from kimi_prov.planner.engine.flag_names import VLLM, meant, names
-from kimi_prov.planner.engine.vllm import EAGER
+from kimi_prov.planner.engine.vllm import graphs_off
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction
 
@@ -157,11 +157,12 @@ def _tight(context: PlanContext) -> Iterator[RuleResult]:
 
 @rule("engine.eager")
 def _eager(context: PlanContext) -> Iterator[RuleResult]:
-    if context.budget.gpu and not context.choice.hybrid and context.settings.engine_args.get(EAGER):
+    flag = graphs_off(context.settings.engine_args)
+    if flag and context.budget.gpu and not context.choice.hybrid:
         yield RuleResult(
-            observed=f"{EAGER} in kimi_engine_args",
+            observed=f"{flag}, by kimi_engine_args",
             required="CUDA graphs, which take some memory of each GPU",
-            fix=f"take {EAGER} away where `kimi-prov plan` still finds room for the context",
+            fix=f"take {flag} away where `kimi-prov plan` still finds room for the context",
         )
 
 

@@ -40,12 +40,16 @@ def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
     values = models["gpu" if machine.cpu is None else "cpu"].fit.values
     found = basis(physics.decode(model, machine, serving, values))
     prompt = physics.prefill(model, machine, serving, values, serving.running)
+    prompt_s = serving.input_tokens * prompt.total
     step = physics.step(model, machine, serving, values).total
     if serving.without_graphs and machine.cpu is None:
-        graphs, decode = decode, without_graphs.decode(decode, model.layers)
-        step = without_graphs.step(step, model.layers)
+        graphs, decode = decode, without_graphs.slowed(decode, model.layers)
+        passes = math.ceil(serving.input_tokens / serving.stream_chunk)
+        prefill = without_graphs.slowed(prefill, model.layers, serving.input_tokens, passes)
+        prompt_s = without_graphs.seconds(prompt_s, model.layers, passes)
+        step = without_graphs.seconds(step, model.layers)
         found = "latency-bound" if decode.expected < graphs.expected else found
-    queue = first_token.Queue(prompt=serving.input_tokens * prompt.total, step=step)
+    queue = first_token.Queue(prompt=prompt_s, step=step)
     return Estimate(
         decode_tok_s=decode,
         aggregate_tok_s=times(decode, serving.running),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.engine import expert_backend, sglang
-from kimi_prov.planner.engine.vllm import EAGER
+from kimi_prov.planner.engine.vllm import graphs_off
 from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _serving(
         weights_in_memory=in_memory,
         stream_prefill_from=sglang.prefill_from(method),
         stream_chunk=gpu.batched_tokens if gpu else 1,
-        without_graphs=bool(settings.engine_args.get(EAGER)),
+        without_graphs=graphs_off(settings.engine_args) is not None,
     )
 
 
@@ -230,7 +230,7 @@ def _layout(host: Host, model: Model, choice: Choice, cpu: Cpu, place: Placement
 def _qualified(machine: Machine, serving: Serving, layout: Layout | None) -> Iterator[str]:
     """Say what of an estimate is unlike others: no graphs, or experts computed by the plugin."""
     if machine.cpu is None and serving.without_graphs:
-        yield f"without CUDA graphs ({EAGER})"
+        yield "without CUDA graphs"
     if layout is not None:
         yield _measured(layout)
 

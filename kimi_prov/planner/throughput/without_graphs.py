@@ -7,8 +7,10 @@ it. So a step takes the longer of two times, that with graphs and layers x secon
 Seconds of a layer depend on the processor, and no row of such a run is in the fit. The range holds
 what was seen: 45 ms a token of K2.6's 61 layers over four hosts with H100, where graphs brought 11
 (github.com/huggingface/physics-intern/pull/2), and 20 ms of five of Kimi K2's layers on two H200 of
-a virtual machine (tests/data/recordings/gpu-reports/h200-x2-full). A prompt's thousands of tokens
-are work enough for the cards: there it was as fast as with graphs.
+a virtual machine (tests/data/recordings/gpu-reports/h200-x2-full). Both count what a step costs
+once (scheduler, sampler, head) as if each layer had it, of which five layers have the more: the
+slow end is too slow for a whole model. A prompt of 3,072 tokens was work enough for the cards: it
+was read as fast as with graphs. A short one waits as a step does.
 """
 
 from __future__ import annotations
@@ -20,15 +22,16 @@ from kimi_prov.planner.throughput.inputs import Range
 LAYER_S = Range(0.0006, 0.0017, 0.0043)
 
 
-def decode(graphs: Range, layers: int) -> Range:
-    """Give the tokens a second of one request, from those with graphs."""
+def slowed(graphs: Range, layers: int, tokens: float = 1, passes: float = 1) -> Range:
+    """Give the tokens a second of `tokens` that take so many passes, from those with graphs."""
+    starts = passes * layers / tokens
     return Range(
-        min(graphs.low, 1 / (layers * LAYER_S.high)),
-        min(graphs.expected, 1 / (layers * LAYER_S.expected)),
-        min(graphs.high, 1 / (layers * LAYER_S.low)),
+        min(graphs.low, 1 / (starts * LAYER_S.high)),
+        min(graphs.expected, 1 / (starts * LAYER_S.expected)),
+        min(graphs.high, 1 / (starts * LAYER_S.low)),
     )
 
 
-def step(graphs: float, layers: int) -> float:
-    """Give the seconds of a step, from those with graphs."""
-    return max(graphs, layers * LAYER_S.expected)
+def seconds(graphs: float, layers: int, passes: float = 1) -> float:
+    """Give the seconds of so many passes, from those with graphs."""
+    return max(graphs, passes * layers * LAYER_S.expected)

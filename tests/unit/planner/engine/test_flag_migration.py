@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from plan_inputs import HUGE, blocked_by, found, gpu_facts, lab_facts, plan
 
+from kimi_prov.planner.engine import vllm
+
 GIB = 1 << 30
 
 
@@ -108,6 +110,23 @@ def test_odd_values_end_in_no_traceback(odd: object) -> None:
     args = {"swap-space": odd, "num-redundant-experts": odd, "cuda-graph-sizes": odd}
     document = plan(gpu_facts(), engine_args=args, **HUGE)
     assert "--swap-space" not in line(document)
+
+
+@pytest.mark.parametrize(
+    ("args", "off"),
+    [
+        ({"enforce-eager": True}, "enforce-eager"),
+        ({"enforce-eager": False, "optimization-level": 3}, None),
+        ({"optimization-level": "0"}, "optimization-level 0"),
+        ({"compilation-config": '{"cudagraph_mode": "NONE"}'}, "cudagraph_mode NONE"),
+        ({"compilation-config": {"cudagraph_mode": "none"}}, "cudagraph_mode NONE"),
+        ({"compilation-config": {"cudagraph_mode": "FULL"}}, None),
+    ],
+)
+def test_what_switches_graphs_off_is_named(args: dict[str, Any], off: str | None) -> None:
+    found = vllm.graphs_off(args)
+    assert (found or "").startswith(off or "")
+    assert (found is None) == (off is None)
 
 
 def test_eager_mode_and_a_small_context_of_reference_001() -> None:

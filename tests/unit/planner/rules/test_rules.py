@@ -319,6 +319,14 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
     ("engine.kv_dtype_chosen", E8, change("gpus", gpu_facts(8, 81559)["gpus"]), {}, "info"),
     ("engine.tight", E8, change("gpus", gpu_facts(8, 81559)["gpus"]), {}, "warning"),
     ("engine.eager", E8, None, {ARGS: {"enforce-eager": True}}, "warning"),
+    ("engine.eager", E8, None, {ARGS: {"optimization-level": 0}}, "warning"),
+    (
+        "engine.eager",
+        E8,
+        None,
+        {ARGS: {"compilation-config": {"cudagraph_mode": "NONE"}}},
+        "warning",
+    ),
     (
         "engine.sequences",
         E8,

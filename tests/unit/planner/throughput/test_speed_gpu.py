@@ -85,6 +85,16 @@ def test_without_graphs_a_token_waits_for_the_processor_to_start_its_kernels():
     assert told.low <= 22 <= told.high
 
 
+def test_without_graphs_a_short_prompt_waits_for_the_processor_as_a_step_does():
+    short, long = (
+        asked("H200 SXM", 8, "int4", 1, without_graphs=True, input_tokens=tokens)
+        for tokens in (256, 8192)
+    )
+    assert short.single_ttft_s.expected >= 1 / short.decode_tok_s.expected
+    graphs = asked("H200 SXM", 8, "int4", 1, input_tokens=8192)
+    assert long.prefill_tok_s.expected == graphs.prefill_tok_s.expected
+
+
 def test_where_a_step_has_work_enough_graphs_bring_nothing():
     few, many = (
         [
