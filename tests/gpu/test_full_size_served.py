@@ -240,13 +240,7 @@ def test_a_layout_under_64_requests(
     full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
 ) -> None:
     """What the layout brings at 64 requests at once; for want of memory it is refused."""
-    layout = layouts[name]
-    found = applied(full, layout, clock, report)
-    report.figure(**{name: found})
-    if refused(found):
-        return
-    found["measured"], slow = timed(full, layout)
-    agreed(found, slow)
+    serve(full, layouts[name], clock, report)
 
 
 def test_destroy_at_full_size_frees_the_gpus(full: Asked, report: Report) -> None:

@@ -301,7 +301,7 @@ class Pack:
         # What the kind named first wants comes first, so that its tests begin meanwhile.
         parts = sorted(
             (part for part in self.parts() if set(part.kinds) & set(kinds)),
-            key=lambda part: min(kinds.index(kind) for kind in kinds if kind in part.kinds),
+            key=lambda part: next(at for at, kind in enumerate(kinds) if kind in part.kinds),
         )
         for part in parts:
             file = self.build / part.name
