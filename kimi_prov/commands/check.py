@@ -45,9 +45,9 @@ class CheckOptions:
     suggest: bool = False
     measured: tuple[Path, ...] = ()
 
-    def settings(self, host: str) -> Settings:
-        """Return the settings of a target that has none of its own. Raises UserError."""
-        variables = {"kimi_model": DEFAULT_MODEL, **self.variables}
+    def settings(self, host: str, own: Mapping[str, Any] | None = None) -> Settings:
+        """Return a target's settings; options win over its `own` variables. Raises UserError."""
+        variables = {"kimi_model": DEFAULT_MODEL, **(own or {}), **self.variables}
         return parsing.parse(variables, host=host, locate=self.option_of)
 
     def option_of(self, variable: str) -> str | None:
@@ -164,8 +164,8 @@ def _judged(
 
     With a load it is planned for the requests that come on one of the machines that carry it.
     """
-    catalogue, settings, load = loader.load(), options.settings(name), options.load
-    settings = targets_read.together(settings, facts, options.variables)
+    catalogue, load = loader.load(), options.load
+    settings = options.settings(name, targets_read.says(facts))
     plan = make_plan_with_curve(facts, settings, catalogue)
     check_measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:

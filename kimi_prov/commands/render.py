@@ -51,11 +51,12 @@ class RenderOptions:
         return {**self.from_file, **self.named}
 
     def settings(
-        self, host: str, inventory: Mapping[str, Any] | None = None, base: Path | None = None
+        self, host: str, own: Mapping[str, Any] | None = None, base: Path | None = None
     ) -> Settings:
         """Return the settings of a target. Raises UserError, with the place of what is wrong.
 
-        `inventory`: what an inventory says of the host; its relative paths start at `base`.
+        `own`: what an inventory, or a target's file, says of it; its relative paths start at
+        `base`. What the operator gives here wins over it.
         """
         in_file = locator([self.file] if self.file else [])
 
@@ -65,7 +66,7 @@ class RenderOptions:
             return in_file(name) if name in self.from_file else None
 
         base = self.file.parent if self.file else base
-        variables = {"kimi_model": DEFAULT_MODEL, **(inventory or {}), **self.variables}
+        variables = {"kimi_model": DEFAULT_MODEL, **(own or {}), **self.variables}
         return parsing.parse(variables, host=host, base=base, locate=locate)
 
 
@@ -125,7 +126,7 @@ def of_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
     frame.check(chosen.output, kind.name)
     facts = targets_read.facts(path, f"render {kind.name}")
     name = targets_read.name(path, facts)
-    settings = targets_read.together(chosen.settings(name), facts, chosen.variables)
+    settings = chosen.settings(name, targets_read.says(facts))
     return _render(name, facts, settings, kind, chosen)
 
 

@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.documents import Document
-    from kimi_prov.planner.settings.parsing import Settings
 
 # What a spec sheet has at its top, also one whose schema was forgotten.
 _SHEET = re.compile(
@@ -122,11 +120,7 @@ def name(path: Path, facts: Mapping[str, Any]) -> str:
     return str((facts.get("origin") or {}).get("name") or path.stem)
 
 
-def together(
-    settings: Settings, facts: Mapping[str, Any], variables: Mapping[str, Any]
-) -> Settings:
-    """Give a target's settings: a sheet says how many hosts serve together, a variable wins."""
+def says(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables that a target's file gives; what an operator gives wins over them."""
     group = facts.get("group")
-    if group and "kimi_hosts_per_model" not in variables:
-        return replace(settings, hosts_per_model=int(group["hosts"]))
-    return settings
+    return {"kimi_hosts_per_model": int(group["hosts"])} if group else {}

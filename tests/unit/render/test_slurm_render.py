@@ -288,6 +288,23 @@ def test_the_distribution_of_the_nodes_is_no_blocker(
     assert "os.supported" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "wish", ["kimi_idle_action: poweroff", "kimi_hour_usd: 2"], ids=["poweroff", "price"]
+)
+def test_hosts_that_a_sheet_puts_together_are_held_to_what_such_hosts_may(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], wish: str
+) -> None:
+    """As `apply` holds an inventory to it; unless the operator says that each serves alone."""
+    variables = f"kimi_slurm_root: /p\nkimi_idle_stop: 20m\n{wish}\n"
+    out = tmp_path / "out"
+    assert render("quote-2x-8x-h100", out, variables=variables) == 2
+    assert "of hosts that serve one model together the head alone" in capfd.readouterr().err
+    assert not out.exists()
+    more = ("--hosts-per-model", "1", "--context", "4096", "--concurrency", "1")
+    render("quote-2x-8x-h100", out, *more, variables=variables)
+    assert "the head alone" not in capfd.readouterr().err
+
+
 def test_a_node_without_gpus_is_rendered_too(tmp_path: Path) -> None:
     """As the lab does: one rank a node, tensor parallelism over both."""
     (tmp_path / "v.yml").write_text(
