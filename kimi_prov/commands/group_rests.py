@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import unit_names
 from kimi_prov.on_host.group import lifecycle, record
 from kimi_prov.on_host.rest import mark, standing
 
@@ -17,24 +19,29 @@ _WITH = {
     (standing.STARTING, record.WAITING): standing.STARTING,
     (standing.STARTING, record.STARTING): standing.STARTING,
 }
+# A rank ends with its head, and its unit starts again some seconds later.
+_ENDS_WITHIN = timedelta(seconds=60)
+_BETWEEN = ("activating", "deactivating")
 
 
-def judged(documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return status documents; a host that waits for a head that sleeps is `ok`, and asleep. Pure.
+def judged(documents: Mapping[str, Any], now: datetime | None = None) -> dict[str, Any]:
+    """Return status documents; a host that waits for a head that sleeps is `ok`, and asleep.
 
-    So is one that starts with a head that somebody wakes. One that lacks more, or that the head
-    refuses, is left as it is.
+    So is one that starts with a head that somebody wakes, and one that has ended with a head that
+    fell asleep within the last minute, by the clock here (`now`). One that lacks more, or that the
+    head refuses, is left as it is.
     """
     told = dict(documents)
     for host, found in documents.items():
         group = found.get("group") or {}
         head = documents.get(group.get("head", ""), {})
-        state = _WITH.get((str(head.get("state")), str(group.get("phase"))))
         rest = head.get("rest") or {}
+        ended = _ends(found) and _just(rest.get("since"), now or datetime.now(UTC))
+        phase = record.WAITING if ended else str(group.get("phase"))
+        state = _WITH.get((str(head.get("state")), phase))
         # What is not active is told in the place of what the supervisor said.
-        waits = found.get("detail") == group.get("said") and lifecycle.NOT_EQUAL not in str(
-            group.get("said")
-        )
+        waits = ended or found.get("detail") == group.get("said")
+        waits = waits and lifecycle.NOT_EQUAL not in str(group.get("said"))
         if state and group["rank"] and waits and rest.get("since"):
             does = "is asleep" if state == mark.ASLEEP else "is being woken, asleep"
             told[host] = {
@@ -45,3 +52,13 @@ def judged(documents: Mapping[str, Any]) -> dict[str, Any]:
                 "rest": {**(found.get("rest") or {}), "since": rest["since"]},
             }
     return told
+
+
+def _ends(found: Mapping[str, Any]) -> bool:
+    """Whether a rank's unit, and nothing else, is not up, and is on its way."""
+    unit = (found.get("units") or {}).get(unit_names.RANK) or {}
+    return found.get("detail") == f"not active: {unit_names.RANK}" and unit.get("state") in _BETWEEN
+
+
+def _just(since: str | None, now: datetime) -> bool:
+    return bool(since) and abs(now - datetime.fromisoformat(str(since))) <= _ENDS_WITHIN

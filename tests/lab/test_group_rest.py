@@ -134,7 +134,16 @@ def test_both_rest_when_nobody_asks_and_wake_for_who_asks(
     resting: Group, record_property: Callable[[str, object], None]
 ) -> None:
     head, rank = resting.members
-    assert until(lambda: asleep(resting), START_S, every_s=2), status(resting)
+    seen: list[tuple[int, dict[str, Any]]] = []
+
+    def rests() -> bool:
+        seen.append(status(resting))
+        return {row["state"] for row in seen[-1][1].values()} == {"asleep"}
+
+    assert until(rests, START_S, every_s=0), seen[-1]
+    # Who watches is told of no fault while they fall asleep, and the rank starts to wait anew.
+    assert until(lambda: not rests() or states(resting)["rank1"] == "active", START_S, every_s=0)
+    assert [found for found in seen if found[0] != 0] == []
     assert states(resting) == {"head": "inactive", "rank1": "active"}
     assert not resting.runs_engine(rank)
     # A rank whose unit starts anew waits for its head as before.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -44,6 +45,37 @@ def test_a_host_that_waits_for_a_head_that_sleeps_or_is_woken_is_well(
     does = "is asleep" if state == "asleep" else "is being woken, asleep"
     assert found["gpu2"]["detail"] == f"gpu1, the head, {does} since {SINCE}"
     assert found["gpu2"]["rest"]["since"] == SINCE
+
+
+ENDED = {
+    "detail": "not active: kimi-rank.service",
+    "units": {"kimi-rank.service": {"state": "activating"}},
+}
+SOON, LATE = (datetime(2026, 11, 28, 6, minute, 0, tzinfo=UTC) for minute in (1, 2))
+
+
+@pytest.mark.parametrize("head", ["stopping", "asleep"])
+@pytest.mark.parametrize("unit", ["activating", "deactivating"])
+def test_a_host_that_ended_with_a_head_that_falls_asleep_is_well(head: str, unit: str) -> None:
+    """For a minute: one whose unit ends again and again is not."""
+    units = {"units": {"kimi-rank.service": {"state": unit}}}
+    documents = {"gpu1": {**HEAD, "state": head}, "gpu2": rank("", **{**ENDED, **units})}
+    found = judged(documents, SOON)["gpu2"]
+    assert (found["ok"], found["state"]) == (True, "asleep")
+    assert judged(documents, LATE) == documents
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        {"units": {"kimi-rank.service": {"state": "failed"}}},
+        {"detail": "not active: kimi-rank.service, kimi-firewall.service"},
+    ],
+    ids=["failed", "more"],
+)
+def test_one_that_lacks_more_than_its_unit_s_next_start_is_left(lacks: dict[str, Any]) -> None:
+    documents = {"gpu1": HEAD, "gpu2": rank("", **{**ENDED, **lacks})}
+    assert judged(documents, SOON) == documents
 
 
 @pytest.mark.parametrize(
