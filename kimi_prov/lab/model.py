@@ -400,11 +400,16 @@ def _random(name: str, shape: tuple[int, ...], upper: int) -> _Tensor:
 
     Three of four have the exponent `upper` asks for, the others a step of four less.
     """
+    return _Tensor(name, shape, "BF16", _drawn(name, shape, upper, shape[0]))
+
+
+def _drawn(name: str, shape: tuple[int, ...], upper: int, first_rows: int) -> bytes | memoryview:
+    """Give of such a tensor the first rows."""
     count = math.prod(shape)
+    wanted = 2 * count // shape[0] * first_rows
     if 2 * count > _DRAWN_BYTES:
-        pool = _pool(upper)
-        return _Tensor(name, shape, "BF16", _cut(pool, name, 2 * count))
-    return _Tensor(name, shape, "BF16", _values(name, count, upper))
+        return _cut(_pool(upper), name, 2 * count, wanted)
+    return _values(name, count, upper)[:wanted]
 
 
 def _values(name: str, count: int, upper: int) -> bytes:
@@ -427,29 +432,30 @@ def _pool(upper: int | None) -> bytes:
     return _values("pool", _POOL_BYTES // 2, upper)
 
 
-def _cut(pool: bytes, name: str, size: int) -> bytes | memoryview:
-    """Cut `size` bytes out of the pool, at an even place that the name tells."""
+def _cut(pool: bytes, name: str, size: int, wanted: int | None = None) -> memoryview:
+    """Cut `size` bytes out of the pool, at an even place that the name tells; the first `wanted`.
+
+    A pool that is too small for them is gone through again and again.
+    """
     place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") & ~1
+    wanted = size if wanted is None else wanted
     if size > len(pool) // 2:
         place %= len(pool)
-        whole = pool[place:] + pool * (size // len(pool)) + pool[:place]
-        return memoryview(whole)[:size]
+        turned = pool[place:] + pool[:place]
+        return memoryview(turned * math.ceil(wanted / len(pool)))[:wanted]
     place %= len(pool) - size
-    return memoryview(pool)[place & ~1 : (place & ~1) + size]
+    return memoryview(pool)[place & ~1 : (place & ~1) + wanted]
 
 
 def _ones(name: str, size: int) -> _Tensor:
     return _Tensor(name, (size,), "BF16", b"\x80\x3f" * size)
 
 
-def _with_column(tensor: _Tensor, values: list[float]) -> _Tensor:
-    """Replace the first column of a matrix, one value for each row."""
-    data = bytearray(tensor.data)
-    stride = 2 * tensor.shape[1]
+def _set_column(matrix: bytearray, row: int, values: list[float]) -> None:
+    """Replace the first column of a matrix, whose rows are of `row` bytes, by as many values."""
     upper_halves = [struct.pack("<f", value)[2:] for value in values]
-    data[0::stride] = bytes(half[0] for half in upper_halves)
-    data[1::stride] = bytes(half[1] for half in upper_halves)
-    return replace(tensor, data=bytes(data))
+    matrix[0::row] = bytes(half[0] for half in upper_halves)
+    matrix[1::row] = bytes(half[1] for half in upper_halves)
 
 
 def _without_first_row(tensor: _Tensor) -> _Tensor:
@@ -460,7 +466,9 @@ def _without_first_row(tensor: _Tensor) -> _Tensor:
 def _embedding(shape: Shape) -> _Tensor:
     """Put a constant into the first channel; no layer writes there, so it reaches the end."""
     table = _random("model.embed_tokens.weight", (shape.vocab, shape.hidden), _UNIT)
-    return _with_column(table, [_CONSTANT] * shape.vocab)
+    data = bytearray(table.data)
+    _set_column(data, 2 * shape.hidden, [_CONSTANT] * shape.vocab)
+    return replace(table, data=memoryview(data))
 
 
 def _lm_head(shape: Shape) -> _Tensor:
@@ -469,14 +477,15 @@ def _lm_head(shape: Shape) -> _Tensor:
     The thought ends after some tens of tokens; no other special token comes by itself. Where a
     grammar allows digits, blanks or a list to go on for ever, what ends them is the likelier.
     """
-    head = _random("lm_head.weight", (shape.vocab, shape.hidden), shape.logits)
-    data, row = bytearray(head.data), 2 * shape.hidden
-    even = tokenizer.endless() | tokenizer.separators() | tokenizer.closers()
-    for token in (*even, *range(tokenizer.VOCAB_SIZE, shape.vocab)):
+    name, size, row = "lm_head.weight", (shape.vocab, shape.hidden), 2 * shape.hidden
+    words = tokenizer.VOCAB_SIZE
+    data = bytearray(row * shape.vocab)
+    data[: row * words] = _drawn(name, size, shape.logits, words)
+    for token in tokenizer.endless() | tokenizer.separators() | tokenizer.closers():
         data[row * token : row * (token + 1)] = bytes(row)
-    head = replace(head, data=bytes(data))
-    biases = [shape.bias * _bias(token) for token in range(shape.vocab)]
-    return _with_column(head, biases)
+    biases = [*map(_bias, range(words)), *[_NEVER] * (shape.vocab - words)]
+    _set_column(data, row, [shape.bias * value for value in biases])
+    return _Tensor(name, size, "BF16", memoryview(data))
 
 
 def _bias(token: int) -> float:
@@ -484,7 +493,7 @@ def _bias(token: int) -> float:
         return _THOUGHT_ENDS
     if token in tokenizer.tool_marks() | tokenizer.separators():
         return _ONLY_WHERE_ASKED
-    return _NEVER if token in tokenizer.endless() or token >= tokenizer.VOCAB_SIZE else 0.0
+    return _NEVER if token in tokenizer.endless() else 0.0
 
 
 def _tensors(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
