@@ -21,6 +21,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
 from kimi_prov.on_host.engine import command_check
 from kimi_prov.packaging.zipapp import build_zipapp
+from kimi_prov.planner.memory import stages
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
@@ -146,3 +147,24 @@ def test_a_headless_rank_is_started_by_what_the_real_engine_has(
     script = _RANK.format(program=program, words=words)
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.endswith("rank 1 2 0\n"), done.stderr
+
+
+_STAGES = """
+import json
+from vllm.distributed.utils import get_pp_indices
+cuts = {n: [get_pp_indices(61, place, n) for place in range(n)] for n in range(1, 62)}
+print(json.dumps({n: [end - start for start, end in found] for n, found in cuts.items()}))
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_stages_are_cut_as_the_real_engine_cuts_them(
+    version: str, parser_of: Callable[[str], Path]
+) -> None:
+    python = str(parser_of(version) / "bin" / "python")
+    done = subprocess.run([python, "-c", _STAGES], capture_output=True, text=True, check=True)
+    shape = load().model("kimi-k2.5").architecture
+    assert shape.layers == 61
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        str(count): [stage.layers for stage in stages.cut(shape, count)] for count in range(1, 62)
+    }

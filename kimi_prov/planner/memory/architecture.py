@@ -116,6 +116,22 @@ def plain_bytes(a: Architecture, weights_format: str, ranks: int = 1) -> int:
     return (checkpoint_bytes(a, weights_format) - routed - replicated) // ranks + replicated
 
 
+def table_bytes(a: Architecture) -> int:
+    """Return the bytes of the embedding, and of the head, each."""
+    return _BF16 * a.vocab * a.hidden
+
+
+def vision_bytes(a: Architecture) -> int:
+    """Return the bytes of the vision tower."""
+    return _BF16 * a.vision_params
+
+
+def dense_bytes(a: Architecture, weights_format: str) -> int:
+    """Return the bytes of the dense layers' feed-forward networks; int4 and mxfp4 leave them."""
+    packed = weights_format in {"fp8", "nvfp4"}
+    return round(_dense_params(a) * (_expert_weight_bytes(weights_format) if packed else _BF16))
+
+
 def kv_bytes_per_token(a: Architecture, dtype_bytes: int = _BF16, ranks: int = 1) -> int:
     """Return the cache bytes of one token on one of `ranks` tensor-parallel ranks.
 
@@ -154,5 +170,8 @@ def _expert_weight_bytes(weights_format: str) -> float:
 def _packed_beside(a: Architecture) -> int:
     """Count shared experts and dense layers."""
     sparse = a.layers - a.dense_layers
-    shared = sparse * a.shared_experts * 3 * a.hidden * a.expert_width
-    return shared + a.dense_layers * 3 * a.hidden * a.dense_width
+    return sparse * a.shared_experts * 3 * a.hidden * a.expert_width + _dense_params(a)
+
+
+def _dense_params(a: Architecture) -> int:
+    return a.dense_layers * 3 * a.hidden * a.dense_width

@@ -11,6 +11,7 @@ from kimi_prov.planner.engine import speculative
 from kimi_prov.planner.engine.flag_names import VLLM, fraction, kv_dtype, whole
 from kimi_prov.planner.memory import architecture, layouts
 from kimi_prov.planner.memory.context import fitting_context
+from kimi_prov.planner.memory.stages import cut, experts_bytes, of_layers, plain_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Architecture
     from kimi_prov.facts.host import Host
+    from kimi_prov.planner.memory.stages import Stage
     from kimi_prov.planner.settings.parsing import Settings
 
 # Of the memory that nvidia-smi shows, CUDA shows this share (79.18 of 79.65 GiB on H100).
@@ -136,13 +138,20 @@ def _attempt(
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
     overhead += sequences * architecture.state_bytes(shape, layout.tensor)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
-    weights = _weights(shape, weights_format, layout)
-    weights += _redundant(args, shape, weights_format) // (layout.tensor * layout.data)
-    weights += speculative.rank_bytes(draft, layout.tensor)
-    kv = int(memory * share) - weights - overhead
-    per_token = architecture.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
-    per_token = _of_stage(per_token, shape, layout.pipeline)
-    per_token += speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
+    beside = _redundant(args, shape, weights_format) // (layout.tensor * layout.data)
+    beside += speculative.rank_bytes(draft, layout.tensor)
+    room = int(memory * share) - overhead - beside
+    token = architecture.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
+    token_beside = speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
+    # All stages keep the same tokens: as many as the one that holds fewest.
+    weights, per_token = min(
+        (
+            (_weights(shape, weights_format, layout, stage), of_layers(token, shape, stage))
+            for stage in cut(shape, layout.pipeline)
+        ),
+        key=lambda needs: (room - needs[0]) / (needs[1] + token_beside),
+    )
+    kv, per_token = room - weights, per_token + token_beside
     expert = args.get(VLLM.expert_parallel)
     return Budget(
         context=fitting_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
@@ -159,7 +168,7 @@ def _attempt(
             ranks=layout.tensor,
             memory=memory,
             utilization=share,
-            weights=weights,
+            weights=weights + beside,
             replicated=architecture.replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=batched,
@@ -181,17 +190,10 @@ def each(settings: Settings, engines: int) -> int:
     return -(-settings.concurrency // engines)
 
 
-def _weights(shape: Architecture, weights_format: str, layout: layouts.Layout) -> int:
-    """Return the bytes on each GPU: experts over all ranks, the rest over those of one copy."""
-    own = architecture.plain_bytes(shape, weights_format, layout.tensor)
-    every = round(architecture.expert_bytes(shape, weights_format) * shape.experts)
-    size = own + every // (layout.tensor * layout.data)
-    return _of_stage(size, shape, layout.pipeline)
-
-
-def _of_stage(size: int, shape: Architecture, stages: int) -> int:
-    """Return the share of the longest of `stages` runs of layers."""
-    return -(-size * -(-shape.layers // stages) // shape.layers)
+def _weights(shape: Architecture, weights_format: str, layout: layouts.Layout, stage: Stage) -> int:
+    """Return a stage's bytes on each GPU: experts over all ranks, the rest over one copy's."""
+    own = plain_bytes(shape, weights_format, layout.tensor, stage)
+    return own + experts_bytes(shape, weights_format, stage) // (layout.tensor * layout.data)
 
 
 def _redundant(args: Mapping[str, Any], shape: Architecture, weights_format: str) -> int:

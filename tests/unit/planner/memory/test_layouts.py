@@ -33,14 +33,14 @@ def test_stages_of_layers_use_six_cards() -> None:
     assert argument(document, "--pipeline-parallel-size") == "3"
     assert document["instances"][0]["gpus"] == list(range(6))
     assert found(document, "parallel.pipeline")
-    # The longest of three runs of 61 layers has 21.
+    # The middle one of three runs has 21 layers, all of experts, of 60 among 61.
     share = (
         document["memory"]["weights_bytes_per_gpu"]
         / plan(gpu_facts(6), engine="vllm", engine_args={"tensor-parallel-size": 2}, **HUGE)[
             "memory"
         ]["weights_bytes_per_gpu"]
     )
-    assert share == pytest.approx(21 / 61, rel=0.001)
+    assert 21 / 61 < share < 21 / 60
 
 
 def test_sixteen_cards_are_two_instances() -> None:

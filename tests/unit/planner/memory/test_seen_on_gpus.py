@@ -3,6 +3,9 @@
 vLLM 0.25.1 on 4x H200 (2026-11-21, the recording h200-x4), the plan's own command line with
 `--load-format dummy`: Kimi K2's dimensions at full width, 46 layers. None of these figures was used
 to make the planner, but for the draft's own.
+
+And on 2x H200 (2026-11-28, the recordings h200-x2-full-2 and h200-x2-full-3): four layers, as
+`apply` served them.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plan_inputs import gpu_facts
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
+from kimi_prov.planner.memory import architecture, stages
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
@@ -64,3 +69,75 @@ def test_one_request_decodes_as_fast_as_is_predicted() -> None:
     """6.57 ms a token, 1,024 in and 128 out; random weights, which one request does not notice."""
     speed = planned()["throughput"]["single_tok_s"]
     assert speed["low"] <= 1000 / 6.57 <= speed["high"]
+
+
+def of_four_layers(name: str = "kimi-cut-4", **more: Any) -> dict[str, Any]:
+    """The memory of the plan for two H200."""
+    settings = {
+        "kimi_model": name,
+        "kimi_weights_source": "file:///srv/model",
+        "kimi_engine": "vllm",
+        "kimi_engine_version": "0.25.1",
+        "kimi_context": 4096,
+        "kimi_concurrency": 64,
+        "kimi_kv_dtype": "bf16",
+        **more,
+    }
+    catalogue = load(DATA / "catalogue-cut")
+    plan = make_plan(gpu_facts(2), parse(settings, host="h200-x2"), catalogue)
+    return dict(plan["memory"])
+
+
+SHIPPED = {"enforce-eager": True, "max-num-batched-tokens": 4096}
+SEEING = {"enable-expert-parallel": True, "max-num-batched-tokens": 8192}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "weights_gib", "tokens"),
+    [
+        ("kimi-cut-4", {"kimi_concurrency": 1, "kimi_engine_args": SHIPPED}, 16.43, 25_520_592),
+        (
+            "kimi-cut-4-seeing",
+            {"kimi_concurrency": 256, "kimi_kv_dtype": "fp8", "kimi_engine_args": SEEING},
+            17.32,
+            49_527_808,
+        ),
+        # Each of its two engines told its own.
+        (
+            "kimi-cut-4",
+            {"kimi_engine_args": {"data-parallel-size": 2, "enable-expert-parallel": True}},
+            19.43,
+            2 * 24_229_776,
+        ),
+    ],
+    ids=["h100x8", "dgx-h200", "data parallel"],
+)
+def test_four_layers_take_what_the_engine_logged(
+    name: str, settings: dict[str, Any], weights_gib: float, tokens: int
+) -> None:
+    memory = of_four_layers(name, **settings)
+    assert memory["weights_bytes_per_gpu"] / GIB == pytest.approx(weights_gib, rel=0.003)
+    assert memory["kv_tokens_max"] == pytest.approx(tokens, rel=0.01)
+
+
+def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
+    """The first, with one layer of experts, took 12.26 GiB; the other has two, and sets the cache.
+
+    It was planned as half of the model: 4 % too many tokens.
+    """
+    shape = load(DATA / "catalogue-cut").model("kimi-cut-4").architecture
+    first, last = (
+        stages.plain_bytes(shape, "int4", 1, stage) + stages.experts_bytes(shape, "int4", stage)
+        for stage in stages.cut(shape, 2)
+    )
+    assert first / GIB == pytest.approx(12.26, rel=0.003)
+    assert first + last == pytest.approx(architecture.checkpoint_bytes(shape, "int4"), rel=1e-6)
+    memory = of_four_layers(
+        kimi_engine_args={
+            "tensor-parallel-size": 1,
+            "pipeline-parallel-size": 2,
+            "enable-expert-parallel": True,
+        }
+    )
+    assert memory["weights_bytes_per_gpu"] == last
+    assert memory["kv_tokens_max"] == pytest.approx(48_323_056, rel=0.01)

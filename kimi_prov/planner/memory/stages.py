@@ -1,0 +1,68 @@
+"""The runs of layers that vLLM's pipeline parallelism cuts a model into, and what each holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from kimi_prov.planner.memory import architecture
+
+if TYPE_CHECKING:
+    from kimi_prov.catalog.models import Architecture
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of layers: how many, how many of them are dense, and what it holds beside them."""
+
+    layers: int
+    dense: int
+    embedding: bool
+    head: bool
+
+
+def cut(a: Architecture, count: int) -> list[Stage]:
+    """Cut a model into `count` stages as vLLM does (0.25.1, `get_pp_indices`), at most its layers.
+
+    What is left over goes to the stages from the last but one backwards. Dense layers come first.
+    """
+    count = min(count, a.layers)
+    each, over = divmod(a.layers, count)
+    sizes = [each + (count - 1 - over <= place < count - 1) for place in range(count)]
+    starts = accumulate(sizes, initial=0)
+    return [
+        Stage(
+            layers=size,
+            dense=min(size, max(0, a.dense_layers - start)),
+            embedding=place == 0,
+            head=place == count - 1,
+        )
+        for place, (start, size) in enumerate(zip(starts, sizes, strict=False))
+    ]
+
+
+def plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) -> int:
+    """Return the bytes of all that is not a routed expert, on each of a stage's `ranks` GPUs.
+
+    Every stage has the whole vision tower; of the other layers' weights each has as many as layers.
+    """
+    table = architecture.table_bytes(a) // ranks
+    dense = architecture.dense_bytes(a, weights_format) // ranks
+    whole = architecture.plain_bytes(a, weights_format, ranks)
+    even = whole - 2 * table - dense - architecture.vision_bytes(a)
+    elsewhere = ((not stage.embedding) + (not stage.head)) * table
+    if a.dense_layers:
+        elsewhere += dense * (a.dense_layers - stage.dense) // a.dense_layers
+    return whole - elsewhere - even * (a.layers - stage.layers) // a.layers
+
+
+def experts_bytes(a: Architecture, weights_format: str, stage: Stage) -> int:
+    """Return the bytes of all routed experts of a stage's layers."""
+    every = round(architecture.expert_bytes(a, weights_format) * a.experts)
+    return every * (stage.layers - stage.dense) // max(1, a.layers - a.dense_layers)
+
+
+def of_layers(size: int, a: Architecture, stage: Stage) -> int:
+    """Return a stage's share of what every layer has as much of, rounded up."""
+    return -(-size * stage.layers // a.layers)
