@@ -214,7 +214,7 @@ def full_pair(
     shares = [cards[half * at : half * (at + 1)] for at in range(_HOSTS)]
     _deal(made, shares)
     for host in _up(made.lab, hollow.folder):
-        yield made, full_size.Asked.of(host, hollow)
+        yield made, full_size.Asked.of(host, hollow, tuple(made.members[1:]))
 
 
 def _of_full_size() -> tuple[dict[str, Any], dict[str, Any]]:

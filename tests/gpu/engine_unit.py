@@ -99,10 +99,10 @@ def wait_for_restart(host: Host, before: str, within_s: float) -> float:
     return round(time.monotonic() - began, 1)
 
 
-def said(host: Host, lines: int = 40, since: str = "") -> str:
+def said(host: Host, lines: int = 40, since: str = "", name: str = UNIT) -> str:
     """The unit's last lines."""
     asked = f"--since '{since}'" if since else ""
-    return host.ssh(f"journalctl -u {UNIT} -o cat --no-pager {asked} | tail -{lines}", check=False)
+    return host.ssh(f"journalctl -u {name} -o cat --no-pager {asked} | tail -{lines}", check=False)
 
 
 def last_error(host: Host) -> str:

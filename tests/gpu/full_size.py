@@ -52,8 +52,9 @@ _LOADS = (1, 4, 16, 64)
 _ENGINE = {"kimi_engine": "vllm"}
 # What a plan says of a layout that the cards or the host do not hold.
 TOO_SMALL = ("gpu.", "context.", "memory.", "ram_disk.", "disk.")
-# Of a question and its answer, where speeds are measured.
+# Of a question and its answer, where speeds are measured; `kimi-prov bench` keeps some tokens free.
 _ASKED_TOKENS = 4096
+_CONTEXT_OF_THEM = 4352
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class Asked:
-    """A host, and what its inventory asks for whatever the layout."""
+    """A host, and what its inventory asks for whatever the layout; `ranks` serve with it."""
 
     host: Host
     always: dict[str, Any]
     models: Models
+    ranks: tuple[Host, ...] = ()
 
     @classmethod
-    def of(cls, host: Host, models: Models) -> Asked:
+    def of(cls, host: Host, models: Models, ranks: tuple[Host, ...] = ()) -> Asked:
         """Take what the host's inventory asks for now, but for the model."""
         now: dict[str, Any] = yaml.safe_load(_variables(host).read_text())
         chosen = ("kimi_model", "kimi_weights_source")
         always = {key: value for key, value in now.items() if key not in chosen}
-        return cls(host, always, models)
+        return cls(host, always, models, ranks)
 
     def ask(self, layout: Layout, **over: object) -> None:
         """Write the inventory's variables for a layout; `over` wins over all others."""
@@ -109,7 +111,12 @@ def _variables(host: Host) -> Path:
 
 def layouts(cards: int) -> list[Layout]:
     """Two shipped inventories as they are, then what each other layout brings at 64 requests."""
-    at_64 = {"kimi_context": 4096, "kimi_concurrency": 64, "kimi_kv_dtype": "bf16", **_ENGINE}
+    at_64 = {
+        "kimi_context": _CONTEXT_OF_THEM,
+        "kimi_concurrency": 64,
+        "kimi_kv_dtype": "bf16",
+        **_ENGINE,
+    }
 
     def other(name: str, loads: tuple[int, ...] = (64,), **wishes: Any) -> Layout:
         return Layout(name, PLAIN, {**at_64, **wishes}, loads)
@@ -149,6 +156,10 @@ class Models:
         room = sum(int(card["memory.total"].split()[0]) * _MIB for card in cards)
         self.folder = folder
         self.layers = {name: min(most, layers_held(name, room)) for name in _OF}
+
+    def whole(self, name: str) -> bool:
+        """Whether a model has all of Kimi's layers."""
+        return self.layers[name] == load().model(_OF[name]).architecture.layers
 
     def made(self, name: str) -> Path:
         """The folder of a model, as a host has it below its folder of models."""

@@ -1,7 +1,9 @@
 """Kimi's own size on all GPUs: shipped inventories as they are, then what other layouts bring.
 
 As many of its 61 layers as the cards hold: all of them on eight of 80 GB. In order: each test goes
-on from what the one before has left, and the first ones are those of most weight.
+on from what the one before has left, and the first ones are those of most weight. Speeds are held
+to the estimate for all 61 layers alone: of few, what an engine does for each step beside them is
+most of it, which no estimate of Kimi tells of.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import gpu_report
 import pytest
 from machines import kimi_prov
 
-from kimi_prov.contract import paths
+from kimi_prov.contract import paths, unit_names
 
 if TYPE_CHECKING:
     from conftest import Clock
@@ -72,10 +74,15 @@ def applied(
     # Hosts of a group are applied together.
     done = kimi_prov("apply", asked.host.inventory)
     log = unit.said(asked.host, 4000, since=since)
+    logged = full_size.told(log)
     kept = report.folder / "-".join([*layout.name.split(), *map(str, over.values())])
     kept.mkdir(parents=True, exist_ok=True)
     (kept / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
     (kept / "engine.log").write_text(log)
+    for rank in asked.ranks:
+        log = unit.said(rank, 4000, since, unit_names.RANK)
+        (kept / f"{rank.name}.log").write_text(log)
+        logged["weights_gib"] += full_size.told(log)["weights_gib"]
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}\n{log[-6000:]}"
     memory = plan["memory"]
     return {
@@ -87,18 +94,24 @@ def applied(
             "weights_gib": round(memory["weights_bytes_per_gpu"] / 2**30, 2),
             "cache_tokens": memory["kv_tokens_max"],
         },
-        "logged": full_size.told(log),
+        "logged": logged,
+        # Each says how many tokens its own cache holds.
+        "engines": plan["parallel"]["data"],
         "memory_used_mib": unit.memory_used(),
     }
 
 
 def far_off(found: dict[str, Any]) -> list[str]:
-    """Say which of weights and cache the log has otherwise than the plan."""
+    """Say which of weights and cache the log has otherwise than the plan.
+
+    Of hosts that serve together the one with most weights counts.
+    """
     wrong = []
     for name, planned in found["planned"].items():
         logged = [float(word.replace(",", "")) for word in found["logged"][name]]
-        if not logged or logged[0] != pytest.approx(planned, rel=NEAR):
-            wrong.append(f"{name}: planned {planned}, logged {logged}")
+        times = found["engines"] if name == "cache_tokens" else 1
+        if not logged or times * max(logged) != pytest.approx(planned, rel=NEAR):
+            wrong.append(f"{name}: planned {planned}, logged {logged} by each of {times}")
     return wrong
 
 
@@ -117,10 +130,14 @@ def agreed(found: dict[str, Any], slow: list[str]) -> None:
 
 
 def timed(asked: Asked, layout: Layout) -> tuple[dict[str, Any], list[str]]:
-    """Measure a layout under each of its loads; return that, and what is outside its range."""
-    estimate = asked.estimate(layout)
+    """Measure a layout under each of its loads; return that, and what is outside its range.
+
+    Of a model that has not all layers nothing is.
+    """
+    estimate, whole = asked.estimate(layout), asked.models.whole(layout.model)
     curve = {row["concurrency"]: row for row in estimate["curve"]}
     rows: dict[str, Any] = {"not held": [load for load in layout.loads if load not in curve]}
+    rows["held to the estimate"] = whole
     # Requests of that length, as many as the cache holds, where it holds fewer than were asked for.
     loads = [load for load in layout.loads if load in curve] or [max(curve)]
     wrong = []
@@ -134,7 +151,7 @@ def timed(asked: Asked, layout: Layout) -> tuple[dict[str, Any], list[str]]:
             "asked": [estimate["input_tokens"], estimate["output_tokens"]],
             "estimated": {name: curve[load][name] for name in ESTIMATES},
         }
-        wrong += full_size.outside(level, curve[load], load)
+        wrong += full_size.outside(level, curve[load], load) if whole else []
     return rows, wrong
 
 
@@ -158,7 +175,7 @@ def sized(hollow: Models, name: str, report: Report) -> None:
 def test_a_shipped_inventory_is_served(
     full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
 ) -> None:
-    """`kimi-prov apply` serves it at full size; memory is as planned, speed as estimated."""
+    """`kimi-prov apply` serves it; memory is as planned, with all layers speed as estimated."""
     serve(full, layouts[name], clock, report)
 
 
@@ -231,7 +248,7 @@ def test_another_model_is_of_kimi_s_own_size(hollow: Models, name: str, report: 
 def test_another_shipped_inventory_is_served(
     full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
 ) -> None:
-    """`kimi-prov apply` serves it at full size; memory is as planned, speed as estimated."""
+    """`kimi-prov apply` serves it; memory is as planned, with all layers speed as estimated."""
     serve(full, layouts[name], clock, report)
 
 
