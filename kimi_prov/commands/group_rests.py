@@ -19,8 +19,9 @@ _WITH = {
     (standing.STARTING, record.WAITING): standing.STARTING,
     (standing.STARTING, record.STARTING): standing.STARTING,
 }
-# A rank ends with its head, and its unit starts again some seconds later.
-_ENDS_WITHIN = timedelta(seconds=60)
+# A rank ends when its head has, and its unit starts again some seconds later. Before it ends a head
+# that falls asleep waits for requests under way, five minutes at most.
+_ENDS_WITHIN = timedelta(minutes=6)
 _BETWEEN = ("activating", "deactivating")
 
 
@@ -28,15 +29,15 @@ def judged(documents: Mapping[str, Any], now: datetime | None = None) -> dict[st
     """Return status documents; a host that waits for a head that sleeps is `ok`, and asleep.
 
     So is one that starts with a head that somebody wakes, and one that has ended with a head that
-    fell asleep within the last minute, by the clock here (`now`). One that lacks more, or that the
-    head refuses, is left as it is.
+    stops, or that began to fall asleep within the last six minutes by the clock here (`now`). One
+    that lacks more, or that the head refuses, is left as it is.
     """
     told = dict(documents)
     for host, found in documents.items():
         group = found.get("group") or {}
         head = documents.get(group.get("head", ""), {})
         rest = head.get("rest") or {}
-        ended = _ends(found) and _just(rest.get("since"), now or datetime.now(UTC))
+        ended = bool(group) and _ends(found) and _falls_asleep(head, now or datetime.now(UTC))
         phase = record.WAITING if ended else str(group.get("phase"))
         state = _WITH.get((str(head.get("state")), phase))
         # What is not active is told in the place of what the supervisor said.
@@ -56,9 +57,19 @@ def judged(documents: Mapping[str, Any], now: datetime | None = None) -> dict[st
 
 def _ends(found: Mapping[str, Any]) -> bool:
     """Whether a rank's unit, and nothing else, is not up, and is on its way."""
-    unit = (found.get("units") or {}).get(unit_names.RANK) or {}
-    return found.get("detail") == f"not active: {unit_names.RANK}" and unit.get("state") in _BETWEEN
+    units = found.get("units")
+    unit = units.get(unit_names.RANK) if isinstance(units, dict) else None
+    only = found.get("detail") == f"not active: {unit_names.RANK}"
+    return only and isinstance(unit, dict) and unit.get("state") in _BETWEEN
 
 
-def _just(since: str | None, now: datetime) -> bool:
-    return bool(since) and abs(now - datetime.fromisoformat(str(since))) <= _ENDS_WITHIN
+def _falls_asleep(head: Mapping[str, Any], now: datetime) -> bool:
+    """Whether a head stops, or began to fall asleep so lately that its ranks may be ending yet."""
+    if head.get("state") == standing.STOPPING:
+        return True
+    try:
+        since = datetime.fromisoformat(str((head.get("rest") or {}).get("since")))
+        return abs(now - since) <= _ENDS_WITHIN
+    except (ValueError, TypeError):
+        # No time, or one without its zone.
+        return False

@@ -51,18 +51,24 @@ ENDED = {
     "detail": "not active: kimi-rank.service",
     "units": {"kimi-rank.service": {"state": "activating"}},
 }
-SOON, LATE = (datetime(2026, 11, 28, 6, minute, 0, tzinfo=UTC) for minute in (1, 2))
+SOON, LATE = (datetime(2026, 11, 28, 6, minute, 0, tzinfo=UTC) for minute in (6, 7))
 
 
 @pytest.mark.parametrize("head", ["stopping", "asleep"])
 @pytest.mark.parametrize("unit", ["activating", "deactivating"])
 def test_a_host_that_ended_with_a_head_that_falls_asleep_is_well(head: str, unit: str) -> None:
-    """For a minute: one whose unit ends again and again is not."""
+    """As long as the head may wait for requests; later one whose unit ends again is not."""
     units = {"units": {"kimi-rank.service": {"state": unit}}}
     documents = {"gpu1": {**HEAD, "state": head}, "gpu2": rank("", **{**ENDED, **units})}
     found = judged(documents, SOON)["gpu2"]
     assert (found["ok"], found["state"]) == (True, "asleep")
-    assert judged(documents, LATE) == documents
+    assert judged(documents, LATE)["gpu2"]["ok"] == (head == "stopping")
+
+
+@pytest.mark.parametrize("since", ["yesterday", 1795845600, True, "2026-11-28T06:00:00"])
+def test_a_head_that_tells_no_time_changes_nothing(since: object) -> None:
+    documents = {"gpu1": {**HEAD, "rest": {"since": since}}, "gpu2": rank("", **ENDED)}
+    assert judged(documents, SOON) == documents
 
 
 @pytest.mark.parametrize(
@@ -70,8 +76,10 @@ def test_a_host_that_ended_with_a_head_that_falls_asleep_is_well(head: str, unit
     [
         {"units": {"kimi-rank.service": {"state": "failed"}}},
         {"detail": "not active: kimi-rank.service, kimi-firewall.service"},
+        {"units": ["kimi-rank.service"]},
+        {"units": {"kimi-rank.service": "activating"}},
     ],
-    ids=["failed", "more"],
+    ids=["failed", "more", "no units", "no unit"],
 )
 def test_one_that_lacks_more_than_its_unit_s_next_start_is_left(lacks: dict[str, Any]) -> None:
     documents = {"gpu1": HEAD, "gpu2": rank("", **{**ENDED, **lacks})}
