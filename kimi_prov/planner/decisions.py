@@ -100,13 +100,24 @@ class Slices:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A run of layers: how many, how many of them are dense, and what it holds beside them."""
+
+    layers: int
+    dense: int
+    embedding: bool
+    head: bool
+
+
+@dataclass(frozen=True)
 class GpuBudget:
     """What each GPU's memory goes to, in bytes, and how many of them work together.
 
     `memory` is what the GPU has, `utilization` the share that the engine may take of it.
     `sequences`: requests that one engine runs at once. `data`: copies of attention, each with
     requests and a cache of its own, that share the experts. `experts`: routed experts of each
-    layer that live on GPUs, None where all do.
+    layer that live on GPUs, None where all do. `stage`: of a pipeline's stages the one whose GPUs
+    are meant, which holds the fewest tokens; None where a plan has none.
     """
 
     ranks: int
@@ -122,6 +133,7 @@ class GpuBudget:
     pipeline: int = 1
     data: int = 1
     experts: int | None = None
+    stage: Stage | None = None
 
     @property
     def gpus(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.versions import number
-from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, Part, Workload
+from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, Part, Stage, Workload
 from kimi_prov.planner.engine import speculative
 from kimi_prov.planner.engine.flag_names import VLLM, fraction, kv_dtype, whole
 from kimi_prov.planner.memory import architecture, layouts
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Architecture
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.memory.stages import Stage
     from kimi_prov.planner.settings.parsing import Settings
 
 # Of the memory that nvidia-smi shows, CUDA shows this share (79.18 of 79.65 GiB on H100).
@@ -136,22 +135,21 @@ def _attempt(
     sequences = whole(args.get(VLLM.requests)) or min(requested, profile.sequences or requested)
     draft = speculative.loaded(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
-    overhead += sequences * architecture.state_bytes(shape, layout.tensor)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
-    beside = _redundant(args, shape, weights_format) // (layout.tensor * layout.data)
-    beside += speculative.rank_bytes(draft, layout.tensor)
-    room = int(memory * share) - overhead - beside
+    states = sequences * architecture.state_bytes(shape, layout.tensor)
     token = architecture.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
-    token_beside = speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
+    token_of_draft = speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
+    found = []
+    for stage in cut(shape, layout.pipeline):
+        weights = _weights(shape, weights_format, layout, stage, args)
+        weights += speculative.rank_bytes(draft, layout.tensor)
+        taken = overhead + of_layers(states, shape, stage)
+        per_token = of_layers(token, shape, stage) + token_of_draft
+        found.append((int(memory * share) - weights - taken, per_token, weights, taken, stage))
     # All stages keep the same tokens: as many as the one that holds fewest.
-    weights, per_token = min(
-        (
-            (_weights(shape, weights_format, layout, stage), of_layers(token, shape, stage))
-            for stage in cut(shape, layout.pipeline)
-        ),
-        key=lambda needs: (room - needs[0]) / (needs[1] + token_beside),
+    kv, per_token, weights, overhead, stage = min(
+        found, key=lambda row: (max(0, row[0]) // row[1], row[0])
     )
-    kv, per_token = room - weights, per_token + token_beside
     expert = args.get(VLLM.expert_parallel)
     return Budget(
         context=fitting_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
@@ -168,7 +166,7 @@ def _attempt(
             ranks=layout.tensor,
             memory=memory,
             utilization=share,
-            weights=weights + beside,
+            weights=weights,
             replicated=architecture.replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=batched,
@@ -180,6 +178,7 @@ def _attempt(
             decode_context=layout.context,
             pipeline=layout.pipeline,
             data=layout.data,
+            stage=stage,
         ),
         instances=layout.instances,
     )
@@ -190,19 +189,25 @@ def each(settings: Settings, engines: int) -> int:
     return -(-settings.concurrency // engines)
 
 
-def _weights(shape: Architecture, weights_format: str, layout: layouts.Layout, stage: Stage) -> int:
+def _weights(
+    shape: Architecture,
+    weights_format: str,
+    layout: layouts.Layout,
+    stage: Stage,
+    args: Mapping[str, Any],
+) -> int:
     """Return a stage's bytes on each GPU: experts over all ranks, the rest over one copy's."""
     own = plain_bytes(shape, weights_format, layout.tensor, stage)
-    return own + experts_bytes(shape, weights_format, stage) // (layout.tensor * layout.data)
+    ranks = layout.tensor * layout.data
+    experts = experts_bytes(shape, weights_format, stage, shape.experts) // ranks
+    return own + experts + experts_bytes(shape, weights_format, stage, _redundant(args)) // ranks
 
 
-def _redundant(args: Mapping[str, Any], shape: Architecture, weights_format: str) -> int:
-    """Return the bytes of the copies of experts that EPLB keeps beside the originals."""
+def _redundant(args: Mapping[str, Any]) -> int:
+    """Return the copies of experts that EPLB keeps of each layer's beside the originals."""
     config = args.get(VLLM.expert_balancing_config)
     copies = whole(config.get("num_redundant_experts")) if isinstance(config, dict) else None
-    if not args.get(VLLM.expert_balancing) or not copies:
-        return 0
-    return round(copies * architecture.expert_bytes(shape, weights_format))
+    return copies or 0 if args.get(VLLM.expert_balancing) else 0
 
 
 def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from kimi_prov.planner.decisions import Stage
 from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Architecture
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A run of layers: how many, how many of them are dense, and what it holds beside them."""
-
-    layers: int
-    dense: int
-    embedding: bool
-    head: bool
 
 
 def cut(a: Architecture, count: int) -> list[Stage]:
@@ -57,9 +47,9 @@ def plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) 
     return whole - elsewhere - even * (a.layers - stage.layers) // a.layers
 
 
-def experts_bytes(a: Architecture, weights_format: str, stage: Stage) -> int:
-    """Return the bytes of all routed experts of a stage's layers."""
-    every = round(architecture.expert_bytes(a, weights_format) * a.experts)
+def experts_bytes(a: Architecture, weights_format: str, stage: Stage, experts: int) -> int:
+    """Return the bytes of so many routed experts of each of a stage's layers."""
+    every = round(architecture.expert_bytes(a, weights_format) * experts)
     return every * (stage.layers - stage.dense) // max(1, a.layers - a.dense_layers)
 
 

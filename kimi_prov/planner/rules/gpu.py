@@ -12,6 +12,7 @@ from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.engine.flag_names import VLLM
 from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.memory import gpu as gpu_memory
+from kimi_prov.planner.memory.stages import of_layers
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
@@ -190,12 +191,13 @@ def _replication(context: PlanContext) -> Iterator[RuleResult]:
         return
     kv = max(0, context.budget.kv_bytes)
     eight = architecture.kv_bytes_per_token(shape, 1)
+    eight = of_layers(eight, shape, gpu.stage) if gpu.stage else eight
     if gpu.decode_context > 1 or not kv:
         return
     yield RuleResult(
         observed=f"{human(kv)} on each GPU hold {context.budget.kv_tokens} tokens "
         f"({context.budget.kv_bytes_per_token} bytes each, {context.budget.kv_dtype})",
-        required=f"with an 8-bit cache {kv // eight} tokens; with "
+        required=f"with an 8-bit cache {kv // eight * gpu.data} tokens; with "
         f"decode-context-parallel-size {gpu.ranks} {gpu.ranks} times as many",
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from plan_inputs import (
     HUGE,
@@ -11,6 +13,9 @@ from plan_inputs import (
     gpu_facts,
     plan,
 )
+
+from kimi_prov.catalog.loader import load
+from kimi_prov.planner.memory import stages
 
 
 def test_context_parallelism_holds_a_context_that_one_rank_does_not() -> None:
@@ -104,3 +109,58 @@ def test_pipeline_stages_share_weights_and_cache() -> None:
     assert staged["memory"]["weights_bytes_per_gpu"] == pytest.approx(
         flat["memory"]["weights_bytes_per_gpu"], rel=0.03
     )
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"tensor-parallel-size": 8},
+        {"tensor-parallel-size": 4, "pipeline-parallel-size": 2},
+        {"tensor-parallel-size": 4, "data-parallel-size": 2},
+    ],
+    ids=["tensor", "stages", "copies"],
+)
+def test_an_8_bit_cache_is_told_as_it_would_be_planned(args: dict[str, int]) -> None:
+    wide = plan(gpu_facts(), engine_args=args, kv_dtype="bf16", **HUGE)
+    narrow = plan(gpu_facts(), engine_args=args, kv_dtype="fp8", **HUGE)
+    (said,) = found(wide, "kv.replication")
+    told = re.search(r"with an 8-bit cache (\d+) tokens", said["required"])
+    assert told
+    assert int(told[1]) == pytest.approx(narrow["memory"]["kv_tokens_max"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("mib", "fits"), [(143771, True), (81559, False)])
+def test_of_stages_the_one_that_lacks_most_is_told(mib: int, fits: bool) -> None:
+    args = {"tensor-parallel-size": 4, "pipeline-parallel-size": 2}
+    wishes = {"model": "kimi-k2-instruct", "weights_source": None, "engine": "vllm"}
+    document = plan(gpu_facts(8, mib), engine_args=args, **wishes)
+    memory = document["memory"]
+    assert (memory["kv_available_bytes_per_gpu"] > 0) == fits
+    shape = load().model("kimi-k2-instruct").architecture
+    sizes = [
+        stages.plain_bytes(shape, "fp8", 4, stage)
+        + stages.experts_bytes(shape, "fp8", stage, shape.experts) // 4
+        for stage in stages.cut(shape, 2)
+    ]
+    assert memory["weights_bytes_per_gpu"] == max(sizes)
+
+
+def test_copies_of_experts_are_those_of_a_stage_s_layers() -> None:
+    args = {
+        "tensor-parallel-size": 4,
+        "enable-expert-parallel": True,
+        "enable-eplb": True,
+        "eplb-config": {"num_redundant_experts": 32},
+    }
+    wishes = {"model": "kimi-k2-instruct", "weights_source": None, "engine": "vllm"}
+
+    def weights(**more: object) -> int:
+        document = plan(gpu_facts(), engine_args=args | more, **wishes)
+        return int(document["memory"]["weights_bytes_per_gpu"])
+
+    plain = {"enable-eplb": False}
+    whole = weights() - weights(**plain)
+    staged = weights(**{"pipeline-parallel-size": 2})
+    staged -= weights(**{"pipeline-parallel-size": 2}, **plain)
+    assert whole > 0
+    assert staged == pytest.approx(whole / 2, rel=0.02)
