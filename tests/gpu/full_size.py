@@ -54,7 +54,7 @@ _ENGINE = {"kimi_engine": "vllm"}
 TOO_SMALL = ("gpu.", "context.", "memory.", "ram_disk.", "disk.")
 # Of a question and its answer, where speeds are measured; `kimi-prov bench` keeps some tokens free.
 _ASKED_TOKENS = 4096
-_CONTEXT_OF_THEM = 4352
+_ASKED_CONTEXT = 4352
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _variables(host: Host) -> Path:
 def layouts(cards: int) -> list[Layout]:
     """Two shipped inventories as they are, then what each other layout brings at 64 requests."""
     at_64 = {
-        "kimi_context": _CONTEXT_OF_THEM,
+        "kimi_context": _ASKED_CONTEXT,
         "kimi_concurrency": 64,
         "kimi_kv_dtype": "bf16",
         **_ENGINE,

@@ -80,9 +80,9 @@ def applied(
     (kept / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
     (kept / "engine.log").write_text(log)
     for rank in asked.ranks:
-        log = unit.said(rank, 4000, since, unit_names.RANK)
-        (kept / f"{rank.name}.log").write_text(log)
-        logged["weights_gib"] += full_size.told(log)["weights_gib"]
+        of_rank = unit.said(rank, 4000, since, unit_names.RANK)
+        (kept / f"{rank.name}.log").write_text(of_rank)
+        logged["weights_gib"] += full_size.told(of_rank)["weights_gib"]
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}\n{log[-6000:]}"
     memory = plan["memory"]
     return {
@@ -132,7 +132,7 @@ def agreed(found: dict[str, Any], slow: list[str]) -> None:
 def timed(asked: Asked, layout: Layout) -> tuple[dict[str, Any], list[str]]:
     """Measure a layout under each of its loads; return that, and what is outside its range.
 
-    Of a model that has not all layers nothing is.
+    Speeds of a model with fewer layers are measured, and held to nothing.
     """
     estimate, whole = asked.estimate(layout), asked.models.whole(layout.model)
     curve = {row["concurrency"]: row for row in estimate["curve"]}
@@ -175,7 +175,7 @@ def sized(hollow: Models, name: str, report: Report) -> None:
 def test_a_shipped_inventory_is_served(
     full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
 ) -> None:
-    """`kimi-prov apply` serves it; memory is as planned, with all layers speed as estimated."""
+    """`kimi-prov apply` serves it; memory is as planned, and speed where it has all layers."""
     serve(full, layouts[name], clock, report)
 
 
@@ -248,7 +248,7 @@ def test_another_model_is_of_kimi_s_own_size(hollow: Models, name: str, report: 
 def test_another_shipped_inventory_is_served(
     full: Asked, layouts: dict[str, Layout], name: str, clock: Clock, report: Report
 ) -> None:
-    """`kimi-prov apply` serves it; memory is as planned, with all layers speed as estimated."""
+    """`kimi-prov apply` serves it; memory is as planned, and speed where it has all layers."""
     serve(full, layouts[name], clock, report)
 
 
@@ -268,7 +268,7 @@ def test_destroy_at_full_size_frees_the_gpus(full: Asked, report: Report) -> Non
 def test_two_hosts_of_half_the_cards_serve_it(
     full_pair: tuple[Group, Asked], layouts: dict[str, Layout], clock: Clock, report: Report
 ) -> None:
-    """`kimi-prov apply` serves it over two hosts, each with half of the cards, at full size."""
+    """`kimi-prov apply` serves it over two hosts, each with half of the cards, as planned."""
     group, asked = full_pair
     layout = dataclasses.replace(layouts["expert parallel"], name="two hosts")
     # Either host sees the whole machine's memory: each would plan for all of it.
