@@ -307,7 +307,9 @@ def measured(host: Host, load: int, estimate: dict[str, Any]) -> dict[str, Any]:
     lengths = ("--prompt-tokens", estimate["input_tokens"], "--answer-tokens")
     words = [str(word) for word in (*lengths, estimate["output_tokens"], "--concurrency", load)]
     done = kimi_prov("bench", host.inventory, *words, "--format", "json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    # A report keeps one line of it.
+    why = done.stderr.rpartition("failed: ")[2] or done.stdout
+    assert done.returncode == 0, " ".join(why.split())
     (level,) = json.loads(done.stdout)["hosts"][host.name]["serve"]["levels"]
     return dict(level)
 
