@@ -176,7 +176,9 @@ def test_ctrl_c_ends_the_answer_and_then_the_chat(room: Room) -> None:
     chat.type("next\n")
     assert chat.shows("tokens")
     assert room.engine.asked[1]["messages"][-2]["content"] == "Hello from"
-    # A line that was begun is dropped, and at an empty one the chat ends.
+    # A line that was begun is dropped, and at an empty one the chat ends. Before the prompt the
+    # terminal itself would echo it.
+    assert chat.shows("> ")
     chat.type("half a li")
     assert chat.shows("half a li")
     chat.type(CTRL_C)
