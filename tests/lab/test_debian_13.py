@@ -16,6 +16,7 @@ from waiting import until
 from weights_server import Server
 
 from kimi_prov.commands import lab as commands
+from kimi_prov.contract import paths
 from kimi_prov.on_host.gateway import api
 
 if TYPE_CHECKING:
@@ -150,6 +151,29 @@ def test_systemd_and_haproxy_of_debian_13_have_no_complaint(served: Brought) -> 
     assert [line for line in told.splitlines() if "kimi" in line] == []
     assert "warning" not in host.ssh("haproxy -c -f /etc/kimi/proxy/haproxy.cfg 2>&1").lower()
     assert host.ssh("systemctl is-system-running").strip() == "running"
+
+
+# What wakes a machine, with nobody who asks: it leaves at once.
+_WAKER = f"""
+import asyncio, os, socket, sys
+sys.path.insert(0, "{paths.ZIPAPP}")
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.rest import wake
+wake._LEAVES_S = 0.5
+with socket.socket(socket.AF_UNIX) as listening:
+    listening.bind("/run/tried.sock")
+    listening.listen()
+    plan = {{"instances": [], "rest": {{"wake": "refuse"}}}}
+    asyncio.run(wake.serve(Paths(), plan, listening))
+print(os.path.exists("/run/tried.sock"))
+"""
+
+
+def test_what_wakes_a_machine_leaves_systemd_s_socket_where_it_is(served: Brought) -> None:
+    """Python 3.13 takes the file of a server's socket away; nothing could wake the machine then."""
+    said = served.host.ssh(f"/usr/bin/python3 -I - <<'EOF'\n{_WAKER}\nEOF")
+    assert said.strip() == "True"
+    served.host.ssh("rm /run/tried.sock")
 
 
 def test_after_a_reboot_it_serves_with_no_hand_on_it(served: Brought) -> None:

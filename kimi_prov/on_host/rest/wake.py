@@ -41,6 +41,8 @@ _CHUNK = 1 << 16
 # Of a request that waits; HAProxy keeps the rest.
 _HELD_BYTES = 1 << 20
 _RETRY_S = 60
+# HAProxy sends the rest of a request and closes as soon as it has the answer.
+_CLOSES_S = 5.0
 
 
 class BusyError(HostError):
@@ -186,6 +188,7 @@ class Waker:
                 _answer(writer, *self._told())
             with contextlib.suppress(OSError):
                 await writer.drain()
+            await _until_closed(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -260,6 +263,22 @@ class Waker:
             here.close()
 
 
+async def _until_closed(reader: StreamReader, writer: StreamWriter) -> None:
+    """Say that this was the answer, and read on until HAProxy has closed.
+
+    Where a request is not read to its end, a close makes HAProxy's next write fail, and it breaks
+    the client's connection off in place of the answer.
+    """
+
+    async def read_out() -> None:
+        while await reader.read(_CHUNK):
+            pass
+
+    writer.write_eof()
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(read_out(), _CLOSES_S)
+
+
 async def _copy(reader: StreamReader, writer: StreamWriter) -> None:
     while piece := await reader.read(_CHUNK):
         writer.write(piece)
@@ -283,10 +302,15 @@ def _answer(writer: StreamWriter, retry_s: int, body: Mapping[str, Any]) -> None
 async def serve(paths: Paths, plan: Mapping[str, Any], listening: socket.socket) -> None:
     """Answer until the machine serves and nobody waits any more."""
     waker = Waker(paths, plan)
-    server = await asyncio.start_unix_server(waker.serve, sock=listening, backlog=4096)
-    async with server:
-        while waker.stays():
-            await asyncio.sleep(_STEP_S)
+    while waker.stays():
+        # Not start_unix_server: Python 3.13's takes the socket's file away at its end, which is
+        # systemd's, and nobody would wake the machine again.
+        server = await asyncio.start_server(waker.serve, sock=listening.dup(), backlog=4096)
+        async with server:
+            while waker.stays():
+                await asyncio.sleep(_STEP_S)
+        # Who was let in at the last moment counts by then, and is answered.
+        await asyncio.sleep(_STEP_S)
 
 
 def main(argv: list[str]) -> int:

@@ -310,6 +310,19 @@ def test_a_start_that_failed_is_remembered_after_those_who_waited_have_gone(slee
     assert machine.starts == 1
 
 
+def test_a_request_that_is_not_all_there_yet_is_answered_before_it_is_closed(sleeping):
+    """HAProxy sends its body after the answer: a write that fails there cuts the client off."""
+    machine = sleeping("refuse")
+    with socket.socket(socket.AF_UNIX) as proxy:
+        proxy.settimeout(HANGS_S)
+        proxy.connect(str(machine.proxy.paths.wake_socket))
+        proxy.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n")
+        answer = b"".join(iter(lambda: proxy.recv(65536), b""))
+        proxy.sendall(b"{}")
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"model_starting" in answer
+
+
 def test_an_apply_that_is_over_leaves_no_start_that_failed(sleeping, monkeypatch):
     machine = sleeping("refuse")
     monkeypatch.setattr(wake, "_BUSY_S", 0.5)
