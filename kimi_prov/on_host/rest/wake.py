@@ -309,7 +309,7 @@ async def serve(paths: Paths, plan: Mapping[str, Any], listening: socket.socket)
         async with server:
             while waker.stays():
                 await asyncio.sleep(_STEP_S)
-        # Who was let in at the last moment counts by then, and is answered.
+        # Who was let in at the last moment counts by then: it is served before this ends.
         await asyncio.sleep(_STEP_S)
 
 
