@@ -217,7 +217,7 @@ def test_a_killed_worker_at_full_size_is_served_again(
 
 
 def test_a_ram_disk_beside_none(
-    full: Asked, layouts: dict[str, Layout], serving: Host, clock: Clock, report: Report
+    full: Asked, layouts: dict[str, Layout], clock: Clock, report: Report
 ) -> None:
     """A start and a restart from a RAM disk, where memory holds one, and from none."""
     layout = layouts["h100x8"]
@@ -227,7 +227,7 @@ def test_a_ram_disk_beside_none(
         if refused(found):
             rows[wish] = found
             continue
-        again = unit.restart(serving, clock.a_start_s)
+        again = unit.restart(full.host, clock.a_start_s)
         rows[wish] = {
             "apply_s": found["apply_s"],
             "start_s": found["start_s"],
