@@ -36,6 +36,9 @@ _FP8_CAPABILITY = (9, 0)
 _FP8_SINCE = "0.17.0"
 # Bytes that the sampler's warm-up takes for each entry of the vocabulary and each request.
 _SAMPLER_BYTES = 32
+# vLLM hands requests out to its data-parallel engines by loads that are a tenth of a second old:
+# one gets more than its even share, and above max-num-seqs a request waits for a whole answer.
+_UNEVEN = 2
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,17 @@ def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: i
     """
     sampler = sequences * shape.vocab * _SAMPLER_BYTES
     return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
+
+
+def gathered_bytes(shape: Architecture, tokens: int) -> int:
+    """Return what `tokens` of other data-parallel engines take on a GPU, whose experts they pass.
+
+    Both workspaces of vLLM 0.25.1 (MarlinExperts.workspace_shapes), 16 bit: for each of a token's
+    experts a row as wide as what it sees or does, and one as wide as that or gate and up together.
+    """
+    seen = shape.expert_hidden or shape.hidden
+    row = max(seen, shape.expert_width) + max(seen, 2 * shape.expert_width)
+    return 2 * tokens * shape.experts_per_token * row
 
 
 def fp8_cache(host: Host, engine: Engine) -> bool:
@@ -132,9 +146,12 @@ def _attempt(
     batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
     requested = each(settings, engines)
+    if layout.data > 1:
+        requested = min(_UNEVEN * requested, each(settings, layout.instances))
     sequences = whole(args.get(VLLM.requests)) or min(requested, profile.sequences or requested)
     draft = speculative.loaded(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
+    overhead += gathered_bytes(shape, (layout.data - 1) * batched)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
     states = sequences * architecture.state_bytes(shape, layout.tensor)
     token = architecture.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)

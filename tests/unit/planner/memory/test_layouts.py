@@ -77,10 +77,11 @@ def test_data_parallel_attention_is_offered_and_counted() -> None:
     spread = plan(gpu_facts(), concurrency=256, engine_args=args, **HUGE)
     assert blocked_by(spread) == set()
     assert str(spread["memory"]["kv_tokens_max"]) in said
-    assert spread["memory"]["kv_tokens_max"] > 5 * crowd["memory"]["kv_tokens_max"]
+    assert spread["memory"]["kv_tokens_max"] > 3 * crowd["memory"]["kv_tokens_max"]
     assert spread["instances"][0]["gpus"] == list(range(8))
-    # Each engine core of the eight takes its share of the requests.
-    assert argument(spread, "--max-num-seqs") == "32"
+    # Each of the eight engines takes twice its share: their balancer is not even, and who is sent
+    # one too many waited for a whole answer (4x H200, 64 requests, 16 an engine).
+    assert argument(spread, "--max-num-seqs") == "64"
     slower = spread["throughput"]["single_tok_s"]["expected"]
     assert slower < crowd["throughput"]["single_tok_s"]["expected"]
     assert not found(plan(gpu_facts(), concurrency=4, **HUGE), "parallel.data")

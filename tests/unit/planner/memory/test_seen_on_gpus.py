@@ -4,8 +4,8 @@ vLLM 0.25.1 on 4x H200 (2026-11-21, the recording h200-x4), the plan's own comma
 `--load-format dummy`: Kimi K2's dimensions at full width, 46 layers. None of these figures was used
 to make the planner, but for the draft's own.
 
-And on 2x H200 (2026-11-28, the recordings h200-x2-full-2 and h200-x2-full-3): four layers, as
-`apply` served them.
+And on 2x and 4x H200 (2026-11-28, the recordings h200-x2-full-2, h200-x2-full-3 and h200-x4-full):
+four layers, as `apply` served them.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def test_one_request_decodes_as_fast_as_is_predicted() -> None:
     assert speed["low"] <= 1000 / 6.57 <= speed["high"]
 
 
-def of_four_layers(name: str = "kimi-cut-4", **more: Any) -> dict[str, Any]:
-    """The memory of the plan for two H200."""
+def of_four_layers(name: str = "kimi-cut-4", *, cards: int = 2, **more: Any) -> dict[str, Any]:
+    """The memory of the plan for so many H200."""
     settings = {
         "kimi_model": name,
         "kimi_weights_source": "file:///srv/model",
@@ -84,7 +84,7 @@ def of_four_layers(name: str = "kimi-cut-4", **more: Any) -> dict[str, Any]:
         **more,
     }
     catalogue = load(DATA / "catalogue-cut")
-    plan = make_plan(gpu_facts(2), parse(settings, host="h200-x2"), catalogue)
+    plan = make_plan(gpu_facts(cards), parse(settings, host="h200"), catalogue)
     return dict(plan["memory"])
 
 
@@ -120,6 +120,29 @@ def test_four_layers_take_what_the_engine_logged(
     assert memory["kv_tokens_max"] == pytest.approx(tokens, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("args", "dtype", "weights_gib", "tokens"),
+    [
+        ({"enable-expert-parallel": False}, "bf16", 8.29, 27_260_400),
+        ({"enable-expert-parallel": True}, "bf16", 8.29, 27_257_488),
+        ({}, "fp8", 8.29, 54_514_944),
+        ({"decode-context-parallel-size": 4}, "bf16", 8.29, 107_972_288),
+        # Every engine's pass is all engines' tokens for the experts: 4 % too many were planned once.
+        (
+            {"data-parallel-size": 4, "enable-expert-parallel": True},
+            *("bf16", 12.79, 4 * 24_958_864),
+        ),
+    ],
+    ids=["tensor", "expert", "8-bit cache", "cache shared out", "data"],
+)
+def test_four_layers_on_four_cards_take_what_the_engine_logged(
+    args: dict[str, Any], dtype: str, weights_gib: float, tokens: int
+) -> None:
+    memory = of_four_layers(cards=4, kimi_kv_dtype=dtype, kimi_engine_args=args)
+    assert memory["weights_bytes_per_gpu"] / GIB == pytest.approx(weights_gib, rel=0.003)
+    assert memory["kv_tokens_max"] == pytest.approx(tokens, rel=0.01)
+
+
 def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
     """The first, with one layer of experts, took 12.26 GiB; the other has two, and sets the cache.
 
@@ -142,3 +165,17 @@ def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
     )
     assert memory["weights_bytes_per_gpu"] == last
     assert memory["kv_tokens_max"] == pytest.approx(48_323_056, rel=0.01)
+
+
+def test_stages_of_two_cards_each_take_what_the_engine_logged() -> None:
+    """On two hosts with two cards each; the second stage took 10.27 GiB on either card."""
+    memory = of_four_layers(
+        cards=4,
+        kimi_engine_args={
+            "tensor-parallel-size": 2,
+            "pipeline-parallel-size": 2,
+            "enable-expert-parallel": True,
+        },
+    )
+    assert memory["weights_bytes_per_gpu"] / GIB == pytest.approx(10.27, rel=0.005)
+    assert memory["kv_tokens_max"] == pytest.approx(53_144_576, rel=0.01)
