@@ -127,7 +127,7 @@ def test_four_layers_take_what_the_engine_logged(
         ({"enable-expert-parallel": True}, "bf16", 8.29, 27_257_488),
         ({}, "fp8", 8.29, 54_514_944),
         ({"decode-context-parallel-size": 4}, "bf16", 8.29, 107_972_288),
-        # Every engine's pass is all engines' tokens for the experts: 4 % too many were planned once.
+        # Each card's experts take the passes of all engines: 4 % too many were planned once.
         (
             {"data-parallel-size": 4, "enable-expert-parallel": True},
             *("bf16", 12.79, 4 * 24_958_864),
