@@ -72,14 +72,15 @@ def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: i
     return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
 
 
-def gathered_bytes(shape: Architecture, tokens: int) -> int:
+def gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
     """Return what `tokens` of other data-parallel engines take on a GPU, whose experts they pass.
 
     Both workspaces of vLLM 0.25.1 (MarlinExperts.workspace_shapes), 16 bit: for each of a token's
     experts a row as wide as what it sees or does, and one as wide as that or gate and up together.
+    Its width is cut in `slices`. Other kernels and versions are counted as if they were that one.
     """
-    seen = shape.expert_hidden or shape.hidden
-    row = max(seen, shape.expert_width) + max(seen, 2 * shape.expert_width)
+    seen, width = shape.expert_hidden or shape.hidden, shape.expert_width // slices
+    row = max(seen, width) + max(seen, 2 * width)
     return 2 * tokens * shape.experts_per_token * row
 
 
@@ -145,15 +146,17 @@ def _attempt(
     share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
     batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
-    requested = each(settings, engines)
-    if layout.data > 1:
-        requested = min(_UNEVEN * requested, each(settings, layout.instances))
-    sequences = whole(args.get(VLLM.requests)) or min(requested, profile.sequences or requested)
+    even, given = each(settings, engines), whole(args.get(VLLM.requests))
+    sequences = given or _sequences(even, settings, layout, profile, batched)
+    # An engine that takes more than its share leaves less to the others.
+    running = given or min(even, sequences)
+    expert = _expert_parallel(settings, layout)
     draft = speculative.loaded(settings, catalogue, engine)
     overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
-    overhead += gathered_bytes(shape, (layout.data - 1) * batched)
+    slices = 1 if expert else layout.tensor * layout.data
+    overhead += gathered_bytes(shape, (layout.data - 1) * batched, slices)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
-    states = sequences * architecture.state_bytes(shape, layout.tensor)
+    states = running * architecture.state_bytes(shape, layout.tensor)
     token = architecture.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
     token_of_draft = speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
     found = []
@@ -167,7 +170,6 @@ def _attempt(
     kv, per_token, weights, overhead, stage = min(
         found, key=lambda row: (max(0, row[0]) // row[1], row[0])
     )
-    expert = args.get(VLLM.expert_parallel)
     return Budget(
         context=fitting_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
         kv_bytes=kv,
@@ -188,10 +190,7 @@ def _attempt(
             overhead=overhead,
             batched_tokens=batched,
             sequences=sequences,
-            expert_parallel=layout.tensor * layout.data > 1
-            and (layout.data > 1 or settings.concurrency >= _EXPERT_PARALLEL_FROM)
-            if expert is None
-            else bool(expert),
+            expert_parallel=expert,
             decode_context=layout.context,
             pipeline=layout.pipeline,
             data=layout.data,
@@ -199,6 +198,26 @@ def _attempt(
         ),
         instances=layout.instances,
     )
+
+
+def _expert_parallel(settings: Settings, layout: layouts.Layout) -> bool:
+    """Whether each rank keeps some experts whole, rather than a slice of all."""
+    given = settings.engine_args.get(VLLM.expert_parallel)
+    if given is not None:
+        return bool(given)
+    many = layout.data > 1 or settings.concurrency >= _EXPERT_PARALLEL_FROM
+    return many and layout.tensor * layout.data > 1
+
+
+def _sequences(
+    even: int, settings: Settings, layout: layouts.Layout, profile: Profile, batched: int
+) -> int:
+    """Return the requests at once that an engine takes at most, `even` being its share of all."""
+    found = even
+    if layout.data > 1:
+        # vLLM refuses more of them than tokens of a pass.
+        found = max(even, min(_UNEVEN * even, each(settings, layout.instances), batched))
+    return min(found, profile.sequences or found)
 
 
 def each(settings: Settings, engines: int) -> int:

@@ -169,10 +169,10 @@ def _eager(context: PlanContext) -> Iterator[RuleResult]:
 @rule("engine.sequences")
 def _sequences(context: PlanContext) -> Iterator[RuleResult]:
     gpu = context.budget.gpu
-    many = context.flags.get(VLLM.requests)
     if gpu is None or context.choice.hybrid:
         return
     requested = -(-context.settings.concurrency // (context.budget.instances * gpu.data))
+    many = context.settings.engine_args.get(VLLM.requests, requested)
     if requested > gpu.sequences and VLLM.requests not in context.settings.engine_args:
         yield RuleResult(
             observed=f"kimi_concurrency: {context.settings.concurrency}; so full GPUs have no room "

@@ -251,7 +251,7 @@ def _data(context: PlanContext) -> Iterator[RuleResult]:
     flags[VLLM.expert_parallel] = True
     other = gpu_memory.budget(
         context.host,
-        replace(context.settings, engine_args=flags),
+        replace(context.settings, engine_args={**context.settings.engine_args, **flags}),
         context.catalogue,
         Workload(context.choice.engine, context.model, context.choice.weights_format),
     )

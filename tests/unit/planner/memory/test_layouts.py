@@ -73,8 +73,7 @@ def test_data_parallel_attention_is_offered_and_counted() -> None:
     crowd = plan(gpu_facts(), concurrency=256, **HUGE)
     said = found(crowd, "parallel.data")[0]["required"]
     assert "data-parallel-size: 8" in said
-    args = {"tensor-parallel-size": 1, "data-parallel-size": 8, "enable-expert-parallel": True}
-    spread = plan(gpu_facts(), concurrency=256, engine_args=args, **HUGE)
+    spread = plan(gpu_facts(), concurrency=256, engine_args=SPREAD, **HUGE)
     assert blocked_by(spread) == set()
     assert str(spread["memory"]["kv_tokens_max"]) in said
     assert spread["memory"]["kv_tokens_max"] > 3 * crowd["memory"]["kv_tokens_max"]
@@ -85,6 +84,52 @@ def test_data_parallel_attention_is_offered_and_counted() -> None:
     slower = spread["throughput"]["single_tok_s"]["expected"]
     assert slower < crowd["throughput"]["single_tok_s"]["expected"]
     assert not found(plan(gpu_facts(), concurrency=4, **HUGE), "parallel.data")
+
+
+SPREAD = {"tensor-parallel-size": 1, "data-parallel-size": 8, "enable-expert-parallel": True}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"max-num-batched-tokens": 2048}, {"gpu-memory-utilization": 0.9}, {"max-num-seqs": 64}],
+    ids=["shorter passes", "less of each GPU", "requests"],
+)
+def test_the_offer_of_data_parallel_attention_keeps_the_other_flags(own: dict[str, float]) -> None:
+    crowd = plan(gpu_facts(), concurrency=256, engine_args=own, **HUGE)
+    spread = plan(gpu_facts(), concurrency=256, engine_args={**own, **SPREAD}, **HUGE)
+    (said,) = found(crowd, "parallel.data")
+    assert said["required"].startswith(f"{spread['memory']['kv_tokens_max']} tokens with")
+
+
+def test_an_engine_takes_no_more_requests_than_tokens_of_a_pass() -> None:
+    """vLLM's configuration refuses that."""
+    args = {**SPREAD, "max-num-batched-tokens": 200}
+    document = plan(gpu_facts(), concurrency=1024, engine_args=args, **HUGE)
+    assert argument(document, "--max-num-seqs") == "200"
+
+
+def overhead(model: str, concurrency: int = 256, **args: object) -> int:
+    """Bytes of a GPU beside weights and cache, of 16 with 288 GB and data-parallel attention."""
+    spread = {"data-parallel-size": 16, "enable-expert-parallel": True, **args}
+    facts = gpu_facts(16, 288_000)
+    settings = {"model": model, "engine": "vllm", "engine_args": spread, "context": 32768}
+    document = plan(facts, concurrency=concurrency, weights_source="file:///m", **settings)
+    return int(document["memory"]["overhead_bytes_per_gpu"])
+
+
+def test_what_a_request_keeps_is_counted_for_as_many_as_there_are() -> None:
+    """K3's states are 449 MB a request: an engine that takes more of them leaves less to others."""
+    even = overhead("kimi-k3", **{"max-num-seqs": 16})
+    shape = load().model("kimi-k3").architecture
+    assert overhead("kimi-k3") - even == 16 * 32 * shape.vocab
+
+
+def test_a_pass_of_all_engines_is_as_wide_as_the_experts_that_a_card_has() -> None:
+    """Without expert parallelism a card has a slice of each; Kimi K2 is wider than either."""
+    for model, differs in (("kimi-k2-thinking", False), ("kimi-k3", True)):
+        whole = overhead(model)
+        slices = overhead(model, **{"enable-expert-parallel": False})
+        assert (whole > slices) == differs
 
 
 def test_more_copies_than_cards_are_refused() -> None:
