@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import stand_in_python
 from machines import Host, kimi_prov, make_lab, newest_run, picture
+from upgrades import settings_file
 from waiting import until
 from weights_server import Server
 
@@ -89,15 +90,15 @@ def changed(brought: Brought) -> int:
     return int(result["hosts"][brought.host.name]["changed"])
 
 
-def chat(host: Host) -> int:
+def chat(host: Host, key: str | None = None) -> int:
     """HTTP status of a chat through the opened port, as a client has it."""
-    key, pin = host.door()
+    own, pin = host.door()
     body = {"messages": [{"role": "user", "content": "1"}], "max_tokens": 4}
-    return api.chat(api.Endpoint(host.address, 8000, pin), key, body).status
+    return api.chat(api.Endpoint(host.address, 8000, pin), key or own, body).status
 
 
-def states(host: Host) -> list[str]:
-    return host.ssh(f"systemctl is-active {' '.join(UNITS)}", check=False).split()
+def states(host: Host, *units: str) -> list[str]:
+    return host.ssh(f"systemctl is-active {' '.join(units or UNITS)}", check=False).split()
 
 
 def test_the_archive_is_the_same_whenever_it_is_made(bare: Brought, tmp_path: Path) -> None:
@@ -174,6 +175,37 @@ def test_what_wakes_a_machine_leaves_systemd_s_socket_where_it_is(served: Brough
     said = served.host.ssh(f"/usr/bin/python3 -I - <<'EOF'\n{_WAKER}\nEOF")
     assert said.strip() == "True"
     served.host.ssh("rm /run/tried.sock")
+
+
+def test_it_is_woken_a_second_time(served: Brought, tmp_path: Path) -> None:
+    """Whoever woke it the first time has left by then, and the socket has to be systemd's still."""
+    host = served.host
+    rests = settings_file(tmp_path, {"kimi_idle_stop": "30s", "kimi_wake": "hold"})
+    served.run("apply", "-e", rests)
+    key = served.run("key", "--add", "sleeper").split()[-1]
+
+    def asleep() -> bool:
+        mark = json.loads(host.ssh(f"cat {paths.STOPPED} 2>/dev/null || echo '{{}}'"))
+        return mark.get("state") == "asleep" and "cut" in mark
+
+    def journal(*units: str) -> str:
+        named = " ".join(f"-u {unit}" for unit in units)
+        return host.ssh(f"journalctl -b {named} -o cat --no-pager")
+
+    def started() -> int:
+        return journal("kimi-serve@0").count("Starting kimi-serve@0.service")
+
+    before = started()
+    try:
+        for times in (1, 2):
+            assert until(asleep, START_S, every_s=1.0), journal("kimi-idle")
+            gone = until(lambda: states(host, "kimi-wake.service") == ["inactive"], START_S)
+            assert gone, journal("kimi-wake")
+            assert chat(host, key) == 200, journal("kimi-wake", "kimi-proxy")
+            assert started() == before + times
+    finally:
+        served.run("key", "--remove", "sleeper")
+        served.run("apply")
 
 
 def test_after_a_reboot_it_serves_with_no_hand_on_it(served: Brought) -> None:
