@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ pytestmark = pytest.mark.slow
 KEY = "canary-0123456789"
 HELLO = [{"role": "user", "content": "hello"}]
 TOKENS = 6
+# Where a piece of an answer is.
+TEXTS = ("reasoning_content", "content", "text")
 ASKED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO, "max_tokens": TOKENS},
     "/v1/completions": {"prompt": "hello", "max_tokens": TOKENS},
@@ -91,6 +94,31 @@ class Engine:
             store.close()
         names = ("requests", "prompt_tokens", "completion_tokens")
         return tuple(sum(row[name] for row in rows) for name in names)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a client sees of one, however many tokens come at a time: a busy server joins some.
+
+    `forms`: the names in an event, and in its choice; `ends`: why an answer ended.
+    """
+
+    forms: frozenset[tuple[str, ...]]
+    text: str
+    ends: tuple[str, ...]
+
+    @classmethod
+    def of(cls, documents: list[dict[str, Any]]) -> Stream:
+        choices = [choice for document in documents for choice in document["choices"]]
+        deltas = [choice.get("delta", choice) for choice in choices]
+        named = [{*each} - {"usage"} for each in (*documents, *choices, *deltas)]
+        words = [delta.get(name) for delta in deltas for name in TEXTS]
+        return cls(
+            # The gate may ask for the counts: where none were wished they are none.
+            frozenset(tuple(sorted(names)) for names in named),
+            "".join(word for word in words if word),
+            tuple(choice["finish_reason"] for choice in choices if choice["finish_reason"]),
+        )
 
 
 @contextmanager
@@ -208,11 +236,10 @@ def test_a_stream_looks_as_if_nobody_counted(engine: Engine, path: str, wish: An
     body = {**ASKED[path], "stream": wish}
     key = f"silent {path} {wish!r}".replace("/", ".")
 
-    def shown(user: str) -> list[Any]:
+    def shown(user: str) -> Stream:
         status, text = engine.ask(path, body, user)
         assert status == 200, text
-        own = {"id": "", "created": 0, "usage": None}
-        return [{**document, **own} for document in events(text) if not document.get("usage")]
+        return Stream.of([document for document in events(text) if not document.get("usage")])
 
     whole = engine.ask(path, ASKED[path], f"whole {path}".replace("/", "."))[1]
     assert shown(key) == shown("verify")
