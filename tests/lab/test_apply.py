@@ -192,6 +192,7 @@ def test_an_apply_beside_a_plain_playbook_is_refused_by_the_machine(served_host:
 PHASES = ["host_base", "weights", "engine", "serve", "ready"]
 
 
+@pytest.mark.slow
 def test_killed_at_five_phases_it_still_converges(cut_host: Host, served_host: Host) -> None:
     command = [KIMI_PROV, "apply", str(cut_host.inventory), "--limit", cut_host.name]
     for phase in PHASES:

@@ -282,6 +282,7 @@ def test_without_any_packet_filter_the_proxy_itself_turns_strangers_away(
     destroy(host)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manager", ["ufw", "firewalld"])
 def test_where_a_firewall_manager_is_active_the_port_is_opened_through_it(
     edge_lab: Lab, outsider: Host, manager: str

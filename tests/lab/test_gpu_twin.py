@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 H200 = CHECKOUT / "tests" / "data" / "recordings" / "h200-x8"
 SOURCE = "file:///opt/models/kimi-k2-lab"
@@ -122,14 +122,12 @@ def test_h100x8_is_applied_with_a_declared_stand_in(twin_of: Callable[..., Twin]
     judge(twin_of("h100x8", "10.93.66", h100=True))
 
 
-@pytest.mark.slow
 def test_dgx_h200_is_applied_with_a_declared_stand_in(twin_of: Callable[..., Twin]) -> None:
     twin = twin_of("dgx-h200", "10.93.67", h100=False)
     judge(twin)
     judge_again(twin)
 
 
-@pytest.mark.slow
 def test_gcp_h100_spot_is_applied_with_a_declared_stand_in(twin_of: Callable[..., Twin]) -> None:
     """With the driver as it is after its upgrade: changing one is the driver role's own test."""
     judge(twin_of("gcp-h100-spot", "10.93.68", h100=True))

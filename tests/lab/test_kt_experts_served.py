@@ -1,6 +1,6 @@
 """Kimi's native INT4 on a machine without a GPU: the plugin installed, served, and right.
 
-`apply` takes what the planner does, the own kernel; kt-kernel on the same host is slow.
+`apply` takes what the planner does, the own kernel; kt-kernel is asked for on the same host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from machines import Host
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 MODEL = "kimi-k2-lab-int4"
 ENGINE = "/srv/kimi/engine/bin/python"
@@ -174,7 +174,6 @@ def applied(host: Host, **wishes: str) -> Iterator[None]:
         variables.write_text(before)
 
 
-@pytest.mark.slow
 def test_kt_kernel_answers_and_is_where_the_plan_put_it(int4_host: Host) -> None:
     with applied(int4_host, kimi_experts="kt"):
         log = serves_by(int4_host, "kt-kernel")
@@ -185,7 +184,6 @@ def test_kt_kernel_answers_and_is_where_the_plan_put_it(int4_host: Host) -> None
         nothing_changes(int4_host)
 
 
-@pytest.mark.slow
 def test_dense_weights_in_int8_are_served_where_they_are_asked_for(int4_host: Host) -> None:
     with applied(int4_host, kimi_dense_weights="int8"):
         log = serves_by(int4_host, "native")
@@ -194,7 +192,6 @@ def test_dense_weights_in_int8_are_served_where_they_are_asked_for(int4_host: Ho
         assert ": 16 matrices, " in log
 
 
-@pytest.mark.slow
 def test_the_logprobs_are_those_of_the_same_weights_in_bf16(int4_host: Host) -> None:
     int4_host.ssh("cat > /tmp/logprobs.py <<'EOF'\n" + LOGPROBS.read_text() + "\nEOF")
 
