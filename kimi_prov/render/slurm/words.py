@@ -116,7 +116,7 @@ def _of_plan(plan: Mapping[str, Any]) -> dict[str, str]:
         f"in all (the model allows {model['context_max']:,})",
         "max-num-seqs": "requests at once: kimi_concurrency"
         if parallel["data"] == 1
-        else "requests at once of each data-parallel engine: twice its share of kimi_concurrency",
+        else "requests at once of each data-parallel engine: up to twice its share of all",
         "kv-cache-dtype": "half of the cache's memory: bf16 would not hold the context",
     }
     if memory["weights_bytes_per_gpu"]:

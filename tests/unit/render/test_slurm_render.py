@@ -325,6 +325,22 @@ def test_a_node_without_gpus_is_rendered_too(tmp_path: Path) -> None:
         assert int(re.findall(r"--cpus-per-task=(\d+)", path.read_text())[0]) <= 2, path
 
 
+def test_requests_of_a_data_parallel_engine_are_told_as_its_own(tmp_path: Path) -> None:
+    variables = (
+        "kimi_slurm_root: /p\nkimi_concurrency: 64\n"
+        "kimi_engine_args: {data-parallel-size: 8, enable-expert-parallel: true}\n"
+    )
+    out = tmp_path / "out"
+    sheet = str(tmp_path / "node.yml")
+    assert run("init", "--spec", sheet) == 0
+    (tmp_path / "v.yml").write_text(variables)
+    words = ("--vars", str(tmp_path / "v.yml"), "--output", str(out))
+    assert run("render", "slurm", sheet, *words) == 0
+    before, _, after = (out / "jobs" / "serve.sbatch").read_text().partition("--max-num-seqs ")
+    assert "of each data-parallel engine" in before.splitlines()[-2]
+    assert after.split()[0] == "16"
+
+
 def test_settings_without_effect_are_named(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("x")
     variables = (
