@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.catalog.broken import Combination
 from kimi_prov.planner.engine.flag_names import VLLM, meant, names
 from kimi_prov.planner.engine.vllm import graphs_off
+from kimi_prov.planner.memory import gpu as gpu_memory
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction
 
@@ -171,7 +172,7 @@ def _sequences(context: PlanContext) -> Iterator[RuleResult]:
     gpu = context.budget.gpu
     if gpu is None or context.choice.hybrid:
         return
-    requested = -(-context.settings.concurrency // (context.budget.instances * gpu.data))
+    requested = gpu_memory.each(context.settings, context.budget.instances * gpu.data)
     many = context.settings.engine_args.get(VLLM.requests, requested)
     if requested > gpu.sequences and VLLM.requests not in context.settings.engine_args:
         yield RuleResult(

@@ -89,9 +89,8 @@ def of_four_layers(name: str = "kimi-cut-4", *, cards: int = 2, **more: Any) -> 
 
 
 SHIPPED = {"enforce-eager": True, "max-num-batched-tokens": 4096}
-# An engine was planned for its even share of the requests then.
-IN_COPIES = {"enable-expert-parallel": True}
-SEEING = {"enable-expert-parallel": True, "max-num-batched-tokens": 8192}
+EXPERTS = {"enable-expert-parallel": True}
+SEEING = {**EXPERTS, "max-num-batched-tokens": 8192}
 
 
 @pytest.mark.parametrize(
@@ -104,10 +103,10 @@ SEEING = {"enable-expert-parallel": True, "max-num-batched-tokens": 8192}
             17.32,
             49_527_808,
         ),
-        # Each of its two engines told its own.
+        # Each of its two engines told its own, and was planned for its even share of the requests.
         (
             "kimi-cut-4",
-            {"kimi_engine_args": {**IN_COPIES, "data-parallel-size": 2, "max-num-seqs": 32}},
+            {"kimi_engine_args": {**EXPERTS, "data-parallel-size": 2, "max-num-seqs": 32}},
             19.43,
             2 * 24_229_776,
         ),
@@ -126,12 +125,12 @@ def test_four_layers_take_what_the_engine_logged(
     ("args", "dtype", "weights_gib", "tokens"),
     [
         ({"enable-expert-parallel": False}, "bf16", 8.29, 27_260_400),
-        ({"enable-expert-parallel": True}, "bf16", 8.29, 27_257_488),
+        (EXPERTS, "bf16", 8.29, 27_257_488),
         ({}, "fp8", 8.29, 54_514_944),
         ({"decode-context-parallel-size": 4}, "bf16", 8.29, 107_972_288),
         # Each card's experts take the passes of all engines: 4 % too many were planned once.
         (
-            {**IN_COPIES, "data-parallel-size": 4, "max-num-seqs": 16},
+            {**EXPERTS, "data-parallel-size": 4, "max-num-seqs": 16},
             *("bf16", 12.79, 4 * 24_958_864),
         ),
     ],
@@ -179,7 +178,7 @@ def test_stages_of_two_cards_each_take_what_the_engine_logged() -> None:
     )
     assert first / GIB == pytest.approx(6.17, rel=0.005)
     assert last / GIB == pytest.approx(10.27, rel=0.005)
-    args = {**IN_COPIES, "tensor-parallel-size": 2, "pipeline-parallel-size": 2}
+    args = {**EXPERTS, "tensor-parallel-size": 2, "pipeline-parallel-size": 2}
     memory = of_four_layers(cards=4, kimi_engine_args=args)
     assert memory["weights_bytes_per_gpu"] == last
     assert memory["kv_tokens_max"] == pytest.approx(53_144_576, rel=0.01)
