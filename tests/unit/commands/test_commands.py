@@ -230,12 +230,14 @@ def test_a_report_may_go_to_a_file(installed, local):
 def test_a_host_that_is_away_is_in_the_report_and_in_the_exit_code(installed):
     installed.playbook("status", "- {hosts: kimi, gather_facts: false, tasks: [{command: uptime}]}")
     path = installed.home / "far.yml"
-    path.write_text("kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}}}\n")
+    # A module that is piped to an ssh that has just ended may hide ssh's reason, on a busy machine.
+    path.write_text(
+        "kimi: {hosts: {far: "
+        "{ansible_host: 127.0.0.1, ansible_port: 9, ansible_pipelining: false}}}\n"
+    )
     done = quiet(installed.run("status", path, "--format", "json"))
     assert done.returncode == 4
-    detail = json.loads(done.stdout)["hosts"]["far"]["detail"]
-    # On a busy machine Ansible writes to ssh when it has ended, and tells of the pipe alone.
-    assert "refused the connection" in detail or "ssh's reason was lost" in detail
+    assert "refused the connection" in json.loads(done.stdout)["hosts"]["far"]["detail"]
 
 
 def test_the_key_reaches_the_screen_and_nothing_else(installed, local):
