@@ -48,28 +48,39 @@ def answer_of(value: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def shell(
-    action: ActionBase, command: str, *, stdin: str | None = None, secret: bool = False
-) -> str:
-    """Return the standard output of a shell command on the machine.
+def execute(
+    action: ActionBase, command: str, data: bytes | None = None, *, secret: bool = False
+) -> dict[str, Any]:
+    """Run a command on the machine, with `data` as its standard input; return what Ansible does.
 
-    `secret` keeps the output out of the connection plugin's own -vvv lines. Raises RemoteError
-    on a return code other than 0.
+    `secret` keeps the output out of the connection plugin's own -vvv lines. Raises
+    AnsibleConnectionFailure, with ssh's own reason, where the machine is not reached.
     """
     context = action._connection._play_context
     censored, context.no_log = context.no_log, secret or context.no_log
     try:
-        done = action._low_level_execute_command(
-            command, in_data=None if stdin is None else stdin.encode()
-        )
-    except AnsibleConnectionFailure:
+        done: dict[str, Any] = action._low_level_execute_command(command, in_data=data)
+    except AnsibleConnectionFailure as error:
         context.no_log = censored
-        if secret:
-            # Ansible left the reason out with the secret; what holds none fails for the same.
+        # Ansible leaves the reason out with a secret, and may see that ssh takes no more data
+        # before ssh says why. What holds no secret and sends nothing fails for the same.
+        if secret or isinstance(error.__context__, OSError):
             action._low_level_execute_command("true")
         raise
     finally:
         context.no_log = censored
+    return done
+
+
+def shell(
+    action: ActionBase, command: str, *, stdin: str | None = None, secret: bool = False
+) -> str:
+    """Return the standard output of a shell command on the machine; `secret` as in `execute`.
+
+    Raises RemoteError on a return code other than 0.
+    """
+    data = None if stdin is None else stdin.encode()
+    done = execute(action, command, data, secret=secret)
     if done["rc"] != 0:
         said = (done["stderr"] or done["stdout"]).strip().splitlines()
         words = shlex.split(command)[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
-from kimi_prov.ansible.remote import PYTHON, RemoteError, answer_of
+from kimi_prov.ansible.remote import PYTHON, RemoteError, answer_of, execute
 from kimi_prov.packaging.zipapp import zipapp_bytes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[
     words = (*PYTHON, "-c", _RECEIVER, str(len(program)), *arguments)
     data = program if stdin is None else program + json.dumps(stdin).encode()
     try:
-        done = action._low_level_execute_command(shlex.join(words), in_data=data)
+        done = execute(action, shlex.join(words), data)
     except AnsibleConnectionFailure:
         raise
     except AnsibleError as error:

@@ -165,10 +165,34 @@ def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_pat
 
 def test_a_host_that_keeps_a_secret_says_why_it_cannot_be_reached(play, tmp_path):
     path = tmp_path / "far.yml"
-    path.write_text(f"kimi: {{hosts: {{{FAR}}}}}\n")
+    path.write_text("kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}}}\n")
     finished, _ = play("- kimi_key: {rotate: false}", inventory=path)
     (failure,) = finished.outcome.failures
     assert failure.exit_code is ExitCode.UNREACHABLE
+    assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
+
+
+# It takes nothing more, and says why a while later, as ssh does on a busy machine.
+SLOW_TO_SAY = """#!/bin/sh
+exec <&-
+sleep 1
+echo "ssh: connect to host 127.0.0.1 port 9: Connection refused" >&2
+exit 255
+"""
+
+
+@pytest.mark.parametrize("task", ["- kimi_plan:", "- kimi_lock: {state: present}"])
+def test_why_a_host_is_not_reached_is_told_where_ssh_says_it_late(play, tmp_path, task):
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SLOW_TO_SAY)
+    ssh.chmod(0o755)
+    path = tmp_path / "far.yml"
+    path.write_text(
+        "kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9, "
+        f"ansible_ssh_executable: {ssh}, kimi_model: kimi-k2.5}}}}}}\n"
+    )
+    finished, _ = play(task, inventory=path)
+    (failure,) = finished.outcome.failures
     assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
 
 
