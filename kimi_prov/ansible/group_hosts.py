@@ -54,12 +54,13 @@ def heads(
 ) -> dict[str, str]:
     """Name the head of each host that serves one model together with others.
 
-    `known`: the variables of all hosts.
+    `known`: the variables of all hosts; none where Ansible checks no more than the syntax.
     """
     every = set(groups.get(_ALL) or ())
     found: dict[str, str] = {}
     for name, hosts in groups.items():
-        size = int(known[hosts[0]].get("kimi_hosts_per_model") or 1) if hosts else 1
+        first = known.get(hosts[0], {}) if hosts else {}
+        size = int(first.get("kimi_hosts_per_model") or 1)
         inside = set(hosts) <= every and name not in ("all", "ungrouped")
         if size > 1 and inside and len(hosts) == size:
             found |= {str(host): str(hosts[0]) for host in hosts}
