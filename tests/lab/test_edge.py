@@ -9,13 +9,14 @@ import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from firewalls import DISABLED, ENABLED, RELOADED
 from machines import ANSIBLE_PLAYBOOK, CHECKOUT, kimi_prov, make_lab, picture, run
 from waiting import HANGS_S, until
 
+from kimi_prov.ansible import switching
 from kimi_prov.on_host.gateway import api
 
 if TYPE_CHECKING:
@@ -50,12 +51,16 @@ def outsider(edge_lab: Lab) -> Host:
     return edge_lab.hosts["outsider"]
 
 
-def install(host: Host, *more: str) -> None:
-    """The packages that an apply would install: they stay, so they are no difference later."""
+def plan_of(host: Host) -> dict[str, Any]:
     done = kimi_prov("plan", host.inventory, "--limit", host.name, "--format", "json")
     assert done.returncode == 0, done.stderr
-    planned = json.loads(done.stdout)["hosts"][host.name]["packages"]
-    wanted = " ".join([*planned, *more])
+    plan: dict[str, Any] = json.loads(done.stdout)["hosts"][host.name]
+    return plan
+
+
+def install(host: Host, *more: str) -> None:
+    """The packages that an apply would install: they stay, so they are no difference later."""
+    wanted = " ".join([*plan_of(host)["packages"], *more])
     host.ssh(
         f"dpkg -s {wanted} >/dev/null 2>&1 || (apt-get update -q && "
         f"DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends {wanted} && "
@@ -335,9 +340,8 @@ def test_the_hourly_look_asks_a_firewall_manager_from_within_its_protection(
     install(host, "netbase", manager)
     host.ssh(ENABLED[manager])
     # The role of the engine keeps the plan, and without a plan nothing counts as applied.
-    planned = kimi_prov("plan", host.inventory, "--limit", host.name, "--format", "json")
-    plan = json.dumps(json.loads(planned.stdout)["hosts"][host.name])
-    host.ssh(f"install -D /dev/stdin /etc/kimi/plan.json <<< {shlex.quote(plan)}")
+    plan = shlex.quote(switching.kept(plan_of(host)))
+    host.ssh(f"install -D /dev/stdin /etc/kimi/plan.json <<< {plan}")
     done = host.playbook("--tags", f"{DOOR[1]},drift", "-e", '{"kimi_drift_timer": true}')
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -24,7 +24,6 @@ GROUPS = {
 def test_ansible_finds_no_fault_in_any_playbook(tmp_path: Path, groups: str) -> None:
     hosts = tmp_path / "hosts.yml"
     hosts.write_text(f"{groups}\n")
-    plugins = resources.plugins()
     playbooks = sorted((resources.root() / "playbooks").glob("*.yml"))
     done = subprocess.run(
         [
@@ -37,13 +36,8 @@ def test_ansible_finds_no_fault_in_any_playbook(tmp_path: Path, groups: str) -> 
         check=False,
         capture_output=True,
         text=True,
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(resources.root() / "ansible.cfg"),
-            "ANSIBLE_ACTION_PLUGINS": str(plugins / "action"),
-            "ANSIBLE_FILTER_PLUGINS": str(plugins / "filter"),
-        },
+        env={**os.environ, "ANSIBLE_CONFIG": str(resources.root() / "ansible.cfg")},
     )
     assert done.returncode == 0, done.stderr
     assert "[WARNING]" not in done.stderr
-    assert len(playbooks) > 20
+    assert playbooks

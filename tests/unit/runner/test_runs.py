@@ -144,14 +144,12 @@ def test_a_run_that_ends_without_its_summary_is_no_success(play):
     ]
 
 
-# A module that is piped to an ssh that has just ended may hide ssh's reason, on a busy machine.
-FAR = "far: {ansible_host: 127.0.0.1, ansible_port: 9, ansible_pipelining: false}"
-
-
 def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_path):
     path = tmp_path / "far.yml"
+    # A module that is piped to an ssh that has just ended may hide ssh's reason, on a busy machine.
     path.write_text(
-        f"kimi: {{hosts: {{{FAR}, bare: "
+        "kimi: {hosts: {far: "
+        "{ansible_host: 127.0.0.1, ansible_port: 9, ansible_pipelining: false}, bare: "
         "{ansible_connection: local, ansible_python_interpreter: /nosuch/python3}}}\n"
     )
     finished, _ = play("- command: uptime", inventory=path)
@@ -172,7 +170,7 @@ def test_a_host_that_keeps_a_secret_says_why_it_cannot_be_reached(play, tmp_path
     assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
 
 
-# It takes nothing more, and says why a while later, as ssh does on a busy machine.
+# A stand-in for ssh on a busy machine: it takes nothing more, and says why a while later.
 SLOW_TO_SAY = """#!/bin/sh
 exec <&-
 sleep 1
