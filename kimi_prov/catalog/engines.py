@@ -32,9 +32,10 @@ class Engine(Row):
     """One version of an engine, what it needs and what it takes. Sizes in bytes.
 
     `overhead_bytes` is host memory beside weights and cache, `gpu_overhead_bytes` the same of
-    each GPU; `install_peak_bytes` the disk room that installing takes. `methods` maps a weight
-    format to the name by which a hybrid engine asks for it. `compute_capabilities`: GPUs that its
-    machine code is for, none where that was not read. `moe_tuner_sha256`: digest of
+    each GPU, `gpu_graphs_bytes` of that what CUDA graphs take where the engine sets it aside before
+    it sizes its cache; `install_peak_bytes` the disk room that installing takes. `methods` maps a
+    weight format to the name by which a hybrid engine asks for it. `compute_capabilities`: GPUs
+    that its machine code is for, none where that was not read. `moe_tuner_sha256`: digest of
     benchmarks/kernels/benchmark_moe.py in the sources of this version. `messages_api`: whether it
     answers Anthropic's API at /v1/messages, None where its sources were not read for that.
     """
@@ -65,6 +66,7 @@ class Engine(Row):
     compute_capabilities: tuple[str, ...] = ()
     gpu_memory_utilization: float | None = None
     gpu_overhead_bytes: int = 0
+    gpu_graphs_bytes: int = 0
     plugin: Plugin | None = None
     moe_tuner_sha256: str | None = None
     messages_api: bool | None = None

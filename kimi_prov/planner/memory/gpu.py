@@ -9,6 +9,7 @@ from kimi_prov.catalog.versions import number
 from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, Part, Stage, Workload
 from kimi_prov.planner.engine import speculative
 from kimi_prov.planner.engine.flag_names import VLLM, fraction, kv_dtype, whole
+from kimi_prov.planner.engine.vllm import graphs_off
 from kimi_prov.planner.memory import architecture, layouts
 from kimi_prov.planner.memory.context import fitting_context
 from kimi_prov.planner.memory.stages import cut, experts_bytes, of_layers, plain_bytes
@@ -61,15 +62,18 @@ def pass_bytes(shape: Architecture, tokens: int) -> int:
     return 2 * tokens * (shape.experts_per_token * expert + 6 * shape.hidden)
 
 
-def working_bytes(engine: Engine, shape: Architecture, tokens: int, sequences: int) -> int:
+def working_bytes(
+    engine: Engine, shape: Architecture, tokens: int, sequences: int, *, graphs: bool
+) -> int:
     """Return what vLLM measures on each GPU before it sizes the cache, weights aside.
 
     A pass of `tokens`, and the sampler for `sequences` requests: logits at 32 bit, sorted with
-    their places, as shares, summed up and put back. The rest (CUDA, NCCL, graphs) is as the
-    version was seen to take.
+    their places, as shares, summed up and put back. The rest (CUDA, NCCL, CUDA `graphs` where it
+    has them) is as the version was seen to take.
     """
     sampler = sequences * shape.vocab * _SAMPLER_BYTES
-    return engine.gpu_overhead_bytes + pass_bytes(shape, tokens) + sampler
+    rest = engine.gpu_overhead_bytes - (0 if graphs else engine.gpu_graphs_bytes)
+    return rest + pass_bytes(shape, tokens) + sampler
 
 
 def gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
@@ -152,7 +156,8 @@ def _attempt(
     running = given or min(even, sequences)
     expert = _expert_parallel(settings, layout)
     draft = speculative.loaded(settings, catalogue, engine)
-    overhead = working_bytes(engine, shape, batched, sequences) + speculative.working_bytes(draft)
+    overhead = working_bytes(engine, shape, batched, sequences, graphs=graphs_off(args) is None)
+    overhead += speculative.working_bytes(draft)
     slices = 1 if expert else layout.tensor * layout.data
     overhead += gathered_bytes(shape, (layout.data - 1) * batched, slices)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)

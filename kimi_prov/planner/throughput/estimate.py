@@ -17,9 +17,13 @@ from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
 if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Machine, ModelShape, Serving
 
-# GB/s at which an engine takes weights in. GPU: 595 GB in 5.5 minutes on 8x H100 was disk-bound,
-# copies from the page cache reach several times that. kt-kernel: 2.2 to 4.6 s a layer from tmpfs.
-_TAKE_IN_GB_S = {"gpu": 6.0, "hybrid": 3.5, "cpu": 3.5}
+# GB/s of a checkpoint that each GPU's worker takes in from memory. vLLM 0.25.1 on two and four H200
+# of virtual machines, 35 to 231 GB from the page cache and a RAM disk, 13 loads: 0.45 to 1.36, the
+# mean in proportion 0.87 (tests/data/recordings/gpu-reports/h200-x2-full to h200-x4-full). Not seen
+# on eight.
+_GPU_TAKES_IN_GB_S = 0.87
+# kt-kernel: 2.2 to 4.6 s a layer from tmpfs.
+_KT_TAKES_IN_GB_S = 3.5
 # Seconds of imports, workers, compilation and graphs: vLLM 118 to 154 s with dummy weights.
 _START_S = {"vllm": 130.0, "sglang": 100.0, "ktransformers": 100.0}
 _START_OTHER_S = 20.0
@@ -68,9 +72,11 @@ def load_s(model: ModelShape, machine: Machine, serving: Serving) -> Range:
     Not scored: too few timings are published. The range is 1.6 times either way, 2.5 where the
     disk's speed is not known.
     """
-    kind = kind_of(machine, 1).split("-")[0]
     size = checkpoint_gb(model, serving)
-    seconds = size / _TAKE_IN_GB_S[kind]
+    taken = _KT_TAKES_IN_GB_S
+    if machine.gpus and machine.cpu is None:
+        taken = _GPU_TAKES_IN_GB_S * machine.gpus.count * serving.hosts
+    seconds = size / taken
     spread = _LOAD_SPREAD
     if not serving.weights_in_memory:
         seconds = max(seconds, size / (machine.disk_gb_s or DISK_GB_S))

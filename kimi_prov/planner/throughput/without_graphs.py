@@ -6,12 +6,12 @@ it. So a step takes the longer of two times, that with graphs and layers x secon
 
 Seconds of a layer depend on the processor, and no row of such a run is in the fit. The range holds
 what was seen: 45 ms a token of K2.6's 61 layers over four hosts with H100, where graphs brought 11
-(github.com/huggingface/physics-intern/pull/2), and of two virtual machines with two H200 each 20 ms
-of five and 9 ms of four of Kimi K2's layers (tests/data/recordings/gpu-reports/h200-x2-full and
-h200-x2-full-2). All count what a step costs once (scheduler, sampler, head) as if each layer had
-it, of which few layers have the more: the slow end is too slow for a whole model. A prompt of 3,072
-tokens was work enough for the cards: it was read as fast as with graphs. A short one waits as a
-step does.
+(github.com/huggingface/physics-intern/pull/2), and of three virtual machines with two H200 each 20
+ms of five of Kimi K2's layers, 9 ms of four and 72 ms of 24
+(tests/data/recordings/gpu-reports/h200-x2-full, h200-x2-full-2 and h200-x2-full-4). All count what
+a step costs once (scheduler, sampler, head) as if each layer had it; of 24 layers, 3.0 ms each,
+that is little. A prompt of 3,072 tokens was work enough for the cards: it was read as fast as with
+graphs. A short one waits as a step does.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ vLLM 0.25.1 on 4x H200 (2026-11-21, the recording h200-x4), the plan's own comma
 `--load-format dummy`: Kimi K2's dimensions at full width, 46 layers. None of these figures was used
 to make the planner, but for the draft's own.
 
-And on 2x and 4x H200 (2026-11-28, the recordings h200-x2-full-2, h200-x2-full-3 and h200-x4-full):
-four layers, as `apply` served them.
+And on 2x and 4x H200 (2026-11-28 and 29, the recordings h200-x2-full-2 to h200-x2-full-4 and
+h200-x4-full): four layers, and twenty-four, as `apply` served them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_one_request_decodes_as_fast_as_is_predicted() -> None:
     assert speed["low"] <= 1000 / 6.57 <= speed["high"]
 
 
-def of_four_layers(name: str = "kimi-cut-4", *, cards: int = 2, **more: Any) -> dict[str, Any]:
+def of_layers(name: str = "kimi-cut-4", *, cards: int = 2, **more: Any) -> dict[str, Any]:
     """The memory of the plan for so many H200."""
     settings = {
         "kimi_model": name,
@@ -103,6 +103,8 @@ SEEING = {**EXPERTS, "max-num-batched-tokens": 8192}
             17.32,
             49_527_808,
         ),
+        # Without graphs: 0.44 GiB for them was planned once, 3 % of these tokens.
+        ("kimi-cut-24", {"kimi_concurrency": 1, "kimi_engine_args": SHIPPED}, 108.13, 691_952),
         # Each of its two engines told its own, and was planned for its even share of the requests.
         (
             "kimi-cut-4",
@@ -110,13 +112,20 @@ SEEING = {**EXPERTS, "max-num-batched-tokens": 8192}
             19.43,
             2 * 24_229_776,
         ),
+        # The same, each planned for twice its share.
+        (
+            "kimi-cut-4",
+            {"kimi_engine_args": {**EXPERTS, "data-parallel-size": 2}},
+            19.43,
+            2 * 24_181_072,
+        ),
     ],
-    ids=["h100x8", "dgx-h200", "data parallel"],
+    ids=["h100x8", "dgx-h200", "h100x8 of 24", "data parallel", "data parallel, uneven"],
 )
-def test_four_layers_take_what_the_engine_logged(
+def test_layers_on_two_cards_take_what_the_engine_logged(
     name: str, settings: dict[str, Any], weights_gib: float, tokens: int
 ) -> None:
-    memory = of_four_layers(name, **settings)
+    memory = of_layers(name, **settings)
     assert memory["weights_bytes_per_gpu"] / GIB == pytest.approx(weights_gib, rel=0.003)
     assert memory["kv_tokens_max"] == pytest.approx(tokens, rel=0.01)
 
@@ -139,7 +148,7 @@ def test_four_layers_take_what_the_engine_logged(
 def test_four_layers_on_four_cards_take_what_the_engine_logged(
     args: dict[str, Any], dtype: str, weights_gib: float, tokens: int
 ) -> None:
-    memory = of_four_layers(cards=4, kimi_kv_dtype=dtype, kimi_engine_args=args)
+    memory = of_layers(cards=4, kimi_kv_dtype=dtype, kimi_engine_args=args)
     assert memory["weights_bytes_per_gpu"] / GIB == pytest.approx(weights_gib, rel=0.003)
     assert memory["kv_tokens_max"] == pytest.approx(tokens, rel=0.01)
 
@@ -157,7 +166,7 @@ def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
     )
     assert first / GIB == pytest.approx(12.26, rel=0.003)
     assert first + last == pytest.approx(architecture.checkpoint_bytes(shape, "int4"), rel=1e-6)
-    memory = of_four_layers(
+    memory = of_layers(
         kimi_engine_args={
             "tensor-parallel-size": 1,
             "pipeline-parallel-size": 2,
@@ -179,6 +188,6 @@ def test_stages_of_two_cards_each_take_what_the_engine_logged() -> None:
     assert first / GIB == pytest.approx(6.17, rel=0.005)
     assert last / GIB == pytest.approx(10.27, rel=0.005)
     args = {**EXPERTS, "tensor-parallel-size": 2, "pipeline-parallel-size": 2}
-    memory = of_four_layers(cards=4, kimi_engine_args=args)
+    memory = of_layers(cards=4, kimi_engine_args=args)
     assert memory["weights_bytes_per_gpu"] == last
     assert memory["kv_tokens_max"] == pytest.approx(53_144_576, rel=0.01)
