@@ -55,6 +55,9 @@ TOO_SMALL = ("gpu.", "context.", "memory.", "ram_disk.", "disk.")
 # Of a question and its answer, where speeds are measured; `kimi-prov bench` keeps some tokens free.
 _ASKED_TOKENS = 4096
 _ASKED_CONTEXT = 4352
+# Tokens of an answer where one request is measured alone: without CUDA graphs each takes up to a
+# quarter of a second of all layers, and a machine is lent for minutes.
+_ALONE_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -302,10 +305,17 @@ def planned(host: Host) -> tuple[dict[str, Any], list[str]]:
     return dict(plan), [f"{row['id']}: {row['observed']}" for row in refusing]
 
 
+def lengths(load: int, estimate: dict[str, Any]) -> tuple[int, int]:
+    """Tokens of a prompt and of its answer under so many requests: the estimate's, or fewer."""
+    answer = estimate["output_tokens"]
+    return estimate["input_tokens"], min(answer, _ALONE_TOKENS) if load == 1 else answer
+
+
 def measured(host: Host, load: int, estimate: dict[str, Any]) -> dict[str, Any]:
-    """The level of `kimi-prov bench` for so many requests at once, as long as the estimate's."""
-    lengths = ("--prompt-tokens", estimate["input_tokens"], "--answer-tokens")
-    words = [str(word) for word in (*lengths, estimate["output_tokens"], "--concurrency", load)]
+    """The level of `kimi-prov bench` for so many requests at once, of the lengths asked for."""
+    prompt, answer = lengths(load, estimate)
+    asked = ("--prompt-tokens", prompt, "--answer-tokens", answer, "--concurrency", load)
+    words = [str(word) for word in asked]
     done = kimi_prov("bench", host.inventory, *words, "--format", "json")
     # A report keeps one line of it.
     why = done.stderr.rpartition("failed: ")[2] or done.stdout

@@ -85,7 +85,7 @@ def applied(
         logged["weights_gib"] += full_size.told(of_rank)["weights_gib"]
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}\n{log[-6000:]}"
     memory = plan["memory"]
-    return {
+    found = {
         "apply_s": round(time.monotonic() - began),
         "start_s": unit.start_seconds(asked.host),
         "command": plan["instances"][0]["argv"][1:],
@@ -99,6 +99,23 @@ def applied(
         "engines": plan["parallel"]["data"],
         "memory_used_mib": unit.memory_used(),
     }
+    if not asked.ranks and "apply_s" not in report.figures:
+        _first(asked.host, found, report)
+    return found
+
+
+def _first(host: Host, found: dict[str, Any], report: Report) -> None:
+    """Note what the machine's first apply took, and the facts of the host."""
+    engine = unit.planned(host)["engine"]
+    (report.folder / "facts.json").write_text(host.ssh(f"python3 -I {paths.ZIPAPP} probe"))
+    report.figure(
+        apply_s=found["apply_s"],
+        first_start_s=found["start_s"],
+        memory_used_mib=found["memory_used_mib"],
+        engine=f"{engine['name']} {engine['version']}",
+        torch=engine.get("torch"),
+        python=engine.get("python_version"),
+    )
 
 
 def far_off(found: dict[str, Any]) -> list[str]:
@@ -148,7 +165,7 @@ def timed(asked: Asked, layout: Layout) -> tuple[dict[str, Any], list[str]]:
             "tokens_s": level["aggregate_tok_s"],
             "prefill_tok_s": level["prefill_tok_s"],
             "ttft_s": level["ttft_s"]["median"],
-            "asked": [estimate["input_tokens"], estimate["output_tokens"]],
+            "asked": list(full_size.lengths(load, estimate)),
             "estimated": {name: curve[load][name] for name in ESTIMATES},
         }
         wrong += full_size.outside(level, curve[load], load) if whole else []
@@ -184,18 +201,6 @@ def serve(full: Asked, layout: Layout, clock: Clock, report: Report) -> None:
     report.figure(**{layout.name: found})
     if refused(found):
         return
-    if "apply_s" not in report.figures:
-        engine = unit.planned(full.host)["engine"]
-        facts = full.host.ssh(f"python3 -I {paths.ZIPAPP} probe")
-        (report.folder / "facts.json").write_text(facts)
-        report.figure(
-            apply_s=found["apply_s"],
-            first_start_s=found["start_s"],
-            memory_used_mib=found["memory_used_mib"],
-            engine=f"{engine['name']} {engine['version']}",
-            torch=engine.get("torch"),
-            python=engine.get("python_version"),
-        )
     found["measured"], slow = timed(full, layout)
     agreed(found, slow)
 
