@@ -15,13 +15,13 @@ from kimi_prov.planner.throughput.cases import NOISE, Case, Quantity, kind_of
 from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
 
 if TYPE_CHECKING:
-    from kimi_prov.planner.throughput.inputs import Machine, ModelShape, Serving
+    from kimi_prov.planner.throughput.inputs import Gpus, Machine, ModelShape, Serving
 
-# GB/s of a checkpoint that each GPU's worker takes in from memory. vLLM 0.25.1 on two and four H200
-# of virtual machines, 35 to 231 GB from the page cache and a RAM disk, 13 loads: 0.45 to 1.36, the
-# mean in proportion 0.87 (tests/data/recordings/gpu-reports/h200-x2-full to h200-x4-full). Not seen
-# on eight.
-_GPU_TAKES_IN_GB_S = 0.87
+# GB/s at which the worker of a GPU goes through weights in memory, by one thread: the mean in
+# proportion of 15 loads of INT4, 1.09 to 2.21, by vLLM 0.25.1 on two and four H200 of virtual
+# machines (tests/data/recordings/gpu-reports, h200-x*-full*), and of reference 004's: 1.80, all 61
+# layers on 8x H100.
+_WORKER_GB_S = 1.57
 # kt-kernel: 2.2 to 4.6 s a layer from tmpfs.
 _KT_TAKES_IN_GB_S = 3.5
 # Seconds of imports, workers, compilation and graphs: vLLM 118 to 154 s with dummy weights.
@@ -72,17 +72,38 @@ def load_s(model: ModelShape, machine: Machine, serving: Serving) -> Range:
     Not scored: too few timings are published. The range is 1.6 times either way, 2.5 where the
     disk's speed is not known.
     """
-    size = checkpoint_gb(model, serving)
-    taken = _KT_TAKES_IN_GB_S
-    if machine.gpus and machine.cpu is None:
-        taken = _GPU_TAKES_IN_GB_S * machine.gpus.count * serving.hosts
-    seconds = size / taken
+    seconds = weights_s(model, machine, serving)
     spread = _LOAD_SPREAD
     if not serving.weights_in_memory:
-        seconds = max(seconds, size / (machine.disk_gb_s or DISK_GB_S))
+        read = checkpoint_gb(model, serving) / (machine.disk_gb_s or DISK_GB_S)
+        seconds = max(seconds, read)
         spread = _LOAD_SPREAD if machine.disk_gb_s else UNKNOWN_DISK_SPREAD
     seconds += _START_S.get(serving.engine, _START_OTHER_S)
     return Range(seconds / spread, seconds, seconds * spread)
+
+
+def weights_s(model: ModelShape, machine: Machine, serving: Serving) -> float:
+    """Seconds in which an engine takes in weights that are in memory."""
+    if machine.gpus and machine.cpu is None:
+        return worker_gb(model, machine.gpus, serving) / _WORKER_GB_S
+    return checkpoint_gb(model, serving) / _KT_TAKES_IN_GB_S
+
+
+def worker_gb(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
+    """GB that the worker of one GPU goes through when it loads its stage of a model.
+
+    All but the routed experts, and of those what its GPU gets, where it gets them whole. Of slices
+    it gets more than it keeps: packed integers are turned over before they are cut, each of them by
+    every worker (vLLM 0.25.1, RoutedExperts.weight_loader); of others the down projection is cut
+    across its rows, so that all of its pages are read (read there, not timed).
+    """
+    ranks = (serving.tensor_parallel or gpus.count) * serving.data_parallel
+    share = 1.0 if serving.weights.integers else (1 + 2 / ranks) / 3
+    if serving.experts_whole:
+        share = 1 / ranks
+    routed = _routed(model) * serving.weights.gpu_expert / 1e9
+    rest = checkpoint_gb(model, serving) - routed
+    return (rest + share * routed) / serving.stages
 
 
 def checkpoint_gb(model: ModelShape, serving: Serving) -> float:

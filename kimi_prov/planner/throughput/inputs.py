@@ -178,17 +178,17 @@ class Serving:
 
     `input_tokens` and `output_tokens` are of a typical request, not the largest one allowed.
     `tensor_parallel` None means all GPUs; `data_parallel` copies of attention share the experts,
-    `stages` of layers follow one another. `gpu_experts` (hybrid) counts experts of each layer
-    that live on GPUs. `cpu_threads` None means all cores. `kv_tokens_max` bounds how many
-    requests run at once. `concurrency` is what users ask for. `weights_in_memory`: the files
-    are in the page cache or on a RAM disk when the engine starts. `stream_prefill_from`: prompts of
-    that many tokens and more are computed layer by layer on the GPU (ktransformers), None never;
-    `stream_chunk` tokens at a time. `old_build`: an engine of 2025, before its kernels were tuned
-    for more than DeepSeek's models. llama.cpp and ik_llama.cpp take a prompt in passes of
-    `micro_batch` tokens; `repacked`: their weights lie in memory in the order of the CPU's kernels;
-    `offloads_prompts`: they copy experts to a GPU where a pass is large enough. `without_graphs`:
-    the processor starts each kernel of the GPUs by itself. `hosts` serve one model together over
-    `link`; ranks, copies and stages count over all of them.
+    `stages` of layers follow one another; `experts_whole`: a GPU has whole experts, not slices of
+    all. `gpu_experts` (hybrid) counts experts of each layer that live on GPUs. `cpu_threads` None
+    means all cores. `kv_tokens_max` bounds how many requests run at once. `concurrency` is what
+    users ask for. `weights_in_memory`: the files are in the page cache or on a RAM disk when the
+    engine starts. `stream_prefill_from`: prompts of that many tokens and more are computed layer by
+    layer on the GPU (ktransformers), None never; `stream_chunk` tokens at a time. `old_build`: an
+    engine of 2025, before its kernels were tuned for more than DeepSeek's models. llama.cpp and
+    ik_llama.cpp take a prompt in passes of `micro_batch` tokens; `repacked`: their weights lie in
+    memory in the order of the CPU's kernels; `offloads_prompts`: they copy experts to a GPU where a
+    pass is large enough. `without_graphs`: the processor starts each kernel of the GPUs by itself.
+    `hosts` serve one model together over `link`; ranks, copies and stages count over all of them.
     """
 
     engine: EngineFamily
@@ -199,6 +199,7 @@ class Serving:
     tensor_parallel: int | None = None
     data_parallel: int = 1
     stages: int = 1
+    experts_whole: bool = False
     kv_dtype_bytes: float = 2
     kv_tokens_max: float | None = None
     gpu_experts: int = 0

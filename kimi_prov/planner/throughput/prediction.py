@@ -178,6 +178,7 @@ def _serving(
         tensor_parallel=gpu.ranks if gpu else None,
         data_parallel=gpu.data if gpu else 1,
         stages=gpu.pipeline if gpu else 1,
+        experts_whole=gpu is not None and gpu.expert_parallel,
         kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
         kv_tokens_max=budget.kv_tokens,
         # The estimator's hybrid always has experts in memory.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kimi_prov.catalog import loader
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import calibrate, rows, stored, subjects
-from kimi_prov.planner.throughput.estimate import checkpoint_gb
+from kimi_prov.planner.throughput.estimate import checkpoint_gb, weights_s
 
 K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
 INT4 = throughput.weight_format("int4")
@@ -58,23 +58,68 @@ def test_reference_system_000_gets_what_it_measured():
 def test_load_time_holds_the_start_that_was_timed_and_shrinks_with_the_page_cache():
     # 595 GB from a cloud disk to eight cards took five and a half minutes and the start after it.
     assert holds(h200().load_s, 330, 480)
-    assert h200(weights_in_memory=True).load_s.expected < h200().load_s.expected
+    read, cached = (h200(weights_in_memory=cached, experts_whole=True) for cached in (False, True))
+    assert cached.load_s.expected < read.load_s.expected
 
 
-def test_each_card_takes_weights_in_by_itself():
-    """Two H200 took 231 GB, 24 of Kimi's layers, from a RAM disk and answered after 325 s."""
-    layers = dataclasses.replace(loader.load().model("kimi-k2-thinking").architecture, layers=24)
-    cut = throughput.shape_of("kimi-k2-thinking", layers)
-    serving = throughput.Serving("vllm", INT4, weights_in_memory=True)
+EXPERTS = {"experts_whole": True}
 
-    def ready(cards: int, **more) -> throughput.Range:
-        machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", cards))
-        return throughput.estimate(cut, machine, dataclasses.replace(serving, **more)).load_s
 
-    two, four = ready(2), ready(4)
-    assert two.low <= 325 <= two.high
-    assert four.expected < two.expected
-    assert ready(2, hosts=2, stages=2).expected == four.expected
+@pytest.mark.parametrize(
+    ("layers", "cards", "seconds", "layout"),
+    [
+        (5, 2, 41.06, {}),
+        (4, 2, 16.67, {}),
+        (4, 2, 13.24, EXPERTS),
+        (4, 2, 18.09, {**EXPERTS, "tensor_parallel": 1, "data_parallel": 2}),
+        (4, 4, 19.50, {}),
+        (4, 4, 8.36, EXPERTS),
+        (4, 4, 6.62, EXPERTS),
+        (4, 4, 6.76, EXPERTS),
+        (4, 4, 11.26, {**EXPERTS, "tensor_parallel": 1, "data_parallel": 4}),
+        (4, 2, 24.49, {}),
+        (4, 2, 24.58, {}),
+        (4, 2, 15.86, {**EXPERTS, "tensor_parallel": 1, "data_parallel": 2}),
+        (24, 2, 186.95, {}),
+        (61, 8, 5.5 * 60, {}),
+    ],
+)
+def test_workers_go_through_weights_as_fast_as_was_logged(layers, cards, seconds, layout):
+    """Of the recordings h200-x2-full to h200-x2-full-4 and h200-x4-full, and of reference 004."""
+    found = weights_s(*of_layers(layers, cards, **layout))
+    assert found / 1.6 <= seconds <= found * 1.6
+
+
+def of_layers(layers, cards, **layout):
+    """So many of Kimi's layers in memory, on so many H200."""
+    whole = loader.load().model("kimi-k2-thinking").architecture
+    cut = throughput.shape_of("kimi-k2-thinking", dataclasses.replace(whole, layers=layers))
+    machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", cards))
+    return cut, machine, throughput.Serving("vllm", INT4, weights_in_memory=True, **layout)
+
+
+def test_a_start_is_as_long_as_was_logged():
+    """24 layers from a RAM disk on two H200 answered after 325 s, four on four after 198 and 97."""
+    for seen, asked in (
+        (325, of_layers(24, 2)),
+        (198, of_layers(4, 4)),
+        (97, of_layers(4, 4, **EXPERTS)),
+    ):
+        found = throughput.estimate(*asked).load_s
+        assert found.low <= seen <= found.high
+
+
+def test_slices_of_packed_integers_are_loaded_no_faster_by_more_cards():
+    """Every worker turns every expert over; whole experts are shared out."""
+
+    def ready(cards, **more):
+        return throughput.estimate(*of_layers(61, cards, **more)).load_s.expected
+
+    assert ready(8) == ready(4)
+    assert ready(8, **EXPERTS) < ready(4, **EXPERTS) < ready(4)
+    # Of two engines of eight cards each loads for itself.
+    assert ready(16, tensor_parallel=8, **EXPERTS) == ready(8, **EXPERTS)
+    assert ready(8, hosts=2, stages=2) < ready(8)
 
 
 def test_more_users_share_the_machine_and_get_more_out_of_it():
