@@ -311,12 +311,12 @@ def lengths(load: int, estimate: dict[str, Any]) -> tuple[int, int]:
     return estimate["input_tokens"], min(answer, _ALONE_TOKENS) if load == 1 else answer
 
 
-def measured(host: Host, load: int, estimate: dict[str, Any]) -> dict[str, Any]:
-    """The level of `kimi-prov bench` for so many requests at once, of the lengths asked for."""
+def measured(host: Host, load: int, estimate: dict[str, Any], most_s: float) -> dict[str, Any]:
+    """The level of `kimi-prov bench` for so many requests at once, within so many seconds."""
     prompt, answer = lengths(load, estimate)
     asked = ("--prompt-tokens", prompt, "--answer-tokens", answer, "--concurrency", load)
     words = [str(word) for word in asked]
-    done = kimi_prov("bench", host.inventory, *words, "--format", "json")
+    done = kimi_prov("bench", host.inventory, *words, "--format", "json", timeout=most_s)
     # A report keeps one line of it.
     why = done.stderr.rpartition("failed: ")[2] or done.stdout
     assert done.returncode == 0, " ".join(why.split())

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import cpuinfo
@@ -24,7 +25,7 @@ _CARDS = ("name", "memory.total", "driver_version", "vbios_version", "compute_ca
 
 @dataclass
 class Report:
-    """Outcomes and figures, written anew after each test: an end in the middle keeps them."""
+    """Outcomes and figures, written anew with each: an end in the middle keeps them."""
 
     folder: Path
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Report:
     def figure(self, **figures: object) -> None:
         """Keep what was measured."""
         self.figures.update(figures)
+        self.write()
 
     def document(self) -> dict[str, Any]:
         """Return the whole report."""
@@ -65,6 +67,7 @@ class Report:
         (self.folder / "report.txt").write_text(as_text(document), encoding="utf-8")
 
 
+@cache
 def processor() -> dict[str, Any]:
     """Return what the kernel says of the processors and the memory."""
     said = cpuinfo.get_cpu_info()
@@ -76,6 +79,7 @@ def processor() -> dict[str, Any]:
     }
 
 
+@cache
 def cards() -> list[dict[str, str]]:
     """Return what the machine's own nvidia-smi says of each card."""
     said = _said("nvidia-smi", f"--query-gpu={','.join(_CARDS)}", "--format=csv,noheader")

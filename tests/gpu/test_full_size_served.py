@@ -99,15 +99,15 @@ def applied(
         "engines": plan["parallel"]["data"],
         "memory_used_mib": unit.memory_used(),
     }
-    if not asked.ranks and "apply_s" not in report.figures:
-        _first(asked.host, found, report)
+    if "apply_s" not in report.figures:
+        _first(plan["engine"], found, report)
+        facts = asked.host.ssh(f"python3 -I {paths.ZIPAPP} probe")
+        (report.folder / "facts.json").write_text(facts)
     return found
 
 
-def _first(host: Host, found: dict[str, Any], report: Report) -> None:
-    """Note what the machine's first apply took, and the facts of the host."""
-    engine = unit.planned(host)["engine"]
-    (report.folder / "facts.json").write_text(host.ssh(f"python3 -I {paths.ZIPAPP} probe"))
+def _first(engine: dict[str, Any], found: dict[str, Any], report: Report) -> None:
+    """Note what the machine's first apply took, and of which engine."""
     report.figure(
         apply_s=found["apply_s"],
         first_start_s=found["start_s"],
@@ -146,7 +146,7 @@ def agreed(found: dict[str, Any], slow: list[str]) -> None:
     assert wrong == [], "; ".join(wrong)
 
 
-def timed(asked: Asked, layout: Layout) -> tuple[dict[str, Any], list[str]]:
+def timed(asked: Asked, layout: Layout, clock: Clock) -> tuple[dict[str, Any], list[str]]:
     """Measure a layout under each of its loads; return that, and what is outside its range.
 
     Speeds of a model with fewer layers are measured, and held to nothing.
@@ -159,7 +159,7 @@ def timed(asked: Asked, layout: Layout) -> tuple[dict[str, Any], list[str]]:
     loads = [load for load in layout.loads if load in curve] or [max(curve)]
     wrong = []
     for load in loads:
-        level = full_size.measured(asked.host, load, estimate)
+        level = full_size.measured(asked.host, load, estimate, max(1.0, clock.left_s))
         rows[str(load)] = {
             "ms_a_token": round(1000 * level["tpot_s"]["median"], 2),
             "tokens_s": level["aggregate_tok_s"],
@@ -201,7 +201,7 @@ def serve(full: Asked, layout: Layout, clock: Clock, report: Report) -> None:
     report.figure(**{layout.name: found})
     if refused(found):
         return
-    found["measured"], slow = timed(full, layout)
+    found["measured"], slow = timed(full, layout, clock)
     agreed(found, slow)
 
 
@@ -281,7 +281,7 @@ def test_two_hosts_of_half_the_cards_serve_it(
     report.figure(**{layout.name: found})
     assert not refused(found), found["refused"]
     found["nccl"] = re.findall(r"vLLM is using nccl==(\S+)", group.journal(group.head, 4000))[-1:]
-    found["measured"], slow = timed(asked, layout)
+    found["measured"], slow = timed(asked, layout, clock)
     agreed(found, slow)
 
 
