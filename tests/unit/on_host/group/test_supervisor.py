@@ -267,11 +267,13 @@ def test_systemd_hears_that_it_lives_and_what_it_waits_for(group: Group, tmp_pat
         head = group.start(0, **told)
         heard = {notified.recv(4096).decode() for _ in range(6)}
         assert heard == {"WATCHDOG=1", "STATUS=waiting for b"}
-        group.start(1, "--silence", "2")
+        rank = group.start(1, "--silence", "2")
         assert until(lambda: notified.recv(4096).startswith(b"STATUS=the engine answers"))
         head.kill(signal.SIGSTOP)
         notified.settimeout(2)
         assert until(lambda: not heard_from(notified), 20)
+        # Its silence is the rank's to notice: until then it could go on as if nothing had been.
+        assert rank.end() == TRANSIENT
         head.kill(signal.SIGCONT)
         assert head.end() == TRANSIENT
 
