@@ -94,10 +94,11 @@ def worker_gb(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
 
     All but the routed experts, and of those what its GPU gets, where it gets them whole. Of slices
     it gets more than it keeps: packed integers are turned over before they are cut, each of them by
-    every worker (vLLM 0.25.1, RoutedExperts.weight_loader); of others the down projection is cut
-    across its rows, so that all of its pages are read (read there, not timed).
+    every worker (vLLM 0.25.1 for Marlin, RoutedExperts.weight_loader; other kernels are counted as
+    if they were that one); of others the down projection is cut across its rows, so that all of its
+    pages are read (read there, not timed).
     """
-    ranks = (serving.tensor_parallel or gpus.count) * serving.data_parallel
+    ranks = physics.ranks_of(gpus, serving) * serving.data_parallel
     share = 1.0 if serving.weights.integers else (1 + 2 / ranks) / 3
     if serving.experts_whole:
         share = 1 / ranks

@@ -126,7 +126,8 @@ def _gpus(machine: Machine) -> Gpus:
     return machine.gpus
 
 
-def _ranks(gpus: Gpus, serving: Serving) -> int:
+def ranks_of(gpus: Gpus, serving: Serving) -> int:
+    """GPUs that share a layer by tensor parallelism."""
     return serving.tensor_parallel or gpus.count
 
 
@@ -172,7 +173,7 @@ def _gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -
     batch = max(1.0, serving.running / hosts.batches(serving))
     mine = max(1.0, batch / serving.data_parallel)
     own = 1e-6 * values["request_us"] * mine
-    cache = mine * _cache_bytes(model, serving, _ranks(gpus, serving))
+    cache = mine * _cache_bytes(model, serving, ranks_of(gpus, serving))
     return _gpu_pass(model, gpus, serving, values, batch) + Parts(
         own, cache / (gpus.bandwidth_gb_s * 1e9 * values["memory_share"])
     )
@@ -190,7 +191,7 @@ def _gpu_pass(
     experts = model.distinct_experts(tokens) * model.moe_layers * model.params_per_expert
     shared = experts * weights.gpu_expert / serving.data_parallel
     read = model.always_params * weights.rest + shared
-    rate = _ranks(gpus, serving) * gpus.bandwidth_gb_s * 1e9 * values["memory_share"]
+    rate = ranks_of(gpus, serving) * gpus.bandwidth_gb_s * 1e9 * values["memory_share"]
     return Parts(launches, read / rate) + between
 
 
@@ -215,7 +216,7 @@ def _gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values
     experts = 2 * model.routed_active_params * _padding(model, tokens)
     rest = model.flops_per_token(serving.input_tokens / 2) - 2 * model.routed_active_params
     seconds = experts / (narrow * share) + rest / (wide * _DENSE_SHARE)
-    ranks = _ranks(gpus, serving)
+    ranks = ranks_of(gpus, serving)
     inside = hosts.ranks_inside(gpus.count, serving)
     return one_pass + Parts(kernel=seconds / ranks + _exchanged(model, gpus, inside))
 
@@ -261,7 +262,7 @@ def _cpu_step(model: ModelShape, machine: Machine, serving: Serving, values: Val
     parts += _cpu_latency(model, machine, cpu, serving, values)
     if gpus is None:
         return parts
-    ranks = _ranks(gpus, serving) if serving.engine == "ktransformers" else 1
+    ranks = ranks_of(gpus, serving) if serving.engine == "ktransformers" else 1
     read = model.always_params * fmt.rest + (experts - work) * fmt.gpu_expert
     read = read / ranks + batch * _cache_bytes(model, serving, ranks)
     return parts + Parts(bandwidth=read / (gpus.bandwidth_gb_s * 1e9 * values["dense_share"]))
@@ -405,7 +406,7 @@ def _streamed_prefill(
     GPUs makes faster, then copied by each rank over its own lanes.
     """
     handed = model.experts * model.moe_layers * model.params_per_expert
-    ranks = _ranks(gpus, serving)
+    ranks = ranks_of(gpus, serving)
     copied = handed * serving.weights.gpu_expert / 1e9
     stream = copied / (ranks * gpus.pcie_gb_s * values["stream_share"])
     tokens = prompts * serving.input_tokens
