@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import socket
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
+_PASSED = "L7OK"
 STATES = {"drain": "drain", "undrain": "ready"}
 
 
@@ -65,22 +67,29 @@ def variable(path: Path, name: str) -> str:
 
 def servers(path: Path) -> list[dict[str, str | int]]:
     """Each engine behind the proxy: name, status (UP, DOWN, DRAIN), requests under way."""
-    rows = [line.split(",") for line in command(path, f"show stat {BACKEND} 4 -1").splitlines()]
-    if not rows:
-        return []
-    head = [name.lstrip("# ") for name in rows[0]]
-    found: list[dict[str, str | int]] = []
-    for row in rows[1:]:
-        values = dict(zip(head, row))
-        if values.get("pxname") == BACKEND:
-            found.append(
-                {
-                    "name": values["svname"],
-                    "status": values["status"].split()[0],
-                    "requests": int(values.get("scur") or 0),
-                }
-            )
-    return found
+    return [
+        {
+            "name": row["svname"],
+            "status": row["status"].split()[0],
+            "requests": int(row.get("scur") or 0),
+        }
+        for row in _servers(path)
+    ]
+
+
+def unchecked(path: Path) -> set[str]:
+    """Return the servers whose last check did not pass, or that were not checked since a start.
+
+    Until its first check a server is UP.
+    """
+    # A star: the next check is under way.
+    return {row["svname"] for row in _servers(path) if row["check_status"].lstrip("* ") != _PASSED}
+
+
+def _servers(path: Path) -> list[dict[str, str]]:
+    """Return the rows of the backend's servers as HAProxy has them."""
+    rows = csv.DictReader(command(path, f"show stat {BACKEND} 4 -1").lstrip("# ").splitlines())
+    return [row for row in rows if row.get("pxname") == BACKEND]
 
 
 def waiting(path: Path) -> int:

@@ -57,6 +57,8 @@ def _states(paths: Paths, server: str, timeout_s: float) -> Iterator[str]:
     while True:
         try:
             seen = {str(row["name"]): str(row["status"]) for row in haproxy.servers(paths.socket)}
+            if seen.get(server) == _UP and server in haproxy.unchecked(paths.socket):
+                seen[server] = "unchecked"
         except (OSError, HostError):
             seen = {}
         yield seen.get(server, "unknown")
