@@ -193,6 +193,8 @@ APPLY_LOCK = "/run/kimi-apply.lock"
 # How often a group's engine did not come up; kept while its unit is started anew.
 GROUP_RUN = "/run/kimi-group"
 PROXY_SOCKET = "/run/kimi-proxy/admin.sock"
+# That of the process above its workers, of which a reload leaves one that ends its requests.
+PROXY_MASTER = "/run/kimi-proxy/master.sock"
 # Where engines ask the counter whether a key may, and tell it what was used.
 USAGE_SOCKET = "/run/kimi-usage/counter.sock"
 # Where the proxy asks it for gateways what keys used a moment ago; and at a gateway whether a key
@@ -476,6 +478,7 @@ def paths() -> dict[str, str]:
         "proxy_config": PROXY_CONFIG,
         "proxy_stamp": PROXY_STAMP,
         "proxy_socket": PROXY_SOCKET,
+        "proxy_master": PROXY_MASTER,
         "key_map": KEY_MAP,
         "key_rules": KEY_RULES,
         "usage": USAGE,

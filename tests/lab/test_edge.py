@@ -423,8 +423,9 @@ def test_what_is_hardened_stays_hardened(served_host: Host) -> None:
     text = served_host.ssh("systemd-analyze security --no-pager kimi-proxy.service | tail -1")
     exposure = float(text.split("kimi-proxy.service:")[1].split()[0])
     assert exposure <= 2.0
-    owner = served_host.ssh("stat -c '%U %a' /run/kimi-proxy/admin.sock /run/kimi-proxy")
-    assert owner.split() == ["kimi-proxy", "600", "kimi-proxy", "700"]
+    places = "/run/kimi-proxy /run/kimi-proxy/admin.sock /run/kimi-proxy/master.sock"
+    owner = served_host.ssh(f"stat -c '%U %a' {places}")
+    assert owner.split() == ["kimi-proxy", "700", *("kimi-proxy", "600") * 2]
 
 
 def test_verify_says_no_when_the_guard_is_gone(served_host: Host, second_host: Host) -> None:

@@ -72,6 +72,9 @@ def test_a_stop_lets_a_stream_end_and_everybody_is_told_why(
     client = threading.Thread(target=stream, daemon=True)
     client.start()
     assert came(begun, client)
+    # Its worker ends with it; the one that is asked from now on has never seen it.
+    served_host.ssh("systemctl reload kimi-proxy")
+    assert status(served_host)[1]["port"]["engines"][0]["requests"] == 1
     stopped = command("stop", served_host)
     client.join(HANGS_S)
     assert stopped.returncode == 0, stopped.stderr

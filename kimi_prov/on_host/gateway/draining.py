@@ -58,8 +58,9 @@ def under_way(paths: Paths, engines: Collection[int] | None = None, *, handed: b
 
     What came while the machine was asleep goes through kimi-wake to its end: it counts as well.
     """
-    own = sum(int(row["requests"]) for index, row in _engines(paths, engines))
     try:
+        held = {haproxy.index_of(name): n for name, n in haproxy.requests(paths.socket).items()}
+        own = sum(n for index, n in held.items() if engines is None or index in engines)
         return own + (haproxy.handed(paths.socket) if handed else 0)
     except OSError as error:
         raise _silent(error) from None
@@ -76,6 +77,21 @@ def balance(paths: Paths, state: str, engines: Collection[int] | None = None) ->
             raise _silent(error) from None
 
 
+def taken_out(paths: Paths) -> dict[int, str]:
+    """Return the engines that are sent nothing on purpose: DRAIN or OUT. A reload forgets it."""
+    states = {state.upper(): state for state in (DRAIN, OUT)}
+    try:
+        rows = haproxy.servers(paths.socket)
+    except OSError:
+        # It does not run, and has nothing to forget.
+        return {}
+    return {
+        haproxy.index_of(str(row["name"])): states[str(row["status"])]
+        for row in rows
+        if row["status"] in states
+    }
+
+
 def up(paths: Paths, engines: Collection[int] | None = None) -> bool:
     """Whether the proxy would send a request to each of the engines."""
     return all(row["status"] == "UP" for _, row in _engines(paths, engines))
@@ -88,7 +104,7 @@ def _engines(
         found = haproxy.servers(paths.socket)
     except OSError as error:
         raise _silent(error) from None
-    rows = [(haproxy.index_of(row), row) for row in found]
+    rows = [(haproxy.index_of(str(row["name"])), row) for row in found]
     return [(index, row) for index, row in rows if engines is None or index in engines]
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 import re
 import socket
-from typing import TYPE_CHECKING
+import time
+from collections import Counter
+from pathlib import Path
 
+from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.envelope import answer
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
 BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
 _PASSED = "L7OK"
+# So long the master may start anew in a reload, while nobody listens at its socket.
+_STARTS_S = 10.0
+# What `show stat` is asked for.
+_OF_BACKEND, _OF_SERVERS = 2, 4
 STATES = {"drain": "drain", "undrain": "ready"}
 
 
@@ -27,6 +30,8 @@ def command(path: Path, text: str, timeout: float = 10) -> str:
         channel.settimeout(timeout)
         channel.connect(str(path))
         channel.sendall(text.encode() + b"\n")
+        # The master would wait for more.
+        channel.shutdown(socket.SHUT_WR)
         parts = []
         while True:
             part = channel.recv(65536)
@@ -67,56 +72,89 @@ def variable(path: Path, name: str) -> str:
 
 def servers(path: Path) -> list[dict[str, str | int]]:
     """Each engine behind the proxy: name, status (UP, DOWN, DRAIN), requests under way."""
+    held = requests(path)
     return [
-        {
-            "name": row["svname"],
-            "status": row["status"].split()[0],
-            "requests": int(row.get("scur") or 0),
-        }
-        for row in _servers(path)
+        {"name": row["svname"], "status": row["status"].split()[0], "requests": held[row["svname"]]}
+        for row in _rows(path, BACKEND, _OF_SERVERS)
     ]
 
 
-def unchecked(path: Path) -> set[str]:
-    """Return the servers whose last check did not pass, or that were not checked since a start.
+def requests(path: Path) -> Counter[str]:
+    """Count the requests that each engine is answering, by its name.
 
-    Until its first check a server is UP.
+    With those that came before a reload, also of engines that are behind the proxy no more.
     """
-    # A star: the next check is under way.
-    return {row["svname"] for row in _servers(path) if row["check_status"].lstrip("* ") != _PASSED}
+    found: Counter[str] = Counter()
+    for row in _rows_of_all(path, BACKEND, _OF_SERVERS):
+        found[row["svname"]] += int(row["scur"] or 0)
+    return found
 
 
-def _servers(path: Path) -> list[dict[str, str]]:
-    """Return the rows of the backend's servers as HAProxy has them."""
-    rows = csv.DictReader(command(path, f"show stat {BACKEND} 4 -1").lstrip("# ").splitlines())
-    return [row for row in rows if row.get("pxname") == BACKEND]
+def passed(path: Path) -> set[str]:
+    """Return the servers that are sent requests and whose last check has passed.
+
+    A server is UP from a start on, also before its first check.
+    """
+    return {
+        row["svname"]
+        for row in _rows(path, BACKEND, _OF_SERVERS)
+        # A star: the next check is under way.
+        if row["status"].startswith("UP") and row["check_status"].lstrip("* ") == _PASSED
+    }
 
 
 def waiting(path: Path) -> int:
     """Count the requests that wait for a server of the backend."""
-    return int(_backend(path, BACKEND).get("qcur") or 0)
+    return sum(int(row["qcur"] or 0) for row in _rows(path, BACKEND, _OF_BACKEND))
 
 
 def asleep(path: Path) -> int:
     """Count the machines behind a gateway that a request would wake."""
-    return int(_backend(path, ASLEEP).get("act") or 0)
-
-
-def _backend(path: Path, name: str) -> dict[str, str]:
-    """Return the row of a backend; empty where there is no such backend."""
-    lines = command(path, f"show stat {name} 2 -1").splitlines()
-    rows = [dict(zip(lines[0].lstrip("# ").split(","), line.split(","))) for line in lines[1:]]
-    return next((row for row in rows if row.get("pxname") == name), {})
+    return sum(int(row["act"] or 0) for row in _rows(path, ASLEEP, _OF_BACKEND))
 
 
 def handed(path: Path) -> int:
-    """Count the requests that are with kimi-wake: waiting for a start, or answered through it."""
-    for line in command(path, f"show stat {WAKE} 2 -1").splitlines():
-        row = line.split(",")
-        # Where nothing wakes the machine there is no such backend.
-        if row[:2] == [WAKE, "BACKEND"]:
-            return int(row[4] or 0)
-    return 0
+    """Count the requests that are with kimi-wake: waiting for a start, or answered through it.
+
+    Where nothing wakes the machine there is no such backend.
+    """
+    return sum(int(row["scur"] or 0) for row in _rows_of_all(path, WAKE, _OF_BACKEND))
+
+
+def _rows(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
+    return _parsed(command(path, f"show stat {backend} {kind} -1"), backend)
+
+
+def _parsed(text: str, backend: str) -> list[dict[str, str]]:
+    found = csv.DictReader(text.lstrip("# ").splitlines())
+    return [row for row in found if row.get("pxname") == backend]
+
+
+def _rows_of_all(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
+    """Return the rows of `_rows`, and those of workers that only end what they have."""
+    # First: a proxy that does not run is not waited for.
+    found = _rows(path, backend, kind)
+    master = path.with_name(Path(layout.PROXY_MASTER).name)
+    old = _of_master(master, "show proc").partition("# old workers")[2].partition("#")[0]
+    for worker in re.findall(r"^(\d+)\s", old, re.MULTILINE):
+        # One that has ended since has no rows.
+        found += _parsed(_of_master(master, f"@!{worker} show stat {backend} {kind} -1"), backend)
+    return found
+
+
+def _of_master(master: Path, text: str) -> str:
+    """Return what the master answers. Raises OSError where it is silent."""
+    until = time.monotonic() + _STARTS_S
+    while True:
+        try:
+            return command(master, text)
+        except FileNotFoundError:
+            # A unit from before there was one, until it is restarted.
+            return ""
+        except ConnectionError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 def description(path: Path) -> str:
@@ -134,9 +172,9 @@ def loaded_map(path: Path, file: str) -> dict[str, str]:
     return {row[1]: row[2] for row in rows if len(row) == 3}
 
 
-def index_of(server: Mapping[str, str | int]) -> int:
-    """Return the number of the engine that a row of `servers` is of."""
-    return int(str(server["name"])[len("engine") :])
+def index_of(server: str) -> int:
+    """Return the number of the engine that has this name at the proxy."""
+    return int(server[len("engine") :])
 
 
 def set_state(path: Path, index: int, state: str) -> None:
@@ -158,7 +196,8 @@ def main(argv: list[str]) -> int:
     try:
         if state:
             rows = servers(paths.socket) if len(argv) == 1 else ()
-            for index in [int(word) for word in argv[1:]] or map(index_of, rows):
+            named = [index_of(str(row["name"])) for row in rows]
+            for index in [int(word) for word in argv[1:]] or named:
                 set_state(paths.socket, index, state)
         return answer({"ok": True, "servers": servers(paths.socket)})
     except OSError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.gateway import haproxy, key_book, keys, metrics_key, pins, tls
+from kimi_prov.on_host.gateway import draining, haproxy, key_book, keys, metrics_key, pins, tls
 from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import file_lock, machine_key, units
 from kimi_prov.on_host.system.envelope import answer
@@ -171,8 +171,11 @@ def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
             f"# What is loaded: the proxy tells it when asked.\nglobal\n    description {wanted}\n"
         )
         write_atomic(paths.proxy_stamp, text, 0o640, PROXY_USER)
+        out = draining.taken_out(paths)
         units.control(verb, unit_names.PROXY)
         _wait(paths, wanted)
+        for index, state in out.items():
+            draining.balance(paths, state, [index])
     elif not check and _map_differs(paths):
         keys.publish(paths, keys.parse_map(read_text(paths.key_map)))
         verb = "keys"

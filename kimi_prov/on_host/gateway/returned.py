@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from kimi_prov.contract import gateways
 from kimi_prov.contract.errors import HostError
@@ -14,11 +14,7 @@ from kimi_prov.on_host.gateway import haproxy, pins, proxy
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _PAUSE_S = 0.2
-_UP = "UP"
 
 
 def awaited(paths: Paths, request: Mapping[str, Any]) -> Dict[str, Any]:
@@ -35,15 +31,16 @@ def awaited(paths: Paths, request: Mapping[str, Any]) -> Dict[str, Any]:
     changed = pins.keep(paths, server, request.get("certificate"))
     if changed:
         proxy.converge(paths)
-    status = "unknown"
-    for status in _states(paths, server, float(request["timeout_s"])):
-        if status == _UP:
-            return {"asked": True, "changed": changed}
-    raise HostError(
-        f"{plan['gateway']['name']} sends nothing to {host}, which answers by itself: it is "
-        f"{status.lower()} there",
-        f"look at the line of {host}:  kimi-prov status INVENTORY",
-    )
+    end = time.monotonic() + float(request["timeout_s"])
+    while not _sends(paths, server):
+        if time.monotonic() > end:
+            raise HostError(
+                f"{plan['gateway']['name']} sends nothing to {host}, which answers by itself: it "
+                f"is {_state(paths, server)} there",
+                f"look at the line of {host}:  kimi-prov status INVENTORY",
+            )
+        time.sleep(_PAUSE_S)
+    return {"asked": True, "changed": changed}
 
 
 def _server(plan: Mapping[str, Any], host: str) -> Optional[str]:
@@ -51,20 +48,21 @@ def _server(plan: Mapping[str, Any], host: str) -> Optional[str]:
     return next((str(row["server"]) for row in rows if row["host"] == host), None)
 
 
-def _states(paths: Paths, server: str, timeout_s: float) -> Iterator[str]:
-    """Give how HAProxy sees a server, now and again until the time is over."""
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            seen = {str(row["name"]): str(row["status"]) for row in haproxy.servers(paths.socket)}
-            if seen.get(server) == _UP and server in haproxy.unchecked(paths.socket):
-                seen[server] = "unchecked"
-        except (OSError, HostError):
-            seen = {}
-        yield seen.get(server, "unknown")
-        if time.monotonic() > end:
-            return
-        time.sleep(_PAUSE_S)
+def _sends(paths: Paths, server: str) -> bool:
+    try:
+        return server in haproxy.passed(paths.socket)
+    except OSError:
+        return False
+
+
+def _state(paths: Paths, server: str) -> str:
+    """Return how HAProxy sees a server to which it does not send, in a word or a few."""
+    try:
+        seen = {str(row["name"]): str(row["status"]) for row in haproxy.servers(paths.socket)}
+    except OSError:
+        seen = {}
+    status = seen.get(server, "unknown")
+    return "up without a check that passed" if status == "UP" else status.lower()
 
 
 def main(argv: List[str]) -> int:

@@ -195,7 +195,7 @@ def drain(request: Answer) -> Answer:
     if not paths.socket.exists():
         return {"changed": False, "seconds": 0.0, "left": 0}
     if gateways.is_gateway(read_json(paths.plan)):
-        left = sum(int(row["requests"]) for row in haproxy.servers(paths.socket))
+        left = sum(haproxy.requests(paths.socket).values())
         return {"changed": False, "seconds": 0.0, "left": left}
     _hold(float(request["timeout_s"]) + float(request["hold_s"]))
     left = draining.drain(paths, float(request["timeout_s"]))

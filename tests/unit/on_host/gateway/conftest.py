@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -20,9 +21,10 @@ from ports import free_port
 from waiting import HANGS_S, until
 
 from kimi_prov.contract import key_rules
+from kimi_prov.contract import paths as layout
 from kimi_prov.contract.gateways import PAGE_NAME
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import keys, metrics_key, pins, tls
+from kimi_prov.on_host.gateway import haproxy, keys, metrics_key, pins, tls
 from kimi_prov.on_host.gateway.api import Endpoint
 from kimi_prov.on_host.rest import mark
 from kimi_prov.on_host.system import machine_key
@@ -222,21 +224,34 @@ class Proxy:
 
     def start(self) -> None:
         self.render()
-        stamp = self.config.with_name("stamp.cfg")
-        stamp.write_text(f"global\n    description {STAMP}\n")
-        files = ["-f", str(self.config), "-f", str(stamp)]
+        self.stamp.write_text(f"global\n    description {STAMP}\n")
+        files = ["-f", str(self.config), "-f", str(self.stamp)]
         subprocess.run(["haproxy", "-c", "-q", *files], check=True, timeout=HANGS_S)
         log = self.config.with_name("log").open("w")
-        self.process = subprocess.Popen(["haproxy", "-W", "-db", *files], stdout=log, stderr=log)
+        master = ["-S", str(self.paths.at(layout.PROXY_MASTER))]
+        self.process = subprocess.Popen(
+            ["haproxy", "-W", "-db", *master, *files], stdout=log, stderr=log
+        )
         log.close()
         # It makes its socket before it opens the port; a knock would stand in its log.
         port = self.port if self.engines or self.gateway else (self.metrics or {})["port"]
         assert until(lambda: self.paths.socket.exists() and listens(port)), self.log
 
+    def reload(self) -> None:
+        """As systemd does it: the old worker ends what it has."""
+        told = f"{STAMP}-again"
+        self.stamp.write_text(f"global\n    description {told}\n")
+        self.process.send_signal(signal.SIGUSR2)
+        assert until(lambda: haproxy.description(self.paths.socket) == told), self.log
+
     def stop(self) -> None:
         if self.process:
             self.process.terminate()
             self.process.wait(timeout=HANGS_S)
+
+    @property
+    def stamp(self) -> Path:
+        return self.paths.proxy_stamp
 
     @property
     def log(self) -> str:

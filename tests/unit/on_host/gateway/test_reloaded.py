@@ -1,0 +1,76 @@
+"""A reload of the proxy changes nothing of what is counted and drained; the real HAProxy."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+
+import pytest
+from gateway_site import QUESTION, Site
+from waiting import until
+
+from kimi_prov.on_host.gateway import api, draining, haproxy, proxy, tls
+
+
+@pytest.fixture
+def ask():
+    """Ask at a proxy what is not answered until the test lets it, or ends."""
+    engines: list = []
+
+    def asked(machine, at) -> None:
+        engines.extend(machine.engines)
+        for engine in machine.engines:
+            engine.hangs = True
+
+        def wait() -> None:
+            with contextlib.suppress(OSError, api.ApiError):
+                api.chat(*at, QUESTION)
+
+        threading.Thread(target=wait, daemon=True).start()
+        assert until(lambda: any(engine.seen for engine in machine.engines))
+
+    yield asked
+    for engine in engines:
+        engine.hangs = False
+
+
+def test_a_request_that_came_before_a_reload_is_waited_for(make_proxy, ask):
+    machine = make_proxy(2, proxy_drain_s=60)
+    ask(machine, (machine.endpoint, machine.key()))
+    machine.reload()
+    assert draining.under_way(machine.paths) == 1
+    assert sorted(row["requests"] for row in haproxy.servers(machine.paths.socket)) == [0, 1]
+    (busy,) = [n for n, engine in enumerate(machine.engines) if engine.seen]
+    assert draining.under_way(machine.paths, [busy]) == 1
+    assert draining.under_way(machine.paths, [1 - busy]) == 0
+    assert draining.drain(machine.paths, 0.5) == 1
+    for engine in machine.engines:
+        engine.hangs = False
+    assert draining.drain(machine.paths, 30) == 0
+
+
+def test_a_gateway_counts_it_too(make_proxy, ask, monkeypatch):
+    site = Site(make_proxy, 1, proxy_drain_s=60)
+    (host,) = site.hosts.values()
+    ask(host, (site.gateway.endpoint, site.client))
+    site.gateway.reload()
+    (row,) = haproxy.servers(site.gateway.paths.socket)
+    assert row["requests"] == 1
+
+
+def test_what_is_taken_out_stays_out(make_proxy, monkeypatch):
+    machine = make_proxy(3)
+    # systemd is stood in for.
+    state = {"state": "active", "enabled": True, "load_state": "loaded"}
+    monkeypatch.setattr(proxy.units, "converge", lambda _unit, *, check: check)
+    monkeypatch.setattr(proxy.units, "show", lambda *names: dict.fromkeys(names, state))
+    reloads = lambda _verb, _unit: machine.process.send_signal(signal.SIGUSR2)  # noqa: E731
+    monkeypatch.setattr(proxy.units, "control", reloads)
+    assert proxy.converge(machine.paths)["changed"]
+    draining.balance(machine.paths, draining.DRAIN, [0])
+    draining.balance(machine.paths, draining.OUT, [1])
+    tls.install(machine.paths, tls.self_signed(["lab2"]))
+    assert proxy.converge(machine.paths)["did"] == "reload"
+    found = [row["status"] for row in haproxy.servers(machine.paths.socket)]
+    assert found == ["DRAIN", "MAINT", "UP"]
