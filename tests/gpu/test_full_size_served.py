@@ -146,15 +146,19 @@ def agreed(found: dict[str, Any], slow: list[str]) -> None:
     assert wrong == [], "; ".join(wrong)
 
 
-def timed(asked: Asked, layout: Layout, clock: Clock) -> tuple[dict[str, Any], list[str]]:
-    """Measure a layout under each of its loads; return that, and what is outside its range.
+def timed(
+    asked: Asked, layout: Layout, clock: Clock, report: Report, found: dict[str, Any]
+) -> list[str]:
+    """Measure a layout under each of its loads, into `found`; return what is outside its range.
 
-    Speeds of a model with fewer layers are measured, and held to nothing.
+    Speeds of a model with fewer layers are measured, and held to nothing. Each is in the report
+    before the next is asked for.
     """
     estimate, whole = asked.estimate(layout), asked.models.whole(layout.model)
     curve = {row["concurrency"]: row for row in estimate["curve"]}
     rows: dict[str, Any] = {"not held": [load for load in layout.loads if load not in curve]}
     rows["held to the estimate"] = whole
+    found["measured"] = rows
     # Requests of that length, as many as the cache holds, where it holds fewer than were asked for.
     loads = [load for load in layout.loads if load in curve] or [max(curve)]
     wrong = []
@@ -168,8 +172,9 @@ def timed(asked: Asked, layout: Layout, clock: Clock) -> tuple[dict[str, Any], l
             "asked": list(full_size.lengths(load, estimate)),
             "estimated": {name: curve[load][name] for name in ESTIMATES},
         }
+        report.figure(**{layout.name: found})
         wrong += full_size.outside(level, curve[load], load) if whole else []
-    return rows, wrong
+    return wrong
 
 
 @pytest.mark.parametrize("name", [full_size.PLAIN])
@@ -201,8 +206,7 @@ def serve(full: Asked, layout: Layout, clock: Clock, report: Report) -> None:
     report.figure(**{layout.name: found})
     if refused(found):
         return
-    found["measured"], slow = timed(full, layout, clock)
-    agreed(found, slow)
+    agreed(found, timed(full, layout, clock, report, found))
 
 
 def test_verify_passes_at_full_size(serving: Host) -> None:
@@ -229,8 +233,9 @@ def test_a_ram_disk_beside_none(
     rows: dict[str, Any] = {}
     for wish in ("never", "always"):
         found = applied(full, layout, clock, report, kimi_ram_disk=wish)
+        rows[wish] = found
+        report.figure(ram_disk=rows)
         if refused(found):
-            rows[wish] = found
             continue
         again = unit.restart(full.host, clock.a_start_s)
         rows[wish] = {
@@ -239,8 +244,8 @@ def test_a_ram_disk_beside_none(
             "restart_s": again.seconds,
             "weights_s": found["logged"]["weights_s"],
         }
+        report.figure(ram_disk=rows)
         assert again.reason is None
-    report.figure(ram_disk=rows)
 
 
 @pytest.mark.parametrize("name", [full_size.SEEING])
@@ -281,8 +286,7 @@ def test_two_hosts_of_half_the_cards_serve_it(
     report.figure(**{layout.name: found})
     assert not refused(found), found["refused"]
     found["nccl"] = re.findall(r"vLLM is using nccl==(\S+)", group.journal(group.head, 4000))[-1:]
-    found["measured"], slow = timed(asked, layout, clock)
-    agreed(found, slow)
+    agreed(found, timed(asked, layout, clock, report, found))
 
 
 def test_destroy_at_full_size_leaves_both_hosts(

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import Gpus, Machine, ModelShape, Serving
 
 # GB/s at which the worker of a GPU goes through weights in memory, by one thread: the mean in
-# proportion of 15 loads of INT4, 1.09 to 2.21, by vLLM 0.25.1 on two and four H200 of virtual
-# machines (tests/data/recordings/gpu-reports, h200-x*-full*), and of reference 004's: 1.80, all 61
-# layers on 8x H100.
-_WORKER_GB_S = 1.57
+# proportion of 13 loads of INT4 without stages, 1.09 to 2.11, by vLLM 0.25.1 on two and four H200
+# of virtual machines (tests/data/recordings/gpu-reports, h200-x*-full*), and of reference 004's:
+# 1.80, all 61 layers on 8x H100.
+_WORKER_GB_S = 1.53
 # kt-kernel: 2.2 to 4.6 s a layer from tmpfs.
 _KT_TAKES_IN_GB_S = 3.5
 # Seconds of imports, workers, compilation and graphs: vLLM 118 to 154 s with dummy weights.
@@ -29,7 +29,7 @@ _START_S = {"vllm": 130.0, "sglang": 100.0, "ktransformers": 100.0}
 _START_OTHER_S = 20.0
 # Without a figure for the disk: an NVMe drive or a good network volume.
 DISK_GB_S = 2.0
-_LOAD_SPREAD, UNKNOWN_DISK_SPREAD = 1.6, 2.5
+_LOAD_SPREAD, _UNKNOWN_DISK_SPREAD = 1.6, 2.5
 
 
 def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
@@ -69,17 +69,35 @@ def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
 def load_s(model: ModelShape, machine: Machine, serving: Serving) -> Range:
     """Seconds from the start of the engine to the first token, weights on this machine.
 
-    Not scored: too few timings are published. The range is 1.6 times either way, 2.5 where the
-    disk's speed is not known.
+    Not scored: too few timings are published.
     """
-    seconds = weights_s(model, machine, serving)
-    spread = _LOAD_SPREAD
+    taken = weights_s(model, machine, serving)
+    rest = _START_S.get(serving.engine, _START_OTHER_S)
+    return start_range(model, serving, machine.disk_gb_s, taken, rest, _LOAD_SPREAD)
+
+
+def start_range(
+    model: ModelShape,
+    serving: Serving,
+    disk_gb_s: float | None,
+    taken_s: float,
+    rest_s: float,
+    spread: float,
+) -> Range:
+    """Give the seconds of a start that takes weights in while a disk reads them.
+
+    Of the two the longer counts; `rest_s` are those before and after. All may be `spread` times
+    longer or shorter, a disk of which nothing is known 2.5 times.
+    """
+    read, disk = 0.0, spread
     if not serving.weights_in_memory:
-        read = checkpoint_gb(model, serving) / (machine.disk_gb_s or DISK_GB_S)
-        seconds = max(seconds, read)
-        spread = _LOAD_SPREAD if machine.disk_gb_s else UNKNOWN_DISK_SPREAD
-    seconds += _START_S.get(serving.engine, _START_OTHER_S)
-    return Range(seconds / spread, seconds, seconds * spread)
+        read = checkpoint_gb(model, serving) / (disk_gb_s or DISK_GB_S)
+        disk = spread if disk_gb_s else _UNKNOWN_DISK_SPREAD
+    return Range(
+        max(taken_s / spread, read / disk) + rest_s / spread,
+        max(taken_s, read) + rest_s,
+        max(taken_s * spread, read * disk) + rest_s * spread,
+    )
 
 
 def weights_s(model: ModelShape, machine: Machine, serving: Serving) -> float:

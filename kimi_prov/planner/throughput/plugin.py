@@ -27,10 +27,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from kimi_prov.planner.engine.expert_backend import CHUNK, INT8_BYTES
 from kimi_prov.planner.throughput import first_token
 from kimi_prov.planner.throughput.estimate import (
-    DISK_GB_S,
-    UNKNOWN_DISK_SPREAD,
     basis,
-    checkpoint_gb,
+    start_range,
     times,
 )
 from kimi_prov.planner.throughput.inputs import Estimate, Range
@@ -105,16 +103,14 @@ def estimate(
         prompt=serving.input_tokens / prompt.expected,
         step=step(model, likely, serving).total,
     )
-    start = start_s(model, layout, serving, disk_gb_s) + _SERVER_S
-    known = serving.weights_in_memory or disk_gb_s is not None
-    spread = LOAD_SPREAD if known else UNKNOWN_DISK_SPREAD
+    taken, rest = _taken_s(model, layout, serving), _ENGINE_START_S + _SERVER_S
     return Estimate(
         decode_tok_s=one,
         aggregate_tok_s=times(one, serving.running),
         prefill_tok_s=prompt,
         ttft_s=first_token.seconds(serving, prompt, queue),
         single_ttft_s=first_token.seconds(serving, prompt),
-        load_s=Range(start / spread, start, start * spread),
+        load_s=start_range(model, serving, disk_gb_s, taken, rest, LOAD_SPREAD),
         basis=basis(parts),
         kind="cpu",
     )
@@ -169,17 +165,16 @@ def experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) 
     return Parts(bandwidth=read) if read > work else Parts(kernel=work)
 
 
-def start_s(
-    model: ModelShape, layout: Layout, serving: Serving, disk_gb_s: float | None = None
-) -> float:
-    """Seconds from the end of the imports to the first answer."""
+def start_s(model: ModelShape, layout: Layout, serving: Serving) -> float:
+    """Seconds from the end of the imports to the first answer, weights in memory."""
+    return _ENGINE_START_S + _taken_s(model, layout, serving)
+
+
+def _taken_s(model: ModelShape, layout: Layout, serving: Serving) -> float:
     routed = model.moe_layers * model.experts * model.params_per_expert
-    taken = routed * serving.weights.cpu_expert / (_FILL_GB_S * 1e9)
     if layout.backend == "vllm":
-        taken = routed * _REPACK_S
-    if not serving.weights_in_memory:
-        taken = max(taken, checkpoint_gb(model, serving) / (disk_gb_s or DISK_GB_S))
-    return _ENGINE_START_S + taken
+        return routed * _REPACK_S
+    return routed * serving.weights.cpu_expert / (_FILL_GB_S * 1e9)
 
 
 def _small(model: ModelShape, layout: Layout) -> float:

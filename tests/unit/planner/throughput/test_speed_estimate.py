@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kimi_prov.catalog import loader
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import calibrate, rows, stored, subjects
-from kimi_prov.planner.throughput.estimate import checkpoint_gb, weights_s
+from kimi_prov.planner.throughput.estimate import checkpoint_gb, weights_s, worker_gb
 
 K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
 INT4 = throughput.weight_format("int4")
@@ -90,12 +90,41 @@ def test_workers_go_through_weights_as_fast_as_was_logged(layers, cards, seconds
     assert found / 1.6 <= seconds <= found * 1.6
 
 
+@pytest.mark.parametrize(("cards", "of_experts"), [(1, 1), (2, 2 / 3), (8, 5 / 12)])
+def test_of_slices_that_are_no_integers_a_worker_reads_what_it_needs(cards, of_experts):
+    """Two of an expert's three parts are cut into rows, the third across them: all of its pages."""
+    _, machine, packed = of_layers(61, cards)
+    serving = dataclasses.replace(packed, weights=throughput.weight_format("fp8"))
+    shared = dataclasses.replace(serving, experts_whole=True)
+    whole = checkpoint_gb(K25, serving)
+    experts = (whole - worker_gb(K25, subjects.gpus("H200 SXM", 10**6), shared)) / (1 - 1e-6)
+    found = worker_gb(K25, machine.gpus, serving)
+    assert found == pytest.approx(whole - (1 - of_experts) * experts)
+
+
 def of_layers(layers, cards, **layout):
     """So many of Kimi's layers in memory, on so many H200."""
     whole = loader.load().model("kimi-k2-thinking").architecture
     cut = throughput.shape_of("kimi-k2-thinking", dataclasses.replace(whole, layers=layers))
     machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", cards))
     return cut, machine, throughput.Serving("vllm", INT4, weights_in_memory=True, **layout)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_start_from_a_disk_is_no_quicker_than_from_memory(whole):
+    """At neither end: of a disk that nobody knows, and of one faster than the workers."""
+    model, machine, cached = of_layers(61, 8, experts_whole=whole)
+    memory = throughput.estimate(model, machine, cached).load_s
+    read = dataclasses.replace(cached, weights_in_memory=False)
+    for disk in (None, 2.0, 50.0):
+        found = throughput.estimate(
+            model, dataclasses.replace(machine, disk_gb_s=disk), read
+        ).load_s
+        assert (found.low, found.expected, found.high) >= (memory.low, memory.expected, memory.high)
+        assert found.low >= memory.low
+        assert found.high >= memory.high
+        if disk == 50:
+            assert found == memory
 
 
 def test_a_start_is_as_long_as_was_logged():
