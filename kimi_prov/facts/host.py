@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
 
@@ -223,7 +224,9 @@ class Host:
     kernel: tuple[int, int]
     virtual: bool
     gpu_bytes: tuple[int, ...]
-    gpu: Gpu | None = None
+    # Of each GPU the catalogue's row and its CUDA compute capability, None where not known.
+    cards: tuple[Gpu | None, ...] = ()
+    capabilities: tuple[str | None, ...] = ()
     processor: Cpu | None = None
     measured: Measured = Measured()
 
@@ -245,11 +248,14 @@ class Host:
 
     @property
     def capability(self) -> str | None:
-        """CUDA compute capability of its GPUs, such as "9.0"."""
-        found = [g.get("compute_capability") for g in self.facts["gpus"]]
-        if found and found[0]:
-            return str(found[0])
-        return self.gpu.compute_capability if self.gpu else None
+        """CUDA compute capability that all its GPUs have, such as "9.0"."""
+        return min((one for one in self.capabilities if one), key=number, default=None)
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The catalogue's row of its GPUs; of different ones the slowest, for which all wait."""
+        known = (card for card in self.cards if card is not None)
+        return min(known, key=lambda card: card.bandwidth_gb_s, default=None)
 
     @property
     def nvidia(self) -> Mapping[str, Any]:
@@ -282,7 +288,7 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
     isa = cpu.get("isa")
     if isa is None and processor is not None:
         isa = processor.isa
-    gpu, gpu_bytes = _gpus(facts["gpus"], catalogue)
+    cards, gpu_bytes = _gpus(facts["gpus"], catalogue)
     kimi = facts["kimi"]
     return Host(
         facts=facts,
@@ -331,7 +337,11 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
         kernel=_kernel(facts["host"].get("kernel")),
         virtual=virtual,
         gpu_bytes=gpu_bytes,
-        gpu=gpu,
+        cards=cards,
+        capabilities=tuple(
+            row.get("compute_capability") or (card.compute_capability if card else None)
+            for row, card in zip(facts["gpus"], cards, strict=True)
+        ),
         processor=processor,
         measured=_measured(facts),
     )
@@ -456,18 +466,18 @@ def _processor(cpu: Mapping[str, Any], catalogue: Catalogue | None) -> Cpu | Non
 
 def _gpus(
     rows: list[Mapping[str, Any]], catalogue: Catalogue | None
-) -> tuple[Gpu | None, tuple[int, ...]]:
-    """Give the catalogue's row of the first GPU, and every GPU's memory in bytes."""
-    gpu = None
+) -> tuple[tuple[Gpu | None, ...], tuple[int, ...]]:
+    """Give the catalogue's row of every GPU, and its memory in bytes."""
+    cards = []
     sizes = []
     for row in rows:
         size = int(row.get("memory_bytes") or row.get("memory_total_bytes") or 0)
         names = [row.get("model"), row.get("name_raw")]
         known = [catalogue.find_gpu(str(n), size or None) for n in names if n] if catalogue else []
         found = next((gpu for gpu in known if gpu is not None), None)
-        gpu = gpu or found
+        cards.append(found)
         sizes.append(size or (found.memory_bytes if found else 0))
-    return gpu, tuple(sizes)
+    return tuple(cards), tuple(sizes)
 
 
 def _memory(memory: Mapping[str, Any]) -> int:

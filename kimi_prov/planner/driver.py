@@ -58,7 +58,7 @@ def required(host: Host, engine: Engine, catalogue: Catalogue, weights_format: s
     if host.amd:
         return None
     found = [catalogue.drivers.branch_for(engine.cuda) if engine.cuda else None]
-    found.append(host.gpu.driver_branch if host.gpu else None)
+    found += [card.driver_branch for card in host.cards if card]
     if weights_format in _MARLIN:
         found.append(engine.driver_branch)
     return max((number for number in found if number), default=engine.driver_branch)
@@ -96,8 +96,8 @@ class _Machine:
 
     @property
     def open_required(self) -> bool:
-        row = self.host.gpu
-        return bool(row and row.open_module_required) or _capability(self.host) >= (10, 0)
+        required = any(card and card.open_module_required for card in self.host.cards)
+        return required or _capability(self.host) >= (10, 0)
 
     @property
     def fabric(self) -> bool:

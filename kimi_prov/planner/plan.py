@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.facts import gpu_names
@@ -89,22 +89,31 @@ def make_plan_with_curve(
 ) -> dict[str, Any]:
     """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
 
-    `curve`: speeds of 1, 2, 4, ... requests at once and of the planned number, up to as many as the
-    cache holds. Up to the planned number they are of the machine as planned, above it of a plan of
-    their own; one that the machine does not serve, or that shortens the context, ends the curve.
-    `more_requests`: those above the planned number, as long as they gain.
+    `curve`: speeds of 1, 2, 4, ... requests at once and of the planned number, up to as many as
+    run. Up to the planned number they are of the machine as planned, above it of a plan of
+    their own; one that the machine does not serve, or whose context does not hold such a request,
+    ends the curve. `more_requests`: those above the planned number, as long as they gain and the
+    context stays.
     """
     plan, speeds = _made(facts, settings, catalogue, hosts, before)
-    rows = _curve(plan, speeds, facts, settings, catalogue, hosts)
-    rows = [{key: row[key] for key in _OF_CURVE} for row in rows]
+    points = _curve(plan, speeds, facts, settings, catalogue, hosts)
+    rows = [{key: point.row[key] for key in _OF_CURVE} for point in points]
     more, best = [], plan["throughput"]["aggregate_tok_s"]["expected"]
-    for row in rows:
+    for row, point in zip(rows, points, strict=True):
         if row["concurrency"] > settings.concurrency:
-            if row["aggregate_tok_s"]["expected"] < best * _GAIN:
+            shorter = point.context < plan["model"]["context"]
+            if shorter or row["aggregate_tok_s"]["expected"] < best * _GAIN:
                 break
             best = row["aggregate_tok_s"]["expected"]
             more.append({key: row[key] for key in _OF_MORE})
     return {**plan, "throughput": {**plan["throughput"], "more_requests": more, "curve": rows}}
+
+
+class _Point(NamedTuple):
+    """A plan's `throughput` for a number of requests at once, and the context it has then."""
+
+    row: dict[str, Any]
+    context: int
 
 
 def _curve(
@@ -114,33 +123,37 @@ def _curve(
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None,
-) -> list[dict[str, Any]]:
-    """Give the plan's `throughput` for each number of requests at once."""
+) -> list[_Point]:
+    """Give a point for each number of requests at once."""
     planned, known = settings.concurrency, {row["id"] for row in blockers(plan)}
+    # A context that was asked for stays; one that was chosen has to hold a request.
+    context: int = plan["model"]["context"]
+    least = min(context, settings.request_tokens) if settings.auto("context") else context
 
-    def planned_for(many: int) -> dict[str, Any] | None:
+    def at(many: int) -> _Point | None:
+        if many <= planned:
+            return _Point(speeds(many), context)
         other, _ = _made(facts, replace(settings, concurrency=many), catalogue, hosts)
         refused = {row["id"] for row in blockers(other)} - known
-        if refused or other["model"]["context"] < plan["model"]["context"]:
+        if refused or other["model"]["context"] < least:
             return None
-        found: dict[str, Any] = other["throughput"]
-        return found
+        return _Point(other["throughput"], other["model"]["context"])
 
-    rows: list[dict[str, Any]] = []
+    points: list[_Point] = []
     doubled = (1 << power for power in range(_MOST_REQUESTS.bit_length()))
     for many in sorted({planned, *doubled}):
-        row = speeds(many) if many <= planned else planned_for(many)
-        if row is None or not row["decode_tok_s"]["expected"]:
+        point = at(many)
+        if point is None or not point.row["decode_tok_s"]["expected"]:
             break
-        running = row["aggregate_tok_s"]["expected"] / row["decode_tok_s"]["expected"]
+        running = point.row["aggregate_tok_s"]["expected"] / point.row["decode_tok_s"]["expected"]
         if running < many * _ALL_RUN:
             most = round(running)
-            if rows and most > rows[-1]["concurrency"]:
-                last = speeds(most) if most <= planned else planned_for(most)
-                rows += [last] if last else []
+            if points and most > points[-1].row["concurrency"]:
+                last = at(most)
+                points += [last] if last else []
             break
-        rows.append(row)
-    return rows
+        points.append(point)
+    return points
 
 
 def _made(

@@ -109,7 +109,12 @@ def _needed(sold: Gpu, context: PlanContext) -> int | None:
     # What the inventory names for the machine as it is does not hold for another.
     settings = replace(context.settings, engine_args={})
     for many in _SIZES:
-        host = replace(context.host, gpu=sold, gpu_bytes=(sold.memory_bytes,) * many)
+        host = replace(
+            context.host,
+            cards=(sold,) * many,
+            capabilities=(sold.compute_capability,) * many,
+            gpu_bytes=(sold.memory_bytes,) * many,
+        )
         work = Workload(engine, context.model, context.choice.weights_format)
         if gpu.fits(gpu.budget(host, settings, context.catalogue, work)):
             return many

@@ -1,6 +1,6 @@
 """What a machine does with any number of requests at once, read between the points of its curve.
 
-A curve has a row for 1, 2, 4, ... requests at once, the last one for as many as the cache holds:
+A curve has a row for 1, 2, 4, ... requests at once, the last one for as many as run:
 {concurrency, decode_tok_s, aggregate_tok_s, prefill_tok_s, ttft_s}, each but the first a range
 {low, expected, high} in tokens a second, `ttft_s` in seconds. More requests than the last row's
 wait: the machine goes on as in that row.

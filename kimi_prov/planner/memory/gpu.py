@@ -37,6 +37,9 @@ _FP8_CAPABILITY = (9, 0)
 _FP8_SINCE = "0.17.0"
 # Bytes that the sampler's warm-up takes for each entry of the vocabulary and each request.
 _SAMPLER_BYTES = 32
+# Of one engine, vLLM's own default on GPUs of 70 GiB and more; the sampler of 10,000 would take 49
+# GiB of each GPU, and the cache of those that run with it.
+MOST_SEQUENCES = 1024
 # vLLM hands requests out to its data-parallel engines by loads that are a tenth of a second old:
 # one gets more than its even share, and above max-num-seqs a request waits for a whole answer.
 _UNEVEN = 2
@@ -222,7 +225,7 @@ def _sequences(
     if layout.data > 1:
         # vLLM refuses more of them than tokens of a pass.
         found = max(even, min(_UNEVEN * even, each(settings, layout.instances), batched))
-    return min(found, profile.sequences or found)
+    return min(found, profile.sequences or MOST_SEQUENCES)
 
 
 def each(settings: Settings, engines: int) -> int:

@@ -175,9 +175,10 @@ def _sequences(context: PlanContext) -> Iterator[RuleResult]:
     requested = gpu_memory.each(context.settings, context.budget.instances * gpu.data)
     many = context.settings.engine_args.get(VLLM.requests, requested)
     if requested > gpu.sequences and VLLM.requests not in context.settings.engine_args:
+        many_run = gpu.sequences >= gpu_memory.MOST_SEQUENCES
+        why = "takes the cache's room" if many_run else "has no room on GPUs so full"
         yield RuleResult(
-            observed=f"kimi_concurrency: {context.settings.concurrency}; so full GPUs have no room "
-            "for the sampler of more",
+            observed=f"kimi_concurrency: {context.settings.concurrency}; the sampler of more {why}",
             required=f"max-num-seqs {gpu.sequences}: the others wait",
             fix="lower kimi_concurrency, or use GPUs with more memory",
             wording="wait",

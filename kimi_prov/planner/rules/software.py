@@ -91,7 +91,7 @@ def _nscq(context: PlanContext) -> Iterator[RuleResult]:
 @rule("driver.open_module")
 def _open_module(context: PlanContext) -> Iterator[RuleResult]:
     capability = context.host.capability or ""
-    needs = bool(context.host.gpu and context.host.gpu.open_module_required)
+    needs = any(card and card.open_module_required for card in context.host.cards)
     blackwell = needs or capability.startswith(_BLACKWELL)
     if blackwell and not context.host.amd and context.nvidia.get("open_module") is False:
         yield RuleResult(

@@ -180,15 +180,16 @@ class Serving:
     `tensor_parallel` None means all GPUs; `data_parallel` copies of attention share the experts,
     `stages` of layers follow one another; `experts_whole`: a GPU has whole experts, not slices of
     all. `gpu_experts` (hybrid) counts experts of each layer that live on GPUs. `cpu_threads` None
-    means all cores. `kv_tokens_max` bounds how many requests run at once. `concurrency` is what
-    users ask for. `weights_in_memory`: the files are in the page cache or on a RAM disk when the
-    engine starts. `stream_prefill_from`: prompts of that many tokens and more are computed layer by
-    layer on the GPU (ktransformers), None never; `stream_chunk` tokens at a time. `old_build`: an
-    engine of 2025, before its kernels were tuned for more than DeepSeek's models. llama.cpp and
-    ik_llama.cpp take a prompt in passes of `micro_batch` tokens; `repacked`: their weights lie in
-    memory in the order of the CPU's kernels; `offloads_prompts`: they copy experts to a GPU where a
-    pass is large enough. `without_graphs`: the processor starts each kernel of the GPUs by itself.
-    `hosts` serve one model together over `link`; ranks, copies and stages count over all of them.
+    means all cores. `kv_tokens_max` and `requests_max` bound how many requests run at once.
+    `concurrency` is what users ask for. `weights_in_memory`: the files are in the page cache or on
+    a RAM disk when the engine starts. `stream_prefill_from`: prompts of that many tokens and more
+    are computed layer by layer on the GPU (ktransformers), None never; `stream_chunk` tokens at a
+    time. `old_build`: an engine of 2025, before its kernels were tuned for more than DeepSeek's
+    models. llama.cpp and ik_llama.cpp take a prompt in passes of `micro_batch` tokens; `repacked`:
+    their weights lie in memory in the order of the CPU's kernels; `offloads_prompts`: they copy
+    experts to a GPU where a pass is large enough. `without_graphs`: the processor starts each
+    kernel of the GPUs by itself. `hosts` serve one model together over `link`; ranks, copies and
+    stages count over all of them.
     """
 
     engine: EngineFamily
@@ -202,6 +203,7 @@ class Serving:
     experts_whole: bool = False
     kv_dtype_bytes: float = 2
     kv_tokens_max: float | None = None
+    requests_max: int | None = None
     gpu_experts: int = 0
     cpu_threads: int | None = None
     weights_in_memory: bool = False
@@ -221,11 +223,13 @@ class Serving:
 
     @property
     def running(self) -> float:
-        """Requests that run at once: as requested, or as the cache allows (others wait)."""
-        if self.kv_tokens_max is None:
-            return float(self.concurrency)
-        room = self.kv_tokens_max / max(1.0, self.input_tokens + self.output_tokens)
-        return max(1.0, min(float(self.concurrency), room))
+        """Requests that run at once: as asked for, or as cache and engine allow (others wait)."""
+        most = [float(self.concurrency)]
+        if self.kv_tokens_max is not None:
+            most.append(self.kv_tokens_max / max(1.0, self.input_tokens + self.output_tokens))
+        if self.requests_max is not None:
+            most.append(self.requests_max)
+        return max(1.0, min(most))
 
     @property
     def others(self) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.engine import expert_backend, sglang
+from kimi_prov.planner.engine.flag_names import VLLM, whole
 from kimi_prov.planner.engine.vllm import graphs_off
 from kimi_prov.planner.memory import architecture
 
@@ -181,6 +182,9 @@ def _serving(
         experts_whole=gpu is not None and gpu.expert_parallel,
         kv_dtype_bytes=1 if budget.kv_dtype == "fp8" else 2,
         kv_tokens_max=budget.kv_tokens,
+        requests_max=gpu.sequences * gpu.data
+        if gpu
+        else whole(settings.engine_args.get(VLLM.requests)),
         # The estimator's hybrid always has experts in memory.
         gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
         cpu_threads=place.pool_threads or None,
@@ -345,17 +349,19 @@ def _rounded(value: float) -> float:
 
 def power(host: Host, catalogue: Catalogue) -> dict[str, Any] | None:
     """Give the plan's `power`, all of the machine at full work with its cooling, or None."""
-    gpus = len(host.gpu_bytes)
-    if host.gpu is not None:
-        row = next((r for r in catalogue.prices.gpu_hour if r.name == host.gpu.name), None)
-        if row is not None and row.power_kw:
-            return {"kw": round(row.power_kw * gpus, 2), "source": f"all-in: {row.source}"}
+    offers = {row.name: row for row in catalogue.prices.gpu_hour if row.power_kw}
+    rented = [offers.get(card.name) if card else None for card in host.cards]
+    if rented and all(rented):
+        rows = [row for row in rented if row]
+        sources = dict.fromkeys(row.source for row in rows)
+        kw = sum(row.power_kw or 0 for row in rows)
+        return {"kw": round(kw, 2), "source": f"all-in: {'; '.join(sources)}"}
     if host.processor is None or host.processor.tdp_w is None:
         return None
-    if gpus and (host.gpu is None or host.gpu.tdp_w is None):
+    draws = [card.tdp_w if card else None for card in host.cards]
+    if not all(draws):
         return None
-    parts = host.processor.tdp_w * host.sockets
-    parts += (host.gpu.tdp_w or 0) * gpus if host.gpu else 0
+    parts = host.processor.tdp_w * host.sockets + sum(draw or 0 for draw in draws)
     rest, cooling = (catalogue.prices.assumed(name) for name in ("machine_power", "cooling"))
     return {
         "kw": round((parts + rest) * cooling / 1000, 2),

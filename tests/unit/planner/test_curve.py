@@ -64,6 +64,58 @@ def test_the_curve_ends_before_the_planned_number_where_the_cache_holds_fewer() 
     assert [row["concurrency"] for row in found["throughput"]["curve"]] == [1, 2]
 
 
+SHORT = {"kimi_model": "kimi-k2.5", "kimi_input_tokens": 100, "kimi_output_tokens": 50}
+
+
+def test_the_curve_ends_with_the_requests_that_the_engine_takes() -> None:
+    """The cache of 8x H100 80GB holds twice as many: the others wait all the same."""
+    found, rows = more(quoted("reference-004"), **SHORT)
+    assert found["throughput"]["curve"][-1]["concurrency"] == 64
+    # With them the context that was chosen is shorter, and holds such a request many times.
+    asked = {**SHORT, "kimi_concurrency": 256}
+    waits = make_plan(quoted("reference-004"), parse(asked, host="one"), load())
+    argv = waits["instances"][0]["argv"]
+    assert argv[argv.index("--max-num-seqs") + 1] == "64"
+    most = make_plan(
+        quoted("reference-004"), parse({**SHORT, "kimi_concurrency": 64}, host="one"), load()
+    )
+    for figure in ("decode_tok_s", "aggregate_tok_s", "ttft_s"):
+        assert waits["throughput"][figure] == most["throughput"][figure]
+    # Offered are those alone that leave the context as it is.
+    for row in rows:
+        own = parse({**SHORT, "kimi_concurrency": row["concurrency"]}, host="one")
+        plan = make_plan(quoted("reference-004"), own, load())
+        assert plan["model"]["context"] >= found["model"]["context"]
+
+
+@pytest.mark.parametrize("sheet", ["quote-8x-h200", "quote-xeon-6980p"])
+def test_an_engine_that_is_told_to_take_four_has_the_speed_of_four(sheet: str) -> None:
+    def speeds(many: int, **more: Any) -> dict[str, Any]:
+        given = {"kimi_model": "kimi-k2.5", "kimi_concurrency": many, **more}
+        plan = make_plan(quoted(sheet), parse(given, host="one"), load())
+        found: dict[str, Any] = plan["throughput"]["aggregate_tok_s"]
+        return found
+
+    four = speeds(64, kimi_engine_args={"max-num-seqs": 4})
+    assert four["expected"] == pytest.approx(speeds(4)["expected"], rel=0.1)
+    assert four["expected"] < speeds(64)["expected"] / 1.5
+
+
+def test_requests_that_wait_take_nothing_from_those_that_run() -> None:
+    def running(many: int) -> float:
+        given = {"kimi_model": "kimi-k2.5", "kimi_concurrency": many}
+        plan = make_plan(quoted("quote-8x-h200"), parse(given, host="one"), load())
+        assert plan["model"]["context"] == whole
+        speed = plan["throughput"]
+        return float(speed["aggregate_tok_s"]["expected"] / speed["decode_tok_s"]["expected"])
+
+    whole = load().model("kimi-k2.5").context
+    few = running(1000)
+    assert few > 64
+    assert running(10_000) == pytest.approx(few, rel=0.02)
+    assert running(100_000) == pytest.approx(few, rel=0.02)
+
+
 def test_it_ends_where_more_requests_bring_nothing() -> None:
     facts = quoted("quote-8x-b200")
     _, rows = more(facts, kimi_model="kimi-k2.5")
