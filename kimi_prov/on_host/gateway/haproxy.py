@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 import socket
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Callable, TypeVar
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -15,13 +18,22 @@ from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.envelope import answer
 
+Tell = Callable[[str], str]
+T = TypeVar("T")
+
 BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
 _PASSED = "L7OK"
 # So long the master may start anew in a reload, while nobody listens at its socket.
 _STARTS_S = 10.0
+# Of an earlier worker: it has ended, or had no such map.
+_NOTHING_THERE = ("Can't find the target PID", "Unknown map identifier")
 # What `show stat` is asked for.
 _OF_BACKEND, _OF_SERVERS = 2, 4
 STATES = {"drain": "drain", "undrain": "ready"}
+
+
+class _NothingThereError(Exception):
+    """An earlier worker has nothing that a command could change."""
 
 
 def command(path: Path, text: str, timeout: float = 10) -> str:
@@ -44,17 +56,22 @@ def command(path: Path, text: str, timeout: float = 10) -> str:
 def replace_map(path: Path, file: str, entries: dict[str, str]) -> None:
     """Swap the content of the loaded map `file` in one step: key (the hash) to value (the name).
 
-    Requests see either the old map or the new one, never a half.
+    Requests see either the old map or the new one, never a half. So do those that come over a
+    connection which a reload left to an earlier worker: a client of HTTP/2 may keep one.
     """
-    reply = command(path, f"prepare map {file}")
+    _of_each(path, lambda tell: _replace_map(tell, file, entries))
+
+
+def _replace_map(tell: Tell, file: str, entries: dict[str, str]) -> None:
+    reply = tell(f"prepare map {file}")
     version = reply.rpartition(":")[2].strip()
     if not version.isdigit():
         raise HostError(f"the proxy refused to prepare its key map: {reply}")
     for key, value in sorted(entries.items()):
-        reply = command(path, f"add map @{version} {file} {key} {_word(value)}")
+        reply = tell(f"add map @{version} {file} {key} {_word(value)}")
         if reply:
             raise HostError(f"the proxy refused a key: {reply}")
-    reply = command(path, f"commit map @{version} {file}")
+    reply = tell(f"commit map @{version} {file}")
     if reply:
         raise HostError(f"the proxy refused the new key map: {reply}")
 
@@ -132,14 +149,28 @@ def _parsed(text: str, backend: str) -> list[dict[str, str]]:
 
 def _rows_of_all(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
     """Return the rows of `_rows`, and those of workers that only end what they have."""
-    # First: a proxy that does not run is not waited for.
-    found = _rows(path, backend, kind)
+    text = f"show stat {backend} {kind} -1"
+    found = _of_each(path, lambda tell: _parsed(tell(text), backend))
+    return [row for rows in found for row in rows]
+
+
+def _of_each(path: Path, ask: Callable[[Tell], T]) -> list[T]:
+    """Ask the worker that serves, and then those that a reload left to end what they have."""
+    # A proxy that does not run is not waited for.
+    found = [ask(partial(command, path))]
     master = path.with_name(Path(layout.PROXY_MASTER).name)
     old = _of_master(master, "show proc").partition("# old workers")[2].partition("#")[0]
     for worker in re.findall(r"^(\d+)\s", old, re.MULTILINE):
-        # One that has ended since has no rows.
-        found += _parsed(_of_master(master, f"@!{worker} show stat {backend} {kind} -1"), backend)
+        with contextlib.suppress(_NothingThereError):
+            found.append(ask(partial(_of_old, master, worker)))
     return found
+
+
+def _of_old(master: Path, worker: str, text: str) -> str:
+    reply = _of_master(master, f"@!{worker} {text}")
+    if reply.startswith(_NOTHING_THERE):
+        raise _NothingThereError
+    return reply
 
 
 def _of_master(master: Path, text: str) -> str:
@@ -179,6 +210,7 @@ def index_of(server: str) -> int:
 
 def set_state(path: Path, index: int, state: str) -> None:
     """Put engine `index` into `drain` (no new requests, those under way go on) or `ready`."""
+    # An earlier worker takes no such command: "Proxy is disabled".
     reply = command(path, f"set server {BACKEND}/engine{index} state {state}")
     if reply:
         raise HostError(reply)

@@ -6,11 +6,15 @@ import contextlib
 import signal
 import threading
 
+import http2
 import pytest
 from gateway_site import QUESTION, Site
 from waiting import until
 
-from kimi_prov.on_host.gateway import api, draining, haproxy, proxy, tls
+from kimi_prov.on_host.gateway import api, draining, haproxy, keys, proxy, tls
+from kimi_prov.on_host.rest import mark
+
+BOB = "sk-of-bob"
 
 
 @pytest.fixture
@@ -50,7 +54,42 @@ def test_a_request_that_came_before_a_reload_is_waited_for(make_proxy, ask):
     assert draining.drain(machine.paths, 30) == 0
 
 
-def test_a_gateway_counts_it_too(make_proxy, ask, monkeypatch):
+@pytest.fixture
+def kept(make_proxy):
+    """A proxy after a reload, and a client that keeps its connection to the earlier worker."""
+    machine = make_proxy(2, {"bob": BOB}, proxy_drain_s=60)
+    with contextlib.closing(http2.Connection(machine.port)) as client:
+        assert client.status(client.ask(BOB)) == 200
+        for engine in machine.engines:
+            engine.hangs = True
+        client.ask(BOB, QUESTION)
+        assert until(lambda: sum("chat" in path for e in machine.engines for path, _ in e.seen))
+        machine.reload()
+        yield machine, client
+        for engine in machine.engines:
+            engine.hangs = False
+
+
+def test_a_key_that_is_removed_opens_nothing_over_an_old_connection(kept):
+    machine, client = kept
+    assert client.status(client.ask(BOB)) == 200
+    left = keys.parse_map(machine.paths.key_map.read_text())
+    del left["bob"]
+    keys.publish(machine.paths, left)
+    assert client.status(client.ask(BOB)) == http2.OTHER
+    # Another key goes on.
+    assert client.status(client.ask(machine.key())) == 200
+
+
+def test_a_machine_that_is_stopped_answers_nobody_over_an_old_connection(kept):
+    machine, client = kept
+    mark.write(machine.paths, mark.make(mark.STOPPED, "by the operator"))
+    assert client.status(client.ask(BOB)) == http2.OTHER
+    mark.clear(machine.paths)
+    assert client.status(client.ask(BOB)) == 200
+
+
+def test_a_gateway_counts_it_too(make_proxy, ask):
     site = Site(make_proxy, 1, proxy_drain_s=60)
     (host,) = site.hosts.values()
     ask(host, (site.gateway.endpoint, site.client))
