@@ -339,7 +339,12 @@ def _costs(
 
 
 def _per_million(hour: _Hour, speed: float, use: float) -> float:
-    return hour.at(use) * _MILLION / (speed * 3600 * use)
+    return usd_per_million(hour.at(use), speed * use)
+
+
+def usd_per_million(usd_hour: float, tok_s: float) -> float:
+    """Return dollars for a million output tokens, of which so many come each second."""
+    return usd_hour * _MILLION / (tok_s * 3600)
 
 
 def _worth(api: Api, inputs: float) -> float:

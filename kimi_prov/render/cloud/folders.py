@@ -14,8 +14,7 @@ from kimi_prov import __version__
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.planner.storage.weights import of_bucket
 from kimi_prov.render import frame, templates
-from kimi_prov.render.cloud import machine, offers
-from kimi_prov.render.cloud.ranking import cheaper_below
+from kimi_prov.render.cloud import machine, offers, ranking
 from kimi_prov.render.frame import File
 
 if TYPE_CHECKING:
@@ -213,7 +212,8 @@ def _values(
         "disk_gb": offers.disk_gb(plan),
         "image": settings.cloud_image,
         "ranked": chosen.ranked,
-        "cheaper_below": cheaper_below,
+        "cheaper_below": ranking.cheaper_below,
+        "inputs": ranking.inputs(settings),
     }
 
 

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan, refusals
 from kimi_prov.render.cloud import offers, variables
+from kimi_prov.report import cost
+from kimi_prov.sizing.curve import output_rate
+from kimi_prov.sizing.load import Load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,14 +32,14 @@ _DRIVER_S = 120.0
 _INSTALL_S = 180.0
 # A plan for each kind wants a disk; the weights and what lies beside them fit on it.
 _DISK_GB = 2000
-_MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
 class Ranked:
     """A kind that serves the model: what it costs, how fast it is, what a cold start takes.
 
-    Money in US dollars; None where no price of the kind on these terms is known.
+    `tok_s` are output tokens a second, the time to read their prompts included. Money in US
+    dollars; None where no price of the kind on these terms is known.
     """
 
     kind: CloudMachine
@@ -51,9 +54,9 @@ class Ranked:
     @property
     def usd_per_mtok(self) -> float | None:
         """Dollars for a million output tokens of the load, when the machine is at work."""
-        if self.usd_hour is None or not self.tok_s:
+        if self.usd_hour is None:
             return None
-        return self.usd_hour / (self.tok_s * 3600) * _MILLION
+        return cost.usd_per_million(self.usd_hour, self.tok_s)
 
     @property
     def cold_start_s(self) -> float:
@@ -81,9 +84,15 @@ def chosen(settings: Settings, catalogue: Catalogue) -> Chosen:
     return Chosen(named or [row.kind for row in rows], rows)
 
 
+def inputs(settings: Settings) -> float:
+    """Return the tokens of a prompt for each token of its answer."""
+    load = Load(input_tokens=settings.input_tokens, output_tokens=settings.output_tokens)
+    return load.inputs
+
+
 def cheaper_below(row: Ranked, first: Ranked) -> float | None:
     """Return the price of an hour below which a kind without one is the cheapest for the load."""
-    if row.usd_hour is not None or first.usd_hour is None or not first.tok_s:
+    if row.usd_hour is not None or first.usd_hour is None:
         return None
     return first.usd_hour * row.tok_s / first.tok_s
 
@@ -102,14 +111,14 @@ def ranked(settings: Settings, catalogue: Catalogue) -> list[Ranked]:
 def _of(kind: CloudMachine, settings: Settings, catalogue: Catalogue) -> Ranked | None:
     facts = spec.facts(kind.sheet(_DISK_GB), catalogue, f"clouds.yaml: {kind.name}")
     plan = make_plan(facts, variables.of_machine(settings), catalogue)
-    speed = plan["throughput"]["aggregate_tok_s"]["expected"]
+    speed = output_rate(plan["throughput"], inputs(settings), "expected")
     if refusals(plan) or not speed:
         return None
     price = _price(kind, settings, catalogue)
     return Ranked(
         kind,
         plan["model"]["context"],
-        float(speed),
+        speed,
         plan["weights"]["bytes"] / _BUCKET_BYTES_S,
         _load_s(plan),
         price.usd if price else None,

@@ -334,7 +334,29 @@ def test_kinds_are_ranked_by_what_a_token_of_the_load_costs(
     assert cheap[0].kind.name == "a3-ultragpu-8g"
 
 
-def test_a_cold_start_is_little_longer_than_reference_004_saw(
+def test_a_token_costs_what_check_says_of_the_same_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The prompts are read on the same machine: an answer costs them too."""
+    output = tmp_path / "out"
+    assert render("cloud-init", output, VARIABLES["gcp"]) == 0
+    table = (output / "README.md").read_text().partition("## What each kind costs")[2]
+    row = next(line for line in table.splitlines() if line.startswith("| a3-highgpu-8g"))
+    kind = next(row for row in loader.load().clouds if row.name == "a3-highgpu-8g")
+    sheet = {**kind.sheet(2000), "price": {"hourly_usd": 26}}
+    (tmp_path / "kind.yml").write_text(yaml.safe_dump(sheet))
+    capsys.readouterr()
+    load = ("--concurrency", "16", "--input-tokens", "8192", "--output-tokens", "1024")
+    words = (*load, "--context", "8192", "--kv-dtype", "bf16", "--utilisation", "1")
+    assert run("check", str(tmp_path / "kind.yml"), *words, "--format", "json") == 0
+    cost = json.loads(capsys.readouterr().out)["targets"][0]["cost"]
+    each = cost["usd_per_million_output_tokens"]["expected"]
+    speed = cost["output_tok_s_at_full_use"]["expected"]
+    assert f"| ${each:.2f} |" in row
+    assert f"| {speed:.0f} |" in row
+
+
+def test_a_cold_start_is_as_long_as_reference_004_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It took 15 to 20 minutes at $26 an hour, eight for the bucket and 5.5 for the weights.
