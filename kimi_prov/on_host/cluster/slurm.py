@@ -55,16 +55,22 @@ class Job:
 def walltime_s(script: str) -> Optional[float]:
     """Return the seconds that a job's file asks for: 0 without a line, None for what is no time.
 
-    As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; the last line holds.
+    The last line holds.
     """
     asked = _TIME.findall(script)
-    if not asked:
-        return 0.0
-    if asked[-1].upper() in ("UNLIMITED", "INFINITE"):
+    return time_s(asked[-1]) if asked else 0.0
+
+
+def time_s(text: str) -> Optional[float]:
+    """Return the seconds of a walltime, None for what is no time.
+
+    As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+    """
+    if text.upper() in ("UNLIMITED", "INFINITE"):
         return float("inf")
-    days = _DAYS.fullmatch(asked[-1])
+    days = _DAYS.fullmatch(text)
     found = [int(part or 0) for part in days.groups()] if days else None
-    short = _SHORT.fullmatch(asked[-1])
+    short = _SHORT.fullmatch(text)
     if found is None and short:
         found = [0, *(int(part or 0) for part in short.groups())]
     if found is None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+_FRACTION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_MOST_GIB = 1 << 20
+COPIES = "num_redundant_experts"
 
 
 @dataclass(frozen=True)
@@ -129,10 +134,65 @@ def whole(value: object, *, least: int = 1) -> int | None:
 
 
 def fraction(value: object) -> float | None:
-    """Give a share above 0 and up to 1; None for all else."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
+    """Give a share above 0 and up to 1, also written as text; None for all else."""
+    number = _real(value)
+    return number if number is not None and 0 < number <= 1 else None
+
+
+def gib(value: object) -> float | None:
+    """Give a number of GiB above 0, also written as text; None for all else."""
+    number = _real(value)
+    return number if number is not None and 0 < number < _MOST_GIB else None
+
+
+def _real(value: object) -> float | None:
+    if isinstance(value, str) and _FRACTION.fullmatch(value):
         return float(value)
-    return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if number else None  # type: ignore[return-value]
+
+
+def balancing(value: object) -> Mapping[str, object] | None:
+    """Give EPLB's mapping, its copies of experts a number; None where they are none."""
+    if not isinstance(value, dict) or COPIES not in value:
+        return value if isinstance(value, dict) else None
+    copies = whole(value[COPIES], least=0)
+    return None if copies is None else {**value, COPIES: copies}
+
+
+class Number(NamedTuple):
+    """How the planner reads a flag's value, None for what it cannot; and what that has to be."""
+
+    read: Callable[[object], object]
+    expected: str
+
+
+_WHOLE = Number(whole, "a whole number from 1")
+_SHARE = Number(fraction, "a number above 0, 1 at most")
+# What is counted with. A value that the planner cannot read would be the engine's alone: memory
+# would be counted with another.
+NUMBERS: Mapping[str, Number] = {
+    **{
+        flag: _WHOLE
+        for own in _BY_ENGINE.values()
+        for flag in (own.context, own.requests, own.chunk, own.tensor_parallel)
+    },
+    **{
+        own.gpu_share: Number(fraction, "a number above 0, 1 at most")
+        for own in _BY_ENGINE.values()
+    },
+    VLLM.pipeline_parallel: _WHOLE,
+    VLLM.data_parallel: _WHOLE,
+    VLLM.decode_context_parallel: _WHOLE,
+    VLLM.cache_offloading: Number(gib, "a number of GiB above 0"),
+    VLLM.expert_balancing_config: Number(
+        balancing, f"a mapping, {COPIES} in it a whole number from 0"
+    ),
+    SGLANG_KT.cache_tokens: _WHOLE,
+    SGLANG_KT.gpu_experts: Number(partial(whole, least=0), "a whole number from 0"),
+    KT.threads: _WHOLE,
+    KT.pools: _WHOLE,
+}
 
 
 def kv_dtype(value: object) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.catalog.versions import number
 from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, Part, Stage, Workload
 from kimi_prov.planner.engine import speculative
-from kimi_prov.planner.engine.flag_names import VLLM, fraction, kv_dtype, whole
+from kimi_prov.planner.engine.flag_names import COPIES, VLLM, fraction, gib, kv_dtype, whole
 from kimi_prov.planner.engine.vllm import graphs_off
 from kimi_prov.planner.memory import architecture, layouts
 from kimi_prov.planner.memory.context import fitting_context
@@ -250,13 +250,13 @@ def _weights(
 def _redundant(args: Mapping[str, Any]) -> int:
     """Return the copies of experts that EPLB keeps of each layer's beside the originals."""
     config = args.get(VLLM.expert_balancing_config)
-    copies = whole(config.get("num_redundant_experts")) if isinstance(config, dict) else None
+    copies = whole(config.get(COPIES)) if isinstance(config, dict) else None
     return copies or 0 if args.get(VLLM.expert_balancing) else 0
 
 
 def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
     """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
-    size = args.get(VLLM.cache_offloading)
-    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < 1 << 20:
+    size = gib(args.get(VLLM.cache_offloading))
+    if size is None:
         return ()
     return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)

@@ -450,7 +450,8 @@ VARIABLES: tuple[Variable, ...] = (
         "flags",
         {},
         "{max-num-batched-tokens: 4096, enforce-eager: null}",
-        "Flags merged over the plan's; a value of null takes a flag away.",
+        "Flags merged over the plan's; a value of null takes a flag away. One that memory is "
+        "counted with has to be a number.",
     ),
     _v(
         _ENGINE,
@@ -794,7 +795,9 @@ VARIABLES: tuple[Variable, ...] = (
         300,
         "600",
         "Seconds before the walltime's end at which the server takes no more requests, finishes "
-        "those it has, and hands over to its successor.",
+        "those it has, and hands over to its successor: fewer than kimi_slurm_time has, 65535 at "
+        "most.",
+        most=65_535,
     ),
     _v(
         _SLURM,

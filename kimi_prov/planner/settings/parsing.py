@@ -21,7 +21,8 @@ from kimi_prov.contract.addresses import (
 )
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
-from kimi_prov.planner.settings import certificates, resting
+from kimi_prov.planner.engine.flag_names import NUMBERS
+from kimi_prov.planner.settings import certificates, resting, walltime
 from kimi_prov.planner.settings.definitions import (
     BY_NAME,
     INTERNAL,
@@ -294,6 +295,7 @@ def parse(
         )
     certificates.check(values, host, find)
     resting.check(values, host, find)
+    walltime.check(values, host, find)
     if values["kimi_kt_weights_manifest"] and values["kimi_kt_weights_source"] is None:
         raise UserError(
             f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",
@@ -452,7 +454,7 @@ def _interval(value: object, place: _Place, _base: Path | None) -> int:
 
 def _minutes(value: object, place: _Place, _base: Path | None) -> int:
     number = _whole(value)
-    if number is None or number > _MOST_MINUTES:
+    if number is None or not 0 <= number <= _MOST_MINUTES:
         raise place.refuse(value, "a whole number of minutes, 0 for never")
     return number
 
@@ -702,6 +704,12 @@ def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
             found[flag] = json.loads(json.dumps(item, allow_nan=False))
         except (TypeError, ValueError, RecursionError):
             raise place.refuse(item, "a text, number, true, false, null, list or mapping") from None
+        number = NUMBERS.get(flag)
+        if number is not None and found[flag] is not None:
+            read = number.read(found[flag])
+            if read is None:
+                raise place.refuse(item, f"{flag} to be {number.expected}")
+            found[flag] = read
     return found
 
 

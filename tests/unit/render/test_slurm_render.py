@@ -248,6 +248,26 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         ("kimi_slurm_root: relative/path\n", "vars.yml:1: kimi_slurm_root: expected an absolute"),
         ("kimi_slurm_root: /x/../y\n", "kimi_slurm_root: expected an absolute"),
         ("kimi_slurm_root: /p\nkimi_slurm_time: 24:00:00\n", "vars.yml:2: kimi_slurm_time"),
+        (
+            "kimi_slurm_root: /p\nkimi_slurm_signal_s: 100000\nkimi_slurm_time: 2-00:00:00\n",
+            "vars.yml:2: kimi_slurm_signal_s: expected a whole number from 1 to 65535",
+        ),
+        (
+            'kimi_slurm_root: /p\nkimi_slurm_signal_s: 3600\nkimi_slurm_time: "60"\n',
+            "vars.yml:2: kimi_slurm_signal_s: expected less than the 3600 s of kimi_slurm_time",
+        ),
+        (
+            'kimi_slurm_root: /p\nkimi_slurm_time: "4"\n',
+            "vars.yml:2: kimi_slurm_time: expected more than the 300 s of kimi_slurm_signal_s",
+        ),
+        (
+            "kimi_slurm_root: /p\nkimi_slurm_idle_minutes: -5\n",
+            "vars.yml:2: kimi_slurm_idle_minutes: expected a whole number of minutes, 0 for never",
+        ),
+        (
+            "kimi_slurm_root: /p\nkimi_engine_args: {gpu-memory-utilization: 95}\n",
+            "vars.yml:2: kimi_engine_args: expected gpu-memory-utilization to be a number above 0",
+        ),
         ("kimi_slurm_root: /p\nkimi_slurm_partition: 'a\\nb'\n", "kimi_slurm_partition"),
         ("kimi_slurm_root: /p\nkimi_slurm_login: -oProxyCommand=id\n", "kimi_slurm_login"),
         ('kimi_slurm_root: /p\nkimi_slurm_account: "x\\n#SBATCH --y"\n', "kimi_slurm_account"),
@@ -262,6 +282,11 @@ def test_wrong_variables_are_refused_with_their_place(
     assert render("reference-002", tmp_path / "out", variables=variables) == 2
     assert said in capfd.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_job_without_a_limit_takes_any_signal(tmp_path: Path) -> None:
+    variables = 'kimi_slurm_root: /p\nkimi_slurm_signal_s: 60000\nkimi_slurm_time: "0"\n'
+    assert render("reference-002", tmp_path / "out", variables=variables) == 0
 
 
 def test_a_blocker_writes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

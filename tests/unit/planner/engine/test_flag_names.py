@@ -17,6 +17,8 @@ from plan_inputs import (
     plan,
 )
 
+from kimi_prov.errors import ExitCode, UserError
+
 KT = HUGE | {"engine": "ktransformers"}
 
 
@@ -101,6 +103,64 @@ def test_requests_cache_and_its_format_are_those_of_sglangs_flags() -> None:
     )
     none = hybrid(engine_args={"kt-num-gpu-experts": 0})
     assert none["memory"]["gpu_experts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("gpu-memory-utilization", 95),
+        ("mem-fraction-static", 0),
+        ("max-model-len", "abc"),
+        ("context-length", 0),
+        ("max-num-seqs", -3),
+        ("max-running-requests", 1.5),
+        ("max_num_batched_tokens", [2048]),
+        ("chunked-prefill-size", -1),
+        ("tensor-parallel-size", True),
+        ("pipeline-parallel-size", "2x"),
+        ("data-parallel-size", 0),
+        ("decode-context-parallel-size", {}),
+        ("max-total-tokens", "32k"),
+        ("kt-num-gpu-experts", -1),
+        ("kt-cpuinfer", 0),
+        ("kt-threadpool-count", "two"),
+        ("kv-offloading-size", "all"),
+        ("eplb-config", {"num_redundant_experts": "many"}),
+    ],
+)
+def test_what_memory_is_counted_with_is_a_number_or_refused(flag: str, value: object) -> None:
+    """Else the plan would count with its own number, and the engine start with another."""
+    with pytest.raises(UserError) as caught:
+        plan(gpu_facts(), engine_args={flag: value}, **HUGE)
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+    assert f"kimi_engine_args: expected {flag.replace('_', '-')} to be " in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "number"),
+    [
+        ("gpu-memory-utilization", "0.8", 0.8),
+        ("max-num-seqs", "4", 4),
+        ("kv-offloading-size", "64", 64),
+        ("eplb-config", {"num_redundant_experts": "8"}, {"num_redundant_experts": 8}),
+    ],
+)
+def test_a_number_as_text_counts_as_the_number(flag: str, text: object, number: object) -> None:
+    """Ansible's templates make text of it, and the engine reads that as the number."""
+    beside = {"enable-eplb": True, "enable-expert-parallel": True}
+    wishes = {"model": "kimi-k2-instruct", "weights_source": None, "engine": "vllm"}
+
+    def memory(**more: object) -> object:
+        return plan(gpu_facts(), engine_args=beside | more, **wishes)["memory"]
+
+    assert memory() != memory(**{flag: text}) == memory(**{flag: number})
+
+
+def test_null_takes_a_number_away_and_other_flags_are_the_engines_own() -> None:
+    args = {"max-num-seqs": None, "eplb-config": {"window_size": "x"}, "some-flag": "abc"}
+    document = plan(gpu_facts(), engine_args=args, **HUGE)
+    assert "--max-num-seqs" not in document["instances"][0]["argv"]
+    assert argument(document, "--some-flag") == "abc"
 
 
 def test_without_a_gpu_the_cache_is_for_the_requests_that_the_flag_names() -> None:

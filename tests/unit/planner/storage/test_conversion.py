@@ -143,8 +143,8 @@ def test_files_are_sliced_for_the_pools_that_the_inventory_names() -> None:
     made = plan(hybrid_facts(), kt_method="AMXINT4", engine_args=args, **FP8)["conversion"]
     assert (made["nodes"], made["threads"]) == ([1], 40)
     assert made["dir"].endswith("-amxint4-1")
-    odd = {"kt-threadpool-count": "two", "kt-numa-nodes": None, "kt-cpuinfer": None}
-    made = plan(hybrid_facts(), kt_method="AMXINT4", engine_args=odd, **FP8)["conversion"]
+    none = {"kt-threadpool-count": None, "kt-numa-nodes": None, "kt-cpuinfer": None}
+    made = plan(hybrid_facts(), kt_method="AMXINT4", engine_args=none, **FP8)["conversion"]
     assert made["nodes"] == [0]
 
 

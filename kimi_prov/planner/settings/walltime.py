@@ -1,0 +1,31 @@
+"""Checks of the times of a SLURM job, which go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+from kimi_prov.on_host.cluster.slurm import time_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_SIGNAL, _TIME = "kimi_slurm_signal_s", "kimi_slurm_time"
+
+
+def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
+    """Raise UserError, with file and line, for a signal that would come before the job begins."""
+    ahead_s, walltime_s = values[_SIGNAL], time_s(values[_TIME])
+    # 0 asks SLURM for no limit.
+    if not walltime_s or ahead_s < walltime_s:
+        return
+    name, other, least = _SIGNAL, f"{walltime_s:.0f} s of {_TIME}", "less"
+    # Where the default of the one is in the way of the other, that other is what was written.
+    if find(_SIGNAL) is None and find(_TIME) is not None:
+        name, other, least = _TIME, f"{ahead_s} s of {_SIGNAL}", "more"
+    raise UserError(
+        f"{find(name) or f'host {host}'}: {name}: expected {least} than the {other}, found "
+        f"{values[name]}",
+        fix=f"give the job more time in {_TIME}, or make {_SIGNAL} shorter: in it answers end, and "
+        "the next job is submitted",
+    )
