@@ -48,7 +48,7 @@ def _kind(name: str) -> Kind:
     ) -> Sequence[Finding]:
         rows = findings.of_plan(plan, settings, ranking.chosen(settings, catalogue).kinds)
         if name == folders.CLOUD_INIT:
-            rows += findings.size(settings.cloud, folders.user_data(settings))
+            rows += findings.size(settings.cloud, folders.metadata(settings))
         return rows
 
     def rendered(

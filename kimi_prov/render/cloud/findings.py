@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.clouds import CloudMachine
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.render.frame import File
 
 _INSTEAD = {
     "kimi_hf_token_file": "weights from a bucket, by the machine's role",
@@ -84,13 +85,14 @@ def of_plan(
     return findings.rows()
 
 
-def size(cloud: str, content: bytes) -> list[Finding]:
-    """Give what is found of the size of user data."""
+def size(cloud: str, metadata: Sequence[File]) -> list[Finding]:
+    """Give what is found of the size of what a machine is started with, each by itself."""
     findings = Findings()
-    if len(content) > _LIMIT_BYTES[cloud]:
+    longest = max(metadata, key=lambda file: len(file.content))
+    if len(longest.content) > _LIMIT_BYTES[cloud]:
         findings.add(
             "cloud.user_data",
-            observed=f"{len(content)} bytes",
+            observed=f"{longest.path}: {len(longest.content)} bytes",
             required=f"{_LIMIT_BYTES[cloud]} bytes at most",
             fix="leave kimi_weights_manifest out and let the bucket's own count",
         )

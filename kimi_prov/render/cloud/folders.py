@@ -29,6 +29,8 @@ _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
 _UP = ["kimi-up.service", "kimi-give-up.timer"]
 # Below it the text is as well read as packed.
 _PACKED_BYTES = 4096
+# Behind each text in a script.
+_END = "END_OF_FILE"
 _SEED_CPUS, _SEED_MEMORY_GB = 8, 16
 _IDLE_MINUTES = 5
 _HOOK_S = 60
@@ -42,10 +44,10 @@ def cloud_init(
     chosen: Chosen,
 ) -> frame.Rendered:
     """Give the folder of `render cloud-init`. Pure: the same input gives the same bytes."""
-    data = user_data(settings)
+    told = metadata(settings)
     values = _values(name, plan, findings, settings, chosen)
     values["offers"] = offers.offers(settings, chosen.kinds, settings.cloud_regions)
-    values["size"] = len(data)
+    values["size"] = len(told[0].content)
     wanted = ["README.md", "check.sh", *(["launch.sh"] if values["offers"] else [])]
     return frame.Rendered(
         CLOUD_INIT,
@@ -53,26 +55,68 @@ def cloud_init(
         frame.plan_digest(plan),
         [
             _plan({**plan, "findings": list(findings)}),
-            File("user-data", data),
+            *told,
             File("meta-data", b"instance-id: kimi\nlocal-hostname: kimi\n"),
             *(_from_template(CLOUD_INIT, path, values) for path in wanted),
         ],
     )
 
 
-def user_data(settings: Settings) -> bytes:
-    """Give the cloud-config that lays the machine's files and starts their units."""
+def metadata(settings: Settings) -> list[File]:
+    """Give what a machine is started with.
+
+    user-data is for cloud-init. Google's own Debian has none, and Google wants none beside its
+    agent, which runs a startup-script: that one has the same files.
+    """
     files = machine.files(settings, CLOUD_INIT)
+    found = [File("user-data", _user_data(files, settings))]
+    return [*found, _startup_script(files, settings)] if settings.cloud == "gcp" else found
+
+
+def _user_data(files: Sequence[File], settings: Settings) -> bytes:
+    """Give the cloud-config that lays the machine's files and starts their units."""
     document = {
         "write_files": [_written(file) for file in files],
-        "runcmd": [
-            ["systemctl", "daemon-reload"],
-            ["systemctl", "enable", *_units(settings)],
-            ["systemctl", "start", "--no-block", *_UP],
-        ],
+        "runcmd": _start(settings),
     }
     text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return b"#cloud-config\n# Written by kimi-prov render cloud-init.\n" + text.encode()
+
+
+def _startup_script(files: Sequence[File], settings: Settings) -> File:
+    laid = [
+        {
+            "path": file.path,
+            "mode": f"{file.mode:04o}",
+            "packed": _packed(file.content) if _needs_packing(file.content) else None,
+            "plain": file.content.decode(),
+        }
+        for file in files
+    ]
+    values = {
+        "laid": laid,
+        "end": _END,
+        "commands": _start(settings),
+        "state": machine.STATE,
+        "up": machine.UP,
+        "give_up_minutes": -(-settings.cloud_give_up // 60),
+    }
+    return _from_template(CLOUD_INIT, "startup-script", values)
+
+
+def _needs_packing(content: bytes) -> bool:
+    """Whether a script cannot hold a text as it is, or it is too long to be read there."""
+    fits = content.endswith(b"\n") and _END.encode() not in content.splitlines()
+    return len(content) > _PACKED_BYTES or not fits
+
+
+def _start(settings: Settings) -> list[list[str]]:
+    """Give the commands that start the units of files that were laid."""
+    return [
+        ["systemctl", "daemon-reload"],
+        ["systemctl", "enable", *_units(settings)],
+        ["systemctl", "start", "--no-block", *_UP],
+    ]
 
 
 def skypilot(
@@ -169,6 +213,7 @@ def _seed(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
 
 def _install(files: Sequence[File], settings: Settings) -> bytes:
     """Give the script that lays the files onto the machine and starts their units."""
+    reload, enable, start = (" ".join(words) for words in _start(settings))
     lines = [
         "#!/bin/bash",
         "# Lays these files onto the machine, as root, and starts what brings it up.",
@@ -179,10 +224,10 @@ def _install(files: Sequence[File], settings: Settings) -> bytes:
             f"{shlex.quote(row.path)}"
             for row in files
         ),
-        "systemctl daemon-reload",
-        f"systemctl enable {' '.join(_units(settings))}",
+        reload,
+        enable,
         "systemctl reset-failed kimi-up.service || true",
-        f"systemctl start --no-block {' '.join(_UP)}",
+        start,
     ]
     return ("\n".join(lines) + "\n").encode()
 
@@ -220,9 +265,12 @@ def _values(
 def _written(file: File) -> dict[str, Any]:
     row: dict[str, Any] = {"path": file.path, "permissions": f"{file.mode:04o}"}
     if len(file.content) > _PACKED_BYTES:
-        packed = base64.b64encode(gzip.compress(file.content, mtime=0)).decode()
-        return {**row, "encoding": "gz+b64", "content": packed}
+        return {**row, "encoding": "gz+b64", "content": _packed(file.content)}
     return {**row, "content": file.content.decode()}
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 class _Dumper(yaml.SafeDumper):

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 HOME = "/etc/kimi-up"
 STATE = "/var/lib/kimi-up"
+UP = "/usr/local/sbin/kimi-up"
 _UNITS = "/etc/systemd/system"
 _HOSTS = {"kimi": {"hosts": {"localhost": {"ansible_connection": "local"}}}}
 _PLACES = {
-    "kimi-up": ("/usr/local/sbin/kimi-up", 0o755),
+    "kimi-up": (UP, 0o755),
     "kimi-release": (variables.RELEASE, 0o755),
     "kimi-wait": ("/usr/local/sbin/kimi-wait", 0o755),
     "kimi-up.service": (f"{_UNITS}/kimi-up.service", 0o644),

@@ -233,6 +233,123 @@ def stand_in(folder: Path, name: str, body: str) -> None:
     (folder / name).chmod(0o755)
 
 
+class Booted:
+    """A machine of Google below a folder, whose agent runs what it is given at every boot.
+
+    systemctl and shutdown are stand-ins that write down how they are called.
+    """
+
+    def __init__(self, top: Path, given: Path) -> None:
+        self.root, self._given, self._programs = top / "root", given, top / "bin"
+        self._log = top / "log"
+        self.root.mkdir(parents=True)
+        for name in ("systemctl", "shutdown"):
+            stand_in(self._programs, name, f'echo {name} "$@" >>"$LOG"')
+
+    def boot(self) -> tuple[int, list[list[str]]]:
+        """The exit status of the script, and what it called."""
+        self._log.write_text("")
+        path = f"{self._programs}:/usr/bin:/bin"
+        environment = {"PATH": path, "LOG": str(self._log), "KIMI_ROOT": str(self.root)}
+        script = self.root.parent / "startup-script"
+        shutil.copy(self._given / "startup-script", script)
+        script.chmod(0o755)
+        done = subprocess.run([script], env=environment, check=False)
+        return done.returncode, [line.split() for line in self._log.read_text().splitlines()]
+
+    def cuts(self, verb: str) -> None:
+        """From now on systemctl fails at what it is asked."""
+        stand_in(self._programs, "systemctl", f'[ "$1" != {verb} ] || exit 1')
+
+    def mends(self) -> None:
+        stand_in(self._programs, "systemctl", 'echo systemctl "$@" >>"$LOG"')
+
+    def by_cloud_init(self) -> None:
+        """As its network stage leaves them: the units are started by a later one."""
+        for row in laid(self._given):
+            path = self.root / row["path"].lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(row["content"])
+
+    @property
+    def files(self) -> dict[str, tuple[str, str]]:
+        """Each file with its content and mode."""
+        return {
+            f"/{path.relative_to(self.root)}": (
+                path.read_text(),
+                f"{path.stat().st_mode & 0o777:04o}",
+            )
+            for path in self.root.rglob("*")
+            if path.is_file()
+        }
+
+
+@pytest.fixture
+def google(tmp_path: Path) -> Booted:
+    text = VARIABLES["gcp"] + "kimi_cloud_give_up: 90m\n"
+    assert render("cloud-init", tmp_path / "out", text) == 0
+    return Booted(tmp_path / "machine", tmp_path / "out")
+
+
+def user_data(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((folder / "user-data").read_text())
+    return found
+
+
+def test_an_image_without_cloud_init_comes_up_by_googles_agent(
+    google: Booted, tmp_path: Path
+) -> None:
+    """Google's own Debian is one. What user-data would do is done, at the first boot alone."""
+    assert google.boot() == (0, user_data(tmp_path / "out")["runcmd"])
+    wanted = {row["path"]: (row["content"], row["permissions"]) for row in laid(tmp_path / "out")}
+    assert google.files == wanted
+    assert google.boot() == (0, [])
+    assert google.files == wanted
+
+
+def test_where_cloud_init_is_it_alone_brings_the_machine_up(google: Booted) -> None:
+    google.by_cloud_init()
+    before = google.files
+    assert google.boot() == (0, [])
+    assert google.files == before
+
+
+@pytest.mark.parametrize("verb", ["daemon-reload", "enable", "start"])
+def test_a_machine_that_nothing_was_started_on_ends_and_its_next_boot_goes_on(
+    verb: str, google: Booted, tmp_path: Path
+) -> None:
+    google.cuts(verb)
+    status, called = google.boot()
+    assert status != 0
+    assert called == [["shutdown", "-P", "+90"]]
+    google.mends()
+    assert google.boot() == (0, user_data(tmp_path / "out")["runcmd"])
+    assert google.boot() == (0, [])
+
+
+def test_the_disk_is_full(google: Booted) -> None:
+    """Not even the files could be laid: the machine ends all the same."""
+    (google.root / "etc").write_text("in the way")
+    status, called = google.boot()
+    assert (status != 0, called) == (True, [["shutdown", "-P", "+90"]])
+
+
+def test_what_google_is_given_carries_any_file(tmp_path: Path) -> None:
+    """A long one is packed, and one without a last newline keeps being one."""
+    (tmp_path / "m.json").write_text(
+        json.dumps(
+            {"files": [{"path": f"m-{n}", "size": n, "sha256": f"{n:064x}"} for n in range(1, 97)]}
+        )
+    )
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----")
+    text = f"kimi_weights_manifest: {tmp_path}/m.json\nkimi_ca_bundle: {tmp_path}/ca.pem\n"
+    assert render("cloud-init", tmp_path / "out", VARIABLES["gcp"] + text) == 0
+    google = Booted(tmp_path / "machine", tmp_path / "out")
+    assert google.boot()[0] == 0
+    wanted = {row["path"]: row["content"] for row in laid(tmp_path / "out")}
+    assert {path: content for path, (content, _mode) in google.files.items()} == wanted
+
+
 def started(folder: Path, programs: Path, log: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "LOG": str(log), "KIMI_PAUSE_S": "0"}
     words = [str(folder / "launch.sh"), "here"]
@@ -262,6 +379,8 @@ def test_kinds_places_and_terms_are_tried_in_their_order(tmp_path: Path) -> None
     order = [(kind, zone) for kind in kinds for zone in zones]
     assert tried == [*order, *order[:2]]
     assert all("--instance-termination-action DELETE" in line for line in asked[:4])
+    given = [line.split("--metadata-from-file ")[1].split()[0].split(",") for line in asked]
+    assert all(row == ["user-data=user-data", "startup-script=startup-script"] for row in given)
     # What there is too little of is told, with how to ask for it.
     assert "gcloud beta quotas preferences create --preferred-value=8" in done.stderr
 
