@@ -234,6 +234,7 @@ def install(request: Answer) -> Answer:
 
     Raises HostError where a kernel came that the driver has no module for; not with
     `driver_follows`: another driver is installed next, and is held against that kernel itself.
+    `restarts`: the machine starts again after this, and its engines are drained till then.
     """
     # It may take as long again.
     process.run("systemctl", "try-restart", unit_names.UNDRAIN_TIMER)
@@ -245,8 +246,10 @@ def install(request: Answer) -> Answer:
         process.run("apt-mark", "auto", *again)
     after = apt.installed()
     changed = sorted(name for name in after if before.get(name) != after[name])
-    # A reload starts the new program; requests under way end in the old one.
-    if "haproxy" in changed and units.show(unit_names.PROXY)[unit_names.PROXY]["state"] == "active":
+    # A reload starts the new program; requests under way end in the old one. It would send to
+    # drained engines again, and a restart starts the new program anyway.
+    reloads = "haproxy" in changed and not request.get("restarts")
+    if reloads and units.show(unit_names.PROXY)[unit_names.PROXY]["state"] == "active":
         units.control("reload", unit_names.PROXY)
     # What update installed is no drift.
     applied.amend_packages(Paths())

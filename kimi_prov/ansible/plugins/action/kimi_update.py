@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # What each step on the machine is told of the task's arguments.
 _TOLD = (
-    "words", "timeout_s", "hold_s", "restarted", "defer_restart", "driver_follows", "driver_changed"
+    "words", "timeout_s", "hold_s", "restarts", "restarted", "defer_restart", "driver_follows",
+    "driver_changed",
 )  # fmt: skip
 
 

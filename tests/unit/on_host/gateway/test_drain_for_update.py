@@ -80,6 +80,29 @@ def test_without_the_timer_nothing_is_drained(machine):
     assert machine.chat() == 200
 
 
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_new_haproxy_sends_nothing_to_what_is_drained_for_a_restart(
+    machine, monkeypatch, restarts
+):
+    """apt and systemd are stood in for: haproxy comes, and a reload is one of the real HAProxy."""
+    there = {"haproxy": "2.6.12-1"}
+    new = {"haproxy": "2.6.12-2"}
+    monkeypatch.setattr(steps.apt, "installed", there.copy)
+    monkeypatch.setattr(steps.apt, "in_unit", lambda *_: there.update(new))
+    monkeypatch.setattr(steps.applied, "amend_packages", lambda _: None)
+    monkeypatch.setattr(steps.units, "show", lambda name: {name: {"state": "active"}})
+    reloads = []
+    monkeypatch.setattr(
+        steps.units, "control", lambda verb, _: reloads.append(verb) or machine.proxy.reload()
+    )
+    if restarts:
+        steps.drain(WISHES)
+    found = steps.install({"words": ["haproxy=2.6.12-2"], "restarts": restarts})
+    assert [row["name"] for row in found["installed"]] == ["haproxy"]
+    assert reloads == ([] if restarts else ["reload"])
+    assert machine.chat() == (503 if restarts else 200)
+
+
 @pytest.mark.parametrize("words", [["drain", "x"], ["drain", "0", "1"], ["stop"]])
 def test_a_word_that_is_none_is_refused(machine, words):
     with pytest.raises(HostError, match=r"proxy-state \[drain"):
