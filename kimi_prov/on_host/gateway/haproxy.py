@@ -216,6 +216,15 @@ def set_state(path: Path, index: int, state: str) -> None:
         raise HostError(reply)
 
 
+def move(path: Path, server: str, address: str, port: int) -> None:
+    """Have the running worker find a machine at another place; a reload knows nothing of it."""
+    for backend in (BACKEND, ASLEEP):
+        reply = command(path, f"set server {backend}/{server} addr {address} port {port}")
+        # It tells what was changed, or that nothing was; anything else is a refusal.
+        if "changed" not in reply and "no need to change" not in reply:
+            raise HostError(f"the proxy refused {address}:{port} for {server}: {reply}")
+
+
 def main(argv: list[str]) -> int:
     """`proxy-state [drain|undrain [N]]`: take engines out of the balance or back, and show all.
 

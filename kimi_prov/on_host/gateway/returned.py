@@ -20,17 +20,24 @@ _PAUSE_S = 0.2
 def awaited(paths: Paths, request: Mapping[str, Any]) -> Dict[str, Any]:
     """Return {"asked", "changed"}; `asked` is false where the gateway does not know the host yet.
 
-    `request`: `host`, its `certificate` (PEM, or null for the one that is known) and `timeout_s`.
-    Raises HostError where the gateway does not send there in time.
+    `request`: `host`, its `certificate` (PEM, or null for the one that is known) and `timeout_s`;
+    `address` and `port` where they are planned: other ones hold from now on, and the gateway's own
+    turn, which comes after all machines, writes them down. Raises HostError where the gateway does
+    not send there in time.
     """
     plan = read_json(paths.plan)
     host = str(request["host"])
-    server = _server(plan, host)
-    if server is None:
+    row = _row(plan, host)
+    if row is None:
         return {"asked": False, "changed": False}
+    server = str(row["server"])
     changed = pins.keep(paths, server, request.get("certificate"))
-    if changed:
+    # One that does not run would start after all machines: it sees none of them till then.
+    if changed or not paths.socket.exists():
         proxy.converge(paths)
+    place = {name: request.get(name) or row[name] for name in ("address", "port")}
+    if any(row[name] != wanted for name, wanted in place.items()):
+        haproxy.move(paths.socket, server, str(place["address"]), int(place["port"]))
     end = time.monotonic() + float(request["timeout_s"])
     while not _sends(paths, server):
         if time.monotonic() > end:
@@ -43,9 +50,9 @@ def awaited(paths: Paths, request: Mapping[str, Any]) -> Dict[str, Any]:
     return {"asked": True, "changed": changed}
 
 
-def _server(plan: Mapping[str, Any], host: str) -> Optional[str]:
+def _row(plan: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:
     rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else ()
-    return next((str(row["server"]) for row in rows if row["host"] == host), None)
+    return next((row for row in rows if row["host"] == host), None)
 
 
 def _sends(paths: Paths, server: str) -> bool:

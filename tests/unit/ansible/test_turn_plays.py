@@ -51,7 +51,9 @@ kimi_turn = importlib.import_module("kimi_prov.ansible.plugins.action.kimi_turn"
 
 def answered(action, *words, stdin):
     with open({told!r}, "a") as log:
-        log.write(f"{{action._task.delegate_to}} {{words[0]}} {{stdin['host']}}\\n")
+        place = [str(stdin[name]) for name in ("address", "port") if name in stdin]
+        row = [str(action._task.delegate_to), words[0], stdin["host"], *place]
+        log.write(" ".join(row) + "\\n")
     return {{"changed": False}}
 
 kimi_turn.run_sent = answered
@@ -245,3 +247,31 @@ def test_the_head_may_rest_again_where_the_update_of_another_host_failed(update)
     ran = update(fails=("b rest main",))
     assert ran.code != 0
     assert ran.told[-len(STEPS_OF_B) - 3 :] == [*STEPS_OF_B, "b rest undrain", *END_OF_B]
+
+
+def test_an_apply_tells_the_gateways_where_a_machine_is_from_now_on(play, tmp_path: Path) -> None:
+    """A restart does not: what the inventory says meanwhile was not applied."""
+    tasks = resources.root() / "playbooks" / "tasks" / "return.yml"
+    step = {"name": "Wait", "ansible.builtin.import_tasks": str(tasks)}
+    machines = {"a": {"ansible_host": "10.0.0.1", "kimi_port": 9000}, "b": {}}
+    found = {}
+    for moves in (True, False):
+        book = [
+            {
+                "name": "Some at a time",
+                "hosts": "kimi",
+                "gather_facts": False,
+                "tasks": [{**step, "vars": {"turn_moves": True}} if moves else step],
+            }
+        ]
+        file = tmp_path / "returns.yml"
+        file.write_text(yaml.safe_dump(book))
+        done = play(file, gateways=("gw1",), own=machines, kimi_model="kimi-k2.5")
+        assert done.code == 0, done.said
+        found[moves] = sorted(done.told)
+    assert found[True] == ["gw1 gateway-return a 10.0.0.1 9000", "gw1 gateway-return b b 8000"]
+    assert found[False] == ["gw1 gateway-return a", "gw1 gateway-return b"]
+    site = yaml.safe_load(resources.playbook("site").read_text())
+    steps = [task for part in site for task in part["tasks"][0].get("block", ())]
+    (asked,) = [task for task in steps if "tasks/return.yml" in str(task)]
+    assert asked["vars"] == {"turn_moves": True}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible import host_turns
+from kimi_prov.ansible import gateway_hosts, host_turns
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
 
@@ -23,7 +23,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     `begin` refuses where a machine before it failed. `end` names in `waiting` those whose turn
     does not come any more. `returned` runs on a gateway: it hands over the machine's `certificate`,
-    where that is given, and waits until the gateway sends to the machine.
+    where that is given, and where it `moves` the place that the inventory has for it now, and waits
+    until the gateway sends to the machine.
     """
 
     TRANSFERS_FILES = False
@@ -37,7 +38,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         variables = task_vars or {}
         host = str(variables["inventory_hostname"])
         if self._task.args["state"] == "returned":
-            return result | self._returned(host)
+            return result | self._returned(host, variables)
         rows = host_turns.of(
             variables["groups"],
             variables["hostvars"],
@@ -58,12 +59,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         fix = "correct what failed there, and run the same command again"
         return failure(f"{host}: {_left(', '.join(failed))}", fix)
 
-    def _returned(self, host: str) -> dict[str, Any]:
+    def _returned(self, host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         if self._task.check_mode:
             return {"skipped": True, "msg": "check mode: nothing has left"}
         given: Mapping[str, Any] = {
             "host": host,
             "certificate": self._task.args.get("certificate") or None,
+            **_place(host, variables if self._task.args.get("moves") else {}),
             "timeout_s": RETURN_S,
         }
         try:
@@ -76,6 +78,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except RemoteError as error:
             return failure(error)
         return {"changed": told["changed"]}
+
+
+def _place(host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the address and the port at which gateways are to find a host; empty where unknown."""
+    rows = gateway_hosts.behind(variables) if variables else ()
+    return next(({"address": r.address, "port": r.port} for r in rows if r.host == host), {})
 
 
 def _left(failed: str) -> str:

@@ -6,7 +6,8 @@ import json
 import threading
 
 import pytest
-from test_gateway_proxy import Site
+from gateway_site import Site
+from ports import free_port
 from waiting import until
 
 from kimi_prov.contract import gateways
@@ -17,7 +18,10 @@ from kimi_prov.on_host.gateway import haproxy, proxy, returned, tls
 @pytest.fixture
 def site(make_proxy) -> Site:
     made = Site(make_proxy, 2)
-    rows = [{"host": name, "server": name} for name in made.hosts]
+    rows = [
+        {"host": name, "server": name, "address": "127.0.0.1", "port": host.port}
+        for name, host in made.hosts.items()
+    ]
     plan = {"schema": gateways.SCHEMA, "gateway": {"name": "gw1", "hosts": rows}}
     made.gateway.paths.plan.parent.mkdir(parents=True, exist_ok=True)
     made.gateway.paths.plan.write_text(json.dumps(plan))
@@ -81,6 +85,34 @@ def test_a_host_that_was_not_checked_since_the_reload_is_not_sent_to_yet(
     another = tls.public_part(tls.self_signed(["lab1", "10.0.0.1"]))
     with pytest.raises(HostError, match=r"gw1 sends nothing to gpu2, .* it is down there"):
         asked(site, "gpu2", certificate=another, timeout_s=5)
+
+
+def test_it_finds_a_host_at_its_new_port(site: Site) -> None:
+    host = site.hosts["gpu2"]
+    host.stop()
+    host.port = free_port()
+    host.start()
+    assert until(lambda: site.up() == ["gpu1"])
+    with pytest.raises(HostError, match="gw1 sends nothing to gpu2"):
+        asked(site, "gpu2", timeout_s=0.5)
+    assert asked(site, "gpu2", address="127.0.0.1", port=host.port)["asked"]
+    site.hosts["gpu1"].stop()
+    assert until(lambda: site.up() == ["gpu2"])
+    assert site.ask().status == 200
+    # Once more is nothing to do.
+    assert asked(site, "gpu2", address="127.0.0.1", port=host.port)["asked"]
+    with pytest.raises(HostError, match="refused"):
+        asked(site, "gpu2", address="nowhere", port=host.port)
+
+
+def test_a_gateway_whose_proxy_does_not_run_is_started(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.gateway.stop()
+    site.gateway.paths.socket.unlink(missing_ok=True)
+    monkeypatch.setattr(proxy, "converge", lambda _: site.gateway.start())
+    assert asked(site)["asked"]
+    assert site.up() == ["gpu1", "gpu2"] or until(lambda: site.up() == ["gpu1", "gpu2"])
 
 
 def test_who_is_no_gateway_and_whom_it_does_not_know_are_not_waited_for(site: Site) -> None:
