@@ -70,6 +70,16 @@ def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+def lost(host: str) -> dict[str, Any]:
+    """Return the result of a plugin that found the lock gone, which its run had taken."""
+    return failure(
+        f"{host}: the apply lock was lost while the machine waited for its turn: another run may "
+        "have changed it since it was described",
+        "run the same command again",
+        "locked",
+    )
+
+
 def _machine() -> str:
     """Tell control machines apart without telling the machine's id."""
     try:

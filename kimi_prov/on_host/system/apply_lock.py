@@ -31,14 +31,15 @@ def acquire(holder: Dict[str, Any], path: str = paths.APPLY_LOCK) -> Dict[str, A
     """Take the lock for `holder` (its `run` names it) unless another holds it.
 
     Returns `held` and, where it is another's, that `holder` and `age_s`, the seconds since it was
-    renewed. The lock of the same run is renewed.
+    renewed. The lock of the same run is renewed, which `renewed` says.
     """
     with _alone(path):
         other, age = _current(path)
         if other is not None and other.get("run") != holder["run"] and age < STALE_S:
             return {"held": False, "holder": other, "age_s": round(age)}
+        renewed = other is not None and other.get("run") == holder["run"]
         _write(path, holder)
-        return {"held": True, "holder": holder, "age_s": 0}
+        return {"held": True, "holder": holder, "age_s": 0, "renewed": renewed}
 
 
 def take(holder: Dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:

@@ -16,6 +16,7 @@ from kimi_prov.ansible.send import run_sent
 class ActionModule(ActionBase):  # type: ignore[misc]
     """`state: present` takes the lock or says who holds it; `absent` gives it back.
 
+    `kept` refuses too where nobody holds it any more: what this run knows of the machine is old.
     With `applied` and `keep` (versions), `absent` ends an apply: its history is written.
     """
 
@@ -36,10 +37,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             answer = apply_lock.taken_over(self, answer)
         except RemoteError as error:
             return result | failure(error)
-        if answer["held"]:
-            return result
-        host = (task_vars or {}).get("inventory_hostname", "the machine")
-        return result | apply_lock.refusal(str(host), answer)
+        host = str((task_vars or {}).get("inventory_hostname", "the machine"))
+        if not answer["held"]:
+            return result | apply_lock.refusal(host, answer)
+        if self._task.args.get("state") == "kept" and not answer.get("renewed"):
+            return result | apply_lock.lost(host)
+        return result
 
     def _released(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Release the lock. With `applied`, whether all went well, the machine notes what was.
