@@ -1,8 +1,9 @@
 """What keys used on all machines behind a gateway together, and whether one may go on.
 
-Each machine tells every second what it counted. Requests that this gateway let in count at once,
-whether or not a machine has told of them: of both the larger number holds, so none counts twice.
-What a machine told last stays until it tells again, and a minute of it passes by this clock.
+Each machine tells every second what it counted. Requests that this gateway let in count at once
+and for a minute, less those that machines have told of: none counts twice, and one that nobody
+answered counts no longer. What a machine told last stays until it tells again, and a minute of it
+passes by this clock.
 """
 
 from __future__ import annotations
@@ -34,15 +35,6 @@ class _Told:
     keys: Mapping[str, _Used]
 
 
-@dataclass
-class _Own:
-    """Requests of a key that this gateway let in: by second, and those of a day."""
-
-    day: str
-    minute: Dict[int, int]
-    requests: int = 0
-
-
 class Pool:
     """The sums. Machines tell from threads of their own; `wall` is asked by whoever asks."""
 
@@ -54,7 +46,8 @@ class Pool:
         self._wall, self._steady = wall, steady
         self._lock = threading.Lock()
         self._told: Dict[str, _Told] = {}
-        self._own: Dict[str, _Own] = {}
+        # By key and second, the requests of the last minute that this gateway let in.
+        self._own: Dict[str, Dict[int, int]] = {}
 
     def take(self, machine: str, document: Mapping[str, Any]) -> None:
         """Take over what a machine told. Raises ValueError, KeyError or TypeError for what is none.
@@ -81,24 +74,22 @@ class Pool:
     def ask(self, key: str, limits: Mapping[str, int]) -> Optional[Refusal]:
         """Let a request of a key begin and count it, or say which limit keeps it out."""
         now, wall = self._steady(), self._wall()
-        day = day_of(wall)
         with self._lock:
-            own = self._own.get(key)
-            if own is None or own.day != day:
-                own = self._own[key] = _Own(day, own.minute if own else {})
-            own.minute = {at: n for at, n in own.minute.items() if at > int(now) - MINUTE_S}
-            rows, used = self._sum(key, now, day)
-            let_in: List[Row] = [(at, n, 0) for at, n in sorted(own.minute.items())]
+            own = {at: n for at, n in self._own.get(key, {}).items() if at > int(now) - MINUTE_S}
+            self._own[key] = own
+            rows, used = self._sum(key, now, day_of(wall))
+            let_in: List[Row] = [(at, n, 0) for at, n in sorted(own.items())]
+            untold = windows.newest(let_in, sum(own.values()) - sum(row[1] for row in rows))
             refusal = windows.longest(
                 [
                     *windows.of_minute(rows, limits, now),
                     *windows.of_minute(let_in, limits, now),
-                    *windows.of_day((max(used[0], own.requests), used[1]), limits, wall),
+                    *windows.of_day(used, limits, wall),
+                    *windows.of_day_untold(used, untold, limits, now),
                 ]
             )
             if refusal is None:
-                own.minute[int(now)] = own.minute.get(int(now), 0) + 1
-                own.requests += 1
+                own[int(now)] = own.get(int(now), 0) + 1
         return refusal
 
     def _sum(self, key: str, now: float, day: str) -> Tuple[List[Row], Tuple[int, int]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 MINUTE_S = 60
 DAY_S = 86400
@@ -25,17 +25,29 @@ class Refusal:
 
 def of_minute(rows: Sequence[Row], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
     """Give the limits of a minute that rows of the last one reach."""
-    for column, reason in ((1, "requests_per_minute"), (2, "tokens_per_minute")):
-        limit = limits.get(reason)
-        used = sum(row[column] for row in rows)
-        if limit is None or used < limit:
-            continue
-        for row in rows:
-            used -= row[column]
-            if used < limit:
-                # So many seconds on, this second and those before it are a minute ago.
-                yield Refusal(reason, max(math.ceil(row[0] + MINUTE_S - now), 1))
-                break
+    requests = [(at, number) for at, number, _ in rows]
+    tokens = [(at, number) for at, _, number in rows]
+    for counts, reason in ((requests, "requests_per_minute"), (tokens, "tokens_per_minute")):
+        if reason in limits:
+            yield from _passing(counts, limits[reason], reason, now)
+
+
+def _passing(
+    counts: Sequence[Tuple[float, int]], limit: int, reason: str, now: float
+) -> Iterator[Refusal]:
+    """Give the refusal until so much of the last minute has passed that less than a limit is left.
+
+    `counts`: second and number, the oldest first.
+    """
+    used = sum(count for _, count in counts)
+    if used < limit:
+        return
+    for at, count in counts:
+        used -= count
+        if used < limit:
+            # So many seconds on, this second and those before it are a minute ago.
+            yield Refusal(reason, max(math.ceil(at + MINUTE_S - now), 1))
+            return
 
 
 def of_day(used: Sequence[int], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
@@ -43,6 +55,30 @@ def of_day(used: Sequence[int], limits: Mapping[str, int], now: float) -> Iterat
     for number, reason in zip(used, ("requests_per_day", "tokens_per_day")):
         if reason in limits and number >= limits[reason]:
             yield Refusal(reason, math.ceil(DAY_S - now % DAY_S) or 1)
+
+
+def of_day_untold(
+    used: Sequence[int], untold: Sequence[Row], limits: Mapping[str, int], now: float
+) -> Iterator[Refusal]:
+    """Give the limit of a day that only requests reach of which nobody knows yet who answers them.
+
+    It holds until so many of them are a minute ago, and not for the day: perhaps nobody does.
+    """
+    left = limits.get("requests_per_day", 0) - used[0]
+    if left > 0:
+        counts = [(at, requests) for at, requests, _ in untold]
+        yield from _passing(counts, left, "requests_per_day", now)
+
+
+def newest(rows: Sequence[Row], count: int) -> List[Row]:
+    """Return the last `count` requests of rows: those before them were told of first."""
+    found: List[Row] = []
+    for at, requests, tokens in reversed(rows):
+        if count <= 0:
+            break
+        found.append((at, min(requests, count), tokens))
+        count -= requests
+    return found[::-1]
 
 
 def longest(found: Sequence[Refusal]) -> Optional[Refusal]:

@@ -125,3 +125,34 @@ def test_what_a_counter_tells_is_what_the_pool_takes(tmp_path, pool: Pool, time:
     assert store.recent()["keys"] == {"a": {"day": [1, 60], "minute": [[15, 1, 60]]}}
     assert ask(pool, tokens_per_minute=60) == ("tokens_per_minute", 45)
     store.close()
+
+
+def test_requests_that_no_machine_answered_hold_a_key_up_for_a_minute_at_most(
+    pool: Pool, time: Time
+) -> None:
+    pool.take("gpu1", told(a=([2, 0], [])))
+    for _ in range(600):
+        # Nobody answers: the client tries again, as long as it may.
+        refusal = ask(pool, requests_per_day=5)
+        assert refusal is None or refusal[1] <= 60
+        time.go(5)
+    time.go(60)
+    assert ask(pool, requests_per_day=5) is None
+    # The machines are there again, and what they tell keeps it out until the next day.
+    pool.take("gpu1", told(a=([5, 0], [[0, 3, 0]])))
+    assert ask(pool, requests_per_day=5) == ("requests_per_day", 43200 - 600 * 5 - 60)
+
+
+def test_requests_of_a_day_that_no_machine_has_told_yet_count_at_once(
+    pool: Pool, time: Time
+) -> None:
+    pool.take("gpu1", told(a=([3, 0], [])))
+    assert ask(pool, requests_per_day=5) is None
+    time.go(20)
+    assert ask(pool, requests_per_day=5) is None
+    assert ask(pool, requests_per_day=5) == ("requests_per_day", 40)
+    # One of them is told: it counts once.
+    pool.take("gpu1", told(a=([4, 0], [[20, 1, 0]])))
+    assert ask(pool, requests_per_day=5) == ("requests_per_day", 60)
+    pool.take("gpu1", told(a=([4, 0], [[20, 1, 0]])))
+    assert ask(pool, requests_per_day=6) is None
