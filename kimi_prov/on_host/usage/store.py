@@ -98,7 +98,8 @@ _DAY = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
 class Clock:
     """The machine's clock, kept from giving a day back: set back by up to a day, it runs on.
 
-    A clock that was further ahead than that had been wrong, and is believed now.
+    It does so at half the speed until the machine's has come up with it. A clock that was further
+    ahead than a day had been wrong, and is believed now.
     """
 
     def __init__(
@@ -113,9 +114,9 @@ class Clock:
     def now(self) -> float:
         """Return seconds since 1970."""
         wall, steady = self._wall(), self._steady()
-        expected = self._at + (steady - self._since)
-        behind = expected - wall
-        self._at = expected if 0 < behind <= DAY_S else wall
+        passed = steady - self._since
+        behind = self._at + passed - wall
+        self._at = max(wall, self._at + passed / 2) if 0 < behind <= DAY_S else wall
         self._since = steady
         return self._at
 

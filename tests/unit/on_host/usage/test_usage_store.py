@@ -117,7 +117,26 @@ def test_a_clock_that_is_set_back_gives_no_day_and_no_minute_back(db, time):
     time.wall -= DAY_S / 2 + 60
     assert ask(db, "a-1", requests_per_day=1) == ("requests_per_day", DAY_S / 2)
     time.go(30)
-    assert ask(db, "a-2", requests_per_minute=1) == ("requests_per_minute", 30)
+    [reason, left] = ask(db, "a-2", requests_per_minute=1)
+    assert (reason, left < 60) == ("requests_per_minute", True)
+    time.go(90)
+    assert ask(db, "a-3", requests_per_minute=1) is None
+
+
+@pytest.mark.parametrize("every", [1, 10, 3600])
+def test_a_clock_that_was_ahead_is_the_machines_again_and_never_went_back(time, every):
+    time.wall += DAY_S / 3
+    clock = time.clock()
+    told = [clock.now()]
+    time.wall -= DAY_S / 3
+    for _ in range(2):
+        for _ in range(int(DAY_S / 2 / every)):
+            time.go(every)
+            told.append(clock.now())
+        # The counter is started anew.
+        clock = time.clock(told[-1])
+    assert told == sorted(set(told))
+    assert told[-1] == time.wall
 
 
 def test_a_clock_that_was_far_ahead_is_believed_again_and_the_days_are_still_there(tmp_path, time):
