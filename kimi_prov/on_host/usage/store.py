@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # A request is known by its id for so long after its end: what was told twice counts once.
 KNOWN_S = 900
+# Days are forgotten by a time that passes so many times as fast as the counter runs, at most. So a
+# clock that is years ahead takes a day of the history in an hour, and not all of it at once; a
+# machine that was off for two months makes them up in three days.
+_FORGETS = 24
 # The row of a key that no day holds: of all days, those that are gone as well.
 EVER = ""
 _TABLES = """
@@ -53,6 +57,7 @@ CREATE TABLE IF NOT EXISTS request (
     id TEXT PRIMARY KEY, told_at INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL DEFAULT 0,
     completion_tokens INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS clock (one INTEGER PRIMARY KEY CHECK (one = 1), latest INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS forgets (one INTEGER PRIMARY KEY CHECK (one = 1), at INTEGER NOT NULL);
 """
 _USED = """
 INSERT INTO used (key, day, requests, prompt_tokens, completion_tokens, last_at)
@@ -85,7 +90,7 @@ INSERT INTO refused (key, day, reason, requests) VALUES (?, ?, ?, ?)
 ON CONFLICT (key, day, reason) DO UPDATE SET requests = max(requests, excluded.requests)
 """
 _LAST_MINUTE = """
-SELECT second, requests, tokens FROM minute WHERE key = ? AND second > ? ORDER BY second
+SELECT second, requests, tokens FROM minute WHERE key = ? AND second BETWEEN ? AND ? ORDER BY second
 """
 _DAY_SO_FAR = """
 SELECT requests, prompt_tokens + completion_tokens FROM used WHERE key = ? AND day = ?
@@ -111,6 +116,10 @@ class Clock:
         self._wall, self._steady = wall, steady
         self._at, self._since = latest, steady()
 
+    def steady(self) -> float:
+        """Return seconds of the clock that nobody sets."""
+        return self._steady()
+
     def now(self) -> float:
         """Return seconds since 1970."""
         wall, steady = self._wall(), self._steady()
@@ -119,6 +128,11 @@ class Clock:
         self._at = max(wall, self._at + passed / 2) if 0 < behind <= DAY_S else wall
         self._since = steady
         return self._at
+
+
+def _minute(now: float) -> Tuple[int, int]:
+    """Return the first and the last second of the last minute."""
+    return int(now) - MINUTE_S + 1, int(now)
 
 
 def day_of(at: float) -> str:
@@ -140,8 +154,16 @@ class Store:
             raise sqlite3.DatabaseError(f"a later version of kimi-prov made it ({version})")
         self._db.execute(f"PRAGMA user_version={SCHEMA}")
         self._keep_days = keep_days
-        row = self._db.execute("SELECT latest FROM clock").fetchone()
-        self._clock = clock or Clock(row[0] if row else 0.0)
+        latest = self._number("SELECT latest FROM clock")
+        self._clock = clock or Clock(latest or 0.0)
+        # An earlier version forgot by the clock.
+        forgets = self._number("SELECT at FROM forgets") or latest
+        self._forgets = self._clock.now() if forgets is None else float(forgets)
+        self._forgot = self._clock.steady()
+
+    def _number(self, question: str) -> Optional[int]:
+        row = self._db.execute(question).fetchone()
+        return row[0] if row else None
 
     def close(self) -> None:
         """Close the database; everything is in its one file then."""
@@ -208,7 +230,7 @@ class Store:
 
     def _of_minute(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
         if {"requests_per_minute", "tokens_per_minute"} & set(limits):
-            rows = self._db.execute(_LAST_MINUTE, (key, int(now) - MINUTE_S)).fetchall()
+            rows = self._db.execute(_LAST_MINUTE, (key, *_minute(now))).fetchall()
             yield from windows.of_minute(rows, limits, now)
 
     def _of_day(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
@@ -232,12 +254,13 @@ class Store:
         for key, requests, tokens in used:
             keys[key] = {"day": [requests, tokens], "minute": []}
         rows = self._db.execute(
-            "SELECT key, second, requests, tokens FROM minute WHERE second > ? ORDER BY second",
-            (int(now) - MINUTE_S,),
+            "SELECT key, second, requests, tokens FROM minute WHERE second BETWEEN ? AND ? "
+            "ORDER BY second",
+            _minute(now),
         )
         for key, second, requests, tokens in rows:
             row = keys.setdefault(key, {"day": [0, 0], "minute": []})
-            row["minute"].append([max(int(now) - second, 0), requests, tokens])
+            row["minute"].append([int(now) - second, requests, tokens])
         # The machine's own clock, set back or not: a gateway compares it with its own.
         return {"now": round(time.time(), 3), "day": day, "keys": keys}
 
@@ -254,14 +277,24 @@ class Store:
     def settle(self) -> None:
         """Make what was counted survive a power cut, and forget what nobody asks for any more."""
         now = self._clock.now()
-        first = datetime.fromtimestamp(now, timezone.utc) - timedelta(days=self._keep_days)
+        steady = self._clock.steady()
+        self._forgets = min(now, self._forgets + _FORGETS * (steady - self._forgot))
+        self._forgot = steady
+        first = datetime.fromtimestamp(self._forgets, timezone.utc) - timedelta(self._keep_days)
         with self._whole():
             self._db.execute(
                 "INSERT INTO clock (one, latest) VALUES (1, ?) "
                 "ON CONFLICT (one) DO UPDATE SET latest = excluded.latest",
                 (int(now),),
             )
-            self._db.execute("DELETE FROM minute WHERE second <= ?", (int(now) - MINUTE_S,))
+            self._db.execute(
+                "INSERT INTO forgets (one, at) VALUES (1, ?) "
+                "ON CONFLICT (one) DO UPDATE SET at = excluded.at",
+                (int(self._forgets),),
+            )
+            # Of a clock that was far ahead there are some to come.
+            self._db.execute("DELETE FROM minute WHERE second NOT BETWEEN ? AND ?", _minute(now))
+            self._db.execute("UPDATE request SET told_at = ?1 WHERE told_at > ?1", (int(now),))
             self._db.execute(
                 "DELETE FROM request WHERE told_at < ? AND (ended OR told_at < ?)",
                 (int(now) - KNOWN_S, int(now) - DAY_S),

@@ -178,6 +178,69 @@ def test_days_go_after_their_time_and_the_sum_of_all_stays(tmp_path, time):
     assert tables.execute("SELECT count(*) FROM request").fetchone() == (0,)
 
 
+def kept(path):
+    """The days that a counter's file has."""
+    return [row["day"] for row in store.read(path) if row["day"]]
+
+
+def test_a_clock_that_is_years_ahead_for_an_hour_takes_hardly_a_day_of_the_history(tmp_path, time):
+    path = tmp_path / "usage.db"
+    db = store.Store(path, keep_days=400, clock=time.clock())
+    for number in range(400):
+        ask(db, f"a-{number}")
+        time.go(DAY_S)
+    db.settle()
+    before = kept(path)
+    time.wall += 3650 * DAY_S
+    for _ in range(6):
+        # Started anew, as by an apply.
+        db.close()
+        db = store.Store(path, keep_days=400, clock=time.clock())
+        db.settle()
+        time.go(600)
+        db.settle()
+    time.wall -= 3650 * DAY_S
+    db.settle()
+    assert set(before[3:]) <= set(kept(path))
+    db.close()
+
+
+def test_a_machine_that_was_off_for_long_forgets_its_days_at_last(tmp_path, time):
+    path = tmp_path / "usage.db"
+    db = store.Store(path, keep_days=2, clock=time.clock())
+    ask(db, "a-0")
+    db.settle()
+    db.close()
+    time.wall += 60 * DAY_S
+    for _ in range(4):
+        db = store.Store(path, keep_days=2, clock=time.clock())
+        time.go(DAY_S)
+        db.settle()
+        db.close()
+    assert kept(path) == []
+
+
+def test_what_was_counted_while_the_clock_was_years_ahead_keeps_no_key_out(tmp_path, time):
+    path = tmp_path / "usage.db"
+    db = store.Store(path, keep_days=400, clock=time.clock())
+    time.wall += 1095 * DAY_S
+    assert ask(db, "a-0") is None
+    use(db, "a-0", 2, 3, ended=False)
+    time.wall -= 1095 * DAY_S
+    assert ask(db, "a-1", requests_per_minute=1, tokens_per_minute=1) is None
+    assert [row["minute"] for row in db.recent()["keys"].values()] == [[[0, 1, 0]]]
+    db.settle()
+    # It goes on, and counts once.
+    use(db, "a-0", 2, 4)
+    assert sums(db) == {"a": (2, 2, 4)}
+    time.go(DAY_S + 1)
+    db.settle()
+    with sqlite3.connect(path) as tables:
+        assert tables.execute("SELECT count(*) FROM minute").fetchone() == (0,)
+        assert tables.execute("SELECT count(*) FROM request").fetchone() == (0,)
+    db.close()
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
