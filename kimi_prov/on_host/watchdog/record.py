@@ -1,6 +1,6 @@
 """What the watchdog has seen and done, kept over its own restarts; and its metrics.
 
-One file, written when something happens: `status` and `diagnose` read it too.
+One file, written when something has happened: `status` and `diagnose` read it too.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ _HELP = {
 
 
 class Record:
-    """The watchdog's memory; engines are named by their unit, in metrics by their index."""
+    """The watchdog's memory; engines are named by their unit, in metrics by their index.
+
+    What happens is known at once, and on the disk after `keep`.
+    """
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
+        self._changed = False
         found = read_json(paths.watchdog_state)
         self.hangs: List[Dict[str, Any]] = [
             row for row in found.get("last") or [] if isinstance(row, dict)
@@ -47,7 +51,6 @@ class Record:
     def probe(self, unit: str) -> None:
         """Count a question of our own."""
         self._count("probes", unit)
-        self._write()
 
     def hang(self, unit: str, row: Mapping[str, Any]) -> None:
         """Note that an engine hangs; `row` says why, since when, and what is done."""
@@ -55,14 +58,14 @@ class Record:
         if row["done"] == RESTARTED:
             self._count("restarts", unit)
         self.hangs = [*self.hangs, {"unit": unit, "served_again_s": None, **row}][-_MOST:]
-        self._write()
+        self._changed = True
 
     def served_again(self, unit: str, seconds: float) -> None:
         """Note how many seconds after its last step an engine went on."""
         for row in reversed(self.hangs):
             if row["unit"] == unit and row["served_again_s"] is None:
                 row["served_again_s"] = round(seconds, 1)
-                self._write()
+                self._changed = True
                 return
 
     def last_of(self, unit: str) -> Optional[Mapping[str, Any]]:
@@ -76,10 +79,14 @@ class Record:
 
     def _count(self, name: str, unit: str) -> None:
         self._counts[name][unit] = self._counts[name].get(unit, 0) + 1
+        self._changed = True
 
-    def _write(self) -> None:
-        document = {**self._counts, "last": self.hangs}
-        write_document(str(self._paths.watchdog_state), document, mode=0o600)
+    def keep(self) -> None:
+        """Write what has happened since the last time. Raises OSError, and is to be tried again."""
+        if self._changed:
+            document = {**self._counts, "last": self.hangs}
+            write_document(str(self._paths.watchdog_state), document, mode=0o600)
+            self._changed = False
 
     def metrics(self, stalled: Mapping[str, bool], index: Mapping[str, int]) -> str:
         """Write the metrics of the engines in `index`: their numbers by their units."""

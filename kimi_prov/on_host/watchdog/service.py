@@ -105,6 +105,7 @@ class Watchdog:
             looked = look.engine(engine, around, timeout_s, ours=watch.out)
             notifier.alive()
             self._act(watch, looked, plan, notifier)
+        self._keep_record()
         self._publish({engine.unit: engine.index for engine in found})
         waits = [unit for unit, watch in self._watches.items() if watch.stalled]
         notifier.status(f"no step of {', '.join(waits)}" if waits else around.held or "all go on")
@@ -123,6 +124,15 @@ class Watchdog:
         except OSError as error:
             problem = f"the metrics cannot be written: {plain(error)}"
         self._say_once("metrics", problem)
+
+    def _keep_record(self) -> None:
+        """Keep the record. On a full disk it is known to us alone, and what hangs is restarted."""
+        problem = ""
+        try:
+            self._record.keep()
+        except OSError as error:
+            problem = f"what happened is not kept: {plain(error)}"
+        self._say_once("record", problem)
 
     def _act(
         self, watch: _Watch, looked: Looked, plan: Mapping[str, Any], notifier: Notifier
@@ -172,6 +182,7 @@ class Watchdog:
         row = {"at": record.stamp(at), "time": at, "why": verdict.why, "done": done}
         row |= {"still_s": round(still_s, 1), "bundle": bundle, "start": looked.start}
         self._record.hang(unit, row)
+        self._keep_record()
         watch.hangs(looked.start, still_s)
         if done == record.RESTARTED:
             self._restart(unit)

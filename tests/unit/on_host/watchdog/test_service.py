@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import small_disk
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.group.notify import Notifier
@@ -187,6 +188,26 @@ def test_an_engine_that_answers_health_and_no_chat_is_kept_and_restarted(
     assert machine.last()["served_again_s"] > 0
     assert "serves again" in capsys.readouterr().out
     assert metrics(machine)['kimi_watchdog_stalled{engine="0"}'] == "0"
+
+
+@small_disk.NEEDS_ROOT
+def test_one_that_hangs_is_restarted_on_a_full_disk(
+    machine: Machine, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.chat_status = None
+    watchdog = Watchdog(machine.paths, LIMITS, restarts=1)
+    with small_disk.full(machine.paths.state):
+        assert turns(watchdog, lambda: f"restart --no-block {UNIT}" in machine.told())
+        # What it cannot write it knows: it keeps to its restarts in an hour.
+        machine.start.write_text("second")
+        assert turns(watchdog, lambda: len(engine.asked_by) > 1)
+        assert not turns(watchdog, lambda: len(machine.told()) > 3, most_s=2.5)
+    said = capsys.readouterr().out
+    assert said.count("is not kept: No space left on device") == 1
+    assert "1 restarts in an hour did not help" in said
+    watchdog.turn(Notifier.none())
+    kept = json.loads(machine.paths.watchdog_state.read_text())["last"]
+    assert [row["done"] for row in kept] == [record.RESTARTED, record.LEFT]
 
 
 def test_a_refused_chat_is_none(machine: Machine, engine: Engine) -> None:
