@@ -8,6 +8,7 @@ HAProxy reads, `/etc/kimi/proxy/rest.map`; it is empty while the machine serves.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, Any, Mapping
 
@@ -34,13 +35,22 @@ def read(paths: Paths) -> dict[str, Any]:
 
 
 def write(paths: Paths, mark: Mapping[str, Any]) -> None:
-    """Set the mark and tell the proxy: from now on clients are refused with the reason."""
+    """Set the mark and tell the proxy: from now on clients are refused with the reason.
+
+    Raises OSError where it cannot be written; what served is to serve on then.
+    """
+    was = read(paths)
     files.make_directory(paths.state, 0o700)
     files.write_json(str(paths.stopped), mark, mode=0o600)
     if mark["state"] == STOPPED:
         # Whoever is waking it starts nothing from here on.
         files.remove(str(paths.waking))
-    publish(paths)
+    try:
+        publish(paths)
+    except OSError:
+        if not was:
+            files.remove(str(paths.stopped))
+        raise
 
 
 def clear(paths: Paths, *, rest: bool = True) -> dict[str, Any]:
@@ -106,7 +116,13 @@ def _write_map(paths: Paths, entries: Mapping[str, str]) -> bool:
         return False
     # Without its directory there is no proxy: on a host that another serves for.
     if paths.rest_map.parent.is_dir():
-        files.write_atomic(paths.rest_map, text, 0o640, PROXY_USER)
+        try:
+            files.write_atomic(paths.rest_map, text, 0o640, PROXY_USER)
+        except OSError:
+            if text or not paths.rest_map.exists():
+                raise
+            # A full disk takes that in place: what has started is not to look asleep.
+            os.truncate(str(paths.rest_map), 0)
     return True
 
 

@@ -1,7 +1,11 @@
-"""How long a machine has rested, and what that saved: its history, and the figures for `status`."""
+"""How long a machine has rested, and what that saved: its history, and the figures for `status`.
+
+On a full disk the history lacks what was to be noted: that holds no rest and no start up.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Mapping
 
@@ -57,8 +61,7 @@ def note(paths: Paths, mark: Mapping[str, Any]) -> None:
 
 def switched_off(paths: Paths, mark: Mapping[str, Any] | None) -> None:
     """Keep since when the machine is off; None where it could not be switched off."""
-    files.make_directory(paths.state, 0o700)
-    files.write_json(str(paths.rests), {**read(paths), "off": mark}, mode=0o600)
+    _write(paths, {**read(paths), "off": mark})
 
 
 def came_back(paths: Paths) -> None:
@@ -68,19 +71,25 @@ def came_back(paths: Paths) -> None:
         return
     began = max(booted(), float(mark["since_s"]))
     seconds = round(began - float(mark["since_s"]))
-    switched_off(paths, None)
-    _keep(paths, mark, seconds, began)
+    _keep(paths, mark, seconds, began, off=None)
 
 
-def _keep(paths: Paths, mark: Mapping[str, Any], seconds: int, until_s: float) -> None:
-    found = read(paths)
+def _keep(
+    paths: Paths, mark: Mapping[str, Any], seconds: int, until_s: float, **more: object
+) -> None:
+    found = {**read(paths), **more}
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until_s))
     row = {"state": mark.get("state"), "since": mark.get("since"), "until": until}
     found["times"] += 1
     found["seconds"] += seconds
     found["rests"] = [*found["rests"], {**row, "seconds": seconds}][-_KEPT:]
-    files.make_directory(paths.state, 0o700)
-    files.write_json(str(paths.rests), found, mode=0o600)
+    _write(paths, found)
+
+
+def _write(paths: Paths, found: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        files.make_directory(paths.state, 0o700)
+        files.write_json(str(paths.rests), found, mode=0o600)
 
 
 def document(paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]) -> dict[str, Any]:

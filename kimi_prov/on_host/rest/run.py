@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from kimi_prov.contract import clean_text, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.durations import duration, in_words
-from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.gateway import draining, haproxy, smoke_test
 from kimi_prov.on_host.group import record
@@ -176,7 +176,11 @@ def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell
     done = halt(paths, plan, float(job["drain_s"]), tell)
     found = mark.read(paths)
     if found:
-        mark.write(paths, {**found, "cut": done["cut"]})
+        try:
+            mark.write(paths, {**found, "cut": done["cut"]})
+        except OSError as error:
+            # It is stopped, and marked so.
+            tell(f"how many requests were cut is not kept: {plain(error)}")
     files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
     ended = f"{_requests(done['cut'])} cut" if done["cut"] else "no request was cut"
     return f"stopped in {duration(done['seconds'])}; {ended}"
@@ -224,9 +228,10 @@ def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell:
     try:
         ended = _RESTS[chosen["action"]](paths, plan, job, tell)
         return "; ".join(part for part in (ended, money.sentence(paths, plan)) if part)
-    except HostError as error:
-        idle.failed(paths, plan, error.message)
-        raise
+    except (HostError, OSError) as error:
+        found = error if isinstance(error, HostError) else HostError.of_system(error)
+        idle.failed(paths, plan, found.message)
+        raise found from None
 
 
 def _sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
@@ -259,7 +264,7 @@ def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
         tell("switching the machine off")
         rested.switched_off(paths, mark.make(mark.OFF, "nobody asked"))
         units.systemctl("poweroff")
-    except HostError:
+    except (HostError, OSError):
         rested.switched_off(paths, None)
         draining.balance(paths, draining.READY)
         raise
@@ -273,9 +278,11 @@ def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: T
         draining.drain(paths, float(job["drain_s"]), handed=False)
         session_history.end(paths, plan, _why(job), tell)
         idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
-    except HostError:
-        mark.clear(paths, rest=False)
-        draining.balance(paths, draining.READY)
+    except (HostError, OSError):
+        try:
+            mark.clear(paths, rest=False)
+        finally:
+            draining.balance(paths, draining.READY)
         raise
     return _stopped(paths, plan, job, tell)
 
@@ -526,5 +533,8 @@ def _run(paths: Paths) -> int:
             progress.done(jobs[str(job.get("job"))](paths, plan_of(paths), job, tell))
         except HostError as error:
             progress.fail(HostError(error.message, error.fix))
+            return 1
+        except OSError as error:
+            progress.fail(HostError.of_system(error))
             return 1
     return 0

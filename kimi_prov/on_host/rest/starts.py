@@ -7,6 +7,7 @@ began with the unit.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
@@ -49,7 +50,7 @@ def note(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any
     """Keep how long the start of the engine that runs took; None where none has started.
 
     The engine's first instance speaks for all. A start that is kept already is returned, with
-    `more` added to it.
+    `more` added to it. On a full disk it is not kept: that holds no start and no stop up.
     """
     name = unit_names.engine(plan["instances"][0])
     shown = units.properties([name], _SHOWN).get(name, {})
@@ -63,8 +64,10 @@ def note(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any
     elif not more:
         return known
     known.update(more)
-    files.make_directory(paths.state, 0o700)
-    files.write_json(str(paths.starts), {"schema": SCHEMA, "starts": rows[-_KEPT:]}, mode=0o600)
+    document = {"schema": SCHEMA, "starts": rows[-_KEPT:]}
+    with contextlib.suppress(OSError):
+        files.make_directory(paths.state, 0o700)
+        files.write_json(str(paths.starts), document, mode=0o600)
     return known
 
 

@@ -12,6 +12,7 @@ import time
 
 import bucket_servers
 import pytest
+import small_disk
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.addresses import sessions_folder
@@ -160,6 +161,66 @@ def test_a_machine_that_cannot_be_switched_off_serves_on_and_tells(machine):
     assert until(lambda: machine.chat().status == 200)
     assert rested.read(machine.paths)["off"] is None
     assert "access denied" in standing.document(machine.paths, machine.plan, {})["idle"]["failed"]
+
+
+@small_disk.NEEDS_ROOT
+def test_a_machine_is_switched_off_on_a_full_disk(machine):
+    machine.wishes("poweroff")
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    with small_disk.full(machine.paths.state):
+        assert machine.rests() == "switching the machine off: nobody asked"
+    assert machine.told == ["poweroff"]
+
+
+@small_disk.NEEDS_ROOT
+def test_one_that_cannot_be_switched_off_serves_on_with_a_full_disk(machine):
+    machine.wishes("poweroff")
+    (machine.root / "stubborn").touch()
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    with small_disk.full(machine.paths.state):
+        with pytest.raises(HostError, match="access denied"):
+            machine.rests()
+        assert until(lambda: machine.chat().status == 200)
+
+
+@small_disk.NEEDS_ROOT
+@pytest.mark.parametrize("full", ["state", "rest_map"])
+@pytest.mark.parametrize("action", ["stop", "hook"])
+def test_a_machine_that_cannot_be_marked_as_asleep_serves_on_and_tells(machine, action, full):
+    ran = machine.root / "ran"
+    machine.wishes(action, machine.program(f"touch {ran}"))
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    folder = machine.paths.state if full == "state" else machine.paths.rest_map.parent
+    with small_disk.full(folder):
+        with pytest.raises(HostError, match="No space left on device"):
+            machine.rests()
+        assert until(lambda: machine.chat().status == 200)
+    assert mark.read(machine.paths) == {}
+    assert not ran.exists()
+    found = standing.document(machine.paths, machine.plan, {})["idle"]
+    assert "No space left on device" in found["failed"]
+
+
+@small_disk.NEEDS_ROOT
+def test_one_that_is_asleep_is_woken_though_the_disk_is_full(machine):
+    machine.wishes("stop")
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    machine.rests()
+    assert machine.chat().status == 503
+    with small_disk.full(machine.paths.state), small_disk.full(machine.paths.rest_map.parent):
+        mark.clear(machine.paths)
+        assert mark.read(machine.paths) == {}
+        assert until(lambda: machine.chat().status == 200)
+        # A proxy that starts now reads the same.
+        assert machine.paths.rest_map.read_text() == ""
 
 
 def test_a_hook_that_releases_the_machine_is_told_what_and_then_it_sleeps(machine):
