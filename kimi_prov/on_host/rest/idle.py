@@ -84,6 +84,7 @@ def look(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         "looked_s": now,
         "asleep_in_s": None if why else round(left),
         "why_not": why,
+        "unkept": before.get("unkept"),
         **({key: before.get(key) for key in ("tries", "not_before_s", "failed")} if same else {}),
     }
     files.write_json(str(paths.idle), found, durable=False, mode=0o600)
@@ -128,6 +129,12 @@ def _news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -
         return ""
     crossed = [mark_s for mark_s in (after_s / 2, 300.0, 60.0) if left <= mark_s < last]
     return f"nobody asks: asleep in {in_words(left)}" if crossed else ""
+
+
+def note_unkept(paths: Paths, unkept: Mapping[str, Any]) -> None:
+    """Keep in memory what the looks told that no disk took, so that the next one does not again."""
+    document = {**files.read_json(paths.idle), "unkept": unkept}
+    files.write_json(str(paths.idle), document, durable=False, mode=0o600)
 
 
 def failed(paths: Paths, plan: Mapping[str, Any], why: str) -> None:

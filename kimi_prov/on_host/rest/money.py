@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
 
-from kimi_prov.on_host.rest import rested
+from kimi_prov.contract.errors import plain
+from kimi_prov.on_host.rest import idle, rested
 from kimi_prov.on_host.system import boot, files
 
 if TYPE_CHECKING:
@@ -43,20 +44,33 @@ def phase(found: Mapping[str, Any]) -> str:
 
 
 def count(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Counted:
-    """Add the time since the last look, and hold the sum against the budget."""
+    """Add the time since the last look, and hold the sum against the budget.
+
+    On a full disk the time since the last look that was kept counts, as what the machine does now;
+    that is told once.
+    """
     paid = plan["rest"].get("paid")
     if not paid:
         return Counted("", over=False)
     ledger = _at_now(paths, phase(found))
     spent, budget = cost(ledger, paid["usd_hour"]), paid["budget_usd"]
-    news, over = "", False
+    before, news, over = found.get("unkept") or {}, "", False
     if budget is not None:
         over = spent >= budget
         reached = "over" if over else "near" if spent >= _WARN_SHARE * budget else ""
-        if reached and reached != ledger.get("told"):
+        if reached and reached != before.get("told", ledger.get("told")):
             news = f"this session has cost ${spent:.2f} of a budget of ${budget:.2f}"
         ledger["told"] = reached
-    _save(paths, ledger)
+    unkept = {}
+    try:
+        _save(paths, ledger)
+    except OSError as error:
+        problem = f"what this session costs is not kept: {plain(error)}"
+        if problem != before.get("problem"):
+            news = "; ".join(part for part in (news, problem) if part)
+        unkept = {"problem": problem, "told": ledger.get("told")}
+    if unkept != before:
+        idle.note_unkept(paths, unkept)
     return Counted(news, over)
 
 

@@ -339,6 +339,41 @@ def test_a_budget_that_is_used_up_ends_the_session_though_somebody_asks(machine)
     assert "the budget of this session is used up" in found["why"]
 
 
+@small_disk.NEEDS_ROOT
+def test_a_budget_ends_the_session_on_a_full_disk_too(machine):
+    machine.wishes("hook", machine.program("cat >/dev/null"))
+    machine.plan["rest"]["paid"] = {"usd_hour": 26.0, "budget_usd": None}
+    machine.paths.plan.parent.mkdir(parents=True, exist_ok=True)
+    machine.paths.plan.write_text(json.dumps(machine.plan))
+    (machine.root / "bin" / "systemd-run").write_text("#!/bin/sh\n")
+    (machine.root / "bin" / "systemd-run").chmod(0o755)
+    run.look(machine.paths)
+    begun = files.read_json(machine.paths.sessions)
+    off = mark.make(mark.OFF, "nobody asked")
+    files.write_json(str(machine.paths.rests), {"off": {**off, "boot": "another"}})
+
+    def budget(share):
+        """Give the session a budget of which it has used so much."""
+        spent = sum(begun["session"]["seconds"].values()) / 3600 * 26.0
+        machine.plan["rest"]["paid"]["budget_usd"] = spent / share
+        machine.paths.plan.write_text(json.dumps(machine.plan))
+
+    with small_disk.full(machine.paths.state):
+        budget(0.9)
+        told = [run.look(machine.paths) for _ in range(3)]
+        assert "of a budget of" in told[0]
+        assert "what this session costs is not kept: No space left on device" in told[0]
+        assert told[1:] == ["", ""]
+        budget(1.1)
+        assert run.look(machine.paths).endswith("resting")
+    # There is room again: the sum is kept, and nothing is told twice.
+    machine.plan["rest"]["paid"]["budget_usd"] = None
+    machine.paths.plan.write_text(json.dumps(machine.plan))
+    assert run.look(machine.paths) == ""
+    kept = files.read_json(machine.paths.sessions)["session"]
+    assert kept["looked_boot_s"] > begun["session"]["looked_boot_s"]
+
+
 @pytest.mark.skipif(bucket_servers.missing() is not None, reason=str(bucket_servers.missing()))
 def test_the_history_has_the_session_before_the_hook_deletes_the_machine(machine, tmp_path):
     with bucket_servers.s3(tmp_path) as cloud:
