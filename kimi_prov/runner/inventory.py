@@ -72,7 +72,7 @@ class Inventory:
 
     def address(self, host: str) -> str:
         """Where `host` is reached."""
-        variables = self.hosts.get(host, {})
+        variables = self.machines.get(host, {})
         if variables.get("ansible_connection") == "local":
             return "127.0.0.1"
         return str(variables.get("ansible_host") or host)

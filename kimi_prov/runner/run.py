@@ -96,7 +96,7 @@ def run(
     """
     masker = redaction.of_run(inventory.machines, inventory.base, request.connection.secrets())
     folder = RunFolder.create(request.command, inventory.path, masker)
-    addresses = {host: inventory.address(host) for host in inventory.hosts}
+    addresses = {host: inventory.address(host) for host in inventory.machines}
     outcome = Outcome(addresses)
     started = time.monotonic()
     run_id = uuid.uuid4().hex

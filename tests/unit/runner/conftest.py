@@ -25,12 +25,13 @@ def hosts_file(tmp_path):
 
 @pytest.fixture
 def play(tmp_path, hosts_file):
-    """Run tasks (YAML text) on the inventory's hosts; gives what it came to and what was shown."""
+    """Run tasks (YAML text), or whole plays; gives what it came to and what was shown."""
 
     def run(tasks, **options):
         book = tmp_path / "book.yml"
         indented = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
-        book.write_text(f"- hosts: kimi\n  gather_facts: false\n  tasks:\n{indented}")
+        play = f"- hosts: kimi\n  gather_facts: false\n  tasks:\n{indented}"
+        book.write_text(tasks if tasks.startswith("- hosts:") else play)
         login = options.get("connection")
         inventory = inventories.load(options.pop("inventory", hosts_file), login)
         shown = io.StringIO()

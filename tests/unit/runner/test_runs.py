@@ -170,6 +170,28 @@ def test_a_host_that_keeps_a_secret_says_why_it_cannot_be_reached(play, tmp_path
     assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
 
 
+UNKNOWN_KEY = """#!/bin/sh
+echo "Host key verification failed." >&2
+exit 255
+"""
+
+
+@pytest.mark.parametrize("group", ["kimi", "kimi_gateway"])
+def test_what_mends_a_login_names_the_machine_s_address(play, tmp_path, group):
+    ssh = tmp_path / "ssh"
+    ssh.write_text(UNKNOWN_KEY)
+    ssh.chmod(0o755)
+    path = tmp_path / "far.yml"
+    far = f"{{hosts: {{far: {{ansible_host: 192.0.2.7, ansible_ssh_executable: {ssh}}}}}}}"
+    here = "{hosts: {here: {ansible_connection: local}}}"
+    other = "kimi" if group == "kimi_gateway" else "kimi_gateway"
+    path.write_text(f"{group}: {far}\n{other}: {here}\n")
+    book = f"- hosts: {group}\n  gather_facts: false\n  tasks: [command: uptime]\n"
+    finished, _ = play(book, inventory=path)
+    (failure,) = finished.outcome.failures
+    assert "ssh-keyscan 192.0.2.7 " in failure.fix
+
+
 # A stand-in for ssh on a busy machine: it takes nothing more, and says why a while later.
 SLOW_TO_SAY = """#!/bin/sh
 exec <&-
