@@ -137,6 +137,14 @@ def waiting_out(
             time.sleep(_PAUSE_S)
 
 
+def lost(error: AnsibleConnectionFailure) -> dict[str, Any]:
+    """Return the result of a plugin whose machine is not reached any more: that of a failure.
+
+    For a host that Ansible calls unreachable it runs neither `rescue` nor `always`.
+    """
+    return failure(str(error), code="unreachable")
+
+
 def failure(
     error: HostError | str,
     fix: str | None = None,

@@ -17,7 +17,6 @@ _CODES = {
     "bad_input": ExitCode.BAD_INPUT,
     "blockers": ExitCode.BLOCKED,
     "locked": ExitCode.BLOCKED,
-    "unreachable": ExitCode.UNREACHABLE,
     "failed": ExitCode.FAILED,
 }
 _LONGEST = 500
@@ -175,6 +174,8 @@ def of_failed(finished: TaskFinished, address: str) -> Failure:
     """Explain why a task failed: in the plugin's own words, or in words for what is known."""
     result = finished.result
     ours = result.get("kimi")
+    if isinstance(ours, Mapping) and ours.get("code") == "unreachable":
+        return of_unreachable(finished, address)
     text = _text(result)
     if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers", "unit"}):
         for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):

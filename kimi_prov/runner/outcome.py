@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode
-from kimi_prov.runner import failure_reasons
+from kimi_prov.runner import failure_reasons, left_machines
 from kimi_prov.runner.events import Event, LogLine, Stats, TaskFinished
 from kimi_prov.runner.failure_reasons import Failure
 
@@ -67,6 +67,8 @@ class Outcome:
     changes: list[tuple[str, str, str]] = field(default_factory=list)
     # Why a host was not changed, of those whose turn did not come.
     left: dict[str, str] = field(default_factory=dict)
+    # Of hosts that are to have a turn: whether it came.
+    turns: dict[str, bool] = field(default_factory=dict)
     interrupted: bool = False
     return_code: int | None = None
     wall_seconds: float = 0.0
@@ -92,6 +94,8 @@ class Outcome:
         if self.stats:
             bad = {**self.stats.failures, **self.stats.unreachable}
             self.failures = [failure for failure in self.failures if bad.get(failure.host)]
+            if not interrupted:
+                self._leave(bad)
         if not self.failures and not interrupted and (return_code or self.stats is None):
             self.failures.append(self._unexplained(return_code))
 
@@ -148,7 +152,7 @@ class Outcome:
                 and isinstance(text, str)
                 and not any(words in text for words in observed)
             ]
-        self.left |= (event.action == _TURN and event.result.get("kimi_left")) or {}
+        self._turn(event)
         document = event.result.get("kimi_document")
         if isinstance(document, dict):
             kept = self.plans if event.action == _PLAN else self.documents
@@ -159,6 +163,25 @@ class Outcome:
             self.failures.append(failure_reasons.of_unreachable(event, self._address(event.host)))
         elif event.status == "failed" and not event.ignored:
             self.failures.append(failure_reasons.of_failed(event, self._address(event.host)))
+
+    def _turn(self, event: TaskFinished) -> None:
+        if event.action == _TURN:
+            self.left |= event.result.get("kimi_left") or {}
+            self.turns[event.host] = True
+        elif _TURN in (event.result.get("ansible_facts") or ()):
+            self.turns[event.host] = False
+
+    def _leave(self, bad: Mapping[str, int]) -> None:
+        """Name whom nobody named: the play ended with a machine that was lost in its turn."""
+        lost = [host for host, came in self.turns.items() if came and bad.get(host)]
+        waiting = [
+            host
+            for host, came in self.turns.items()
+            if not came and not bad.get(host) and host not in self.left
+        ]
+        if lost and waiting:
+            self.left |= dict.fromkeys(waiting, left_machines.reason(lost))
+            self.warnings.append(left_machines.warning(lost, waiting))
 
     def _address(self, host: str) -> str:
         return self.addresses.get(host, host)

@@ -20,7 +20,9 @@ from kimi_prov.packaging import resources
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 PLUGINS = resources.plugins()
 STEPS = ("key", "lock", "rest", "follow", "switch", "history", "verify", "web_data", "backup")
+# A machine that was lost meets the product's own plugin, which waits for nothing here.
 PLUGIN = """
+import importlib
 import json
 from pathlib import Path
 from ansible.plugins.action import ActionBase
@@ -31,7 +33,6 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp=None, task_vars=None):
-        super().run(tmp, task_vars)
         host = self._task.delegate_to or task_vars["inventory_hostname"]
         name, args = Path(__file__).stem.removeprefix("kimi_"), self._task.args
         keys = ("step", "state", "work")
@@ -40,8 +41,35 @@ class ActionModule(ActionBase):
             log.write(words + "\\n")
         if words in json.loads((HERE / "fails.json").read_text()):
             return {"failed": True, "msg": "it was not to be"}
+        if gone := json.loads((HERE / "lost.json").read_text()).get(words):
+            (HERE / f"{gone}.away").touch()
+        if (HERE / f"{host}.away").exists():
+            own = importlib.import_module(f"kimi_prov.ansible.plugins.action.kimi_{name}")
+            own.waiting_out = lambda action, patience_s, ask: ask()
+            given = (self._connection, self._play_context, self._loader, self._templar)
+            return own.ActionModule(self._task, *given, self._shared_loader_obj).run(tmp, task_vars)
         return {"changed": False, "started": True, "together": False, "timeout_s": 9,
                 "unit": "u", "progress": "p"}
+"""
+# This machine, as long as the host was not lost.
+CONNECTION = """
+DOCUMENTATION = '''
+name: near
+options:
+  away: {default: "", vars: [{name: away}]}
+'''
+from pathlib import Path
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.connection import local
+
+class Connection(local.Connection):
+    transport = "near"
+
+    def exec_command(self, *words, **more):
+        away = self.get_option("away")
+        if away and Path(away).exists():
+            raise AnsibleConnectionFailure("ssh: connect to host 192.0.2.1: No route to host")
+        return super().exec_command(*words, **more)
 """
 # What `kimi_turn` asks a gateway, which answers here that it sends to the machine.
 GATEWAY = """
@@ -80,20 +108,28 @@ def play(tmp_path: Path):
     for name in STEPS:
         (tmp_path / f"kimi_{name}.py").write_text(PLUGIN)
     (tmp_path / "kimi_turn.py").write_text(GATEWAY.format(told=str(told)))
+    (tmp_path / "connection").mkdir()
+    (tmp_path / "connection" / "near.py").write_text(CONNECTION)
     (tmp_path / "ansible.cfg").write_text("")
 
     def run(
         name: str | Path,
         *words: str,
         fails: tuple[str, ...] = (),
+        lost: dict[str, str] | None = None,
         gateways: tuple[str, ...] = (),
         own: dict[str, dict] | None = None,
         **more,
     ) -> Ran:
         (tmp_path / "fails.json").write_text(json.dumps(fails))
-        local = {"ansible_connection": "local", "ansible_become": False}
+        (tmp_path / "lost.json").write_text(json.dumps(lost or {}))
+        local = {"ansible_connection": "near", "ansible_become": False}
+        machines = {
+            host: {**variables, "away": str(tmp_path / f"{host}.away")}
+            for host, variables in (own or {host: {} for host in "abc"}).items()
+        }
         groups = {
-            "kimi": {"hosts": own or {host: {} for host in "abc"}, "vars": {**local, **more}},
+            "kimi": {"hosts": machines, "vars": {**local, **more}},
             "kimi_gateway": {"hosts": {host: dict(local) for host in gateways}},
         }
         inventory = tmp_path / "hosts.yml"
@@ -110,6 +146,7 @@ def play(tmp_path: Path):
                 **os.environ,
                 "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
                 "ANSIBLE_ACTION_PLUGINS": f"{tmp_path}:{PLUGINS / 'action'}",
+                "ANSIBLE_CONNECTION_PLUGINS": str(tmp_path / "connection"),
                 "ANSIBLE_FILTER_PLUGINS": str(PLUGINS / "filter"),
                 "ANSIBLE_LOCALHOST_WARNING": "False",
                 "ANSIBLE_ROLES_PATH": f"{tmp_path}/roles:{resources.root() / 'roles'}",
@@ -154,6 +191,39 @@ def test_the_first_that_fails_ends_the_run_and_no_lock_stays(play, name: str, st
     assert ran.of(step) == [f"a {step}", f"b {step}"]
     assert "left as they are, for b failed: c" in ran.said
     assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("restart", "rest restart"),
+        ("restart", "follow"),
+        ("rollback", "switch rollback"),
+        ("rollback", "follow"),
+    ],
+)
+def test_the_first_that_is_lost_ends_the_run_and_no_lock_of_others_stays(
+    play, name: str, step: str
+) -> None:
+    """Of a host that Ansible calls unreachable it would run nothing more, and name nobody."""
+    ran = play(name, lost={f"b {step}": "b"}, kimi_serial=1)
+    assert ran.code != 0
+    assert ran.of(step) == [f"a {step}", f"b {step}"]
+    assert "left as they are, for b failed: c" in ran.said
+    assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
+
+
+def test_one_that_went_away_before_its_turn_is_told_as_one_that_is_lost_in_it(play) -> None:
+    ran = play("restart", lost={"a rest outcome": "b"}, kimi_serial=1)
+    assert ran.of("rest restart") == ["a rest restart"]
+    assert "left as they are, for b failed: c" in ran.said
+    assert "c lock absent" in ran.told
+
+
+def test_one_that_waits_and_is_lost_too_takes_no_lock_of_others_along(play) -> None:
+    ran = play("restart", fails=("b rest restart",), lost={"c lock absent": "c"}, kimi_serial=1)
+    assert "c was not reached: its apply lock stays" in " ".join(ran.said.split())
+    assert "b lock absent" in ran.told
 
 
 def test_one_that_fails_beside_another_leaves_those_after_both(play) -> None:
@@ -230,6 +300,26 @@ def update(play, tmp_path: Path):
         return play(playbook, own=own, __update_found={"restart": False}, **more)
 
     return run
+
+
+def test_who_waits_for_a_driver_is_named_and_has_no_lock_where_one_is_lost(
+    play, tmp_path: Path
+) -> None:
+    for role, step in (("nvidia_driver", "driver"), ("plan", "plan")):
+        file = tmp_path / "roles" / role / "tasks" / "main.yml"
+        file.parent.mkdir(parents=True)
+        file.write_text(yaml.safe_dump([{"name": step, "kimi_rest": {"step": step}}]))
+    tasks = resources.playbook("site").parent / "tasks" / "driver_change.yml"
+    whole = {"hosts": "kimi", "serial": 1, "gather_facts": False}
+    playbook = tmp_path / "driver.yml"
+    playbook.write_text(
+        yaml.safe_dump([{**whole, "tasks": [{"ansible.builtin.include_tasks": str(tasks)}]}])
+    )
+    ran = play(playbook, lost={"b rest driver": "b"}, kimi_facts={"kimi": {}})
+    assert ran.code != 0
+    assert ran.of("rest driver") == ["a rest driver", "b rest driver"]
+    assert "left as they are, for b failed: a, c" in ran.said
+    assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
 
 
 STEPS_OF_B = ["b lock present", "a lock present", "b rest prepare", "b rest main"]

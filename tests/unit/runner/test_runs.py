@@ -285,3 +285,40 @@ def test_a_large_result_is_not_lost(play, tmp_path, monkeypatch):
     monkeypatch.setattr("kimi_prov.packaging.resources.plugins", lambda: tmp_path)
     finished, _ = play("- kimi_plan:")
     assert len(finished.outcome.plans["one"]["big"]) == 900000
+
+
+TURNS = """- hosts: kimi
+  gather_facts: false
+  tasks:
+    - set_fact: {kimi_turn: true}
+- hosts: kimi
+  serial: 1
+  gather_facts: false
+  tasks:
+    - kimi_turn: {state: begin}
+    - set_fact: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 9}
+      when: inventory_hostname == 'b'
+    - command: uptime
+"""
+
+
+def test_who_waits_for_its_turn_is_named_where_one_before_it_is_lost(play, tmp_path):
+    """Whatever task that is: Ansible ends there, and runs nothing more of it."""
+    path = tmp_path / "hosts.yml"
+    path.write_text("kimi: {hosts: {a: {}, b: {}, c: {}}, vars: {ansible_connection: local}}\n")
+    finished, _ = play(TURNS, inventory=path)
+    outcome = finished.outcome
+    assert outcome.exit_code() is ExitCode.UNREACHABLE
+    assert outcome.left == {"c": "left as it is: b failed before its turn"}
+    assert outcome.warnings == ["left as they are, for b failed: c"]
+
+
+def test_who_is_left_says_so_and_lets_the_lost_machine_decide(play, tmp_path):
+    path = tmp_path / "hosts.yml"
+    path.write_text(
+        "kimi: {hosts: {a: {}, b: {}, c: {}}, vars: {ansible_connection: local, kimi_serial: 2}}\n"
+    )
+    finished, _ = play(TURNS.replace("serial: 1", "serial: 2"), inventory=path)
+    assert finished.outcome.exit_code() is ExitCode.UNREACHABLE
+    causes = {failure.host: failure.cause for failure in finished.outcome.failures}
+    assert causes["c"] == "c: left as it is: b failed before its turn"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, failure, lost
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.planner.findings import make
 
@@ -42,6 +43,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         words = [arguments["step"], *(["--check"] if self._task.check_mode else [])]
         try:
             told = run_sent(self, "driver", *words, stdin=question)
+        except AnsibleConnectionFailure as error:
+            return result | lost(error)
         except RemoteError as error:
             if self._task.check_mode:
                 return result | {"msg": error.line}

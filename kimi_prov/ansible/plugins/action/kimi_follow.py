@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import switching
 from kimi_prov.ansible.following import judge, left, report_of, warned
-from kimi_prov.ansible.remote import RemoteError, failure, target, waiting_out
+from kimi_prov.ansible.remote import RemoteError, failure, lost, target, waiting_out
 from kimi_prov.runner import progress
 
 INTERVAL_S = 1.0
@@ -36,16 +37,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         while True:
             try:
                 answer = self._ask(unit)
+                verdict = judge(unit, answer)
+                if verdict.state in ("done", "failed"):
+                    # The machine may have been away, and have started again meanwhile.
+                    switching.check(self, task_vars or {})
+            except AnsibleConnectionFailure as error:
+                return result | lost(error)
             except RemoteError as error:
                 return result | failure(error)
-            verdict = judge(unit, answer)
             waited = round(time.monotonic() - started, 1)
-            if verdict.state in ("done", "failed"):
-                # The machine may have been away, and have started again meanwhile.
-                try:
-                    switching.check(self, task_vars or {})
-                except RemoteError as error:
-                    return result | failure(error)
             if verdict.state == "done":
                 told = warned(answer)
                 return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
@@ -51,8 +52,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """
         applied = self._task.args.get("applied")
         if applied is None:
-            apply_lock.release(self)
-            return {}
+            return self._given_back(variables)
         ended = switching.request(variables) | {
             "done": boolean(applied, strict=True),
             "keep": self._task.args.get("keep"),
@@ -63,3 +63,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             # No program there yet, or an older one: that must not leave the lock behind.
             answer = run_sent(self, "switch", "end", stdin=ended)
         return {"entry": answer["entry"], "warnings": answer["told"]}
+
+    def _given_back(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Release the lock; of another machine's that is not reached only a warning is given.
+
+        Ansible would take the failed machine, whose task this is, for the one that is not reached.
+        """
+        other = self._task.delegate_to
+        try:
+            apply_lock.release(self)
+        except AnsibleConnectionFailure:
+            if other in (None, variables.get("inventory_hostname")):
+                raise
+            return {"warnings": [f"{other} was not reached: its apply lock stays until it is old"]}
+        return {}

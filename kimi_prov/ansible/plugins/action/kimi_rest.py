@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import apply_lock, restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, failure, lost
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract.durations import duration
 from kimi_prov.planner.findings import make
@@ -48,6 +49,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 told = run_sent(self, "rest", step, stdin=self._request(variables))
             else:
                 told = run_sent(self, "rest", step)
+        except AnsibleConnectionFailure as error:
+            return result | lost(error)
         except RemoteError as error:
             return result | failure(error)
         host = str(variables.get("inventory_hostname", ""))

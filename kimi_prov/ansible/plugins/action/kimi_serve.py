@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, failure, lost
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.ansible.serve_units import Options, render
 from kimi_prov.contract import unit_names
@@ -37,6 +38,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             done = run_sent(
                 self, "serve-ensure", *check, stdin=asdict(render(given["plan"], options))
             )
+        except AnsibleConnectionFailure as error:
+            return result | lost(error)
         except RemoteError as error:
             return result | failure(error, f"see `systemctl status '{unit_names.ALL_SERVE}'` there")
         written = done.pop("written")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, failure, lost
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract import clean_text, groups, paths, unit_names
 
@@ -52,6 +53,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 unit = {"unit": unit_names.SWITCH, "progress": paths.SWITCH_PROGRESS}
                 return result | unit | {"started": done["started"], "changed": done["started"]}
             done = run_sent(self, "switch", state, stdin=_request(given, task_vars or {}))
+        except AnsibleConnectionFailure as error:
+            return result | lost(error)
         except RemoteError as error:
             return result | failure(error)
         freed = [str(name) for name in done.get("freed") or ()]

@@ -8,8 +8,9 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import gateway_hosts, host_turns
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, execute, failure, lost
 from kimi_prov.ansible.send import run_sent
+from kimi_prov.runner import left_machines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +22,11 @@ RETURN_S = 60
 class ActionModule(ActionBase):  # type: ignore[misc]
     """`state`: begin, end or returned; `apart` as `host_turns.of` has it.
 
-    `begin` refuses where a machine before it failed. `end` names in `waiting` those whose turn
-    does not come any more. `returned` runs on a gateway: it hands over the machine's `certificate`,
-    where that is given, and where it `moves` the place that the inventory has for it now, and waits
-    until the gateway sends to the machine.
+    `begin` refuses where a machine before it failed, or where this one is not reached. `end` names
+    in `waiting` those whose turn does not come any more, all of `waiting` where that is given.
+    `returned` runs on a gateway: it hands over the machine's `certificate`, where that is given,
+    and where it `moves` the place that the inventory has for it now, and waits until the gateway
+    sends to the machine.
     """
 
     TRANSFERS_FILES = False
@@ -39,6 +41,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         host = str(variables["inventory_hostname"])
         if self._task.args["state"] == "returned":
             return result | self._returned(host, variables)
+        if "waiting" in self._task.args:
+            return result | _ended(host, list(self._task.args["waiting"]))
         rows = host_turns.of(
             variables["groups"],
             variables["hostvars"],
@@ -47,17 +51,20 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         going = set(variables["ansible_play_hosts"])
         if self._task.args["state"] == "begin":
             return result | self._begun(host, rows, going)
-        waiting = [name for name in host_turns.after(rows, host) if name in going]
-        left = {name: _left(host) for name in waiting}
-        said = [f"left as they are, for {host} failed: {', '.join(waiting)}"] if waiting else []
-        return result | {"waiting": waiting, "kimi_left": left, "warnings": said}
+        return result | _ended(
+            host, [name for name in host_turns.after(rows, host) if name in going]
+        )
 
     def _begun(self, host: str, rows: list[list[str]], going: set[str]) -> dict[str, Any]:
         failed = [name for name in host_turns.before(rows, host) if name not in going]
-        if not failed:
-            return {}
-        fix = "correct what failed there, and run the same command again"
-        return failure(f"{host}: {_left(', '.join(failed))}", fix)
+        if failed:
+            fix = "correct what failed there, and run the same command again"
+            return failure(f"{host}: {left_machines.reason(failed)}", fix, "blockers")
+        try:
+            execute(self, "true")
+        except AnsibleConnectionFailure as error:
+            return lost(error)
+        return {}
 
     def _returned(self, host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         if self._task.check_mode:
@@ -86,5 +93,7 @@ def _place(host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     return next(({"address": r.address, "port": r.port} for r in rows if r.host == host), {})
 
 
-def _left(failed: str) -> str:
-    return f"left as it is: {failed} failed before its turn"
+def _ended(host: str, waiting: list[str]) -> dict[str, Any]:
+    said = [left_machines.warning([host], waiting)] if waiting else []
+    left = dict.fromkeys(waiting, left_machines.reason([host]))
+    return {"waiting": waiting, "kimi_left": left, "warnings": said}

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, failure, lost
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.planner.findings import make
 
@@ -48,6 +48,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if given["step"] == "serves":
                 return result | self._serves()
             told = run_sent(self, "update", given["step"], stdin=question)
+        except AnsibleConnectionFailure as error:
+            return result | lost(error)
         except RemoteError as error:
             return result | failure(error)
         if given["step"] == "look" and told["restart"]:

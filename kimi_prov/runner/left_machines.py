@@ -1,0 +1,18 @@
+"""What is said of machines whose turn does not come, for one before them failed or was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def reason(failed: Sequence[str]) -> str:
+    """Say of one of them why it was not changed."""
+    return f"left as it is: {', '.join(failed)} failed before its turn"
+
+
+def warning(failed: Sequence[str], waiting: Sequence[str]) -> str:
+    """Name all of them."""
+    return f"left as they are, for {', '.join(failed)} failed: {', '.join(waiting)}"
