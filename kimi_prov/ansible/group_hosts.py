@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.errors import UserError
+from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.groups import Given, GroupHosts
 from kimi_prov.planner.plan import refusals
 
@@ -70,16 +70,20 @@ def heads(
 def described_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> GroupHosts:
     """Give what the hosts of a group were found to be, and how they were told to serve.
 
-    Raises UserError that names a host which this run did not describe.
+    Raises UserError that names a host which this run did not describe: blocked, as long as it was
+    to describe it, for what that host failed at decides.
     """
     name, hosts = group
     known: Mapping[str, Mapping[str, Any]] = variables["hostvars"]
     lacking = [host for host in hosts if not known[host].get("kimi_shared_settings")]
     if lacking:
+        left_out = not set(lacking) <= set(variables["ansible_play_hosts_all"])
         raise UserError(
             f"{', '.join(lacking)} of group {name} {'was' if len(lacking) == 1 else 'were'} not "
-            "described: left out by --limit, or not reached; a group is planned as a whole",
+            f"described: {'left out by --limit' if left_out else 'not reached, or refused'}; a "
+            "group is planned as a whole",
             fix="run the command for all hosts of the group, when all of them answer",
+            exit_code=ExitCode.BAD_INPUT if left_out else ExitCode.BLOCKED,
         )
     given = [_given(host, known[host]) for host in hosts]
     return GroupHosts(name, str(variables["inventory_hostname"]), tuple(given))

@@ -55,9 +55,10 @@ def test_a_group_that_cannot_be_told_is_refused(groups: dict[str, list[str]], sa
 def test_a_host_that_was_not_described_is_named() -> None:
     known = {"a": {"kimi_facts": {}, "kimi_shared_settings": {"model": "x"}}, "b": {}}
     given = variables("a", kimi=["a", "b"]) | {"hostvars": known}
-    with pytest.raises(UserError) as error:
-        described_hosts(("kimi", ["a", "b"]), given)
-    assert "b of group kimi was not described" in error.value.message
+    for play, said in ((["a"], "left out by --limit"), (["a", "b"], "not reached, or refused")):
+        with pytest.raises(UserError) as error:
+            described_hosts(("kimi", ["a", "b"]), given | {"ansible_play_hosts_all": play})
+        assert f"b of group kimi was not described: {said}" in error.value.message
 
 
 def test_a_host_waits_where_another_of_its_group_is_refused() -> None:

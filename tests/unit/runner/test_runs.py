@@ -322,3 +322,20 @@ def test_who_is_left_says_so_and_lets_the_lost_machine_decide(play, tmp_path):
     assert finished.outcome.exit_code() is ExitCode.UNREACHABLE
     causes = {failure.host: failure.cause for failure in finished.outcome.failures}
     assert causes["c"] == "c: left as it is: b failed before its turn"
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"), [(None, ExitCode.UNREACHABLE), ("head", ExitCode.BAD_INPUT)]
+)
+def test_a_host_of_a_group_lets_the_one_that_it_waits_for_decide(play, tmp_path, limit, code):
+    """It is bad input only where the other one was left out on purpose."""
+    path = tmp_path / "hosts.yml"
+    path.write_text(
+        "kimi: {hosts: {head: {ansible_connection: local}, rank1: {ansible_host: 127.0.0.1, "
+        "ansible_port: 9}}, vars: {kimi_model: kimi-k2.5, kimi_hosts_per_model: 2}}\n"
+    )
+    role = "- import_role: {name: plan, rolespec_validate: false}\n  vars: {plan_lock: false}"
+    finished, _ = play(role, inventory=path, limit=limit)
+    failures = {failure.host: failure for failure in finished.outcome.failures}
+    assert "rank1 of group kimi was not described" in failures["head"].cause
+    assert finished.outcome.exit_code() is code

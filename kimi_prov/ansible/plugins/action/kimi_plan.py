@@ -26,7 +26,7 @@ from kimi_prov.ansible.group_hosts import described_hosts, group_of
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import NoRightsError, run_sent
 from kimi_prov.catalog import loader
-from kimi_prov.errors import UserError
+from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import clock
 from kimi_prov.packaging import python_archives
 from kimi_prov.planner import gateways, groups, neighbours
@@ -95,7 +95,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if isinstance(error, LockedError):
                 return result | error.result
             if isinstance(error, UserError):
-                return result | failure(error.message, error.fix, "bad_input")
+                code = "blockers" if error.exit_code is ExitCode.BLOCKED else "bad_input"
+                return result | failure(error.message, error.fix, code)
             if isinstance(error, RemoteError):
                 return result | failure(error)
             raise
