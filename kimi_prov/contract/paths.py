@@ -48,6 +48,9 @@ CA_BUNDLE = f"{ETC}/ca-bundle.pem"
 # The site's proxy with its password, for systemd and for apt.
 FORWARD_PROXY = f"{ETC}/forward-proxy.env"
 APT_PROXY = f"{ETC}/apt-proxy.conf"
+# The site's mirror, for our own apt calls alone.
+APT_CONFIG = f"{ETC}/apt.conf"
+APT_SOURCES = f"{ETC}/apt.sources"
 HUB_TOKEN = f"{ETC}/keys/hub-token"
 BUCKET_CREDENTIALS = f"{ETC}/keys/bucket-credentials"
 STOOD_IN_FOR = f"{ETC}/stood-in-for.json"
@@ -251,6 +254,8 @@ MANAGED = (
     TUNING_TMPFILES,
     TMPFILES,
     CA_BUNDLE,
+    APT_CONFIG,
+    APT_SOURCES,
     FIREWALL,
     PROXY_CONFIG,
     KEY_LIMITS,

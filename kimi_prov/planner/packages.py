@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import clean_text
+from kimi_prov.contract import clean_text, paths
 from kimi_prov.planner.findings import Observation
 
 if TYPE_CHECKING:
@@ -23,6 +23,21 @@ def installs(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     if facts["packages"].get("installed") is None:
         return False
     return bool(missing(plan, facts)) or plan["driver"]["action"] == "install"
+
+
+def environment(plan: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the variables of a call of apt: by the site's mirror and proxy, where it has them.
+
+    `plan`: None for a host that only watches.
+    """
+    found = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
+    site = plan["site"] if plan else {"proxy": None, "apt_mirror": None}
+    if site["proxy"]:
+        found |= {"APT_CONFIG": paths.APT_PROXY, "no_proxy": ",".join(site["proxy"]["no_proxy"])}
+    if site["apt_mirror"]:
+        # These name the proxy too.
+        found["APT_CONFIG"] = paths.APT_CONFIG
+    return found
 
 
 def holder(row: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from kimi_prov.on_host.system import process
 from kimi_prov.on_host.system.files import read_text
 
 SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
-_MIRROR_SETTINGS = f"{paths.ETC}/apt.conf"
 _POLICY = "/usr/sbin/policy-rc.d"
 # The comment distinguishes it from an administrator's own, where a power cut left it behind.
 _NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
@@ -55,7 +54,7 @@ def refresh() -> None:
 def lists() -> str:
     """Return the folder of the package lists that our calls read."""
     own = f"{paths.HOME}/apt-lists"
-    return own if os.path.exists(_MIRROR_SETTINGS) else "/var/lib/apt/lists"
+    return own if os.path.exists(paths.APT_CONFIG) else "/var/lib/apt/lists"
 
 
 def versions(name: str, url: str = "") -> List[str]:
@@ -105,10 +104,10 @@ _ENVIRONMENT = ("DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
 
 
 def _command(*words: str) -> List[str]:
-    if not os.path.exists(_MIRROR_SETTINGS):
+    if not os.path.exists(paths.APT_CONFIG):
         return list(words)
     if not os.path.exists(SOURCE):
-        return ["env", f"APT_CONFIG={_MIRROR_SETTINGS}", *words]
+        return ["env", f"APT_CONFIG={paths.APT_CONFIG}", *words]
     # Its own settings name no folder of sources: only ours is added.
     parts = f"{paths.DRIVER}/sources.d"
     os.makedirs(parts, exist_ok=True)
@@ -116,7 +115,7 @@ def _command(*words: str) -> List[str]:
     if not os.path.lexists(link):
         os.symlink(SOURCE, link)
     settings = ["-o", f"Dir::Etc::SourceParts={parts}"]
-    return ["env", f"APT_CONFIG={_MIRROR_SETTINGS}", words[0], *settings, *words[1:]]
+    return ["env", f"APT_CONFIG={paths.APT_CONFIG}", words[0], *settings, *words[1:]]
 
 
 def reason(text: str) -> str:

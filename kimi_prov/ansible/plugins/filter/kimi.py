@@ -59,4 +59,5 @@ class FilterModule:
             "kept_plan": switching.kept,
             "missing_packages": packages.missing,
             "installs_packages": packages.installs,
+            "apt_environment": packages.environment,
         }
