@@ -40,9 +40,8 @@ _QUEUED = 2
 _FEWEST = 8
 _ANSWER_S = 600
 _V4 = 4
-# VRRP's identifiers, and the priority of the first gateway.
+# VRRP's identifiers.
 _ROUTERS = 255
-_PRIORITY = 100
 
 
 @dataclass(frozen=True)
@@ -350,11 +349,9 @@ def _shared(
             "gateway to its own address",
         )
         return None
-    ranks = [row.host for row in peers]
     return {
         "interface": interface.name,
         "own": own,
         # One number for both, and hardly that of others on the same network.
         "router": int(wanted) % _ROUTERS + 1,
-        "priority": _PRIORITY - ranks.index(settings.host),
     }

@@ -60,7 +60,6 @@ def test_two_gateways_share_an_address_of_their_network() -> None:
         "interface": "eth0",
         "own": "10.0.9.1",
         "router": int.from_bytes([10, 0, 9, 100], "big") % 255 + 1,
-        "priority": 100,
     }
     assert [row["host"] for row in made["gateway"]["peers"]] == ["gw2"]
     assert made["firewall"]["gateways"]["ipv4"] == ["10.0.9.2/32"]
