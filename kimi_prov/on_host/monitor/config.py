@@ -70,19 +70,29 @@ def prometheus(settings: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any
 
 
 def _scraped(file: str, host: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return what is read of one host: its certificate is the one that is trusted, no other."""
+    """Return what is read of one host; `ca_file`: whether there is a file of what is trusted."""
+    trusts = {"ca_file": f"{HOSTS}/{file}.crt"} if host["ca_file"] else {}
     target = f"{bracketed(host['address'])}:{host['port']}"
     return {
         # Has to be unique; the label `job` says what it is.
         "job_name": host["name"],
         "scheme": "https",
-        "tls_config": {"ca_file": f"{HOSTS}/{file}.crt", "server_name": host["server_name"]},
+        "tls_config": {**trusts, "server_name": host["server_name"]},
         "authorization": {"type": "Bearer", "credentials_file": f"{HOSTS}/{file}.key"},
         "static_configs": [
             {"targets": [target], "labels": {"host": host["name"], **labels}}
             for labels in _paths(host["engines"])
         ],
     }
+
+
+def trusted(door: Mapping[str, Any], roots: str) -> Optional[str]:
+    """Return what is trusted of a host; None: what this system trusts, `roots`, and no more."""
+    if door["certificate"] is not None:
+        return str(door["certificate"])
+    authorities = door["authorities"]
+    # A file takes the place of the system's.
+    return None if authorities is None else f"{roots}\n{authorities}"
 
 
 def _paths(engines: List[int]) -> List[Dict[str, str]]:

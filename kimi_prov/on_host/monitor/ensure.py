@@ -55,6 +55,8 @@ _RELOADED = {
 }
 _SHOWN = ("ActiveState", "ActiveEnterTimestampMonotonic")
 _READY_S = 120.0
+_ROOTS = "ca-certificates"
+_ROOTS_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def installed(package: str) -> bool:
@@ -66,7 +68,7 @@ def installed(package: str) -> bool:
 def note(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
     """Keep what was there before; return which packages are `missing`, and whether the user is."""
     record = paths.monitor_home / BEFORE
-    wanted = [*(package for package, _, _ in PARTS), NFTABLES]
+    wanted = [*(package for package, _, _ in PARTS), NFTABLES, _ROOTS]
     missing = [package for package in wanted if not installed(package)]
     user = not _is_user(MONITOR_USER)
     new = not record.exists()
@@ -197,22 +199,27 @@ class _Work:
         folder = self.paths.at(config.HOSTS)
         found: Dict[str, Dict[str, Any]] = {}
         unknown = []
+        roots = read_text(self.paths.at(_ROOTS_FILE))
         for name, host in sorted(wanted.items()):
             file = urllib.parse.quote(name, safe="")
             if host is None:
                 kept = read_json(folder / f"{file}.json")
-                found |= {file: kept} if kept else {}
+                # It was written before some hosts had no such file.
+                found |= {file: {"ca_file": True, **kept}} if kept else {}
                 unknown += [] if kept else [name]
                 continue
             shown = {key: host[key] for key in ("address", "port", "server_name", "engines")}
-            found[file] = {"name": name, **shown}
+            trusts = config.trusted(host, roots)
+            found[file] = {"name": name, **shown, "ca_file": trusts is not None}
             text = json.dumps(found[file], indent=1, sort_keys=True) + "\n"
-            self.file(folder / f"{file}.crt", host["certificate"])
+            if trusts is not None:
+                self.file(folder / f"{file}.crt", trusts)
             self.file(folder / f"{file}.key", host["key"] + "\n", mode=0o600)
             self.file(folder / f"{file}.json", text)
         there = sorted(folder.iterdir()) if folder.is_dir() else []
         for path in there:
-            if path.name.rpartition(".")[0] not in found:
+            host = found.get(path.name.rpartition(".")[0])
+            if host is None or (path.suffix == ".crt" and not host["ca_file"]):
                 self._drop(path)
         return found, unknown
 

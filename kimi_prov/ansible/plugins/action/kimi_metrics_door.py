@@ -6,13 +6,34 @@ Its result is a secret: the task has `no_log`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import metrics_key
 from kimi_prov.ansible.remote import RemoteError, failure, target
 from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def trusted(plan: Mapping[str, Any], certificate: str) -> dict[str, str | None]:
+    """Return which `certificate` is trusted alone, or null, and a site's own `authorities`.
+
+    One that is ordered by ACME is renewed between two applies, and mostly by another intermediate:
+    its authority is trusted. Raises UserError where the site's file cannot be read.
+    """
+    if plan["proxy"]["tls"]["mode"] != "acme":
+        return {"certificate": certificate, "authorities": None}
+    bundle = plan["site"]["ca_bundle"]
+    try:
+        authorities = Path(bundle).read_text(encoding="utf-8") if bundle else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"kimi_ca_bundle: {bundle} cannot be read: {error}", fix="name a PEM file here"
+        ) from error
+    return {"certificate": None, "authorities": authorities}
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -31,6 +52,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             found = target(self, "metrics-door", secret=True)
             key = metrics_key.load(Path(file)) if file else found["key"]
+            certificates = trusted(plan, found["certificate"])
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         except RemoteError as error:
@@ -41,7 +63,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "address": str(variables.get("ansible_host") or variables["inventory_hostname"]),
             "port": plan["metrics"]["port"],
             "server_name": found["server_name"],
-            "certificate": found["certificate"],
+            **certificates,
             "engines": [row["index"] for row in plan["proxy"]["backends"]],
             "key": key,
         }

@@ -89,6 +89,7 @@ def configured(site: Site, folder: Path) -> dict[str, Any]:
         "address": "127.0.0.1",
         "port": gateway.metrics["port"],
         "engines": [],
+        "ca_file": True,
     }
     known = folder / "hosts"
     known.mkdir()

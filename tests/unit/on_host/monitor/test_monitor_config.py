@@ -20,7 +20,14 @@ SETTINGS = {
     "scrape_interval_s": 15,
     "networks": ["10.0.9.5/32", "10.0.8.0/24", "fd00::/64"],
 }
-HOST = {"name": "h1", "address": "10.0.0.1", "port": 9443, "server_name": "h1", "engines": [0, 1]}
+HOST = {
+    "name": "h1",
+    "address": "10.0.0.1",
+    "port": 9443,
+    "server_name": "h1",
+    "engines": [0, 1],
+    "ca_file": True,
+}
 # Where an ordinary user does not look.
 NFT = "/usr/sbin/nft"
 LIST = f"{NFT} list table inet kimi_monitor"
@@ -51,12 +58,15 @@ def document(text: str) -> dict[str, Any]:
     return found
 
 
-def test_prometheus_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ca_file", [True, False])
+def test_prometheus_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ca_file: bool
+) -> None:
     monkeypatch.setattr(config, "HOSTS", str(tmp_path))
     monkeypatch.setattr(config, "RULES", str(tmp_path))
     for name in ("h1.crt", "h1.key"):
         (tmp_path / name).write_text("x")
-    text = config.prometheus(SETTINGS, {"h1": HOST})
+    text = config.prometheus(SETTINGS, {"h1": {**HOST, "ca_file": ca_file}})
     assert accepts(tmp_path, text, "promtool", "check", "config", "--syntax-only") == ""
 
 
