@@ -18,13 +18,14 @@ from kimi_prov.report.formats import (
     money_range,
     span,
 )
-from kimi_prov.report.ranking import PACE, each_of, waiting
+from kimi_prov.report.ranking import PACE, each_of, marked
 from kimi_prov.report.verdict import STATUS, engine, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kimi_prov.report.findings import Target
+    from kimi_prov.report.formats import Span
 
 
 def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:
@@ -40,20 +41,18 @@ def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:
     def plain(label: str, texts: list[str]) -> tuple[str, list[Cell]]:
         return label, cells([clean(text) for text in texts])
 
+    def figures(
+        key: str, label: str, shown: Callable[[Span], str], pick: Callable[..., float]
+    ) -> tuple[str, list[Cell]]:
+        found = [span(t["plan"]["throughput"].get(key) or {}) for t in targets]
+        texts, values = marked(key, map(shown, found), [row.expected for row in found], targets)
+        return best(label, texts, values, pick)
+
     def speed(key: str, label: str) -> tuple[str, list[Cell]]:
-        found = [span(t["plan"]["throughput"][key]) for t in targets]
-        texts, values = [str(row) for row in found], [row.expected for row in found]
-        if key == "decode_tok_s":
-            texts = [text + waiting(t) for text, t in zip(texts, targets, strict=True)]
-            values = [
-                None if waiting(t) else value for value, t in zip(values, targets, strict=True)
-            ]
-        return best(label, texts, values, max)
+        return figures(key, label, str, max)
 
     def time(key: str, label: str) -> tuple[str, list[Cell]]:
-        found = [span(t["plan"]["throughput"].get(key) or {}) for t in targets]
-        texts = [duration_range(row) for row in found]
-        return best(label, texts, [row.expected for row in found], min)
+        return figures(key, label, duration_range, min)
 
     many = each_of(targets)
     costs = [t["cost"] for t in targets]

@@ -55,6 +55,7 @@ _LOAD = (
 # Stands before money that no quote names.
 RENTED = "~"
 _SPEEDS = ("single_tok_s", "decode_tok_s", "aggregate_tok_s")
+_OF_THOSE_THAT_RUN = ("decode_tok_s", "ttft_s")
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,21 @@ def of_how_many(document: Mapping[str, Any]) -> str:
 def waiting(target: Target) -> str:
     """Say how many of the planned requests run where the others wait; else nothing."""
     few = running(target)
-    return f" ({few} run)" if few < target["plan"]["throughput"]["concurrency"] else ""
+    return f" ({few:,} run)" if few < target["plan"]["throughput"]["concurrency"] else ""
+
+
+def marked(
+    key: str,
+    texts: Iterable[str],
+    values: Sequence[float | None],
+    targets: Sequence[Target],
+) -> tuple[list[str], list[float | None]]:
+    """Mark figures of those requests alone that run; none of them is the best of all requests."""
+    marks = [waiting(target) if key in _OF_THOSE_THAT_RUN else "" for target in targets]
+    return (
+        [text + mark for text, mark in zip(texts, marks, strict=True)],
+        [None if mark else value for value, mark in zip(values, marks, strict=True)],
+    )
 
 
 def _columns(
@@ -206,13 +221,7 @@ def _columns(
     heads = ("one alone", f"each of {many}", f"all {many}")
     for key, head in zip(_SPEEDS, heads, strict=True):
         values = [target["plan"]["throughput"][key]["expected"] for target in targets]
-        texts = [figure(value) for value in values]
-        if key == "decode_tok_s":
-            texts = [text + waiting(target) for text, target in zip(texts, targets, strict=True)]
-            values = [
-                None if waiting(target) else value
-                for value, target in zip(values, targets, strict=True)
-            ]
+        texts, values = marked(key, map(figure, values), values, targets)
         columns.append(column(head, "speed", texts, values, max))
     if any(row["machines"] is not None for row in rows):
         machines = [row["machines"] for row in rows]

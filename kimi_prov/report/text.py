@@ -40,6 +40,7 @@ from kimi_prov.report.ranking import (
     of_how_many,
     ranked,
     ranking,
+    waiting,
 )
 from kimi_prov.report.terminal import findings, wrap
 from kimi_prov.report.verdict import STATUS, engine, status, title, verdict
@@ -103,7 +104,8 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
     speeds = [place for place, kind in enumerate(found.kinds) if kind == "speed"]
     many = each_of(document["targets"])
     span_of = found.heads[money[1]].removeprefix("Over ")
-    heads = ("$/hour", span_of[:8], "$/M out", "alone", f"of {many}"[:6], "all")
+    # The column of N has no room for a large number: the notes tell it.
+    heads = ("$/hour", span_of[:8], "$/M out", "alone", "each", "all")
     lines = [
         f"{'decode, tokens/s':>80}",
         _COLUMNS.format("", "machine", "pace", *heads),
@@ -115,7 +117,8 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
         lines.append(_COLUMNS.format(row.number, name, pace, *cells))
         extra = [f"machines: {row.cells[0].text}"] if found.kinds[0] == "count" else []
         extra += ["RECOMMENDED"] if row.recommended else []
-        extra += [f"{heads[4]}: {text}" for text in (row.cells[speeds[1]].text,) if " (" in text]
+        each = row.cells[speeds[1]].text
+        extra += [f"each of {many}: {each}"] if " (" in each else []
         extra += (
             [f"{'lacks' if row.serves else 'in the way'}: {row.lacks}"]
             if row.lacks != "nothing"
@@ -127,7 +130,7 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
     notes += n_means(document["targets"]) + of_how_many(document)
     notes += (
         f"$/M out: a million output tokens and their input, at {usage(document['targets'])}. "
-        f"alone: one request; of {many}: each of {many} at once; all: {many} together."
+        f"alone: one request; each: of {many} at once; all: {many} together."
     )
     lines += ["", *wrap(notes)]
     return [
@@ -169,15 +172,16 @@ def _block(number: int, target: Target) -> list[str]:
     """Describe one of several machines shortly."""
     speed = target["plan"]["throughput"]
     first = [duration_range(span(speed.get(key) or {})) for key in ("single_ttft_s", "ttft_s")]
-    many = speed["concurrency"]
+    many = f"{speed['concurrency']:,}"
+    few = waiting(target)
     decode = [span(speed[key]) for key in ("single_tok_s", "decode_tok_s", "aggregate_tok_s")]
     rows = [
         ("", verdict(target)),
         ("machine", machine(target)),
         ("engine", engine(target)),
-        ("decode", f"{decode[0]} alone, {decode[1]} each of {many}, {decode[2]} together"),
+        ("decode", f"{decode[0]} alone, {decode[1]} each of {many}{few}, {decode[2]} together"),
         ("prefill", str(span(speed["prefill_tok_s"]))),
-        ("first token", f"{first[0]} alone, {first[1]} with {many} at once"),
+        ("first token", f"{first[0]} alone, {first[1]} with {many} at once{few}"),
         ("memory", "; ".join(map(_shares, memory(target)))),
         ("price", prices(target)),
         ("cost", money_short(target)),
@@ -208,9 +212,11 @@ def _whole(target: Target) -> list[str]:
         *wrap(verdict(target), "  ", "  "),
         "",
     ]
-    for label, cells in table([target])[4:]:
-        first = f"{label:<{_LABEL}}"
-        lines += wrap(cells[0].text, first, " " * _LABEL)
+    figures = table([target])[4:]
+    # A number of requests may be long.
+    room = max(_LABEL, *(len(label) + 2 for label, _ in figures))
+    for label, cells in figures:
+        lines += wrap(cells[0].text, f"{label:<{room}}", " " * room)
     lines += ["", *_bars(memory(target))]
     points = capacity(target)
     if points:

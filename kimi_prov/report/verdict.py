@@ -47,10 +47,10 @@ def verdict(target: Target) -> str:
     if speed.expected is not None:
         pace = f"each at about {_pace(speed)}"
     few = running(target)
-    wait = f" ({few} of them running, the others waiting)" if few < many else ""
+    wait = f" ({few:,} of them running, the others waiting)" if few < many else ""
     return (
         f"Serves {model} with {engine(target)}: up to {plan['model']['context']:,} tokens of "
-        f"context, {many} request{'s' * (many != 1)} at once{wait}, {pace}."
+        f"context, {many:,} request{'s' * (many != 1)} at once{wait}, {pace}."
         + _installed_by_hand(target)
     )
 

@@ -102,6 +102,37 @@ def test_each_speed_of_the_plan_stands_beside_its_name(shipped: dict[str, str]) 
         assert shown == pytest.approx([targets[name][key]["expected"] for name in order], rel=0.01)
 
 
+@pytest.mark.parametrize("many", ["16", "1000", "100000", "100000000"])
+def test_text_cuts_no_number_of_requests_at_once(tmp_path: Path, many: str) -> None:
+    text = reports(tmp_path, SHEETS[0], "--concurrency", many)["txt"]
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.search(
+        rf"^Decode, each of {int(many):,} at once, tokens/s  +[0-9]", text, re.MULTILINE
+    )
+    named = [word.rstrip(".,:;") for word in re.findall(r"(?<=\bof )[0-9,.:;]+", text)]
+    assert f"{int(many):,}" in named
+    assert not [
+        word for word in named if word != f"{int(many):,}" and f"{int(many):,}".startswith(word)
+    ]
+
+
+@FORMS
+def test_where_others_wait_each_figure_says_how_many_run(tmp_path: Path, suffix: str) -> None:
+    alone = reports(tmp_path, SHEETS[0], "--concurrency", "1000")
+    beside = reports(tmp_path, SHEETS[0], SHEETS[3], "--concurrency", "1000")
+    for forms in (alone, beside):
+        text = flat(forms, suffix)
+        for target in document(forms)["targets"]:
+            speed = target["plan"]["throughput"]
+            few = round(speed["aggregate_tok_s"]["expected"] / speed["decode_tok_s"]["expected"])
+            assert few < 1000
+            # In the verdict, and beside each of the two figures of those that run.
+            assert text.count(f"({few:,} of them running") == 1
+            assert text.count(f"({few:,} run)") >= 3
+    (label,) = set(re.findall(r"Time to first token, with .*? at once", flat(alone, suffix)))
+    assert label == "Time to first token, with 1,000 at once"
+
+
 @FORMS
 def test_every_form_has_the_money_of_the_page(priced: dict[str, str], suffix: str) -> None:
     text = flat(priced, suffix)
