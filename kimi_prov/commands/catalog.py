@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Catalogue, load
 from kimi_prov.catalog.names import nearest, unknown
+from kimi_prov.console import tables
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run(kind: str | None, name: str | None, output: Output) -> None:
     """Write the rows of a kind, of a name, or all."""
     output.check()
     document = show(load(), kind, name)
-    output.write(document, lambda: text(document))
+    output.write(document, lambda: text(document, output.columns()))
 
 
 def show(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
@@ -163,28 +164,28 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "broken": ("severity", "title"),
     "groups": ("confidence", "ran", "hosts", "gpus", "tensor", "pipeline", "data", "title"),
 }
-_WIDTH = 98
+_INDENT = "  "
 
 
-def text(document: Document) -> str:
-    """Lay rows out as tables, or one name's rows with all that is known of them."""
+def text(document: Document, width: int | None = None) -> str:
+    """Lay rows out as tables, or one name's rows with all that is known of them.
+
+    `width`: columns of a terminal; without one, each row and each entry is one line.
+    """
     if document["name"] is not None:
-        return "\n\n".join(_whole(row) for row in document["rows"]) + "\n"
+        return "\n\n".join(_whole(row, width) for row in document["rows"]) + "\n"
     kinds = list(dict.fromkeys(row["part"] for row in document["rows"]))
-    tables = [_table(kind, [r for r in document["rows"] if r["part"] == kind]) for kind in kinds]
-    return "\n\n".join(tables) + "\n"
-
-
-def _table(kind: str, rows: list[Document]) -> str:
-    # What a row is worth stands before its figures, which a narrow terminal may cut.
-    columns = ["name", "checked", *(c for c in _COLUMNS[kind] if any(c in row for row in rows))]
-    cells = [columns, *([_shown(row, column) for column in columns] for row in rows)]
-    widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
+    laid = [
+        _table(kind, [r for r in document["rows"] if r["part"] == kind], width) for kind in kinds
     ]
-    return "\n".join([f"{kind}:", *(f"  {_cut(line)}" for line in lines)])
+    return "\n\n".join(laid) + "\n"
+
+
+def _table(kind: str, rows: list[Document], width: int | None) -> str:
+    columns = ["name", "checked", *(c for c in _COLUMNS[kind] if any(c in row for row in rows))]
+    cells = [[_shown(row, column) for column in columns] for row in rows]
+    room = width and width - len(_INDENT)
+    return "\n".join([f"{kind}:", *(_INDENT + line for line in tables.lines(columns, cells, room))])
 
 
 def _shown(row: Document, column: str) -> str:
@@ -194,17 +195,12 @@ def _shown(row: Document, column: str) -> str:
     return cell
 
 
-def _cut(line: str) -> str:
-    """Keep a table's lines within a terminal; naming a row shows it whole."""
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3].rstrip()}..."
-
-
-def _whole(row: Document) -> str:
+def _whole(row: Document, width: int | None) -> str:
     lines = [f"{row['name']} ({row['part']})"]
     for key, value in row.items():
         if key not in ("name", "part") and value not in (None, (), [], ""):
-            lines += _entry(key, value, "  ")
-    return "\n".join(lines)
+            lines += _entry(key, value, _INDENT)
+    return "\n".join(part for line in lines for part in tables.broken(line, width))
 
 
 def _entry(key: str, value: Any, indent: str) -> list[str]:  # noqa: ANN401

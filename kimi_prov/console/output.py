@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Format = Literal["text", "json"]
+# Nobody reads a report in fewer columns.
+_NARROWEST = 20
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class Output:
         """Refuse a file that cannot be written before the work is done."""
         if self.file is not None:
             check_writable("--output", self.file)
+
+    def columns(self) -> int | None:
+        """Return the width of the terminal that the report goes to; None for a file or a pipe."""
+        if self.file is not None or not sys.stdout.isatty():
+            return None
+        return max(_NARROWEST, shutil.get_terminal_size().columns)
 
     def write(self, document: object, text: Callable[[], str]) -> None:
         """Write the document as JSON, or what `text` makes of it; nothing in it steers a terminal.
