@@ -147,6 +147,10 @@ def role_options() -> str:
         "Set these options in the inventory beside the `kimi_` variables. A role's name is its",
         "tag too: `kimi-prov apply INVENTORY --tags serve`. Roles read the plan (`kimi_plan`) and",
         "the facts (`kimi_facts`), which the role `plan` sets; do not set these two yourself.",
+        "",
+        "`plan` and `apply` refuse a value of another type, and a name that is a letter or two",
+        "away from an option of its role. Other names that begin as a role does are left alone:",
+        "they are a site's own.",
     ]
     for folder in sorted((ROOT / "roles").iterdir()):
         lines += _role(folder)

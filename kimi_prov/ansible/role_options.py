@@ -1,11 +1,13 @@
 """The options of the roles, as their argument specifications declare them.
 
-Ansible would check each role's in a task of its own. Checked together before anything changes, an
-option that is wrong is told before the first role has run, and costs no task.
+Ansible would check each role's in a task of its own, and knows nothing of a name that no role has.
+Checked together before anything changes, an option that is wrong is told before the first role has
+run, and costs no task.
 """
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -15,20 +17,37 @@ from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+
+# An inventory may hold words of the site's own that begin as a role's do (proxy_env, update_window,
+# reboot_timeout): only what is a letter or two away from an option is held for it.
+_ALIKE = 0.9
 
 
 def given(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Return the options of roles that are among `names`, each with its specification."""
-    words = {str(name) for name in names}
-    found: dict[str, Mapping[str, Any]] = {}
-    for folder in sorted((resources.root() / "roles").iterdir()):
-        named = {word for word in words if word.startswith(f"{folder.name}_")}
-        if named:
-            declared = _declared(folder)
-            found |= {name: declared[name] for name in sorted(named & declared.keys())}
-    return found
+    return {
+        name: declared[name]
+        for _, named, declared in _roles_of(names)
+        for name in sorted(named & declared.keys())
+    }
+
+
+def check_names(names: Iterable[str], host: str, locate: Callable[[str], str | None]) -> None:
+    """Raise UserError, with file and line, for a name that is an option's misspelt."""
+    for prefix, named, declared in _roles_of(names):
+        # Compared without the prefix that they share: it would make everything look alike.
+        tails = [name.removeprefix(prefix) for name in declared if name.startswith(prefix)]
+        for name in sorted(named - declared.keys()):
+            for near in difflib.get_close_matches(name.removeprefix(prefix), tails, 1, _ALIKE):
+                raise UserError(
+                    f"{locate(name) or f'host {host}'}: unknown variable {name}; did you mean "
+                    f"{prefix}{near}?",
+                    fix=f"rename it to {prefix}{near}, or remove it; "
+                    f"{resources.page('reference/role-options.md')} lists all options of roles",
+                )
 
 
 def check(
@@ -43,6 +62,18 @@ def check(
             raise UserError(
                 f"{locate(name) or name}: {errors[0]}", fix=f"correct {name} in the inventory"
             )
+
+
+def _roles_of(
+    names: Iterable[str],
+) -> Iterator[tuple[str, set[str], dict[str, Mapping[str, Any]]]]:
+    """Give each role's prefix that some of `names` have, those names, and the role's options."""
+    words = {str(name) for name in names}
+    for folder in sorted((resources.root() / "roles").iterdir()):
+        prefix = f"{folder.name}_"
+        named = {word for word in words if word.startswith(prefix)}
+        if named:
+            yield prefix, named, _declared(folder)
 
 
 def _declared(folder: Path) -> dict[str, Mapping[str, Any]]:

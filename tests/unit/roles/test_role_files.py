@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kimi_prov.ansible import files, role_options
 from kimi_prov.errors import UserError
+from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +72,50 @@ def test_an_option_of_a_role_is_refused_with_its_line() -> None:
     assert "all.yml:7" in str(raised.value)
     assert "serve_stop_timeout_s" in str(raised.value)
     assert "soon" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nvidia_driver_reboot_okay", "nvidia_driver_reboot_ok"),
+        ("proxy_max_conections", "proxy_max_connections"),
+        ("serve_stop_timeout", "serve_stop_timeout_s"),
+        ("weights_reverfy", "weights_reverify"),
+    ],
+)
+def test_a_misspelt_option_of_a_role_is_refused_with_the_right_name(name: str, meant: str) -> None:
+    with pytest.raises(UserError) as raised:
+        role_options.check_names(["kimi_model", name], "node1", {name: "all.yml:7"}.get)
+    assert f"all.yml:7: unknown variable {name}; did you mean {meant}?" in str(raised.value)
+    with pytest.raises(UserError, match=r"^host node1: "):
+        role_options.check_names([name], "node1", {}.get)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "proxy_env",
+        "proxy_connect_timeout_s",
+        "update_window",
+        "update_reboot",
+        "reboot_timeout",
+        "monitor_ports",
+        "firewall_zone",
+        "metrics_interval_s",
+        "serve_stop_timeout_s",
+    ],
+)
+def test_words_of_a_site_s_own_and_options_pass(name: str) -> None:
+    role_options.check_names([name], "node1", {}.get)
+
+
+def test_nothing_of_the_product_itself_is_taken_for_a_misspelt_option() -> None:
+    folder = resources.root()
+    texts = [
+        path.read_text(encoding="utf-8")
+        for part in ("roles", "playbooks")
+        for path in (folder / part).rglob("*")
+        if path.is_file()
+    ]
+    words = {word for text in texts for word in re.findall(r"\b_*[a-z][a-z0-9_]+\b", text)}
+    role_options.check_names(words, "node1", {}.get)

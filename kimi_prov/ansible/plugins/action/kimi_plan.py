@@ -74,7 +74,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         locking = requested and not self._task.check_mode
         locate = locator(_sources(variables), extra=_extra())
         try:
+            host = str(variables.get("inventory_hostname", ""))
             settings = self._settings(variables, locate)
+            role_options.check_names(variables, host, locate)
             members = _group(variables, settings)
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
