@@ -753,6 +753,8 @@ def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     """Describe this machine as JSON; needs no root and changes nothing."""
     from kimi_prov.commands import probe as command
 
+    if bundle is not None and (output is not None or measure):
+        raise click.UsageError("--bundle takes neither --output nor --measure: it probes nothing.")
     command.run(_output("json", output), bundle, measure=measure)
 
 

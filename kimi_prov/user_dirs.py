@@ -32,12 +32,12 @@ def write_private(path: Path, text: str) -> None:
     replace_file(path, text, 0o600)
 
 
-def replace_file(path: Path, text: str, mode: int) -> None:
+def replace_file(path: Path, content: str | bytes, mode: int) -> None:
     """Replace a file whole or not at all: a reader never meets half of it, nor a wider mode."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content if isinstance(content, bytes) else content.encode())
         Path(name).chmod(mode)
         Path(name).replace(path)
     except BaseException:

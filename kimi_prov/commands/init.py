@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from kimi_prov.console.output import say, show
+from kimi_prov.console.output import say, show, write_whole
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+# What a lab that is up has written beside the profile is no part of it.
 _GENERATED = "lab.yml"
 # A row of the catalogue answers to each of them.
 DEFAULT_SYSTEM, _WITHOUT_GPUS = "gpu-server", "cpu-server"
@@ -42,20 +42,13 @@ def run_spec(file: Path, system: str) -> None:
 
 
 def _write_new(file: Path, text: str) -> None:
-    """Write a file that is not there yet. Raises UserError."""
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
+    """Write a file that is not there yet, whole. Raises UserError."""
+    if os.path.lexists(file):
         raise UserError(
             f"{file}: something is there already, and init overwrites nothing",
             fix="name a file that is not there yet",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{file}: cannot be written: {getattr(error, 'strerror', None) or error}",
-            fix="name a file in a folder that is there and that you may write to",
-        ) from None
+        )
+    write_whole(file, text)
 
 
 def profiles() -> list[str]:
@@ -78,17 +71,43 @@ def write(target: Path, profile: str) -> list[Path]:
             f"{target}: something is there already, and init overwrites nothing",
             fix="name a folder that is not there yet",
         )
-    source = resources.root() / "inventories" / profile
-    # A lab that is up has written its own settings beside the profile: they are not part of it.
-    ignore = shutil.ignore_patterns(_GENERATED, ".*", "*~")
     try:
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore)
-    except (OSError, shutil.Error) as error:
+        _fill(target, resources.root() / "inventories" / profile)
+    except OSError as error:
         raise UserError(
-            f"{target}: cannot be written: {getattr(error, 'strerror', None) or error}",
-            fix="name a folder that you may write to",
+            f"{target}: cannot be written: {error.strerror or error}",
+            fix="name a folder that you may write to, on a disk with room",
         ) from error
-    for folder in sorted(target.rglob("*"), reverse=True):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
     return sorted(p for p in target.rglob("*") if p.is_file())
+
+
+def _fill(target: Path, source: Path) -> None:
+    """Copy a profile's files into a folder that is not there or empty; all of them, or none."""
+    new = not target.exists()
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        # In the folder and not beside it: a shell may stand in it, or a disk be mounted on it.
+        with TemporaryDirectory(dir=target, prefix=".new-") as fresh:
+            for file in _files(source):
+                copy = Path(fresh) / file.relative_to(source)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+            for part in list(Path(fresh).iterdir()):
+                part.rename(target / part.name)
+    except BaseException:
+        if new:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+def _files(source: Path) -> list[Path]:
+    """Return a profile's own files, without what an editor or a lab that is up put beside them."""
+    return [
+        file
+        for file in sorted(source.rglob("*"))
+        if file.is_file()
+        and file.name != _GENERATED
+        and not any(
+            part.startswith(".") or part.endswith("~") for part in file.relative_to(source).parts
+        )
+    ]

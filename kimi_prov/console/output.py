@@ -93,10 +93,10 @@ def write_whole(path: Path, content: str) -> None:
     os.umask(mask)
     try:
         replace_file(path, content, 0o666 & ~mask)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}: cannot be written: {error.strerror}",
-            fix="name a file in a folder that you may write to",
+            f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}",
+            fix="name a file in a folder that you may write to, on a disk with room",
         ) from error
 
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.user_dirs import replace_file
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -32,15 +33,14 @@ _SHEBANG = b"#!/usr/bin/env python3\n"
 
 
 def build_zipapp(dest: Path) -> Path:
-    """Write the zipapp to `dest` and return it; the same sources give the same bytes."""
+    """Write the zipapp to `dest`, whole, and return it; the same sources give the same bytes."""
     try:
         dest.parent.mkdir(parents=True, exist_ok=True)
-        dest.write_bytes(zipapp_bytes())
-        dest.chmod(0o755)
+        replace_file(dest, zipapp_bytes(), 0o755)
     except OSError as error:
         raise UserError(
-            f"{dest} cannot be written: {error.strerror}",
-            fix="name a file in a folder that you may write to",
+            f"{dest}: cannot be written: {error.strerror}",
+            fix="name a file in a folder that you may write to, on a disk with room",
             exit_code=ExitCode.BAD_INPUT,
         ) from error
     return dest
