@@ -77,6 +77,6 @@ def _bug(error: Exception) -> ExitCode:
         make_private(path.parent)
         told = clean_text.block("".join(traceback.format_exception(error)))
         write_private(path, Masker().mask(told))
-    except OSError:
+    except (OSError, RuntimeError):  # nothing can be written there, or the user has no home
         return _say(f"unexpected: {summary}", ExitCode.FAILED)
     return _say(f"unexpected: {summary}", ExitCode.FAILED, f"report it with {path}")

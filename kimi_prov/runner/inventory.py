@@ -227,13 +227,16 @@ def vars_file(text: str) -> Path:
 def _listed(path: Path, sources: Sequence[Path], login: Connection) -> Mapping[str, Any]:
     """Ask Ansible itself what the inventory holds."""
     with private_folder(uuid.uuid4().hex) as private:
-        return _ask(path, sources, connection.write(login, private.folder))
+        access = connection.write(login, private.folder)
+        return _ask(path, sources, access, private.temporary)
 
 
-def _ask(path: Path, sources: Sequence[Path], access: Access) -> Mapping[str, Any]:
+def _ask(path: Path, sources: Sequence[Path], access: Access, temporary: Path) -> Mapping[str, Any]:
     environment = {
         **os.environ,
         "ANSIBLE_CONFIG": str(access.config),
+        # Its own would be in a home that may be another's.
+        "ANSIBLE_LOCAL_TEMP": str(temporary),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
         **dict.fromkeys(connection.ASKS.values(), "False"),
         "ANSIBLE_NOCOLOR": "1",

@@ -62,21 +62,23 @@ def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | N
     """Return the ansible.cfg that Ansible itself would read here; None where it is ours, or none.
 
     As in Ansible: ANSIBLE_CONFIG, the current folder (unless everybody may write there), the home
-    folder, /etc/ansible. Raises UserError where ANSIBLE_CONFIG names no file.
+    folder, /etc/ansible; what this user may not read is passed over. Raises UserError where
+    ANSIBLE_CONFIG names no file, or one that may not be read: somebody wants that one.
     """
     named = environment.get("ANSIBLE_CONFIG")
     if named:
-        file = Path(named).expanduser()
-        file = file / "ansible.cfg" if file.is_dir() else file
-        if not file.is_file():
+        file = Path(os.path.expanduser(named))  # noqa: PTH111 - a user without a home has none
+        file = file / "ansible.cfg" if os.path.isdir(file) else file  # noqa: PTH112
+        if not _readable(file):
             raise UserError(
-                f"ANSIBLE_CONFIG: there is no file {named}", fix="unset it, or name a file"
+                f"ANSIBLE_CONFIG: there is no file {named} that this user may read",
+                fix="unset it, or name a file",
             )
         return None if file.samefile(own) else file.absolute()
-    home = Path(environment.get("HOME") or "~").expanduser()
+    home = Path(environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
     usual = (folder / "ansible.cfg", home / ".ansible.cfg", Path("/etc/ansible/ansible.cfg"))
     for file in usual:
-        if not file.is_file() or (file.parent == folder and _anybodys(folder)):
+        if not _readable(file) or (file.parent == folder and _anybodys(folder)):
             continue
         return None if file.samefile(own) else file.absolute()
     return None
@@ -158,6 +160,11 @@ def _absolute(value: str, folder: Path, between: str | None) -> str:
         for part in (part.strip() for part in (value.split(between) if between else [value]))
         if part
     )
+
+
+def _readable(file: Path) -> bool:
+    """Tell whether there is a file that this user may read, also where its folder is closed."""
+    return os.path.isfile(file) and os.access(file, os.R_OK)  # noqa: PTH113 - Path.is_file raises
 
 
 def _anybodys(folder: Path) -> bool:

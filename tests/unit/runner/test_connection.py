@@ -1,6 +1,7 @@
 """Ansible's options of the connection, passwords and the site's ansible.cfg reach what we run."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -214,6 +215,51 @@ def test_ansible_cfg_is_found_as_ansible_finds_it(elsewhere, tmp_path):
     assert site_config.find({**environment, "ANSIBLE_CONFIG": str(own)}, here, own=own) is None
     with pytest.raises(UserError, match="ANSIBLE_CONFIG"):
         site_config.find({"ANSIBLE_CONFIG": str(tmp_path / "none")}, here, own=own)
+
+
+@pytest.fixture
+def closed_home(tmp_path):
+    """A home that its user may not enter, as another's is."""
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0)
+    yield folder
+    folder.chmod(0o700)
+
+
+def without_override(*words):
+    """Run without root's right to enter every folder."""
+    if os.geteuid():
+        return words
+    if not shutil.which("setpriv"):
+        pytest.skip("root enters every folder, and there is no setpriv")
+    caps = "-dac_override,-dac_read_search"
+    return ("setpriv", f"--bounding-set={caps}", f"--inh-caps={caps}", *words)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_home_that_is_another_s_is_passed_over_as_by_ansible(closed_home, tmp_path, named):
+    (tmp_path / "hosts.yml").write_text(
+        "kimi: {hosts: {here: {ansible_connection: local, kimi_modell: kimi-k2.5}}}\n"
+    )
+    own = {"ANSIBLE_CONFIG": str(closed_home / "own.cfg")} if named else {}
+    done = subprocess.run(
+        without_override(sys.executable, "-m", "kimi_prov", "plan", "hosts.yml"),
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(closed_home),
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            **own,
+        },
+        timeout=120,
+    )
+    assert done.returncode == 2
+    # What somebody named is wanted: nothing else is read in its place.
+    said = "that this user may read" if named else "unknown variable kimi_modell"
+    assert said in done.stderr
 
 
 def test_a_site_that_has_passwords_asked_is_refused_where_nobody_can_answer(elsewhere):
