@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -1673,5 +1672,13 @@ def main() -> NoReturn:
     """Run the command line; every end has its documented exit code and none a traceback."""
     from kimi_prov.console.exit_handling import guarded
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(guarded(partial(cli.main, standalone_mode=False)))
+    sys.exit(guarded(_run))
+
+
+def _run() -> Any:  # noqa: ANN401  (what a command returns)
+    from kimi_prov.runner import signals
+
+    # Here and no earlier: what they raise is caught from here on.
+    for number in signals.ending():
+        signal.signal(number, signal.default_int_handler)
+    return cli.main(standalone_mode=False)

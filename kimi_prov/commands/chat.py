@@ -21,6 +21,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.gateway import api
+from kimi_prov.runner import signals
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(
 ) -> ExitCode:
     """Chat with the one served model of an inventory or rendered folder, or with that at a URL."""
     images = [conversation.image(file) for file in chat.images]
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in signals.ending():
         signal.signal(number, _ended)
     kind = connect_target.kind_of(target, options, of_folder, chosen)
     if kind == "url":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
-from kimi_prov.runner import arguments, cancel, connection, events, redaction
+from kimi_prov.runner import arguments, cancel, connection, events, redaction, signals
 from kimi_prov.runner.outcome import Outcome
 from kimi_prov.runner.private_folder import private_folder
 from kimi_prov.runner.progress import ProgressReader
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _STEP_S = 0.1
 # Only this module writes what Ansible prints, and masks it.
 _SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Screen(Protocol):
@@ -327,7 +326,8 @@ def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
 def _signals() -> Iterator[_Interrupt]:
     """Turn the signals that end a program into a note for the main loop."""
     interrupt = _Interrupt()
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    numbers = (signal.SIGINT, *signals.ending())
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield interrupt
     finally:

@@ -51,10 +51,17 @@ def privates(home):
 
 
 @pytest.fixture
-def long_run(installed, local):
+def long_run(installed, local, request):
     installed.playbook("site", LONG)
+    # As nohup does, where a test asks for it.
+    handler = getattr(request, "param", signal.SIG_DFL)
     process = installed.start(
-        "apply", local("one", "two"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        "apply",
+        local("one", "two"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, handler),
     )
 
     def sleeping():
@@ -78,6 +85,16 @@ def test_a_signal_ends_everything(installed, long_run):
     assert "interrupted (SIGTERM)" in said
     assert "Traceback" not in said
     assert not long_run.private.exists()
+
+
+@pytest.mark.parametrize("long_run", [signal.SIG_IGN], indirect=True)
+def test_under_nohup_a_run_outlives_its_terminal(long_run):
+    long_run.send_signal(signal.SIGHUP)
+    time.sleep(1)
+    assert long_run.poll() is None
+    long_run.send_signal(signal.SIGTERM)
+    assert long_run.wait(HANGS_S) == 130
+    assert "SIGHUP" not in long_run.stdout.read()
 
 
 def test_a_second_apply_is_refused_and_more_signals_change_nothing(installed, local, long_run):
