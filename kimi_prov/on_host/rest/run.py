@@ -272,12 +272,22 @@ def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
 
 
 def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
-    """Run the operator's program once answers have ended; where it fails, serve on."""
-    mark.write(paths, _sleeping(plan, job))
+    """Run the operator's program once answers have ended; where it fails, serve on.
+
+    It is run though a full disk takes no mark: it may end what the machine costs. One that is there
+    afterwards serves on.
+    """
+    unmarked = None
     try:
+        try:
+            mark.write(paths, _sleeping(plan, job))
+        except OSError as error:
+            unmarked = error
         draining.drain(paths, float(job["drain_s"]), handed=False)
         session_history.end(paths, plan, _why(job), tell)
         idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
+        if unmarked:
+            raise unmarked
     except (HostError, OSError):
         try:
             mark.clear(paths, rest=False)
