@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.catalog.loader import Catalogue, load
 from kimi_prov.catalog.names import nearest, unknown
 from kimi_prov.console import tables
+from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _shown(row: Document, column: str) -> str:
 
 
 def _whole(row: Document, width: int | None) -> str:
-    lines = [f"{row['name']} ({row['part']})"]
+    lines = [f"{_cell(row['name'])} ({row['part']})"]
     for key, value in row.items():
         if key not in ("name", "part") and value not in (None, (), [], ""):
             lines += _entry(key, value, _INDENT)
@@ -219,4 +220,5 @@ def _cell(value: Any) -> str:  # noqa: ANN401
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ", ".join(_cell(part) for part in value if part is not None)
-    return str(value)
+    # A site's own rows may hold anything: no second line of theirs passes for one of ours.
+    return clean_text.row(value)
