@@ -164,6 +164,42 @@ def test_the_clients_own_retries_hide_the_loss_of_one(
     assert until(lambda: len(whole.has_address()) == 1)
 
 
+def test_a_gateway_that_reaches_no_machine_gives_the_address_away(whole: Site) -> None:
+    """Its proxy answers all the time. Once it reaches them again nothing moves."""
+    (name,) = whole.has_address()
+    (other,) = {"gw1", "gw2"} - {name}
+    machines = ", ".join(whole.host(node).address for node in ("node1", "node2"))
+    gateway = whole.host(name)
+    gateway.ssh(
+        "nft add table inet lab_cut && nft add chain inet lab_cut out "
+        "'{ type filter hook output priority 0; }' && "
+        f"nft add rule inet lab_cut out ip daddr '{{ {machines} }}' drop"
+    )
+    try:
+        assert until(lambda: whole.has_address() == [other])
+        assert whole.ask()
+    finally:
+        gateway.ssh("nft delete table inet lab_cut")
+    assert until(whole.takes_all)
+    assert whole.has_address() == [other]
+
+
+def test_one_apply_moves_the_machines_to_another_port(whole: Site) -> None:
+    """One after the other, under load: gateways find each where it is from now on."""
+    folder = whole.lab.inventory / "host_vars"
+    folder.mkdir(exist_ok=True)
+    for node in ("node1", "node2"):
+        (folder / f"{node}.yml").write_text("kimi_port: 8100\n")
+    load = Load(whole)
+    with load.running():
+        done = kimi_prov("apply", whole.lab.inventory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert load.failed == []
+    assert whole.takes_all()
+    again = kimi_prov("apply", whole.lab.inventory)
+    assert "changed=0" in again.stdout, again.stdout
+
+
 def test_destroy_takes_the_gateway_away(whole: Site) -> None:
     done = kimi_prov("destroy", whole.lab.inventory, "--limit", "gw2", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
