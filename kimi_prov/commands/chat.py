@@ -277,12 +277,16 @@ class _Chat:
 
 
 def _write_new(file: Path, text: str) -> None:
-    """Write a file that only its owner reads. Raises UserError where there is one already."""
+    """Write a file that its owner alone reads, whole. Raises UserError where one is there."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         descriptor = os.open(file, flags, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(text)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+                stream.write(text)
+        except OSError:
+            file.unlink()
+            raise
     except FileExistsError:
         raise UserError(f"{file}: there is a file already", fix="name another") from None
     except OSError as error:

@@ -234,8 +234,14 @@ def write(folder: Path, rendered: Rendered, *, force: bool = False) -> Written:
 
 
 def _whole(folder: Path, rendered: Rendered) -> Written:
-    """Make the folder beside its place, and rename it when all is in it."""
-    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    """Make the folder beside its place, and rename it when all is in it.
+
+    One that is there and empty stays, for a shell may stand in it: what is in it comes, the record
+    last.
+    """
+    there = folder.exists()
+    name = f".{folder.name}.{secrets.token_hex(4)}"
+    beside = folder / name if there else folder.with_name(name)
     beside.mkdir()
     try:
         for file in rendered.files:
@@ -244,7 +250,12 @@ def _whole(folder: Path, rendered: Rendered) -> Written:
             path.write_bytes(file.content)
             path.chmod(file.mode)
         (beside / RECORD).write_bytes(_record(rendered))
-        beside.rename(folder)
+        if there:
+            for part in sorted(beside.iterdir(), key=lambda part: part.name == RECORD):
+                part.rename(folder / part.name)
+            beside.rmdir()
+        else:
+            beside.rename(folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise

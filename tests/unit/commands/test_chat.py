@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import small_disk
 from chat_stand_in import Engine, serving
 from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from waiting import until
@@ -132,6 +133,20 @@ def test_a_conversation(room: Room) -> None:
     assert HELLO in talk.read_text()
     assert talk.stat().st_mode & 0o777 == 0o600
     assert KEY not in chat.text
+
+
+@small_disk.NEEDS_ROOT
+def test_no_half_of_a_talk_is_kept_on_a_full_disk(room: Room) -> None:
+    chat = room.terminal()
+    assert chat.shows("> ")
+    chat.type("first\n")
+    assert chat.shows("tokens")
+    with small_disk.full(room.folder / "small"):
+        chat.type("/save small/talk.md\n")
+        assert chat.shows("cannot be written: No space left on device")
+        assert not (room.folder / "small" / "talk.md").exists()
+    chat.type("/save small/talk.md\n")
+    assert chat.shows("written to small/talk.md")
 
 
 def test_several_lines_that_are_pasted_are_one_question(room: Room) -> None:

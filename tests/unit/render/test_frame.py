@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -12,9 +13,6 @@ from kimi_prov import schemas
 from kimi_prov.errors import UserError
 from kimi_prov.render import frame
 from kimi_prov.render.frame import File, Rendered
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def rendered(**files: str) -> Rendered:
@@ -43,6 +41,22 @@ def test_a_folder_is_made_with_its_record(tmp_path: Path) -> None:
     ]
     assert (folder / "run.sh").stat().st_mode & 0o111
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_empty_folder_in_which_a_shell_stands_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    same = tmp_path.stat().st_ino
+    frame.write(Path(), rendered(a="1\n", jobs__b="2\n"))
+    assert sorted(read(tmp_path)) == ["a", "jobs/b", "render.json", "run.sh"]
+    assert Path().stat().st_ino == same
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a",
+        "jobs",
+        "render.json",
+        "run.sh",
+    ]
 
 
 def test_a_plan_of_another_version_is_read_where_what_is_read_is_there(tmp_path: Path) -> None:
