@@ -1680,5 +1680,5 @@ def _run() -> Any:  # noqa: ANN401  (what a command returns)
 
     # Here and no earlier: what they raise is caught from here on.
     for number in signals.ending():
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, signals.end)
     return cli.main(standalone_mode=False)

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 import signal
+from typing import NoReturn
+
+
+class EndedError(KeyboardInterrupt):
+    """A signal from outside ends the command, as Ctrl-C does.
+
+    Where KeyboardInterrupt itself has gone through code that is made of text, as a dataclass is,
+    `python -m` ends by SIGINT whatever the exit code.
+    """
+
+
+def end(number: int, frame: object) -> NoReturn:
+    """Handle a signal: raise EndedError."""
+    del number, frame
+    raise EndedError
 
 
 def ending() -> list[signal.Signals]:

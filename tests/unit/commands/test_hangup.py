@@ -61,6 +61,28 @@ def test_a_signal_that_ends_it_is_told(
     assert (out, err.strip()) == ("", "interrupted")
 
 
+# A signal that comes while a module is read, where a dataclass is made of text.
+WHILE_IT_IS_READ = """
+import os, signal, sys, time
+from kimi_prov.runner import signals
+
+signal.signal(signal.SIGTERM, signals.end)
+try:
+    exec("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
+except KeyboardInterrupt:
+    pass
+sys.exit(130)
+"""
+
+
+def test_the_code_is_the_same_while_modules_are_read(tmp_path: Path) -> None:
+    (tmp_path / "reads.py").write_text(WHILE_IT_IS_READ)
+    done = subprocess.run(
+        [sys.executable, "-m", "reads"], check=False, cwd=tmp_path, timeout=HANGS_S
+    )
+    assert done.returncode == 130
+
+
 def test_under_nohup_it_goes_on(tmp_path: Path, processes: list[subprocess.Popen[str]]) -> None:
     process = started(tmp_path, ignoring=True)
     processes.append(process)
