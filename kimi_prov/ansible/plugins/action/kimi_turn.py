@@ -10,6 +10,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.ansible import gateway_hosts, host_turns
 from kimi_prov.ansible.remote import RemoteError, execute, failure, lost
 from kimi_prov.ansible.send import run_sent
+from kimi_prov.errors import UserError
 from kimi_prov.runner import left_machines
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 def _place(host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     """Give the address and the port at which gateways are to find a host; empty where unknown."""
-    rows = gateway_hosts.behind(variables) if variables else ()
+    try:
+        rows = gateway_hosts.behind(variables) if variables else []
+    except UserError:
+        # Of another host, which its own plan told.
+        return {}
     return next(({"address": r.address, "port": r.port} for r in rows if r.host == host), {})
 
 
