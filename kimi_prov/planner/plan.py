@@ -90,10 +90,10 @@ def make_plan_with_curve(
     """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
 
     `curve`: speeds of 1, 2, 4, ... requests at once and of the planned number, up to as many as
-    run. Up to the planned number they are of the machine as planned, above it of a plan of
-    their own; one that the machine does not serve, or whose context does not hold such a request,
-    ends the curve. `more_requests`: those above the planned number, as long as they gain and the
-    context stays.
+    run. Up to the planned number they are of the machine as planned, above it of a plan of their
+    own; one that the machine does not serve, or whose context does not hold such a request, ends
+    the curve. `more_requests`: those above the planned number, as long as they gain and the context
+    stays.
     """
     plan, speeds = _made(facts, settings, catalogue, hosts, before)
     points = _curve(plan, speeds, facts, settings, catalogue, hosts)

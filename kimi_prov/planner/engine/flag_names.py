@@ -177,10 +177,7 @@ NUMBERS: Mapping[str, Number] = {
         for own in _BY_ENGINE.values()
         for flag in (own.context, own.requests, own.chunk, own.tensor_parallel)
     },
-    **{
-        own.gpu_share: Number(fraction, "a number above 0, 1 at most")
-        for own in _BY_ENGINE.values()
-    },
+    **{own.gpu_share: _SHARE for own in _BY_ENGINE.values()},
     VLLM.pipeline_parallel: _WHOLE,
     VLLM.data_parallel: _WHOLE,
     VLLM.decode_context_parallel: _WHOLE,

@@ -37,7 +37,8 @@ _FP8_CAPABILITY = (9, 0)
 _FP8_SINCE = "0.17.0"
 # Bytes that the sampler's warm-up takes for each entry of the vocabulary and each request.
 _SAMPLER_BYTES = 32
-# Of one engine, vLLM's own default on GPUs of 70 GiB and more; the sampler of 10,000 would take 49
+# Of one engine, vLLM's own default on GPUs of 70 GiB and more but A100
+# (EngineArgs.get_batch_defaults, 0.19.1 to 0.32.0); the sampler of 10,000 would take 49
 # GiB of each GPU, and the cache of those that run with it.
 MOST_SEQUENCES = 1024
 # vLLM hands requests out to its data-parallel engines by loads that are a tenth of a second old:

@@ -26,11 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from kimi_prov.planner.engine.expert_backend import CHUNK, INT8_BYTES
 from kimi_prov.planner.throughput import first_token
-from kimi_prov.planner.throughput.estimate import (
-    basis,
-    start_range,
-    times,
-)
+from kimi_prov.planner.throughput.estimate import basis, start_range, times
 from kimi_prov.planner.throughput.inputs import Estimate, Range
 from kimi_prov.planner.throughput.physics import Parts
 

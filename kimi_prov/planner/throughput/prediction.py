@@ -349,19 +349,18 @@ def _rounded(value: float) -> float:
 
 def power(host: Host, catalogue: Catalogue) -> dict[str, Any] | None:
     """Give the plan's `power`, all of the machine at full work with its cooling, or None."""
-    offers = {row.name: row for row in catalogue.prices.gpu_hour if row.power_kw}
-    rented = [offers.get(card.name) if card else None for card in host.cards]
-    if rented and all(rented):
-        rows = [row for row in rented if row]
-        sources = dict.fromkeys(row.source for row in rows)
-        kw = sum(row.power_kw or 0 for row in rows)
+    gpus = len(host.cards)
+    offers = {row.name: (row.power_kw, row.source) for row in catalogue.prices.gpu_hour}
+    known = [offers[card.name] for card in host.cards if card and card.name in offers]
+    rented = [(kw, source) for kw, source in known if kw]
+    if gpus and len(rented) == gpus:
+        sources = dict.fromkeys(source for _, source in rented)
+        kw = sum(kw for kw, _ in rented)
         return {"kw": round(kw, 2), "source": f"all-in: {'; '.join(sources)}"}
-    if host.processor is None or host.processor.tdp_w is None:
+    draws = [card.tdp_w for card in host.cards if card and card.tdp_w]
+    if host.processor is None or host.processor.tdp_w is None or len(draws) < gpus:
         return None
-    draws = [card.tdp_w if card else None for card in host.cards]
-    if not all(draws):
-        return None
-    parts = host.processor.tdp_w * host.sockets + sum(draw or 0 for draw in draws)
+    parts = host.processor.tdp_w * host.sockets + sum(draws)
     rest, cooling = (catalogue.prices.assumed(name) for name in ("machine_power", "cooling"))
     return {
         "kw": round((parts + rest) * cooling / 1000, 2),
