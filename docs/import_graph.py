@@ -24,13 +24,47 @@ LAYERS = (
     ("catalog", "inventory_files", "on_host", "packaging"),
     ("clients", "facts", "lab", "runner"),
     ("sizing",),
-    ("console", "planner", "report"),
+    ("planner", "show"),
     ("acceptance", "render"),
     ("operate",),
     ("ansible", "commands"),
     ("cli",),
     ("__main__",),
 )
+
+# Inside a package, its rooms: folders, and modules that lie loose. Lowest first. A module imports
+# from its own room and from rooms of earlier rows, never from another room of its own row.
+ROOMS = {
+    "on_host": (
+        "system",
+        "endpoint monitor probe web",
+        "destroy engine usage weights",
+        "acceptance driver group keys kt lifecycle watchdog",
+        "bench cloud cluster converged proxy",
+        "history pod",
+        "backup drift update",
+        "metrics status",
+        "diagnose",
+        "__main__",
+    ),
+    "planner": (
+        "registry settings",
+        "findings",
+        "decisions stand_in",
+        "hosts placement storage",
+        "engine service",
+        "memory software throughput",
+        "rules selection",
+        "remediation web",
+        "gateways",
+        "plan",
+        "measurements",
+    ),
+    "show": ("streams", "exit_handling output", "text", "live report"),
+    "commands": ("common slurm", "access check", "kubernetes render"),
+}
+# What lies loose in these packages is one file a command, above all their rooms.
+LOOSE_ON_TOP = {"commands"}
 
 Graph = dict[str, set[str]]
 
@@ -99,6 +133,65 @@ def upward(imports: Mapping[str, set[str]]) -> list[str]:
         if module and other and _package(module) != _package(other)
         if layer(other) >= layer(module)
     ]
+
+
+def room(module: str) -> str:
+    """Return the room of a module inside its package; empty for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def room_row(module: str) -> int:
+    """Return the row of a module's room. Raises KeyError for a room that no row names."""
+    package, rows = _package(module), ROOMS[_package(module)]
+    rooms = {name: at for at, names in enumerate(rows) for name in names.split()}
+    loose = package in LOOSE_ON_TOP and module.count(".") == 1
+    return rooms.get(room(module), len(rows)) if loose else rooms[room(module)]
+
+
+def across_rooms(imports: Mapping[str, set[str]]) -> list[str]:
+    """Name each import inside a package of a room that is not in an earlier row."""
+    return [
+        f"{module} imports {other}, whose room is not in an earlier row"
+        for module, others in sorted(imports.items())
+        for other in sorted(others)
+        if _package(module) == _package(other) and _package(module) in ROOMS
+        if room(module) and room(other) and room(module) != room(other)
+        if room_row(other) >= room_row(module) and not _loose_pair(module, other)
+    ]
+
+
+def _loose_pair(module: str, other: str) -> bool:
+    """Whether both lie loose on top of a package: the circles of modules hold these."""
+    package = _package(module)
+    top = len(ROOMS[package])
+    return package in LOOSE_ON_TOP and room_row(module) == room_row(other) == top
+
+
+def rooms_in_circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return each set of rooms, of any package at any depth, that import each other in a circle."""
+    packages = {""} | {
+        ".".join(parts[:depth])
+        for parts in (module.split(".") for module in imports)
+        for depth in range(1, len(parts))
+    }
+    found = []
+    for package in sorted(packages):
+        rooms: Graph = {}
+        for module, others in imports.items():
+            here = _child(package, module)
+            if here:
+                rooms.setdefault(here, set()).update(_child(package, other) for other in others)
+        found += circles({name: others - {name, ""} for name, others in rooms.items()})
+    return found
+
+
+def _child(package: str, module: str) -> str:
+    """Return the room of a package in which a module lies, as a dotted name; empty outside it."""
+    inside = module.removeprefix(f"{package}.") if package else module
+    if (package and inside == module) or not module:
+        return ""
+    name = inside.partition(".")[0]
+    return f"{package}.{name}" if package else name
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:

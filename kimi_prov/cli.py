@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from kimi_prov import __version__
-from kimi_prov.commands.bench_load import loaded
-from kimi_prov.commands.connection_options import (
+from kimi_prov.commands.access.connection_options import (
     PATH,
     clustered,
     connected,
     connected_beside_key,
 )
-from kimi_prov.commands.option_types import Day, Expiry, FiniteRange, key_limits
+from kimi_prov.commands.common.bench_load import loaded
+from kimi_prov.commands.common.option_types import Day, Expiry, FiniteRange, key_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kimi_prov.commands.render import Kind
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.render.folder import Kind
     from kimi_prov.errors import ExitCode
     from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.runner.connection import ConnectionOptions
+    from kimi_prov.show.output import Output
 
 INVENTORY = click.argument("inventory", type=PATH)
 # An inventory, or a folder that a render made.
@@ -74,7 +74,7 @@ CATALOG = click.option(
 
 
 def _output(form: str, file: Path | None) -> Output:
-    from kimi_prov.console.output import Output
+    from kimi_prov.show.output import Output
 
     return Output("json" if form == "json" else "text", file)
 
@@ -122,7 +122,7 @@ def cli() -> None:
 def plan(inventory: Path, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
     from kimi_prov.commands import plan as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.run(inventory, PlaybookOptions(**options), _output(form, output))
 
@@ -220,8 +220,8 @@ def check(
 
     With `--users` or `--tokens-per-day` it says how many machines carry that load.
     """
-    from kimi_prov.commands import check as command
-    from kimi_prov.report.forms import form_of
+    from kimi_prov.commands.check import check as command
+    from kimi_prov.show.report.forms import form_of
 
     chosen = command.options(**options)
     form = form or form_of(output)
@@ -246,7 +246,7 @@ def apply(path: Path, target: Target, **options: Any) -> ExitCode:  # noqa: ANN4
     weights are fetched before the engine starts.
     """
     from kimi_prov.commands import apply as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.run(path, PlaybookOptions(**options), target)
 
@@ -295,7 +295,7 @@ def verify(  # noqa: PLR0913
     What was not run is told as skipped, with the reason: neither failed nor passed.
     """
     from kimi_prov.commands import verify as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.run(
         path,
@@ -350,7 +350,7 @@ def status(
     list of packages with `--format text`. Exits 1 when a host is not provisioned.
     """
     from kimi_prov.commands import status as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     interval = options.pop("interval")
     chosen = PlaybookOptions(**options)
@@ -388,7 +388,7 @@ def drift(
     (`complete: false`). What `apply` would decide otherwise today is told apart and is no drift.
     """
     from kimi_prov.commands import drift as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.run(inventory, chosen, _output(form, output), weights=weights)
@@ -433,7 +433,7 @@ def logs(
     With `--format json` each line is a document of its own.
     """
     from kimi_prov.commands import logs as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.run(
         inventory,
@@ -471,7 +471,7 @@ def diagnose(
     you may read it. Exits 3 where something was recognised that keeps the model from serving.
     """
     from kimi_prov.commands import diagnose as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.run(inventory, to, PlaybookOptions(**options), _output(form, output))
 
@@ -502,9 +502,9 @@ def bench(
     with what else. What the client, the model or its context cannot do is refused beforehand.
     """
     from kimi_prov.commands import bench as command
-    from kimi_prov.commands import bench_load
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.report.forms import form_of
+    from kimi_prov.commands.common import bench_load
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.show.report.forms import form_of
 
     options = PlaybookOptions(limit=limit, connection=connection)
     form = form or form_of(output)
@@ -552,7 +552,7 @@ def key(
     and expiry hold from a key's next request on.
     """
     from kimi_prov.commands import key as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     did = {name: options.pop(name) for name in ("rotate", "listed", "add", "change", "remove")}
     given = [name for name, value in did.items() if value not in (None, False)]
@@ -599,7 +599,7 @@ def usage(
 ) -> ExitCode:
     """Say what each key used: requests, tokens in and out, and requests that a limit kept out."""
     from kimi_prov.commands import usage as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     span = command.Span(since, until, by)
     return command.run(
@@ -616,7 +616,7 @@ def usage(
 def history(inventory: Path, *, form: str, output: Path | None, **options: Any) -> ExitCode:  # noqa: ANN401
     """Say what was applied when, by whom and from where, what served, how fast, how it ended."""
     from kimi_prov.commands import history as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.run(inventory, PlaybookOptions(**options), _output(form, output))
 
@@ -649,7 +649,7 @@ def rollback(
     inventory still says otherwise: change it too, or the next `apply` upgrades again.
     """
     from kimi_prov.commands import history as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.rollback(inventory, number, chosen, _output(form, output))
@@ -677,7 +677,7 @@ def clean(
     `kimi_keep_versions` says how many versions those are.
     """
     from kimi_prov.commands import clean as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.run(inventory, chosen, _output(form, output), confirmed=yes, check=check)
@@ -704,7 +704,7 @@ def destroy(
     `--purge-web` is.
     """
     from kimi_prov.commands import destroy as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.run(inventory, chosen, confirmed=yes, purge=purge_weights, purge_web=purge_web)
@@ -825,8 +825,8 @@ def sessions(
     **options: Any,  # noqa: ANN401
 ) -> None:
     """List what sessions of machines cost that took their weights from a bucket."""
-    from kimi_prov.commands import bucket_access
     from kimi_prov.commands import sessions as command
+    from kimi_prov.commands.common import bucket_access
 
     command.run(bucket, bucket_access.Options(**options), _output(form, output))
 
@@ -898,7 +898,7 @@ def update(
     needs one is refused: exit 3.
     """
     from kimi_prov.commands import update as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.run(
         inventory,
@@ -943,7 +943,7 @@ def backup(
     and the page's accounts, chats and uploads. Everything runs on meanwhile.
     """
     from kimi_prov.commands import backup as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.backup(inventory, to, recipients, chosen, _output(form, output))
@@ -976,7 +976,7 @@ def restore(
     and told.
     """
     from kimi_prov.commands import backup as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.restore(inventory, file, identity, chosen, _output(form, output), confirmed=yes)
@@ -1008,7 +1008,7 @@ def web_backup(
 ) -> ExitCode:
     """Copy it from each host while the page runs, into a file here that only you may read."""
     from kimi_prov.commands import web as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.backup(inventory, to, PlaybookOptions(**options), _output(form, output))
 
@@ -1035,7 +1035,7 @@ def web_restore(
     A page that does not answer with it gets its own again.
     """
     from kimi_prov.commands import web as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.restore(inventory, file, chosen, _output(form, output), confirmed=yes)
@@ -1106,7 +1106,7 @@ def render_slurm(
     a recorded folder. The same input gives the same bytes; files that were changed by hand since
     stay. Nothing is written where the plan has a blocker: exit 3.
     """
-    from kimi_prov.commands import render_slurm as command
+    from kimi_prov.commands.render import slurm as command
 
     return _rendered(command.kind(), target, inventory, host, connection, options)
 
@@ -1162,7 +1162,7 @@ def render_kubernetes(
     stay. No cluster is asked; what it must have is told. Nothing is written where the plan or a
     quota has a blocker: exit 3.
     """
-    from kimi_prov.commands import render_kubernetes as command
+    from kimi_prov.commands.render import kubernetes as command
 
     return _rendered(command.kind(quota), target, inventory, host, connection, options)
 
@@ -1205,7 +1205,7 @@ def render_cloud_init(
     or a recorded folder. No cloud is asked; check.sh in the folder does. Nothing is written where
     the plan has a blocker: exit 3.
     """
-    from kimi_prov.commands import render_cloud as command
+    from kimi_prov.commands.render import cloud as command
 
     return _rendered(command.cloud_init(), target, inventory, host, connection, options)
 
@@ -1227,7 +1227,7 @@ def render_skypilot(
     or a recorded folder. No cloud is asked. Nothing is written where the plan has a blocker: exit
     3.
     """
-    from kimi_prov.commands import render_cloud as command
+    from kimi_prov.commands.render import cloud as command
 
     return _rendered(command.skypilot(), target, inventory, host, connection, options)
 
@@ -1240,7 +1240,7 @@ def _rendered(
     connection: ConnectionOptions,
     options: dict[str, Any],
 ) -> ExitCode:
-    from kimi_prov.commands import render as command
+    from kimi_prov.commands.render import folder as command
 
     if (target is None) == (inventory is None):
         raise click.UsageError("give TARGET or --inventory PATH")
@@ -1334,7 +1334,7 @@ def submit(
     or runs already, is named and left out. With `--login` the folder is copied to the cluster
     first, to renders/ below its root.
     """
-    from kimi_prov.commands import slurm_jobs as command
+    from kimi_prov.commands.slurm import jobs as command
 
     target = _output(form, output)
     return command.submit(directory, login, jobs, target, force=force, suite=suite)
@@ -1350,7 +1350,7 @@ def jobs(directory: Path, login: str | None, form: str, output: Path | None) -> 
 
     Exits 1 where the newest server failed or was lost.
     """
-    from kimi_prov.commands import slurm_jobs as command
+    from kimi_prov.commands.slurm import jobs as command
 
     return command.jobs(directory, login, _output(form, output))
 
@@ -1375,7 +1375,7 @@ def cancel(
 
     A server takes no more requests, lets answers end, and has no successor.
     """
-    from kimi_prov.commands import slurm_jobs as command
+    from kimi_prov.commands.slurm import jobs as command
 
     return command.cancel(directory, login, jobs, _output(form, output), now=now)
 
@@ -1411,8 +1411,8 @@ SERVERS_JOB = click.option(
 def _snippet(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Take the name of a snippet; `list` prints them all."""
     from kimi_prov.clients import snippets
-    from kimi_prov.console.output import show
     from kimi_prov.contract import clean_text
+    from kimi_prov.show.output import show
 
     if value is None or value in snippets.SNIPPETS:
         return value
@@ -1468,9 +1468,9 @@ def connect(
     is for those who have no inventory.
     """
     from kimi_prov.commands import connect_target as command
+    from kimi_prov.commands.access.connect_inventory import ConnectOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.commands.connect_folder import FolderOptions
-    from kimi_prov.commands.connect_inventory import ConnectOptions
-    from kimi_prov.commands.playbook_run import PlaybookOptions
 
     own = {name: options.pop(name) for name in ("login", "job", "target")}
     shared = {name: options.pop(name) for name in ("key_file", "ca", "port", "every")}
@@ -1520,9 +1520,9 @@ def chat(place: str, **options: Any) -> ExitCode:  # noqa: ANN401
     is reached as `connect DIR` reaches it; there the key is found on the cluster.
     """
     from kimi_prov.commands import chat as command
+    from kimi_prov.commands.access.connect_inventory import ConnectOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.commands.connect_folder import FolderOptions
-    from kimi_prov.commands.connect_inventory import ConnectOptions
-    from kimi_prov.commands.playbook_run import PlaybookOptions
 
     own = {name: options.pop(name) for name in ("login", "job", "target")}
     shared = {name: options.pop(name) for name in ("key_file", "ca", "port")}
@@ -1571,7 +1571,7 @@ def stop(
     kubernetes` made: its volume stays.
     """
     from kimi_prov.commands import power as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.stop(path, chosen, _output(form, output), target, drain_s)
@@ -1596,7 +1596,7 @@ def start(
     It says how long that will take, by what the last starts on the machine took.
     """
     from kimi_prov.commands import power as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     return command.start(path, PlaybookOptions(**options), _output(form, output), target)
 
@@ -1617,7 +1617,7 @@ def restart(
 ) -> ExitCode:
     """Restart what is served: instance after instance, so that the others go on serving."""
     from kimi_prov.commands import power as command
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
     chosen = PlaybookOptions(**options)
     return command.restart(inventory, chosen, _output(form, output), drain_s)
@@ -1670,7 +1670,7 @@ def lab_ssh(inventory: Path, host: str, command: tuple[str, ...]) -> NoReturn:
 
 def main() -> NoReturn:
     """Run the command line; every end has its documented exit code and none a traceback."""
-    from kimi_prov.console.exit_handling import guarded
+    from kimi_prov.show.exit_handling import guarded
 
     sys.exit(guarded(_run))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.gateways import KEY_PREFIX
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.gateway.keys import RESERVED, digest
+from kimi_prov.on_host.keys.publish import RESERVED, digest
 
 if TYPE_CHECKING:
     from pathlib import Path

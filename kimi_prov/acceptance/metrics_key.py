@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance.api_keys import SHORTEST
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.gateway.keys import digest
+from kimi_prov.on_host.keys.publish import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """What a served model must pass, put together from where it can be seen.
 
-The checks through the port are `kimi_prov.on_host.gateway.checks`; here are the judgements over
+The checks through the port are `kimi_prov.on_host.endpoint.checks`; here are the judgements over
 what the machine reports about itself and over what other hosts tried, and the whole document of
 a host.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.groups import Given, GroupHosts
+from kimi_prov.planner.hosts.groups import Given, GroupHosts
 from kimi_prov.planner.plan import refusals
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.ansible import gateway_hosts, group_hosts
 from kimi_prov.errors import UserError
-from kimi_prov.planner.turns import Machine, turns
+from kimi_prov.planner.hosts.batches import Machine, turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.neighbours import Near
+from kimi_prov.planner.hosts.neighbours import Near
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

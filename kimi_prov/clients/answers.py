@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,26 +46,26 @@ class Piece:
 
 
 def pieces(
-    endpoint: api.Endpoint, key: str, body: Mapping[str, Any], taken: Taken
+    endpoint: api_client.Endpoint, key: str, body: Mapping[str, Any], taken: Taken
 ) -> Iterator[Piece]:
     """Ask, and give the answer as it comes; `taken` is filled meanwhile.
 
     Raises api.ApiError where it breaks off, and where the server refuses.
     """
     try:
-        for since, event in api.stream(endpoint, key, dict(body)):
+        for since, event in api_client.stream(endpoint, key, dict(body)):
             for piece in _of_event(event or {}, taken):
                 taken.first_s = since if taken.first_s is None else taken.first_s
                 taken.last_s = since
                 yield piece
-    except api.ApiError as error:
-        raise api.ApiError(_plain(str(error))) from None
+    except api_client.ApiError as error:
+        raise api_client.ApiError(_plain(str(error))) from None
 
 
 def _of_event(event: Mapping[str, Any], taken: Taken) -> Iterator[Piece]:
     if isinstance(event.get("error"), dict):
         # Of a stream that had begun with 200.
-        raise api.ApiError(str(event["error"].get("message")))
+        raise api_client.ApiError(str(event["error"].get("message")))
     usage = event.get("usage")
     if isinstance(usage, dict):
         taken.prompt_tokens = _count(usage, "prompt_tokens")

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.acceptance import suite
-from kimi_prov.commands import kubernetes_apply, playbook_run, rendered
-from kimi_prov.console import run_summary
-from kimi_prov.console.output import say, show
+from kimi_prov.commands.common import playbook_run, rendered
+from kimi_prov.commands.kubernetes import apply
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner import locks
+from kimi_prov.show.output import say, show
+from kimi_prov.show.text import run_summary
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.runner.inventory import Inventory
     from kimi_prov.runner.run import FinishedRun
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def run(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
     """Apply the plan; end with the endpoint and the time of each phase, on standard output."""
     if rendered.is_kubernetes(path, "apply", target, options.given("check", "diff")):
-        return kubernetes_apply.run(path, target, check=options.check, diff=options.diff)
+        return apply.run(path, target, check=options.check, diff=options.diff)
     inventory, request = playbook_run.prepare("apply", "site", path, options)
     if options.check:
         finished = playbook_run.run(request, inventory)

@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import carried, host_reports, playbook_run
-from kimi_prov.console import backup_text
-from kimi_prov.console.output import say
+from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
 from kimi_prov.operate import encryption
+from kimi_prov.show.output import say
+from kimi_prov.show.text import backup as backup_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
+    from kimi_prov.show.output import Output
 
 _IN_CLEAR = (
     "warning: the backup holds secrets in clear (the certificate's private key, hashes of keys, "
@@ -45,19 +45,21 @@ def backup(
     suffix = f".tar.gz.{chosen.program}" if chosen else ".tar.gz"
     variables: dict[str, Any] = {
         "backup_work": "backup",
-        "backup_file": carried.new_file(to, "backup", suffix),
+        "backup_file": file_transfer.new_file(to, "backup", suffix),
         "backup_recipients": [_named(text) for text in recipients],
     }
     inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
     if not chosen:
         say(_IN_CLEAR)
     finished = playbook_run.run(request, inventory)
-    return host_reports.publish("backup", finished, output, backup_text.backup, carried.unreached)
+    return host_reports.publish(
+        "backup", finished, output, backup_text.backup, file_transfer.unreached
+    )
 
 
 def _named(recipient: str) -> str:
     """Return a recipient so that another process finds the same."""
-    return carried.variable(Path(recipient)) if Path(recipient).is_file() else recipient
+    return file_transfer.variable(Path(recipient)) if Path(recipient).is_file() else recipient
 
 
 def restore(
@@ -75,13 +77,15 @@ def restore(
     """
     output.check()
     encryption.program_of(file)
-    variables = {"backup_work": "restore", "backup_file": carried.variable(file)}
+    variables = {"backup_work": "restore", "backup_file": file_transfer.variable(file)}
     inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
     if not confirmed:
         command = ["restore", str(path), str(file)]
         command += ["--identity", str(identity)] if identity else []
-        carried.confirm(command, _REPLACED, [*inventory.machines], options.limit)
+        file_transfer.confirm(command, _REPLACED, [*inventory.machines], options.limit)
     with encryption.opened(file, identity) as source:
-        wanted = {**variables, "backup_source": carried.variable(source)}
+        wanted = {**variables, "backup_source": file_transfer.variable(source)}
         finished = playbook_run.run(replace(request, variables=wanted), inventory)
-    return host_reports.publish("backup", finished, output, backup_text.restore, carried.unreached)
+    return host_reports.publish(
+        "backup", finished, output, backup_text.restore, file_transfer.unreached
+    )

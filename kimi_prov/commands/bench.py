@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import bench
-from kimi_prov.commands import bench_results, host_reports
-from kimi_prov.console import bench_text
+from kimi_prov.commands.common import bench_results, host_reports
+from kimi_prov.show.text import bench as bench_text
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kimi_prov.commands.bench_load import BenchLoad
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.bench_load import BenchLoad
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
+    from kimi_prov.show.output import Output
 
 
 def run(
@@ -41,11 +41,11 @@ def run(
 def _renderer(form: str) -> Callable[[Mapping[str, Any]], str]:
     """Return what turns the document into `form`; only that one is imported."""
     if form == "html":
-        from kimi_prov.report import bench_html  # noqa: PLC0415
+        from kimi_prov.show.report import bench_html  # noqa: PLC0415
 
         return bench_html.page
     if form == "markdown":
-        from kimi_prov.report import bench_markdown  # noqa: PLC0415
+        from kimi_prov.show.report import bench_markdown  # noqa: PLC0415
 
         return bench_markdown.page
     return bench_text.text

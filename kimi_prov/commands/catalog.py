@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.loader import Catalogue, load
 from kimi_prov.catalog.names import nearest, unknown
-from kimi_prov.console import tables
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
+from kimi_prov.show.text import tables
 
 if TYPE_CHECKING:
-    from kimi_prov.console.output import Output
+    from kimi_prov.show.output import Output
 
 SCHEMA = "kimi-prov/catalog/v1"
 Document = dict[str, Any]

@@ -13,23 +13,24 @@ import click
 
 from kimi_prov.clients import answers, conversation
 from kimi_prov.clients.conversation import Conversation
-from kimi_prov.commands import connect_folder, connect_inventory, connect_target, served
-from kimi_prov.console.chat_line import LEAVES, ChatLine
-from kimi_prov.console.chat_screen import ChatScreen
-from kimi_prov.console.output import check_file
+from kimi_prov.commands import connect_folder, connect_target
+from kimi_prov.commands.access import connect_inventory, served
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.runner import signals
+from kimi_prov.show.live.chat_line import LEAVES, ChatLine
+from kimi_prov.show.live.chat_screen import ChatScreen
+from kimi_prov.show.output import check_file
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kimi_prov.commands.access.connect_inventory import ConnectOptions, Link
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.commands.connect_folder import FolderOptions
-    from kimi_prov.commands.connect_inventory import ConnectOptions, Link
-    from kimi_prov.commands.playbook_run import PlaybookOptions
 
 # A model on CPUs may take minutes before the first token.
 _ANSWER_S = 600.0
@@ -193,7 +194,7 @@ class _Chat:
                 raise
             self._screen.note("interrupted")
             return
-        except (api.ApiError, UserError) as error:
+        except (api_client.ApiError, UserError) as error:
             self._talk.answered("".join(text))
             self._screen.done(None)
             if isinstance(error, UserError):

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands import host_reports, playbook_run
-from kimi_prov.console import freed_text
-from kimi_prov.console.output import say
+from kimi_prov.commands.common import host_reports, playbook_run
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import human
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.show.output import say
+from kimi_prov.show.text import clean
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.runner.run import FinishedRun
+    from kimi_prov.show.output import Output
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
         size = sum(int(row["bytes"]) for row in found.outcome.documents.values())
         if check or not size:
             return _publish(found, output)
-        say(clean_text.block(freed_text.text({"hosts": found.outcome.documents})))
+        say(clean_text.block(clean.text({"hosts": found.outcome.documents})))
         if not click.confirm(f"Remove these, {human(size)} in all?", err=True):
             raise UserError("nothing was removed: the answer was no", fix="answer y, or give --yes")
     return _publish(_play(path, options, remove=True), output)
@@ -54,7 +54,7 @@ def _play(path: Path, options: PlaybookOptions, *, remove: bool) -> FinishedRun:
 
 
 def _publish(finished: FinishedRun, output: Output) -> ExitCode:
-    return host_reports.publish("clean", finished, output, freed_text.text, _unreached)
+    return host_reports.publish("clean", finished, output, clean.text, _unreached)
 
 
 def _unreached(why: str) -> dict[str, Any]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from kimi_prov.commands import connect_folder, connect_inventory, served
+from kimi_prov.commands import connect_folder
+from kimi_prov.commands.access import connect_inventory, served
 from kimi_prov.errors import UserError
 from kimi_prov.render import frame
 
 if TYPE_CHECKING:
+    from kimi_prov.commands.access.connect_inventory import ConnectOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.commands.connect_folder import FolderOptions
-    from kimi_prov.commands.connect_inventory import ConnectOptions
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
     from kimi_prov.errors import ExitCode
+    from kimi_prov.show.output import Output
 
 
 def run(

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import bench_results
 from kimi_prov.catalog.loader import load
-from kimi_prov.console.output import say
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import contribution, rows
+from kimi_prov.show.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kimi_prov.console.output import Output
+    from kimi_prov.show.output import Output
 
 _HEAD = """\
 # Speeds that `kimi-prov bench` measured, in the form of the catalogue's speeds.yaml. Keep the rows

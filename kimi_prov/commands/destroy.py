@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kimi_prov.commands import playbook_run
-from kimi_prov.console import run_summary
-from kimi_prov.console.output import show
+from kimi_prov.commands.common import playbook_run
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.runner import locks
+from kimi_prov.show.output import show
+from kimi_prov.show.text import run_summary
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.runner.inventory import Inventory
 
 

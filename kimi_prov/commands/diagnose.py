@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kimi_prov import __version__
-from kimi_prov.commands import gateway_faults, group_rests, playbook_run
-from kimi_prov.console.output import check_file
+from kimi_prov.commands.common import gateway_faults, group_lifecycle, playbook_run
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.diagnosis import bundle, evidence, rules
-from kimi_prov.report import diagnose_text
 from kimi_prov.runner import redaction
+from kimi_prov.show.output import check_file
+from kimi_prov.show.text import diagnose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.runner.redaction import Masker
+    from kimi_prov.show.output import Output
 
 
 def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -> ExitCode:
@@ -46,7 +46,7 @@ def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -
             for host in inventory.machines
             if (found := _read(Path(folder) / f"host-{quote(host, safe='')}.json", masker))
         }
-    statuses = group_rests.judged(
+    statuses = group_lifecycle.judged(
         {host: found.get("status") or {} for host, found in gathered.items()}
     )
     split = gateway_faults.split(statuses)
@@ -71,7 +71,7 @@ def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -
         document["bundle"] = str(file)
         document["bundle_bytes"] = _write(file, name, document, gathered)
     if hosts:
-        output.write(document, lambda: diagnose_text.text(document))
+        output.write(document, lambda: diagnose.text(document))
     return playbook_run.conclude(finished, *([ExitCode.BLOCKED] if blockers else []))
 
 

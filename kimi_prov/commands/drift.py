@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.acceptance import drift
-from kimi_prov.commands import host_reports
-from kimi_prov.console import drift_text
+from kimi_prov.commands.common import host_reports
+from kimi_prov.show.text import drift as drift_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
+    from kimi_prov.show.output import Output
 
 
 def run(path: Path, options: PlaybookOptions, output: Output, *, weights: bool) -> ExitCode:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import host_reports, playbook_run
-from kimi_prov.console import history_text
+from kimi_prov.commands.common import host_reports, playbook_run
 from kimi_prov.runner import locks
+from kimi_prov.show.text import history
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
+    from kimi_prov.show.output import Output
 
 
 def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Report what was applied to every host, oldest first."""
     output.check()
     finished = host_reports.collect("history", path, options)
-    return host_reports.publish("history", finished, output, history_text.text, _unreached)
+    return host_reports.publish("history", finished, output, history.text, _unreached)
 
 
 def rollback(path: Path, number: int | None, options: PlaybookOptions, output: Output) -> ExitCode:
@@ -35,7 +35,7 @@ def rollback(path: Path, number: int | None, options: PlaybookOptions, output: O
     hosts = dict(outcome.documents)
     if hosts:
         document = {"schema": "kimi-prov/history/v1", "ok": not outcome.failures, "hosts": hosts}
-        output.write(document, lambda: history_text.last(document))
+        output.write(document, lambda: history.last(document))
     return playbook_run.conclude(finished)
 
 

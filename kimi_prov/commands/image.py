@@ -17,14 +17,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kimi_prov import __version__
 from kimi_prov.catalog import loader
-from kimi_prov.console.output import say
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import lock_files, zipapp
-from kimi_prov.planner import installation, system
+from kimi_prov.planner.software import installation, system
 from kimi_prov.render import frame
 from kimi_prov.render.frame import File
-from kimi_prov.report import sbom
+from kimi_prov.show.output import say
+from kimi_prov.show.report import sbom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kimi_prov.console.output import say, show, write_whole
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
+from kimi_prov.show.output import say, show, write_whole
 
 # What a lab that is up has written beside the profile is no part of it.
 _GENERATED = "lab.yml"

@@ -7,16 +7,16 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import playbook_run
-from kimi_prov.console.output import say, show
+from kimi_prov.commands.common import playbook_run
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.show.output import say, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BACK = "`kimi-prov apply` makes the page another, and brings back what kimi_api_keys_file names"

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kimi_prov.console.output import Output
     from kimi_prov.lab.shell import Say
+    from kimi_prov.show.output import Output
 
 
 @dataclass(frozen=True)

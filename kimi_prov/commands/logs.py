@@ -9,20 +9,20 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kimi_prov.commands import playbook_run
-from kimi_prov.console import log_lines
-from kimi_prov.console.log_lines import LogScreen, Timeline
-from kimi_prov.console.output import write_whole
+from kimi_prov.commands.common import playbook_run
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.errors import UserError
+from kimi_prov.show.output import write_whole
+from kimi_prov.show.text import logs
+from kimi_prov.show.text.logs import LogScreen, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
+    from kimi_prov.show.output import Output
 
 LINES = 100
 # Where a time says how far back to go.
@@ -72,9 +72,9 @@ def run(
     screen = LogScreen(
         output.format,
         Timeline(_HOLD_S, _FIRST_S) if follow else Timeline(_HOLD_S, _ONCE_S),
-        kept.append if to_file else log_lines.to_standard_output,
+        kept.append if to_file else logs.to_standard_output,
         terminal=not to_file and sys.stdout.isatty(),
-        colour=log_lines.colours(),
+        colour=logs.colours(),
     )
     finished = playbook_run.run(request, inventory, screen=screen)
     if output.file is not None:

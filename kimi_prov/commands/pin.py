@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kimi_prov.console.output import Output
+    from kimi_prov.show.output import Output
 
 _HUB = "https://huggingface.co"
 # A file that the hub keeps outside of its large storage is small.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import playbook_run
+from kimi_prov.commands.common import playbook_run
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
-from kimi_prov.report import plan_text
+from kimi_prov.show.text import plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.show.output import Output
 
 _BLOCKER = "blocker"
 
@@ -36,4 +36,4 @@ def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
 
 def _text(plans: Mapping[str, Mapping[str, Any]]) -> str:
     named = [(clean_text.row(host), found) for host, found in plans.items()]
-    return "\n".join(f"{host}\n{'=' * len(host)}\n{plan_text.plan(found)}" for host, found in named)
+    return "\n".join(f"{host}\n{'=' * len(host)}\n{plan.plan(found)}" for host, found in named)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import carried, host_reports, kubernetes_apply, playbook_run, rendered
-from kimi_prov.console.output import say
+from kimi_prov.commands.common import file_transfer, host_reports, playbook_run, rendered
+from kimi_prov.commands.kubernetes import apply
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes.kubectl import Target
 from kimi_prov.runner import locks
+from kimi_prov.show.output import say
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.show.output import Output
 
 
 def stop(
@@ -26,7 +27,7 @@ def stop(
     """Stop what serves; `drain_s`: seconds that answers under way have."""
     if rendered.is_kubernetes(path, "stop", target, options.given() | {"drain": drain_s}):
         output.check()
-        return kubernetes_apply.stop(path, target, output)
+        return apply.stop(path, target, output)
     return _play("stop", path, options, output, _drain(drain_s))
 
 
@@ -34,7 +35,7 @@ def start(path: Path, options: PlaybookOptions, output: Output, target: Target) 
     """Start what was stopped or sleeps, and wait until it answers."""
     if rendered.is_kubernetes(path, "start", target, options.given()):
         output.check()
-        return kubernetes_apply.start(path, target, output)
+        return apply.start(path, target, output)
     return _play("start", path, options, output, {})
 
 
@@ -63,7 +64,7 @@ def _play(
     inventory, request = playbook_run.prepare(command, command, path, options, variables)
     with locks.held(path, command, state_home()) as descriptor:
         finished = playbook_run.run(request, inventory, (descriptor,))
-    code = host_reports.publish(command, finished, output, _text, carried.unreached)
+    code = host_reports.publish(command, finished, output, _text, file_transfer.unreached)
     if command == "stop" and code is ExitCode.OK:
         say(f"next:  kimi-prov start {clean_text.word(path)}")
     return code

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.console.output import check_file, show
 from kimi_prov.contract import clean_text
 from kimi_prov.on_host.probe import collect as target_probe
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.packaging.zipapp import build_zipapp
+from kimi_prov.show.output import check_file, show
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.console.output import Output
+    from kimi_prov.show.output import Output
 
 
 def run(output: Output, zipapp: Path | None, *, measure: bool) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import bucket_access
-from kimi_prov.console import sessions_text
+from kimi_prov.commands.common import bucket_access
 from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.on_host.rest import session_history
+from kimi_prov.on_host.lifecycle import session_history
 from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsError
+from kimi_prov.show.text import sessions
 
 if TYPE_CHECKING:
-    from kimi_prov.console.output import Output
+    from kimi_prov.show.output import Output
 
 SCHEMA = "kimi-prov/sessions/v1"
 _STALL_S = 60.0
@@ -30,7 +30,7 @@ def run(address: str, options: bucket_access.Options, output: Output) -> None:
             fix="name what kimi_weights_source of the machines names",
         )
     document = {"schema": SCHEMA, "ok": True, "bucket": folder, **_found(folder, options)}
-    output.write(document, lambda: sessions_text.text(document))
+    output.write(document, lambda: sessions.text(document))
 
 
 def _found(folder: str, options: bucket_access.Options) -> dict[str, Any]:

@@ -7,36 +7,36 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import (
+from kimi_prov.commands.common import (
     gateway_faults,
-    group_rests,
+    group_lifecycle,
     host_reports,
-    kubernetes_status,
     playbook_run,
     rendered,
 )
-from kimi_prov.console import status_text
-from kimi_prov.console.output import say
-from kimi_prov.console.watch_screen import WatchScreen, draws
+from kimi_prov.commands.kubernetes import status
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.show.live.watch import WatchScreen, draws
+from kimi_prov.show.output import say
+from kimi_prov.show.text import status as status_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.operate.kubernetes.kubectl import Target
+    from kimi_prov.show.output import Output
 
 
 def run(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Report what runs on every host; one that does not serve makes it exit 1."""
     if rendered.is_kubernetes(path, "status", target, options.given()):
-        return kubernetes_status.run(path, target, output)
+        return status.run(path, target, output)
     output.check()
     finished = host_reports.collect("status", path, options)
-    documents = group_rests.judged(gateway_faults.judged(finished.outcome.documents))
+    documents = group_lifecycle.judged(gateway_faults.judged(finished.outcome.documents))
     finished = replace(finished, outcome=replace(finished.outcome, documents=documents))
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
 
@@ -72,7 +72,7 @@ def bill_of_materials(
     """Write what every host's engine environment is made of; exit 1 where one is not known."""
     rendered.is_kubernetes(path, "status --sbom", target, {"sbom": True})
     from kimi_prov.catalog import loader  # noqa: PLC0415  (a status without it pays for neither)
-    from kimi_prov.report import sbom  # noqa: PLC0415
+    from kimi_prov.show.report import sbom  # noqa: PLC0415
 
     output.check()
     finished = host_reports.collect("status", path, options)
@@ -105,7 +105,7 @@ def bill_of_materials(
 
 def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
     """Say why it cannot be told from the locks here what a host's environment is made of."""
-    from kimi_prov.planner.engine import selection  # noqa: PLC0415
+    from kimi_prov.planner.selection import engine  # noqa: PLC0415
 
     if not found.get("provisioned"):
         return f"no bill of materials: {found['detail']}"
@@ -116,7 +116,7 @@ def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
     if not folder or not locks:
         return "no bill of materials: it does not say what its engine was made from\n  fix: apply"
     if not all(name in catalogue.locks for name in locks) or not folder.endswith(
-        f"-{selection.env_mark(catalogue, locks, brought)}"
+        f"-{engine.env_mark(catalogue, locks, brought)}"
     ):
         return (
             f"no bill of materials: {folder} was not made from the lock files of this version\n"

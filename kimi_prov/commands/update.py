@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import carried, host_reports, playbook_run
-from kimi_prov.console import update_text
+from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
 from kimi_prov.errors import UserError
 from kimi_prov.runner import locks
+from kimi_prov.show.text import update
 from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
+    from kimi_prov.show.output import Output
 
 
 def run(
@@ -46,4 +46,4 @@ def run(
     documents = finished.outcome.documents
     own = {host: found for host, found in documents.items() if "installed" in found}
     finished = replace(finished, outcome=replace(finished.outcome, documents=own))
-    return host_reports.publish("update", finished, output, update_text.text, carried.unreached)
+    return host_reports.publish("update", finished, output, update.text, file_transfer.unreached)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands import playbook_run
-from kimi_prov.console import usage_text
+from kimi_prov.commands.common import playbook_run
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.show.text import usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.show.output import Output
 
 SCHEMA = "kimi-prov/usage/v1"
 _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
@@ -55,7 +55,7 @@ def run(
             "rows": grouped(hosts, span.by),
             "hosts": hosts,
         }
-        output.write(document, lambda: (usage_text.csv if csv else usage_text.text)(document))
+        output.write(document, lambda: (usage.csv if csv else usage.text)(document))
     bad = any(not found.get("ok") for found in hosts.values())
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if bad else []))
 

@@ -6,21 +6,23 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import suite
-from kimi_prov.commands import host_reports, kubernetes_verify, rendered
-from kimi_prov.console import junit, verify_text
-from kimi_prov.console.output import check_writable, write_whole
+from kimi_prov.commands.common import host_reports, rendered
+from kimi_prov.commands.kubernetes import verify
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.acceptance import catalogue
 from kimi_prov.on_host.acceptance.catalogue import Selection
+from kimi_prov.show.output import check_writable, write_whole
+from kimi_prov.show.text import junit
+from kimi_prov.show.text import verify as verify_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kimi_prov.commands.playbook_run import PlaybookOptions
-    from kimi_prov.console.output import Output
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
     from kimi_prov.operate.kubernetes.kubectl import Target
+    from kimi_prov.show.output import Output
 
 
 def selection(name: str, only: Sequence[str], leave: Sequence[str]) -> Selection:
@@ -78,7 +80,7 @@ def run(
         # A run that ends without a report must not leave that of an earlier one.
         junit_file.unlink(missing_ok=True)
     if kubernetes:
-        return kubernetes_verify.run(path, target, output, key_file, chosen, also)
+        return verify.run(path, target, output, key_file, chosen, also)
     finished = host_reports.collect("verify", path, options, {"verify_suite": asdict(chosen)})
     return host_reports.publish("verify", finished, output, verify_text.text, _unreached, also)
 

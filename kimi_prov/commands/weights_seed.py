@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.commands import bucket_access, pin
-from kimi_prov.console.output import say
+from kimi_prov.commands import pin
+from kimi_prov.commands.common import bucket_access
 from kimi_prov.contract.addresses import BUCKET_ADDRESS
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError
@@ -20,14 +20,15 @@ from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsError
 from kimi_prov.on_host.weights.sources import Stream, Web
 from kimi_prov.operate.seed import Limits, Seeding
+from kimi_prov.show.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from kimi_prov.catalog.prices import Prices
-    from kimi_prov.console.output import Output
     from kimi_prov.on_host.weights.manifest import Entry, Manifest
+    from kimi_prov.show.output import Output
 
 SCHEMA = "kimi-prov/seed/v1"
 _STALL_S = 60.0

@@ -27,8 +27,10 @@ from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import acme, certificate, key_book, keys, proxy, tls
+from kimi_prov.on_host.endpoint import certificate, tls
 from kimi_prov.on_host.history import entries
+from kimi_prov.on_host.keys import metadata, publish
+from kimi_prov.on_host.proxy import acme, converge
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.system import transfer
 from kimi_prov.on_host.system.files import (
@@ -69,7 +71,7 @@ _USAGE_AT_MOST = 256 << 20
 _ENTRY = re.compile(rf"history/(\d{{4,9}})/{re.escape(entries.ENTRY)}")
 _KEY = re.compile(r"[!-~]{8,200}")
 # Each machine makes its own, and has it in a file beside the hashes.
-_MACHINES = (keys.VERIFY, layout.WEB_KEY_NAME)
+_MACHINES = (publish.VERIFY, layout.WEB_KEY_NAME)
 
 
 def make(paths: Paths, reader: int) -> Dict[str, Any]:
@@ -114,7 +116,7 @@ def _save(paths: Paths, plan: Dict[str, Any], descriptor: int) -> Dict[str, Any]
 def _held(names: List[str], key_map: str, pem: str, page: Any) -> Dict[str, Any]:  # noqa: ANN401
     """Tell what an archive with these files holds."""
     there = set(names)
-    known = sorted(set(keys.parse_map(key_map)) - {*_MACHINES}) if KEYS in there else []
+    known = sorted(set(publish.parse_map(key_map)) - {*_MACHINES}) if KEYS in there else []
     found = [match[1] for match in map(_ENTRY.fullmatch, names) if match]
     return {
         "keys": known,
@@ -225,7 +227,7 @@ class Contents:
     made_unix: int
     hostname: str
     keys: Dict[str, str] = field(default_factory=dict)
-    book: key_book.Book = field(default_factory=dict)
+    book: metadata.Book = field(default_factory=dict)
     usage: Tuple[Dict[str, Any], ...] = ()
     operator: str = ""
     pem: str = ""
@@ -248,7 +250,7 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     single = {*_SINGLE} - {PAGE, USAGE}
     small = {name: _small(folder / name) for name in names if name in single}
     lines = [line for line in small.get(KEYS, "").splitlines() if line.strip()]
-    found = keys.parse_map("\n".join(lines))
+    found = publish.parse_map("\n".join(lines))
     if len(found) != len(lines):
         raise HostError(f"its {KEYS} has lines that are no hash of a key", archives.BAD)
     book = _book(small.get(BOOK))
@@ -266,10 +268,10 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     )
 
 
-def _book(text: Optional[str]) -> key_book.Book:
+def _book(text: Optional[str]) -> metadata.Book:
     """Read the rules of keys; none where the archive is of a version before them."""
     try:
-        return key_book.parse(json.loads(text)) if text is not None else {}
+        return metadata.parse(json.loads(text)) if text is not None else {}
     except (ValueError, AttributeError, HostError) as error:
         raise HostError(f"its {BOOK} holds no rules of keys", archives.BAD) from error
 
@@ -357,14 +359,14 @@ def _put_back(paths: Paths, plan: Dict[str, Any], contents: Contents) -> Dict[st
         _put_usage(paths, contents, left_out)
         _put_certificate(paths, plan, contents, left_out)
         _put_accounts(paths, plan, contents, left_out)
-        proxy.converge(paths)
+        converge.converge(paths)
     elif contents.keys:
         left_out.append(f"keys and certificate: {groups.head(plan)} serves for this host")
     _put_history(paths, contents, left_out)
     return {
         "made_unix": contents.made_unix,
         "hostname": contents.hostname,
-        **_held(contents.names, keys.render_map(contents.keys), contents.pem, page),
+        **_held(contents.names, publish.render_map(contents.keys), contents.pem, page),
         "left_out": left_out,
     }
 
@@ -416,19 +418,19 @@ def _put_keys(paths: Paths, contents: Contents) -> None:
     old = {name: value for name, value in contents.keys.items() if name not in _MACHINES}
     if not old:
         return
-    now = keys.parse_map(read_text(paths.key_map))
+    now = publish.parse_map(read_text(paths.key_map))
     wanted = {**old, **now}
-    if keys.OPERATOR in old:
-        wanted[keys.OPERATOR] = old[keys.OPERATOR]
+    if publish.OPERATOR in old:
+        wanted[publish.OPERATOR] = old[publish.OPERATOR]
         # While there is one in clear, it is the one that counts.
         if contents.operator:
             write_atomic(paths.operator_new, contents.operator + "\n", 0o600)
-            wanted[keys.OPERATOR] = keys.digest(contents.operator)
+            wanted[publish.OPERATOR] = publish.digest(contents.operator)
         else:
             remove(str(paths.operator_new))
     # An added key comes with its hash: else the next apply would not know it.
     known = {name: entry for name, entry in contents.book.items() if name not in now}
-    keys.publish(paths, wanted, {**known, **key_book.read(paths)})
+    publish.publish(paths, wanted, {**known, **metadata.read(paths)})
 
 
 def _put_usage(paths: Paths, contents: Contents, left_out: List[str]) -> None:

@@ -20,7 +20,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_USER, Paths
-from kimi_prov.on_host.gateway import firewall
+from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.on_host.monitor.ensure import BEFORE
 from kimi_prov.on_host.probe.system import mounts
 from kimi_prov.on_host.system import units

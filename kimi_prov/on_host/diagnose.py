@@ -15,9 +15,9 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import ADDRESS_CONFIG, ENGINE, PROXY_CONFIG, Paths
-from kimi_prov.on_host import status
 from kimi_prov.on_host.engine import metrics, ready
 from kimi_prov.on_host.probe import collect
+from kimi_prov.on_host.status import machine
 from kimi_prov.on_host.system import journals, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -63,7 +63,7 @@ def gather(paths: Paths) -> Dict[str, Any]:
     plan = read_json(paths.plan)
     found: Dict[str, Any] = {"missing": {}, "plan": plan}
     parts: Mapping[str, Callable[[], Any]] = {
-        "status": lambda: status.collect(paths),
+        "status": lambda: machine.collect(paths),
         "units": _units,
         "unit_files": _unit_files,
         "logs": _logs,

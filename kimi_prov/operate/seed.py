@@ -24,7 +24,7 @@ from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.system import process
 from kimi_prov.on_host.weights import manifest as manifests
-from kimi_prov.on_host.weights.reach import lacking
+from kimi_prov.on_host.weights.bucket_check import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

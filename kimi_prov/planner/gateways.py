@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways, key_rules, paths, unit_names
 from kimi_prov.facts.host import read_host
-from kimi_prov.planner import (
-    certificates,
-    driver,
-    gateway,
-    installation,
-    metrics,
-    site,
-    system,
-    web,
-)
-from kimi_prov.planner import networks as networks_of
+from kimi_prov.planner import web
 from kimi_prov.planner.engine import interpreter
 from kimi_prov.planner.findings import Findings, make
+from kimi_prov.planner.hosts import networks as networks_of
+from kimi_prov.planner.hosts import site
+from kimi_prov.planner.service import certificates, metrics, proxy
+from kimi_prov.planner.software import driver, installation, system
 from kimi_prov.planner.storage import disk
 
 if TYPE_CHECKING:
@@ -159,13 +153,13 @@ def make_plan(
     web.check_port(settings, 0, findings, [settings.group_port] if others else [])
     watched = metrics.document(host, replace(settings, monitor_local=False), [], page, findings)
     _check_ports(host, settings, page, watched, findings)
-    gateway.check_access(settings, None, findings)
+    proxy.check_access(settings, None, findings)
     shared = _shared(host, settings, peers, findings)
-    proxy = gateway.proxy(host, settings, [])
+    frontend = proxy.proxy(host, settings, [])
     # One certificate for all gateways: a client does not see which of them answers.
     reached = [name for row in peers for name in (row.host, row.address)]
     names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
-    proxy["tls"]["names"] = list(dict.fromkeys(name for name in names if name))
+    frontend["tls"]["names"] = list(dict.fromkeys(name for name in names if name))
     return {
         "schema": gateways.SCHEMA,
         "stand_in": None,
@@ -207,9 +201,9 @@ def make_plan(
             **({"trained_on": model.trained_on} if model.trained_on else {}),
         },
         "instances": [],
-        "proxy": proxy,
+        "proxy": frontend,
         "firewall": {
-            **gateway.firewall(host, settings, watched=watched),
+            **proxy.firewall(host, settings, watched=watched),
             **({"gateways": _peers(others, settings, page)} if others else {}),
         },
         # The other gateway hands its clients on to this one.
@@ -277,7 +271,7 @@ def _check_ports(
     ports += [settings.web_port] if settings.web_ui else []
     ports += [page["backend_port"], page["api_port"]] if page else []
     more = " (kimi_web_port for the page's)" if settings.web_ui else ""
-    gateway.check_free(host, ports, findings, more)
+    proxy.check_free(host, ports, findings, more)
 
 
 def _python(host: Host, catalogue: Catalogue) -> Chosen:
@@ -298,8 +292,9 @@ def _installed(
         return {}
     disk.check_page(host, page, python.build, findings)
     web.check_memory(host.memory_bytes, catalogue.web[-1], findings)
-    proxy = site.document(settings)["proxy"]
-    return {"installation": installation.of_packages(settings, python.build, catalogue, proxy)}
+    forward_proxy = site.document(settings)["proxy"]
+    packages = installation.of_packages(settings, python.build, catalogue, forward_proxy)
+    return {"installation": packages}
 
 
 def _page_there(settings: Settings, first: Before) -> dict[str, Any]:

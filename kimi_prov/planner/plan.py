@@ -8,37 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
-from kimi_prov.planner import (
-    certificates,
-    driver,
-    gateway,
-    gateways,
-    groups,
-    installation,
-    metrics,
-    remediation,
-    rest,
-    rules,
-    site,
-    stand_in,
-    system,
-    timeouts,
-    watchdog,
-    web,
-)
+from kimi_prov.planner import gateways, remediation, rules, stand_in, web
 from kimi_prov.planner.decisions import Served
-from kimi_prov.planner.engine import (
-    command,
-    expert_backend,
-    flag_names,
-    moe_tuning,
-    selection,
-    speculative,
-)
+from kimi_prov.planner.engine import expert_backend, moe_tuning, speculative
 from kimi_prov.planner.findings import Findings
+from kimi_prov.planner.hosts import groups, site
 from kimi_prov.planner.memory import budgets, checks, hybrid, placement
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.rules.context import PlanContext
+from kimi_prov.planner.selection import command, engine
+from kimi_prov.planner.service import certificates, lifecycle, metrics, proxy, timeouts, watchdog
+from kimi_prov.planner.settings import flag_names
+from kimi_prov.planner.software import driver, installation, system
 from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
 from kimi_prov.planner.throughput import prediction
 
@@ -49,7 +30,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.planner.decisions import Budget, Choice, Weights
     from kimi_prov.planner.gateways import Before
-    from kimi_prov.planner.groups import Group, GroupHosts
+    from kimi_prov.planner.hosts.groups import Group, GroupHosts
     from kimi_prov.planner.settings.parsing import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
@@ -189,8 +170,8 @@ def _plan(
     host = groups.least(read_host(gpu_names.recognised(facts, catalogue), catalogue), group)
     model = catalogue.model(settings.model)
     system.check(host, catalogue, findings)
-    choice = selection.choose(host, settings, catalogue, model, findings)
-    settings = selection.migrated(host, settings, model, choice, catalogue, findings)
+    choice = engine.choose(host, settings, catalogue, model, findings)
+    settings = engine.migrated(host, settings, model, choice, catalogue, findings)
     draft = speculative.document(settings, catalogue, model, choice.engine, findings)
     driver_plan = driver.document(
         host, settings, choice.engine, catalogue, choice.weights_format, findings
@@ -213,7 +194,7 @@ def _plan(
         list(settings.served_names) or [model.name],
         converted.directory if converted else None,
     )
-    backends = gateway.backends(settings, 0 if group and group.rank else budget.instances)
+    backends = proxy.backends(settings, 0 if group and group.rank else budget.instances)
     web.check_port(settings, budget.instances, findings)
     page = web.document(
         settings,
@@ -225,7 +206,7 @@ def _plan(
         findings,
     )
     watched = metrics.document(host, settings, backends, page, findings)
-    gateway.check_ports(host, settings, backends, page, watched, group, findings)
+    proxy.check_ports(host, settings, backends, page, watched, group, findings)
     slots = groups.slots(group, settings, backends, on_cpu=not host.gpu_bytes)
     room, frees = disk.document(
         host,
@@ -246,7 +227,7 @@ def _plan(
     shown = _model(model, checkpoint, choice, budget, served)
     power = prediction.power(host, catalogue)
     predicted = speeds(settings.concurrency)
-    rest.engine_sleep(
+    lifecycle.engine_sleep(
         host,
         settings,
         choice.engine.name,
@@ -292,11 +273,11 @@ def _plan(
             "switches": False,
         },
         "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
-        "proxy": gateway.proxy(host, settings, backends),
-        "firewall": gateway.firewall(host, settings, together, watched),
+        "proxy": proxy.proxy(host, settings, backends),
+        "firewall": proxy.firewall(host, settings, together, watched),
         "web": page,
         "metrics": watched,
-        "rest": rest.document(
+        "rest": lifecycle.document(
             settings, tmpfs, fetched["source"], findings, catalogue, power, group
         ),
         "drift": {"timer": settings.drift_timer},
@@ -335,7 +316,7 @@ def _plan(
     }
     plan["installation"] = installation.document(settings, choice, catalogue, plan)
     plan["watchdog"] = watchdog.document(settings, catalogue, plan, flags)
-    gateway.check_access(settings, group, findings)
+    proxy.check_access(settings, group, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group
     )
@@ -375,7 +356,7 @@ def _engine(choice: Choice) -> dict[str, Any]:
         "torch": choice.engine.torch,
         "cuda": choice.engine.cuda,
         "env_name": choice.env_name,
-        "env_dir": selection.env_dir(choice),
+        "env_dir": engine.env_dir(choice),
         "provisioned": choice.provisioned,
         "python": choice.python.path,
         "python_version": choice.python.version,

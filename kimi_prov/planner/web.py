@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kimi_prov.catalog.currency import dated
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.sizes import human
-from kimi_prov.planner import certificates
-from kimi_prov.planner.engine import selection
+from kimi_prov.planner.selection import engine
+from kimi_prov.planner.service import certificates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def document(
     lock = page.lock_name(python.version)
     _check(page, runtime, findings, locked=lock in catalogue.locks)
     backend_port, api_port = ports(settings, instances)
-    mark = selection.env_mark(catalogue, [lock], build.sha256 if build else None)
+    mark = engine.env_mark(catalogue, [lock], build.sha256 if build else None)
     env_name = f"{page.version}-{mark}"
     sees = bool(model.architecture.vision_params)
     return {

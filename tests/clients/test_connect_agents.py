@@ -16,7 +16,7 @@ import pytest
 from chat_stand_in import Engine, serving
 from console_runs import here
 
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ import pytest
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
 from kimi_prov.on_host.engine import command_check
-from kimi_prov.planner import groups
+from kimi_prov.planner.hosts import groups
 from kimi_prov.planner.plan import blockers, make_plan
 from kimi_prov.planner.settings.parsing import parse
 

@@ -12,7 +12,7 @@ import pytest
 from groups import API_PORT
 from monitored import own_metrics, read_metrics
 
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from gpu_report import Report
@@ -48,11 +48,11 @@ def wrong_under_load(host: Host, report: Report) -> list[str]:
     over, statuses = threading.Event(), []
     key, pin = host.door()
     body = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 256}
-    endpoint = api.Endpoint(host.address, API_PORT, pin, 120)
+    endpoint = api_client.Endpoint(host.address, API_PORT, pin, 120)
 
     def ask() -> None:
         while not over.is_set():
-            statuses.append(api.chat(endpoint, key, body | {"ignore_eos": True}).status)
+            statuses.append(api_client.chat(endpoint, key, body | {"ignore_eos": True}).status)
 
     clients = [threading.Thread(target=ask) for _ in range(ASKED_AT_ONCE)]
     for client in clients:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from machines import HANGS_S, kimi_prov
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load
 from kimi_prov.contract import paths
 from kimi_prov.errors import ExitCode
 from kimi_prov.lab import model
 from kimi_prov.lab.inventory import identify
 from kimi_prov.lab.state import LabState, state_home
-from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -220,13 +220,13 @@ def layers_held(name: str, gpu_bytes: int) -> int:
 
 def counted_bytes(name: str, layers: int) -> int:
     """Return the bytes that the planner counts for so many of a model's layers."""
-    return architecture.checkpoint_bytes(_cut(name, layers), "int4")
+    return model_bytes.checkpoint_bytes(_cut(name, layers), "int4")
 
 
 def expert_bytes(name: str, layers: int) -> int:
     """Return the bytes of them that are routed experts."""
     cut = _cut(name, layers)
-    return round(cut.experts * architecture.expert_bytes(cut, "int4"))
+    return round(cut.experts * model_bytes.expert_bytes(cut, "int4"))
 
 
 def _cut(name: str, layers: int) -> Architecture:

@@ -18,7 +18,7 @@ from groups import API_PORT, SERVED
 from machines import kimi_prov
 from waiting import until
 
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from conftest import Clock
@@ -71,7 +71,7 @@ def tokens_per_s(group: Group) -> float:
     body = {"messages": [{"role": "user", "content": "1"}], "max_tokens": TOKENS}
     body |= {"min_tokens": TOKENS, "ignore_eos": True}
     began = time.monotonic()
-    answer = api.chat(api.Endpoint(group.head.address, API_PORT, pin, 120), key, body)
+    answer = api_client.chat(api_client.Endpoint(group.head.address, API_PORT, pin, 120), key, body)
     assert answer.status == SERVED, answer
     return round(TOKENS / (time.monotonic() - began), 1)
 

@@ -19,7 +19,7 @@ import pytest
 from groups import API_PORT
 from pictures import noise
 
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from conftest import Clock
@@ -79,7 +79,7 @@ def answer(host: Host, door: tuple[str, str], *parts: dict[str, Any]) -> dict[st
     key, pin = door
     body = {"messages": [{"role": "user", "content": [*parts, TEXT]}], "max_tokens": TOKENS}
     body |= {"min_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "prompt_logprobs": 0}
-    reply = api.chat(api.Endpoint(host.address, API_PORT, pin, 120), key, body)
+    reply = api_client.chat(api_client.Endpoint(host.address, API_PORT, pin, 120), key, body)
     assert reply.status == 200, reply
     return reply.json()
 

@@ -11,8 +11,8 @@ from typing import Any
 from kimi_prov.catalog.loader import load
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
-from kimi_prov.report import check
-from kimi_prov.report.cost import Api, MachinePrices, Rate, Use
+from kimi_prov.show.report import check
+from kimi_prov.show.report.cost import Api, MachinePrices, Rate, Use
 
 LAB = Path(__file__).resolve().parents[1] / "data" / "facts" / "lab-nspawn.json"
 GIB = 1 << 30

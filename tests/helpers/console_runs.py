@@ -7,7 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 
 from kimi_prov.cli import cli
-from kimi_prov.console.exit_handling import guarded
+from kimi_prov.show.exit_handling import guarded
 
 
 def here(*words: object) -> tuple[int, str, str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kimi_prov.cli import cli
-from kimi_prov.console.exit_handling import guarded
+from kimi_prov.show.exit_handling import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from waiting import until
 
-from kimi_prov.on_host.gateway import api, haproxy, keys
+from kimi_prov.on_host.endpoint import api_client, haproxy
+from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.system import machine_key
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ class Site:
         self.gateway: Proxy = make_proxy(
             0, {"client": self.client}, metrics=watched, name="gw1", hosts=self.hosts
         )
-        own = keys.digest(machine_key.read(self.gateway.paths.machine_key))
+        own = publish.digest(machine_key.read(self.gateway.paths.machine_key))
         for host in self.hosts.values():
-            keys.ensure(host.paths, {}, gateways={GATEWAY_KEY: own})
+            publish.ensure(host.paths, {}, gateways={GATEWAY_KEY: own})
         assert until(lambda: len(self.up()) == hosts), self.gateway.log
 
     def up(self, backend: str = "engines") -> list[str]:
@@ -55,9 +56,9 @@ class Site:
         text = haproxy.command(self.gateway.paths.socket, command)
         return list(csv.DictReader(text.lstrip("# ").splitlines()))
 
-    def ask(self, text: str = "hello", **more: object) -> api.Reply:
+    def ask(self, text: str = "hello", **more: object) -> api_client.Reply:
         body = {"messages": [{"role": "user", "content": text}], **more}
-        return api.chat(self.gateway.endpoint, self.client, body)
+        return api_client.chat(self.gateway.endpoint, self.client, body)
 
     def asked(self) -> dict[str, int]:
         """How many requests each host's engine has seen."""

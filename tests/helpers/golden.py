@@ -12,7 +12,7 @@ import yaml
 from kimi_prov.ansible import serve_units
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording, synthetic
-from kimi_prov.planner import groups
+from kimi_prov.planner.hosts import groups
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 

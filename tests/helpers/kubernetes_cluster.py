@@ -66,9 +66,9 @@ exec {real} "$@"
 # The command, with the waits of a person's patience cut short.
 COMMAND = """
 import sys
-from kimi_prov.commands import kubernetes_follow
-kubernetes_follow.STEP_S, kubernetes_follow.AWAY_S = 0.2, 1.0
-kubernetes_follow.PATIENCE_S = float(sys.argv.pop(1))
+from kimi_prov.commands.kubernetes import follow
+follow.STEP_S, follow.AWAY_S = 0.2, 1.0
+follow.PATIENCE_S = float(sys.argv.pop(1))
 from kimi_prov.cli import main
 main()
 """

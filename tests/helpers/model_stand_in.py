@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from typing import Any
 import stand_in_engine
 from ports import free_port
 
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.packaging.zipapp import build_zipapp
 
 KEY = "sk-kimi-of-the-test"
@@ -134,9 +134,9 @@ class Pod:
         }
 
     @property
-    def endpoint(self) -> api.Endpoint:
+    def endpoint(self) -> api_client.Endpoint:
         fingerprint = tls.fingerprint(self.certificate) if self.secure else None
-        return api.Endpoint("127.0.0.1", self.port, fingerprint, 60)
+        return api_client.Endpoint("127.0.0.1", self.port, fingerprint, 60)
 
     def ready(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Ask as a probe does."""

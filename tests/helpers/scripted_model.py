@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from waiting import HANGS_S
 
-from kimi_prov.on_host.acceptance import forms, knowledge, pictures, tools
-from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.acceptance import forms, images, knowledge, tools
+from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ TEMPLATE = (
     "{%- if thinking is defined and not thinking -%}<think></think>{%- else -%}<think>{%- endif -%}"
 )
 _KNOWN = {**dict(knowledge.FACTS), **dict(knowledge.PROBLEMS), **dict(checks.KNOWN)}
-_SEEN = {picture: answer for _, picture, answer in pictures.questions()}
+_SEEN = {picture: answer for _, picture, answer in images.questions()}
 _CODE = {
     "roman": """
 def roman(n):

@@ -22,8 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from kimi_prov.lab import tokenizer
-from kimi_prov.on_host.acceptance import catalogue, pictures, tools
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.acceptance import catalogue, images, tools
+from kimi_prov.on_host.endpoint import tls
 
 # Pixels of an edge that make one token of a picture.
 _TOKEN_PIXELS = 28
@@ -79,7 +79,7 @@ class Writer:
             **body.get("chat_template_kwargs", {}),
         )
         pad = tokenizer.special_tokens()[_PAD]
-        across = pictures.SIDE // _TOKEN_PIXELS
+        across = images.SIDE // _TOKEN_PIXELS
         found: list[int] = []
         for number in self._cut.encode(text).ids:
             found += [number] * (across * across if number == pad else 1)

@@ -15,7 +15,7 @@ import yaml
 from machines import Host, Lab, kimi_prov, make_lab
 from waiting import until
 
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -99,9 +99,9 @@ class Group:
         try:
             with socket.create_connection((self.head.address, API_PORT), timeout=3):
                 pass
-            endpoint = api.Endpoint(self.head.address, API_PORT, pin, patience_s)
-            status = api.chat(endpoint, key or own, body).status
-        except (OSError, api.ApiError):
+            endpoint = api_client.Endpoint(self.head.address, API_PORT, pin, patience_s)
+            status = api_client.chat(endpoint, key or own, body).status
+        except (OSError, api_client.ApiError):
             status = AWAY
         return Answer(status, began, time.monotonic() - began)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 import yaml
 
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,7 +11,7 @@ import yaml
 from machines import Host, Lab, make_lab
 from waiting import HANGS_S
 
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,7 +110,9 @@ def own_metrics(host: Host) -> dict[str, float]:
 def read_metrics(host: Host, path: str, key: str | None) -> tuple[int, str]:
     """Status and text of a page of a host's metrics, asked from this computer."""
     pin = tls.fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
-    reply = api.call(api.Endpoint(host.address, METRICS_PORT, pin, HANGS_S), "GET", path, key)
+    reply = api_client.call(
+        api_client.Endpoint(host.address, METRICS_PORT, pin, HANGS_S), "GET", path, key
+    )
     return reply.status, reply.body.decode()
 
 

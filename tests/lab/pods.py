@@ -23,7 +23,7 @@ import yaml
 from machines import kimi_prov
 
 from kimi_prov.contract import pod
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 
 SAYS = "podman stands in for the kubelet: no cluster scheduled this pod"
 KEY = "sk-kimi-of-the-test"
@@ -160,12 +160,12 @@ class Namespace:
         self.started.append(made.name)
         return made
 
-    def endpoint(self, address: str) -> api.Endpoint:
+    def endpoint(self, address: str) -> api_client.Endpoint:
         """The API at a pod's address, its certificate pinned."""
         fingerprint = tls.fingerprint(self.secrets["kimi-tls"]["tls.crt"])
-        return api.Endpoint(address, pod.PORT, fingerprint, 120)
+        return api_client.Endpoint(address, pod.PORT, fingerprint, 120)
 
-    def chat(self, address: str, key: str | None, **more: Any) -> api.Reply:
+    def chat(self, address: str, key: str | None, **more: Any) -> api_client.Reply:
         """Ask for one token."""
         body = {
             "model": "kimi-k2-lab",
@@ -173,7 +173,7 @@ class Namespace:
             "max_tokens": 1,
             **more,
         }
-        return api.chat(self.endpoint(address), key, body)
+        return api_client.chat(self.endpoint(address), key, body)
 
     def remove(self) -> None:
         for name in self.started:

@@ -18,7 +18,7 @@ from weights_server import Server
 
 from kimi_prov.commands import lab as commands
 from kimi_prov.contract import paths
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def chat(host: Host, key: str | None = None) -> int:
     """HTTP status of a chat through the opened port, as a client has it."""
     own, pin = host.door()
     body = {"messages": [{"role": "user", "content": "1"}], "max_tokens": 4}
-    return api.chat(api.Endpoint(host.address, 8000, pin), key or own, body).status
+    return api_client.chat(api_client.Endpoint(host.address, 8000, pin), key or own, body).status
 
 
 def states(host: Host, *units: str) -> list[str]:
@@ -159,7 +159,7 @@ _WAKER = f"""
 import asyncio, os, socket, sys
 sys.path.insert(0, "{paths.ZIPAPP}")
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.rest import wake
+from kimi_prov.on_host.lifecycle import wake
 wake._LEAVES_S = 0.5
 with socket.socket(socket.AF_UNIX) as listening:
     listening.bind("/run/tried.sock")

@@ -17,7 +17,7 @@ from machines import ANSIBLE_PLAYBOOK, CHECKOUT, kimi_prov, make_lab, picture, r
 from waiting import HANGS_S, until
 
 from kimi_prov.ansible import switching
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,7 +218,7 @@ def chat(host: Host) -> int:
     """HTTP status of a chat through the opened port, as a client has it."""
     key, pin = host.door()
     body = {"messages": [{"role": "user", "content": "a client's own words"}]}
-    return api.chat(api.Endpoint(host.address, PORT, pin, HANGS_S), key, body).status
+    return api_client.chat(api_client.Endpoint(host.address, PORT, pin, HANGS_S), key, body).status
 
 
 def started(host: Host, unit: str) -> int:

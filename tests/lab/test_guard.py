@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jinja2
 import pytest
 
-from kimi_prov.on_host.gateway import firewall
+from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.packaging.resources import root
 
 if TYPE_CHECKING:

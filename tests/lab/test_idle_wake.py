@@ -27,7 +27,7 @@ from waiting import until
 from kimi_prov import schemas
 from kimi_prov.commands import lab as lab_command
 from kimi_prov.contract import paths
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 
 if TYPE_CHECKING:
     import subprocess
@@ -66,8 +66,10 @@ class Machine:
         self.own_key = host.door()[0]
 
     @property
-    def endpoint(self) -> api.Endpoint:
-        return api.Endpoint(self.host.address, 8000, tls.fingerprint(self.certificate), HANGS_S)
+    def endpoint(self) -> api_client.Endpoint:
+        return api_client.Endpoint(
+            self.host.address, 8000, tls.fingerprint(self.certificate), HANGS_S
+        )
 
     def command(self, name: str, *more: str) -> subprocess.CompletedProcess[str]:
         return kimi_prov(name, self.host.inventory, "--limit", self.host.name, *more)
@@ -87,12 +89,12 @@ class Machine:
         found: dict[str, Any] = document["hosts"][self.host.name]
         return found
 
-    def chat(self, key: str | None = None, patience_s: float = HANGS_S) -> api.Reply:
+    def chat(self, key: str | None = None, patience_s: float = HANGS_S) -> api_client.Reply:
         endpoint = replace(self.endpoint, timeout_s=patience_s)
-        return api.chat(endpoint, key or self.key, SHORT)
+        return api_client.chat(endpoint, key or self.key, SHORT)
 
     def stream(self, body: dict[str, Any]) -> list[Any]:
-        return list(api.stream(self.endpoint, self.key, body))
+        return list(api_client.stream(self.endpoint, self.key, body))
 
     def read(self, path: str) -> dict[str, Any]:
         return dict(json.loads(self.host.ssh(f"cat {path} 2>/dev/null || echo '{{}}'")))
@@ -133,7 +135,7 @@ class Machine:
             while not over.is_set():
                 try:
                     came.append(ask())
-                except api.ApiError as error:
+                except api_client.ApiError as error:
                     came.append(error)
                 over.wait(every_s)
 
@@ -196,7 +198,7 @@ def test_it_rests_although_others_than_clients_ask(machine: Machine) -> None:
     def ask() -> list[int]:
         return [
             machine.chat(NOBODY).status,
-            api.call(machine.endpoint, "GET", "/health", None).status,
+            api_client.call(machine.endpoint, "GET", "/health", None).status,
         ]
 
     began = time.time()
@@ -219,7 +221,7 @@ def test_nobody_without_a_key_wakes_it_and_other_commands_tell_that_it_sleeps(
 ) -> None:
     before = machine.starts
     assert {machine.chat(NOBODY).status for _ in range(20)} == {401}
-    assert api.call(machine.endpoint, "GET", "/health", None).status == 503
+    assert api_client.call(machine.endpoint, "GET", "/health", None).status == 503
     own = machine.chat(machine.own_key)
     assert (own.status, own.json()["error"]["code"]) == (503, "model_asleep")
     verified = machine.command("verify")
@@ -356,7 +358,7 @@ def test_power_cuts_leave_it_asleep_and_the_next_request_wakes_it(machine: Machi
         held = pool.submit(machine.chat, patience_s=60.0)
         assert until(lambda: machine.unit(UNIT) == "activating", HANGS_S)
         power_is_cut(machine)
-        assert isinstance(held.exception(HANGS_S), api.ApiError)
+        assert isinstance(held.exception(HANGS_S), api_client.ApiError)
     assert machine.status()["state"] == "asleep"
     assert machine.unit(UNIT) == "inactive"
     assert machine.chat().status == 200
@@ -376,7 +378,7 @@ def test_a_machine_that_is_switched_off_serves_after_its_next_boot(machine: Mach
     def serves() -> bool:
         try:
             return machine.chat().status == 200
-        except api.ApiError:
+        except api_client.ApiError:
             return False
 
     assert until(serves, HANGS_S)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kimi_prov.on_host.gateway import api
+    from kimi_prov.on_host.endpoint import api_client
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -177,7 +177,7 @@ def test_one_pod_serves_the_real_engine(
 
 def ends_with_its_answer(namespace: pods.Namespace, address: str, members: list[pods.Pod]) -> None:
     """Tell all pods to end, as a cluster does, while an answer is under way."""
-    answers: list[api.Reply] = []
+    answers: list[api_client.Reply] = []
     more = {"max_tokens": TOKENS, "ignore_eos": True}
     asked = threading.Thread(
         target=lambda: answers.append(namespace.chat(address, pods.KEY, **more))

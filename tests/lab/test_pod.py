@@ -23,7 +23,7 @@ from waiting import until
 
 from kimi_prov.lab import images
 from kimi_prov.lab.settings import apt_settings
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.on_host.weights import manifest
 from kimi_prov.packaging import zipapp
 
@@ -92,7 +92,7 @@ class Served:
         spec = self.namespace.kind("StatefulSet", "engine")["spec"]["template"]["spec"]
         return self.namespace.pod(name, spec, root=self.root, network=self.place, limits=limits)
 
-    def endpoint(self) -> api.Endpoint:
+    def endpoint(self) -> api_client.Endpoint:
         return self.namespace.endpoint(self.address)
 
     def chat(self, key: str | None, **more: Any) -> int:
@@ -142,7 +142,7 @@ def test_it_answers_through_its_port_with_the_key_alone(served: Served, engine: 
     assert stand_in_engine.SAYS in engine.logs()
     assert served.chat(pods.KEY) == 200
     assert [served.chat(key) for key in (None, "sk-wrong")] == [401, 401]
-    assert api.call(served.endpoint(), "GET", "/metrics", pods.KEY).status == 404
+    assert api_client.call(served.endpoint(), "GET", "/metrics", pods.KEY).status == 404
     assert engine.probe("readinessProbe").returncode == 0
     assert engine.probe("livenessProbe").returncode == 0
 

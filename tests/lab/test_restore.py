@@ -14,7 +14,7 @@ import pytest
 from machines import kimi_prov, make_lab
 from waiting import HANGS_S
 
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

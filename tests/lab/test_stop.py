@@ -14,7 +14,7 @@ from waiting import until
 
 from kimi_prov import schemas
 from kimi_prov.contract import paths
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,9 +40,9 @@ def status(host: Host) -> tuple[int, dict[str, Any]]:
     return done.returncode, found
 
 
-def door(host: Host) -> tuple[api.Endpoint, str]:
+def door(host: Host) -> tuple[api_client.Endpoint, str]:
     key, fingerprint = host.door()
-    return api.Endpoint(host.address, 8000, fingerprint, 120.0), key
+    return api_client.Endpoint(host.address, 8000, fingerprint, 120.0), key
 
 
 def came(first: threading.Event, client: threading.Thread) -> bool:
@@ -53,7 +53,7 @@ def came(first: threading.Event, client: threading.Thread) -> bool:
 
 def serves(host: Host) -> None:
     endpoint, key = door(host)
-    assert api.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
+    assert api_client.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
 
 
 def test_a_stop_lets_a_stream_end_and_everybody_is_told_why(
@@ -65,7 +65,7 @@ def test_a_stop_lets_a_stream_end_and_everybody_is_told_why(
 
     def stream() -> None:
         asked = {**QUESTION, "max_tokens": 1000, "ignore_eos": True}
-        for piece in api.stream(endpoint, key, asked):
+        for piece in api_client.stream(endpoint, key, asked):
             pieces.append(piece)
             begun.set()
 
@@ -91,10 +91,10 @@ def test_a_stop_lets_a_stream_end_and_everybody_is_told_why(
     assert found["rest"]["requests_cut"] == 0
     assert found["rest"]["start"]["seconds"] > 0
 
-    reply = api.chat(endpoint, key, QUESTION)
+    reply = api_client.chat(endpoint, key, QUESTION)
     assert (reply.status, reply.json()["error"]["code"]) == (503, "model_stopped")
     assert reply.headers["retry-after"]
-    assert api.chat(endpoint, None, QUESTION).status == 401
+    assert api_client.chat(endpoint, None, QUESTION).status == 401
 
     drift = command("drift", served_host)
     assert drift.returncode == 0, drift.stdout
@@ -126,7 +126,7 @@ def test_a_stop_outlives_a_reboot_and_an_apply_ends_it(served_host: Host) -> Non
     assert (code, found["state"]) == (0, "stopped")
     assert found["ram_disk"]["mounted"] is None
     endpoint, key = door(served_host)
-    assert api.chat(endpoint, key, QUESTION).json()["error"]["code"] == "model_stopped"
+    assert api_client.chat(endpoint, key, QUESTION).json()["error"]["code"] == "model_stopped"
     bench = command("bench", served_host)
     assert bench.returncode == 1
     assert "stopped on purpose" in bench.stdout + bench.stderr
@@ -146,9 +146,9 @@ def test_what_does_not_end_in_time_is_cut_and_counted(served_host: Host) -> None
         asked = {**QUESTION, "max_tokens": 2000, "ignore_eos": True}
         while not enough.is_set():
             try:
-                for _ in api.stream(endpoint, key, asked):
+                for _ in api_client.stream(endpoint, key, asked):
                     begun.set()
-            except api.ApiError:
+            except api_client.ApiError:
                 return
 
     clients = [threading.Thread(target=streams, daemon=True) for _ in range(4)]
@@ -187,11 +187,11 @@ def test_engines_that_an_update_left_drained_take_requests_again_by_themselves(
     asked = json.dumps({"timeout_s": 1, "hold_s": 8})
     served_host.ssh(f"echo '{asked}' | python3 -I {paths.ZIPAPP} update drain")
     endpoint, key = door(served_host)
-    assert api.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 503
+    assert api_client.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 503
     assert served_host.ssh("systemctl is-active kimi-undrain.timer").strip() == "active"
 
     def answers() -> bool:
-        return api.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
+        return api_client.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
 
     assert until(answers, HANGS_S)
     assert (

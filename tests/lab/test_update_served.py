@@ -20,7 +20,7 @@ from machines import HANGS_S, KIMI_PROV, kimi_prov, run
 from test_update import Archive, only, version
 
 from kimi_prov.contract import paths
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     import subprocess
@@ -51,7 +51,7 @@ class Client:
 
     def __init__(self, host: Host, model: str) -> None:
         self.key, fingerprint = host.door()
-        self.endpoint = api.Endpoint(host.address, 8000, fingerprint, 120.0)
+        self.endpoint = api_client.Endpoint(host.address, 8000, fingerprint, 120.0)
         self.body: dict[str, Any] = {"model": model, "max_tokens": 48}
         self.body["messages"] = [{"role": "user", "content": "Count."}]
         self.stop = threading.Event()
@@ -66,10 +66,10 @@ class Client:
             pieces = 0
             try:
                 answered = False
-                for _, piece in api.stream(self.endpoint, self.key, self.body):
+                for _, piece in api_client.stream(self.endpoint, self.key, self.body):
                     pieces += 1
                     answered = piece is None
-            except api.ApiError as error:
+            except api_client.ApiError as error:
                 answered = False
                 if pieces:
                     self.cut.append(str(error))

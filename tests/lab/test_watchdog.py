@@ -21,7 +21,7 @@ from waiting import until
 
 from kimi_prov import schemas
 from kimi_prov.contract import paths
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,22 +58,23 @@ class Served:
     """The served host, its door, and the time of its watchdog's journal that was read last."""
 
     host: Host
-    endpoint: api.Endpoint
+    endpoint: api_client.Endpoint
     key: str
 
     def signal(self, name: str, signal: str) -> None:
         self.host.signal(UNIT, name, signal)
 
     def chat(self, words: int = 1, timeout_s: float = 20.0) -> bool:
-        endpoint = api.Endpoint(
+        endpoint = api_client.Endpoint(
             self.endpoint.host, self.endpoint.port, self.endpoint.fingerprint, timeout_s
         )
         messages = [{"role": "user", "content": "hello " * words}]
         try:
             return (
-                api.chat(endpoint, self.key, {"messages": messages, "max_tokens": 1}).status == 200
+                api_client.chat(endpoint, self.key, {"messages": messages, "max_tokens": 1}).status
+                == 200
             )
-        except api.ApiError:
+        except api_client.ApiError:
             return False
 
     def said(self, since: float) -> str:
@@ -105,10 +106,10 @@ class Served:
         def read() -> None:
             while not over.wait(0.5):
                 try:
-                    for _ in api.stream(self.endpoint, self.key, body):
+                    for _ in api_client.stream(self.endpoint, self.key, body):
                         if over.is_set():
                             break
-                except api.ApiError:
+                except api_client.ApiError:
                     continue
 
         thread = threading.Thread(target=read, daemon=True)
@@ -149,7 +150,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     done = host.apply()
     assert done.returncode == 0, done.stdout + done.stderr
     key, pin = host.door()
-    yield Served(host, api.Endpoint(host.address, 8000, pin, 600.0), key)
+    yield Served(host, api_client.Endpoint(host.address, 8000, pin, 600.0), key)
     lab.down()
 
 

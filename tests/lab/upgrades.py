@@ -34,7 +34,7 @@ from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
 from kimi_prov.lab import model as lab_model
 from kimi_prov.lab.state import HostState, LabState, state_home
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ class Client:
 
     def __init__(self, host: Host, tokens: int = 24) -> None:
         self.key, fingerprint = host.door()
-        self.endpoint = api.Endpoint(host.address, 8000, fingerprint, 120.0)
+        self.endpoint = api_client.Endpoint(host.address, 8000, fingerprint, 120.0)
         self.tokens = tokens
         self.stop = threading.Event()
         self.away_s = 0.0
@@ -72,8 +72,10 @@ class Client:
         body |= {"messages": [{"role": "user", "content": "Count."}], "ignore_eos": True}
         while not self.stop.is_set():
             try:
-                answered = [p for _, p in api.stream(self.endpoint, self.key, body)][-1] is None
-            except (api.ApiError, IndexError):
+                answered = [p for _, p in api_client.stream(self.endpoint, self.key, body)][
+                    -1
+                ] is None
+            except (api_client.ApiError, IndexError):
                 answered = False
             now = time.monotonic()
             if not answered:
@@ -132,11 +134,11 @@ def chats(host: Host, model: str = "kimi-k2-lab") -> None:
 
 def answers(host: Host, key: str, fingerprint: str, model: str = "kimi-k2-lab") -> bool:
     """Whether a chat is answered now."""
-    endpoint = api.Endpoint(host.address, 8000, fingerprint, 120.0)
+    endpoint = api_client.Endpoint(host.address, 8000, fingerprint, 120.0)
     question = [{"role": "user", "content": "Hello"}]
-    with suppress(api.ApiError):
+    with suppress(api_client.ApiError):
         body = {"model": model, "messages": question, "max_tokens": 2}
-        return api.chat(endpoint, key, body).status == 200
+        return api_client.chat(endpoint, key, body).status == 200
     return False
 
 

@@ -37,6 +37,25 @@ def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) 
     assert import_graph.circles(imports) == []
 
 
+@pytest.mark.parametrize("name", sorted(import_graph.ROOMS))
+def test_every_room_of_a_package_has_its_row(imports: dict[str, set[str]], name: str) -> None:
+    named = {room for row in import_graph.ROOMS[name] for room in row.split()}
+    folders = {m for m in imports if m.startswith(f"{name}.") and m.count(".") > 1}
+    loose = {m for m in imports if m.startswith(f"{name}.") and m.count(".") == 1}
+    there = {import_graph.room(m) for m in folders}
+    if name not in import_graph.LOOSE_ON_TOP:
+        there |= {import_graph.room(m) for m in loose}
+    assert named == there
+
+
+def test_no_room_imports_a_room_of_its_row_or_a_later_one(imports: dict[str, set[str]]) -> None:
+    assert import_graph.across_rooms(imports) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle(imports: dict[str, set[str]]) -> None:
+    assert import_graph.rooms_in_circles(imports) == []
+
+
 @pytest.mark.parametrize("plugin", import_graph.plugins(), ids=lambda folder: folder.name)
 def test_no_modules_of_a_plugin_import_each_other_in_a_circle(plugin: Path) -> None:
     imports = import_graph.module_imports(plugin)
@@ -83,6 +102,48 @@ def test_a_circle_is_reported_with_all_its_names(tmp_path: Path) -> None:
     }
     circles = import_graph.circles(import_graph.module_imports(package(tmp_path, files)))
     assert circles == [["planner.a", "planner.b", "planner.c"]]
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (
+            {
+                "planner/registry/a.py": "from house.planner.plan import make",
+                "planner/plan.py": "",
+            },
+            "planner.registry.a imports planner.plan, whose room is not in an earlier row",
+        ),
+        (
+            {
+                "planner/engine/a.py": "if TYPE_CHECKING:\n    from house.planner.service import b",
+                "planner/service/b.py": "",
+            },
+            "planner.engine.a imports planner.service.b, whose room is not in an earlier row",
+        ),
+        (
+            {"commands/common/a.py": "from house.commands import apply", "commands/apply.py": ""},
+            "commands.common.a imports commands.apply, whose room is not in an earlier row",
+        ),
+    ],
+)
+def test_an_import_across_rooms_is_reported_with_both_names(
+    tmp_path: Path, files: dict[str, str], found: str
+) -> None:
+    house = import_graph.module_imports(package(tmp_path, files))
+    assert import_graph.across_rooms(house) == [found]
+
+
+def test_a_circle_of_rooms_without_one_of_modules_is_reported(tmp_path: Path) -> None:
+    files = {
+        "lab/disks/a.py": "from house.lab.hosts import b",
+        "lab/hosts/b.py": "",
+        "lab/hosts/c.py": "from house.lab.disks import d",
+        "lab/disks/d.py": "",
+    }
+    imports = import_graph.module_imports(package(tmp_path, files))
+    assert import_graph.circles(imports) == []
+    assert import_graph.rooms_in_circles(imports) == [["lab.disks", "lab.hosts"]]
 
 
 def sources() -> Iterator[Path]:

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple, Union
 
-from kimi_prov.on_host.gateway import api
-from kimi_prov.on_host.gateway.api import ApiError
+from kimi_prov.on_host.endpoint import api_client
+from kimi_prov.on_host.endpoint.api_client import ApiError
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.gateway.checks import Subject
+    from kimi_prov.on_host.endpoint.checks import Subject
 
 Body = Dict[str, Any]
 Messages = Sequence[Mapping[str, Any]]
@@ -116,9 +116,9 @@ class Asker:
         try:
             if body.get("stream"):
                 options = {"stream_options": {"include_usage": True}}
-                pieces = api.stream(endpoint, self.subject.key, {**body, **options})
+                pieces = api_client.stream(endpoint, self.subject.key, {**body, **options})
                 return assembled([piece for _, piece in self._in_time(pieces) if piece])
-            return read(api.chat(endpoint, self.subject.key, body))
+            return read(api_client.chat(endpoint, self.subject.key, body))
         except ApiError as error:
             if time.monotonic() >= self._until:
                 raise self._over() from error
@@ -154,7 +154,7 @@ class Asker:
         return OutOfTimeError(f"no answer within the check's {self._seconds:.0f} s")
 
 
-def read(reply: api.Reply) -> Answer:
+def read(reply: api_client.Reply) -> Answer:
     """Read a whole answer. Raises ApiError for what is none."""
     document = reply.json()
     choice = _first(document.get("choices"))

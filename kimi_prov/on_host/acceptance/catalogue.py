@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Tupl
 from kimi_prov.on_host.acceptance import (
     counters,
     forms,
+    images,
     knowledge,
     needles,
-    pictures,
     programs,
     tokens,
     tools,
 )
 from kimi_prov.on_host.acceptance.answers import Asker
 from kimi_prov.on_host.acceptance.verdicts import Verdict, skipped
-from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.acceptance.door import Door
-    from kimi_prov.on_host.acceptance.promise import Promise
-    from kimi_prov.on_host.gateway.checks import Subject
+    from kimi_prov.on_host.acceptance.expectations import Promise
+    from kimi_prov.on_host.acceptance.target import Door
+    from kimi_prov.on_host.endpoint.checks import Subject
 
 # Seconds for all that a check asks. An answer with a long thought takes minutes on processors.
 _LIMIT_S = 900.0
@@ -100,7 +100,7 @@ def _no_cache(exam: Exam) -> Optional[str]:
 CHECKS: Tuple[Check, ...] = (
     Check("facts", lambda _, asker: knowledge.facts(asker), answers=len(knowledge.FACTS)),
     Check("problems", lambda _, asker: knowledge.problems(asker), answers=len(knowledge.PROBLEMS)),
-    Check("image", lambda _, asker: pictures.image(asker), unable=_blind, answers=5),
+    Check("image", lambda _, asker: images.image(asker), unable=_blind, answers=5),
     Check("tool-single", lambda _, asker: tools.single(asker), unable=_no_tools, answers=4),
     Check("tool-parallel", lambda _, asker: tools.parallel(asker), unable=_no_tools),
     Check(

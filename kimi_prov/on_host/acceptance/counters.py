@@ -10,7 +10,7 @@ from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipp
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.answers import Asker
-    from kimi_prov.on_host.acceptance.door import Door
+    from kimi_prov.on_host.acceptance.target import Door
 
 Counts = Mapping[str, float]
 # By engine: tokens looked up in the cache, and found there.

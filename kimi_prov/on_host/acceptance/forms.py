@@ -17,7 +17,7 @@ from kimi_prov.on_host.acceptance.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.acceptance.door import Door
+    from kimi_prov.on_host.acceptance.target import Door
 
 _INSTANT = ("What is 25 plus 17? Answer with the number alone.", "42")
 # A thinking model that was told not to think answers such a question in few tokens.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, List, Optional, Tuple
 
 from kimi_prov.on_host.acceptance.knowledge import holds
 from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipped
-from kimi_prov.on_host.gateway.api import ApiError
+from kimi_prov.on_host.endpoint.api_client import ApiError
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.answers import Asker

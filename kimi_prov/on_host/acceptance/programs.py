@@ -11,7 +11,7 @@ from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, said
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers, skipped
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.acceptance.door import Door
+    from kimi_prov.on_host.acceptance.target import Door
 
 _TOKENS = 4096
 _BLOCK = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)

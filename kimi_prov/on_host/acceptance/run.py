@@ -14,12 +14,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from kimi_prov.contract import groups
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.acceptance import catalogue, machine, needles, promise
+from kimi_prov.on_host.acceptance import catalogue, expectations, machine, needles
 from kimi_prov.on_host.acceptance.catalogue import BY_NAME, Check, Exam, Selection
-from kimi_prov.on_host.acceptance.door import Door
+from kimi_prov.on_host.acceptance.target import Door
 from kimi_prov.on_host.acceptance.verdicts import Row, Verdict, failed, skipped
-from kimi_prov.on_host.gateway import checks, tls
-from kimi_prov.on_host.gateway.api import ApiError
+from kimi_prov.on_host.endpoint import checks, tls
+from kimi_prov.on_host.endpoint.api_client import ApiError
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 
@@ -148,7 +148,7 @@ def here(paths: Paths) -> Exam:
         read_text(paths.verify_key).strip(),
     )
     door = Door(lambda question: machine.answer(place, question))
-    return Exam(subject, promise.of_plan(plan), door)
+    return Exam(subject, expectations.of_plan(plan), door)
 
 
 def main(argv: List[str]) -> int:

@@ -15,7 +15,7 @@ from kimi_prov.on_host.acceptance.verdicts import (
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.answers import Asker
-    from kimi_prov.on_host.acceptance.door import Door
+    from kimi_prov.on_host.acceptance.target import Door
 
 # A conversation that every template can write.
 MESSAGES: List[Dict[str, str]] = [

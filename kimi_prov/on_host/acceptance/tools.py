@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from kimi_prov.on_host.acceptance.answers import Answer, Asker, Call, said
 from kimi_prov.on_host.acceptance.knowledge import chooses
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, failed, of_answers, passed
-from kimi_prov.on_host.gateway.api import ApiError
+from kimi_prov.on_host.endpoint.api_client import ApiError
 
 _TOKENS = 4096
 Wanted = Tuple[str, Dict[str, Any]]

@@ -22,9 +22,9 @@ from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.bench import load as bench_load
 from kimi_prov.on_host.bench.environment import Engine, Say, on_gpus
 from kimi_prov.on_host.bench.serving import serve
-from kimi_prov.on_host.gateway import smoke_test
+from kimi_prov.on_host.endpoint import smoke_test
+from kimi_prov.on_host.lifecycle import status
 from kimi_prov.on_host.probe import collect, measure
-from kimi_prov.on_host.rest import standing
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, remove, write_json
 from kimi_prov.on_host.system.machine import Machine
@@ -68,7 +68,7 @@ def start(file: Optional[str]) -> Optional[Dict[str, Any]]:
         raise _no_plan()
     if not groups.serves(plan):
         raise groups.elsewhere(plan, "the model is measured")
-    if rests := standing.refusal(Paths()):
+    if rests := status.refusal(Paths()):
         raise rests
     _end()
     asked = read_json(file) if file else {}

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.bench import client, during, results
+from kimi_prov.on_host.bench import client, results, sampler
 from kimi_prov.on_host.bench import engine as bench_engine
 from kimi_prov.on_host.bench import load as bench_load
 from kimi_prov.on_host.system.files import read_text
@@ -33,8 +33,8 @@ def serve(
     say("starting the engine's bench client")
     # Far from the seeds of every bench before: the engine's cache may still have their prompts.
     runs = client.runs(plan, load, shape, secrets.randbelow(1 << 31))
-    gpus = during.gpus_of(plan)
-    meter = during.Meter(partial(during.engine_of, plan), partial(during.watts_of, gpus))
+    gpus = sampler.gpus_of(plan)
+    meter = sampler.Meter(partial(sampler.engine_of, plan), partial(sampler.watts_of, gpus))
     heard = ClientOutput(say, runs, meter.look)
     meter.start()
     try:
@@ -74,8 +74,8 @@ def serve(
         ]
         windows = [(began, began + one["seconds"]) for began, one in rounds]
         tokens = sum(one["output_tokens"] for _, one in rounds)
-        level["engine"] = during.engine_during(meter.samples, windows)
-        level["power"] = during.power_during(
+        level["engine"] = sampler.engine_during(meter.samples, windows)
+        level["power"] = sampler.power_during(
             meter.samples, windows, gpus, tokens, alone=not plan.get("group")
         )
     return {
@@ -119,7 +119,7 @@ class ClientOutput:
         if self._number is None:
             return
         bar = _BAR.search(text)
-        if during.BEGINS in text:
+        if sampler.BEGINS in text:
             self._starting = True
         # sglang's client says so and sleeps a second; with its bar its clock starts.
         sleeps = self._runs[self._number]["module"].startswith("sglang")

@@ -20,8 +20,8 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.cloud import metadata
-from kimi_prov.on_host.gateway import draining
-from kimi_prov.on_host.rest import session_history
+from kimi_prov.on_host.endpoint import draining
+from kimi_prov.on_host.lifecycle import session_history
 from kimi_prov.on_host.system import files, process
 
 _LOOK_S = 2.0

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, List, Mapping
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import EXIT_TRANSIENT
-from kimi_prov.on_host.acceptance import catalogue, promise
+from kimi_prov.on_host.acceptance import catalogue, expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import Exam
-from kimi_prov.on_host.acceptance.door import Door
+from kimi_prov.on_host.acceptance.target import Door
 from kimi_prov.on_host.cluster import endpoint
 from kimi_prov.on_host.cluster.site import Site
-from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.verdicts import Row
@@ -30,7 +30,7 @@ def main(argv: List[str]) -> int:
     print(f"job {found['job']} at {clean_text.line(found['url'])}", flush=True)
     exam = Exam(
         subject(site.plan, endpoint.client(found), key),
-        promise.of_plan(site.plan),
+        expectations.of_plan(site.plan),
         Door(None, "a job is asked through its port alone, and has no unit for code of a model"),
     )
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import slurm
-from kimi_prov.on_host.gateway import tls
-from kimi_prov.on_host.gateway.api import Endpoint
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.endpoint.api_client import Endpoint
 from kimi_prov.on_host.system.files import read_json, write_json
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Sequence
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import lock, room
+from kimi_prov.on_host.cluster import disk_space, lock
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.process import run
 
@@ -80,8 +80,8 @@ def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = 
             if of_engine:
                 _finish(site, folder)
         except HostError as error:
-            if full := room.missing(site.root):
-                raise HostError(f"{error.message}: {full}", room.FIX) from None
+            if full := disk_space.missing(site.root):
+                raise HostError(f"{error.message}: {full}", disk_space.FIX) from None
             raise
         with open(mark, "w", encoding="utf-8"):
             pass

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional
 from kimi_prov.on_host.cluster import endpoint, queue
 from kimi_prov.on_host.cluster.queue import Queued
 from kimi_prov.on_host.cluster.site import Site
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import List
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import room
+from kimi_prov.on_host.cluster import disk_space
 
 # Each module has `main(argv) -> exit status`.
 COMMANDS = {
@@ -29,7 +29,7 @@ ANSWERING = {
     "submit": "kimi_prov.on_host.cluster.submit",
     "jobs": "kimi_prov.on_host.cluster.jobs",
     "cancel": "kimi_prov.on_host.cluster.cancel",
-    "endpoint": "kimi_prov.on_host.cluster.reach",
+    "endpoint": "kimi_prov.on_host.cluster.address",
 }
 
 
@@ -46,7 +46,7 @@ def main(argv: List[str]) -> int:
         status: int = import_module(COMMANDS[name]).main(argv[1:])
     except (HostError, OSError) as error:
         root = os.environ.get("KIMI_ROOT", "")
-        told = room.named(error, root) if isinstance(error, OSError) else error
+        told = disk_space.named(error, root) if isinstance(error, OSError) else error
         # A person reads the log of a job: one sentence, and what mends it.
         print(f"{name}: {told.line}", file=sys.stderr, flush=True)
         return told.exit_status

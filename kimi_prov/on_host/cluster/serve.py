@@ -27,7 +27,7 @@ from kimi_prov.on_host.cluster import rank, slurm, weights
 from kimi_prov.on_host.cluster.activity import Activity, Idle, read
 from kimi_prov.on_host.cluster.endpoint import Published
 from kimi_prov.on_host.cluster.site import Site
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.system.files import read_json, write_atomic, write_json
 
 _SCRIPT = "jobs/serve.sbatch"
@@ -299,9 +299,9 @@ class Server:
         while time.monotonic() < until and not self.signals and step.poll() is None:
             time.sleep(min(0.2, self.step_s))
 
-    def _client(self, timeout_s: float) -> api.Endpoint:
+    def _client(self, timeout_s: float) -> api_client.Endpoint:
         fingerprint = tls.fingerprint(self.shown.certificate)
-        return api.Endpoint("127.0.0.1", self.shown.port, fingerprint, timeout_s)
+        return api_client.Endpoint("127.0.0.1", self.shown.port, fingerprint, timeout_s)
 
     def _key(self) -> str:
         with open(os.path.join(self.folder, rank.KEY), encoding="ascii") as stream:
@@ -315,8 +315,8 @@ class Server:
             "max_tokens": 1,
         }
         try:
-            reply = api.chat(self._client(timeout_s), self._key(), body)
-        except api.ApiError as error:
+            reply = api_client.chat(self._client(timeout_s), self._key(), body)
+        except api_client.ApiError as error:
             return 0.0, str(error)
         if reply.status != _HTTP_OK:
             return 0.0, f"HTTP {reply.status}: {json.dumps(reply.json())[:200]}"
@@ -325,8 +325,8 @@ class Server:
 
     def _activity(self) -> Optional[Activity]:
         try:
-            reply = api.call(self._client(_ASK_S), "GET", "/metrics", self._key())
-        except api.ApiError:
+            reply = api_client.call(self._client(_ASK_S), "GET", "/metrics", self._key())
+        except api_client.ApiError:
             return None
         return read(reply.body.decode(errors="replace")) if reply.status == _HTTP_OK else None
 

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, List
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import environment, lock, room
+from kimi_prov.on_host.cluster import disk_space, environment, lock
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import fetch
@@ -41,7 +41,7 @@ def main(argv: List[str]) -> int:
             with held, progress:
                 progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
         except OSError as error:
-            raise room.named(error, config.directory) from None
+            raise disk_space.named(error, config.directory) from None
         return 0
 
     return run_job("download", lambda: config, lambda config: config.progress, work)

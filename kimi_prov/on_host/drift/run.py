@@ -15,12 +15,12 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.drift import causes, compare, look, weights
+from kimi_prov.on_host.drift import causes, compare, observe, weights
 from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
-from kimi_prov.on_host.gateway import certificate
+from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.history import applied as record
 from kimi_prov.on_host.kt import convert
-from kimi_prov.on_host.rest import standing
+from kimi_prov.on_host.lifecycle import status
 from kimi_prov.on_host.system import apply_lock
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_json, write_json
@@ -95,7 +95,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> Dict[str, Any]:
     _firewall(seen, was, now)
     seen.differences += compare.differences(was, now)
     _served_certificate(seen, paths, was)
-    found = _units(seen, was, standing.resting(paths, plan))
+    found = _units(seen, was, status.resting(paths, plan))
     if found is not None:
         _processes(seen, paths, was, plan, found)
     _weights(seen, paths, was, read=read_weights)
@@ -142,12 +142,12 @@ def _detail(count: int, unseen: List[Dict[str, Optional[str]]]) -> str:
 def _firewall(seen: Seen, was: Mapping[str, Any], now: Dict[str, Any]) -> None:
     before, after = was.get("firewall") or {}, now.get("firewall") or {}
     if before.get("table_sha256") and not after.get("table_sha256"):
-        nft = look.table_can_be_listed()
+        nft = observe.table_can_be_listed()
         if not nft:
             seen.blind("the firewall", "nft lists no tables here")
             now["firewall"] = before
     rules = before.get("rules") or []
-    missing = seen.take("rules of ufw or firewalld", lambda: look.firewall_rules_missing(rules))
+    missing = seen.take("rules of ufw or firewalld", lambda: observe.firewall_rules_missing(rules))
     for rule in missing or ():
         subject = f"{rule['manager']}: {rule.get('from') or rule.get('rule')}"
         trace = Trace(words=(rule["manager"].replace("firewalld", "firewall-cmd"),))
@@ -161,7 +161,7 @@ def _firewall(seen: Seen, was: Mapping[str, Any], now: Dict[str, Any]) -> None:
 def _served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> None:
     """Compare the file that the proxy loads: its certificate is the one that is shown, too."""
     wanted = was.get("certificate_sha256")
-    found = seen.take("the certificate", lambda: look.proxy_certificate(paths))
+    found = seen.take("the certificate", lambda: observe.proxy_certificate(paths))
     if wanted and found is not None and found != wanted:
         seen.differences.append(
             Difference(
@@ -180,7 +180,7 @@ def _units(
     """Compare the units; `rests`: those that were stopped on purpose."""
     rows: Mapping[str, Any] = was.get("units") or {}
     names = [*rows, *(row["unit"] for row in was.get("instances") or ())]
-    found: Optional[Dict[str, Dict[str, Any]]] = seen.take("units", lambda: look.units({*names}))
+    found: Optional[Dict[str, Dict[str, Any]]] = seen.take("units", lambda: observe.units({*names}))
     if found is not None:
         # What masks a unit lies among our units' files.
         masks = {row["mask"] for row in found.values()}
@@ -199,12 +199,12 @@ def _processes(
     plan: Mapping[str, Any],
     found: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    running = seen.take("the engine's processes", lambda: look.processes(paths, was, found))
+    running = seen.take("the engine's processes", lambda: observe.processes(paths, was, found))
     seen.differences += compare.processes(running or ())
-    others = seen.take("who listens on the ports", lambda: look.listeners(plan, found))
+    others = seen.take("who listens on the ports", lambda: observe.listeners(plan, found))
     seen.differences += compare.listeners(others or ())
     if (found.get(unit_names.PROXY) or {}).get("state") == "active":
-        state = seen.take("the running proxy", lambda: look.proxy_runs(paths))
+        state = seen.take("the running proxy", lambda: observe.proxy_runs(paths))
         seen.differences += compare.proxy(state, was.get("key_digests") or {}) if state else ()
 
 
@@ -235,7 +235,7 @@ def _told(
         since = calendar.timegm(time.strptime(str(was.get("at")), _FORM))
     except ValueError:
         since = 0
-    logs = look.logs(paths, since)
+    logs = observe.logs(paths, since)
     return [_row(row, cause(row, logs, found, since)) for row in seen.differences]
 
 
@@ -249,16 +249,16 @@ def cause(row: Difference, logs: Logs, found: Mapping[str, Mapping[str, Any]], s
     names = trace.words or (() if trace.path is None else (trace.path,))
     if trace.path:
         place = trace.path.rpartition("/")[0] if trace.gone else trace.path
-        at = look.changed_at(place)
+        at = observe.changed_at(place)
         if at is not None and at >= since:
             basis = "its folder's last change" if trace.gone else "the file's change time"
             return causes.at_moment(at, basis, names, logs)
     at = trace.at or (found.get(trace.unit or "") or {}).get("since")
     if at is not None and at >= since:
         return causes.at_moment(at, "systemd", names, logs)
-    if row.id == "drift.kernel" and (files := look.sysctl_files(row.subject)):
+    if row.id == "drift.kernel" and (files := observe.sysctl_files(row.subject)):
         last = files[-1]
-        return causes.Cause(look.changed_at(last), "the file's change time", f"{last} sets it")
+        return causes.Cause(observe.changed_at(last), "the file's change time", f"{last} sets it")
     return causes.of_command(names, logs, since)
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import certificate
-from kimi_prov.on_host.rest import mark, standing
+from kimi_prov.on_host.endpoint import certificate, stop_state
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -119,7 +118,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     instances = plan.get("instances", [])
     names = [unit_names.engine(item) for item in instances]
     states = units.show(*names) if instances else {}
-    rests = mark.read(paths)
+    rests = stop_state.read(paths)
     found = []
     for item, name in zip(instances, names):
         unit = states.get(name, {})
@@ -130,7 +129,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "certificate": read_text(paths.tls_crt),
         "certificate_standing": certificate.in_use(paths, plan) if plan else None,
         "instances": found,
-        "rests": standing.told(rests) if rests else None,
+        "rests": stop_state.describe(rests) if rests else None,
         "listening": listening([item["port"] for item in instances if item["port"]]),
         "nodes": sorted(
             int(node.name[4:]) for node in Path("/sys/devices/system/node").glob("node[0-9]*")

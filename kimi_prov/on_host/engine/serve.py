@@ -28,8 +28,7 @@ from kimi_prov.contract.unit_form import (
     restart_reasons,
     stamp_in,
 )
-from kimi_prov.on_host.gateway import haproxy
-from kimi_prov.on_host.rest import mark
+from kimi_prov.on_host.endpoint import haproxy, stop_state
 from kimi_prov.on_host.system import files, machine_key, started
 from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
@@ -69,7 +68,7 @@ def main(argv: List[str]) -> int:
 
 def wake(places: started.UnitPaths) -> None:
     """Let engines start on a machine that was stopped, or is asleep: it is so no longer."""
-    mark.clear(paths.Paths(places.root))
+    stop_state.clear(paths.Paths(places.root))
 
 
 def planned(plan: Dict[str, Any], places: started.UnitPaths) -> Tuple[str, Dict[str, str]]:

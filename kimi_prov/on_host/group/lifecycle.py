@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
 from kimi_prov.contract.clean_text import line
 from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT
-from kimi_prov.on_host.group import record
 from kimi_prov.on_host.group.members import Facts, Group, differing
+from kimi_prov.on_host.system import group_state
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.group.messages import Message
@@ -111,8 +111,8 @@ class _Supervisor:
     def phase(self) -> str:
         """Return how far the group is, as far as is known here."""
         if self._started is None:
-            return record.WAITING
-        return record.SERVING if self._serves else record.STARTING
+            return group_state.WAITING
+        return group_state.SERVING if self._serves else group_state.STARTING
 
     def stopped(self) -> Actions:
         """Systemd stops this unit."""

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.group import lifecycle, links, members, record
+from kimi_prov.on_host.group import lifecycle, links, members
 from kimi_prov.on_host.group.child import Child
 from kimi_prov.on_host.group.lifecycle import HEAD, Head, Limits, Rank
 from kimi_prov.on_host.group.liveness import Watch
-from kimi_prov.on_host.group.notify import Notifier
-from kimi_prov.on_host.group.record import Record
+from kimi_prov.on_host.system import group_state
+from kimi_prov.on_host.system.group_state import Record
+from kimi_prov.on_host.system.notify import Notifier
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.group.links import Link
@@ -286,7 +287,7 @@ class Supervisor:
             else:
                 self._status = action.status
         ended = self._status is not None
-        self._kept.tell(record.WAITING if ended else self._logic.phase, self._said)
+        self._kept.tell(group_state.WAITING if ended else self._logic.phase, self._said)
 
     def _start(self) -> None:
         self._child = Child(self._engine.command)

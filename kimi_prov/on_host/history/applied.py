@@ -17,11 +17,12 @@ from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.unit_form import stamp_in
-from kimi_prov.on_host.gateway import firewall, keys, tls
-from kimi_prov.on_host.history.record import SCHEMA, amend, read, write
+from kimi_prov.on_host.endpoint import firewall, tls
+from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.probe import accounts, nvidia_smi, system
 from kimi_prov.on_host.probe.software import Packages
 from kimi_prov.on_host.system import files, started, units
+from kimi_prov.on_host.system.applied_record import SCHEMA, amend, read, write
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.weights import manifest
 
@@ -62,7 +63,7 @@ def observe(
         "driver": lambda: _driver(machine),
         "kernel": lambda: _kernel(machine, plan, known.get("kernel") or {}),
         "firewall": lambda: _firewall(paths),
-        "key_digests": lambda: keys.parse_map(files.read_text(paths.key_map)),
+        "key_digests": lambda: publish.parse_map(files.read_text(paths.key_map)),
         "certificate_sha256": lambda: tls.fingerprint(files.read_text(paths.tls_crt)),
         "engine": lambda: _engine(plan),
         "weights": lambda: _weights(paths, plan),
@@ -76,7 +77,7 @@ def observe(
             if failed is None:
                 raise
             found[name], failed[name] = None, plain(error)
-    return {**found, **keys.told(found["key_digests"] or {})}
+    return {**found, **publish.told(found["key_digests"] or {})}
 
 
 def decided(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.endpoint import checks, draining, smoke_test, tls
 from kimi_prov.on_host.engine import serve
-from kimi_prov.on_host.gateway import checks, draining, smoke_test, tls
 from kimi_prov.on_host.system import apply_lock, files, started, units
 from kimi_prov.on_host.system.process import run
 

@@ -27,14 +27,14 @@ from kimi_prov.contract.durations import duration
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import (
-    back,
-    begin,
-    ending,
+    close_switch,
     engines,
     entries,
+    group_switch,
     open_switch,
+    open_switch_start,
+    rollback,
     speed,
-    together,
     unit,
 )
 from kimi_prov.on_host.system import files
@@ -55,16 +55,16 @@ def switch(paths: Paths, tell: engines.Tell) -> str:
         return "nothing was to be switched"
     try:
         if state["phase"] != open_switch.WRITING:
-            return back.go_back(paths, state, state.get("why") or "the switch was cut", tell)
+            return rollback.go_back(paths, state, state.get("why") or "the switch was cut", tell)
         state = {**state, "phase": open_switch.SWITCHING}
         open_switch.write(paths, state)
         try:
             ended, refused = _forward(paths, state, tell)
         # Whatever it was: nobody else would start what served.
         except Exception as error:  # noqa: BLE001
-            return back.go_back(paths, state, back.told(error).message, tell)
+            return rollback.go_back(paths, state, rollback.told(error).message, tell)
         if refused:
-            raise HostError(f"{ended}, but {refused}", together.STAYS)
+            raise HostError(f"{ended}, but {refused}", group_switch.STAYS)
         return ended
     finally:
         # An engine that answers late is served: HAProxy's own checks keep out what does not.
@@ -87,18 +87,18 @@ def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[s
         since = time.monotonic()
         engines.drain(paths, state["drain_s"])
         if not groups.serves(old):
-            together.await_head(paths, state["drain_s"])
+            group_switch.await_head(paths, state["drain_s"])
         tell("stopping the engine and starting the new one")
         if state["kind"] == entries.ROLLBACK:
-            back.put_back(paths, entries.read(paths, int(state["restores"])))
+            rollback.put_back(paths, entries.read(paths, int(state["restores"])))
         else:
             engines.start_planned(paths)
     plan = files.read_json(paths.plan)
-    engines.wait(paths, state["start_s"], together.Apart(paths, plan).watched(tell))
+    engines.wait(paths, state["start_s"], group_switch.Apart(paths, plan).watched(tell))
     away = None if since is None else round(time.monotonic() - since, 1)
     after, rows, refused = None, None, None
     if restarts and plan.get("group"):
-        after, rows, refused = together.told(paths, plan, tell)
+        after, rows, refused = group_switch.told(paths, plan, tell)
     elif restarts:
         tell("verifying")
         rows = engines.verify(paths, plan)
@@ -140,15 +140,15 @@ def main(argv: list[str]) -> int:
     """Run one of the verbs; see the module's docstring."""
     paths = Paths()
     verbs = {
-        "begin": begin.begin,
-        "rollback": begin.rollback,
-        "end": ending.end,
-        "check": back.check,
+        "begin": open_switch_start.begin,
+        "rollback": open_switch_start.rollback,
+        "end": close_switch.end,
+        "check": rollback.check,
     }
     if argv[:1] == ["run"]:
         return _run(paths)
     if argv[:1] == ["boot"]:
-        print(back.boot(paths), flush=True)
+        print(rollback.boot(paths), flush=True)
         return 0
     if argv[:1] == ["start"]:
         return answer({"ok": True, **unit.start(paths)})
@@ -161,7 +161,7 @@ def _run(paths: Paths) -> int:
     with Progress(layout.SWITCH_PROGRESS, "switch") as progress:
         try:
             progress.done(switch(paths, partial(progress.say, log=True)))
-        except back.StuckError as error:
+        except rollback.StuckError as error:
             progress.fail(HostError(error.message, error.fix))
             return unit.AGAIN
         except OSError as error:

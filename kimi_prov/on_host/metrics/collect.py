@@ -17,12 +17,11 @@ from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import certificate
-from kimi_prov.on_host.group import record
+from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.metrics import gpus, instances
-from kimi_prov.on_host.metrics.exposition import Sample, render
 from kimi_prov.on_host.probe import clock, gpu_now, nvidia_smi
-from kimi_prov.on_host.system import boot, units
+from kimi_prov.on_host.system import boot, group_state, units
+from kimi_prov.on_host.system.exposition import Sample, render
 from kimi_prov.on_host.system.files import (
     make_directory,
     read_json,
@@ -202,7 +201,7 @@ class Look:
             return []
         told = run("ss", "-Htn", "state", "established", f"sport = :{group['control_port']}")
         peers = told.stdout
-        runs = bool(record.read(self.paths.group_run).phase)
+        runs = bool(group_state.read(self.paths.group_run).phase)
         return [
             Sample(
                 "kimi_group_member_up",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, List, Optional, Sequence
 
-from kimi_prov.on_host.metrics.exposition import Sample
 from kimi_prov.on_host.probe.gpu_now import THROTTLES, GpuNow
+from kimi_prov.on_host.system.exposition import Sample
 
 # The metric, and what of a card it shows.
 _FIELDS = {

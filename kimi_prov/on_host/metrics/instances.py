@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from kimi_prov.contract import groups, unit_names
-from kimi_prov.on_host.metrics.exposition import Sample
+from kimi_prov.on_host.system.exposition import Sample
 
 SHOWN = (
     "ActiveState", "InvocationID", "NRestarts", "ActiveEnterTimestampMonotonic",

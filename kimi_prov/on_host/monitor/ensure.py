@@ -26,7 +26,7 @@ from kimi_prov.contract.paths import (
     Paths,
 )
 from kimi_prov.on_host.monitor import config
-from kimi_prov.on_host.monitor.standing import get
+from kimi_prov.on_host.monitor.status import get
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from kimi_prov.contract import pod
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
-from kimi_prov.on_host.acceptance import catalogue, promise
+from kimi_prov.on_host.acceptance import catalogue, expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import Exam
-from kimi_prov.on_host.acceptance.door import Door
-from kimi_prov.on_host.gateway import checks, tls
+from kimi_prov.on_host.acceptance.target import Door
+from kimi_prov.on_host.endpoint import checks, tls
 from kimi_prov.on_host.pod.place import Place
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
@@ -32,7 +32,7 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
     place = Place.read()
-    exam = Exam(subject(place, options.url), promise.of_plan(place.plan), Door(None, _CLOSED))
+    exam = Exam(subject(place, options.url), expectations.of_plan(place.plan), Door(None, _CLOSED))
     rows = acceptance.whole(
         catalogue.Selection(options.suite), exam, lambda names: acceptance.run(exam, names, _tell)
     )

@@ -17,10 +17,9 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.driver import steps as driver
-from kimi_prov.on_host.gateway import draining, haproxy, health
-from kimi_prov.on_host.group import record
+from kimi_prov.on_host.endpoint import draining, haproxy, health
 from kimi_prov.on_host.history import applied
-from kimi_prov.on_host.system import forward_proxy, process, units
+from kimi_prov.on_host.system import forward_proxy, group_state, process, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.update import waiting
@@ -164,7 +163,7 @@ def _serves() -> bool:
     where = Paths()
     plan = read_json(where.plan)
     if plan and not groups.serves(plan):
-        return record.read(where.group_run).phase == record.SERVING
+        return group_state.read(where.group_run).phase == group_state.SERVING
     try:
         return any(row["status"] == "UP" for row in haproxy.servers(Paths().socket))
     except (OSError, HostError):

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 from kimi_prov.contract import gateways, key_rules
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import gauges
-from kimi_prov.on_host.group.notify import Notifier
-from kimi_prov.on_host.metrics.exposition import render
+from kimi_prov.on_host.endpoint import gauges
+from kimi_prov.on_host.system.exposition import render
 from kimi_prov.on_host.system.files import read_json, remove
+from kimi_prov.on_host.system.notify import Notifier
 from kimi_prov.on_host.usage import exposition
 from kimi_prov.on_host.usage.machines import Machines
 from kimi_prov.on_host.usage.pool import Pool

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
 from kimi_prov.contract import gateways, key_rules
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.files import read_json, read_text
 
@@ -26,7 +26,7 @@ EVERY_S = 1.0
 _PATIENCE_S = 5.0
 # More than this no machine tells: of some thousand keys.
 _LARGEST = 16 << 20
-_SILENT = (api.ApiError, OSError, http.client.HTTPException)
+_SILENT = (api_client.ApiError, OSError, http.client.HTTPException)
 
 
 class Machines:
@@ -88,7 +88,7 @@ class _Asked:
             if not self._over.is_set():
                 self._pool.take(self.server, document)
         except _SILENT as error:
-            problem = f"does not tell what keys used: {api.reason(error)}"
+            problem = f"does not tell what keys used: {api_client.reason(error)}"
         except (ValueError, KeyError, TypeError) as error:
             problem = f"tells no use of keys: {type(error).__name__}"
         if problem:
@@ -127,7 +127,7 @@ def _connected(paths: Paths, place: Tuple[str, str, int]) -> http.client.HTTPCon
     server, address, port = place
     # Without a pinned certificate none is the right one.
     pin = tls.fingerprint(read_text(paths.hosts / f"{server}.crt")) or "none"
-    return api.connect(api.Endpoint(address, port, pin, _PATIENCE_S))
+    return api_client.connect(api_client.Endpoint(address, port, pin, _PATIENCE_S))
 
 
 def _asked(paths: Paths, line: http.client.HTTPConnection) -> Tuple[Dict[str, Any], float]:
@@ -137,7 +137,7 @@ def _asked(paths: Paths, line: http.client.HTTPConnection) -> Tuple[Dict[str, An
     reply = line.getresponse()
     body, told_at = reply.read(_LARGEST), time.time()
     if reply.status != 200:
-        raise api.ApiError(f"it answered {reply.status}")
+        raise api_client.ApiError(f"it answered {reply.status}")
     found = json.loads(body)
     if not isinstance(found, dict):
         raise TypeError("no object")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Dict, List
 from kimi_prov.contract import groups
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PLAN, USAGE_DB, Paths
-from kimi_prov.on_host.gateway import key_list
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json
-from kimi_prov.on_host.usage import store
+from kimi_prov.on_host.usage import counting, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +34,7 @@ def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> Dict[str, An
             "rows": [],
             "uncounted": [],
         }
-    missing = key_list.uncounted(plan)
+    missing = counting.find_uncounted(plan)
     rows = _rows(paths.usage_db, since, until)
     detail = f"{len({row['key'] for row in rows})} keys" if rows else "nothing was used"
     if missing:

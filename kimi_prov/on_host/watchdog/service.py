@@ -21,17 +21,17 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import draining
 from kimi_prov.on_host.engine import ready
-from kimi_prov.on_host.gateway import draining
-from kimi_prov.on_host.group.notify import Notifier
 from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.system.notify import Notifier
 from kimi_prov.on_host.system.process import run
-from kimi_prov.on_host.watchdog import bundles, look, record
-from kimi_prov.on_host.watchdog.judge import Limits, Question, Sample, Verdict, What, judge
-from kimi_prov.on_host.watchdog.record import Record
+from kimi_prov.on_host.watchdog import bundles, observe, state
+from kimi_prov.on_host.watchdog.classify import Limits, Question, Sample, Verdict, What, judge
+from kimi_prov.on_host.watchdog.state import Record
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.watchdog.look import Engine, Looked
+    from kimi_prov.on_host.watchdog.observe import Engine, Looked
 
 ASKER = "watchdog"
 # Of one look at the engine's metrics.
@@ -91,8 +91,8 @@ class Watchdog:
     def turn(self, notifier: Notifier) -> None:
         """Look once at every engine of the plan that is in place, and do what is to be done."""
         plan = read_json(self._paths.plan)
-        found = look.engines(plan)
-        around = look.machine(self._paths, found)
+        found = observe.engines(plan)
+        around = observe.machine(self._paths, found)
         self._say_once("held", f"not watching: {around.held}" if around.held else "")
         names = [engine.unit for engine in found]
         self._watches = {unit: row for unit, row in self._watches.items() if unit in names}
@@ -102,7 +102,7 @@ class Watchdog:
                 self._watches[engine.unit] = _Watch(engine, self._limits, last)
             watch = self._watches[engine.unit]
             timeout_s = min(_METRICS_S, self._limits.every)
-            looked = look.engine(engine, around, timeout_s, ours=watch.out)
+            looked = observe.engine(engine, around, timeout_s, ours=watch.out)
             notifier.alive()
             self._act(watch, looked, plan, notifier)
         self._keep_record()
@@ -120,7 +120,7 @@ class Watchdog:
         stalled = {unit: watch.stalled for unit, watch in self._watches.items()}
         problem = ""
         try:
-            record.publish(self._paths, self._record.metrics(stalled, index))
+            state.publish(self._paths, self._record.metrics(stalled, index))
         except OSError as error:
             problem = f"the metrics cannot be written: {plain(error)}"
         self._say_once("metrics", problem)
@@ -179,12 +179,12 @@ class Watchdog:
         bundle = self._keep(watch, looked, verdict, at)
         notifier.alive()
         done = self._decided(watch, looked, at)
-        row = {"at": record.stamp(at), "time": at, "why": verdict.why, "done": done}
+        row = {"at": state.stamp(at), "time": at, "why": verdict.why, "done": done}
         row |= {"still_s": round(still_s, 1), "bundle": bundle, "start": looked.start}
         self._record.hang(unit, row)
         self._keep_record()
         watch.hangs(looked.start, still_s)
-        if done == record.RESTARTED:
+        if done == state.RESTARTED:
             self._restart(unit)
 
     def _keep(self, watch: _Watch, looked: Looked, verdict: Verdict, at: float) -> Optional[str]:
@@ -205,22 +205,22 @@ class Watchdog:
         unit = watch.engine.unit
         if not self._limits.asks:
             self._say("the supervisor of its group restarts all of the group")
-            return record.GROUP
+            return state.GROUP
         # Somebody may have come while the bundle was kept.
-        around = look.machine(self._paths, [watch.engine])
-        now = look.engine(watch.engine, around, _METRICS_S, ours=True)
+        around = observe.machine(self._paths, [watch.engine])
+        now = observe.engine(watch.engine, around, _METRICS_S, ours=True)
         if now.held or now.start != looked.start:
             self._say(f"it is left alone: {now.held or 'it was started anew meanwhile'}")
-            return record.LEFT
-        before = self._record.restarts_since(unit, at - record.HOUR_S)
+            return state.LEFT
+        before = self._record.restarts_since(unit, at - state.HOUR_S)
         if before >= self._restarts:
             self._say(
                 f"it is left alone: {before} restarts in an hour did not help; look into the "
                 f"bundles, and run  systemctl restart {unit}"
             )
-            return record.LEFT
+            return state.LEFT
         self._say(f"restarting {unit} (restart {before + 1} of {self._restarts} in an hour)")
-        return record.RESTARTED
+        return state.RESTARTED
 
     def _restart(self, unit: str) -> None:
         # It would not end in order: the limit of its stop would be waited for. A start that was

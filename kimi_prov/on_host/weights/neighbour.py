@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 from kimi_prov.contract.errors import plain
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.weights.sources import USER_AGENT, LaterError, Source, Stream
 
@@ -132,7 +132,7 @@ class NeighbourSource(Source):
         self._inner = inner
         self._neighbour = neighbour
         self._folder = folder(directory)
-        self._endpoint = api.Endpoint(
+        self._endpoint = api_client.Endpoint(
             neighbour.address, neighbour.port, neighbour.certificate_sha256, stall_s
         )
         self._left = left
@@ -194,9 +194,9 @@ class NeighbourSource(Source):
             # Another digest is that of another revision, which is no lie.
             elif digest == entry.sha256:
                 return self._request(entry, offset)
-        except api.OtherCertificateError:
+        except api_client.OtherCertificateError:
             self._leave("shows another certificate than its own", lied=True)
-        except (api.ApiError, OSError, http.client.HTTPException) as error:
+        except (api_client.ApiError, OSError, http.client.HTTPException) as error:
             self._failed(plain(error))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._leave("answered what is not its protocol", lied=True)
@@ -366,7 +366,7 @@ class _Asked:
     A socket's own limit is for each byte: who sends one now and then would hold us up for ever.
     """
 
-    def __init__(self, endpoint: api.Endpoint, path: str, headers: Dict[str, str]) -> None:
+    def __init__(self, endpoint: api_client.Endpoint, path: str, headers: Dict[str, str]) -> None:
         self._endpoint = endpoint
         self._path = path
         self._headers = headers
@@ -390,7 +390,7 @@ class _Asked:
 
     def _ask(self) -> None:
         try:
-            connection = api.connect(self._endpoint)
+            connection = api_client.connect(self._endpoint)
             try:
                 connection.request("GET", self._path, headers=self._headers)
                 response = _Response(connection)

@@ -24,7 +24,7 @@ from typing import Any, Callable, Dict, List, Mapping
 
 from kimi_prov.contract import paths, protection, unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import firewall, tls
+from kimi_prov.on_host.endpoint import firewall, tls
 from kimi_prov.on_host.system import file_lock, process, sandbox, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (

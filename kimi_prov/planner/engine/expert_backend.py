@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.versions import number
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.planner.decisions import GIB, Slices
-from kimi_prov.planner.memory import architecture, numa
+from kimi_prov.planner.placement import numa
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Plugin
@@ -140,7 +141,7 @@ def resident_bytes(catalogue: Catalogue, backend: ExpertBackend | None, model: M
     """Bytes that the 4-bit experts take in memory; None where they stay as the files have them."""
     if backend is None:
         return None
-    routed = architecture.routed_params(model.architecture)
+    routed = model_bytes.routed_params(model.architecture)
     return round(routed * catalogue.format(RESIDENT[backend]).expert_bytes)
 
 
@@ -148,7 +149,7 @@ def saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
     """Bytes that weights in int8 take less than in bf16, on each of `hosts` that share them."""
     if dense == "bf16":
         return 0
-    return round(architecture.int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
+    return round(model_bytes.int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
 
 
 def slices(
@@ -171,7 +172,7 @@ def _loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -
     if backend == "native":
         return 0
     shape = model.architecture
-    layer = shape.experts * architecture.expert_params(shape)
+    layer = shape.experts * model_bytes.expert_params(shape)
     return round(layer * (catalogue.format("int4").expert_bytes if backend == "kt" else 1.7))
 
 
@@ -259,7 +260,7 @@ def _without_kt_kernel(
 def _engine_bytes(catalogue: Catalogue, work: Workload) -> int:
     """Bytes of an engine with its own kernel's experts and the least cache."""
     size = resident_bytes(catalogue, "native", work.model) or 0
-    beside = architecture.plain_bytes(work.model.architecture, work.weights_format)
+    beside = model_bytes.plain_bytes(work.model.architecture, work.weights_format)
     beside -= saved_bytes(work.dense, work.model)
     return size + beside + work.engine.overhead_bytes + GIB
 
@@ -267,6 +268,6 @@ def _engine_bytes(catalogue: Catalogue, work: Workload) -> int:
 def _holds(host: Host, catalogue: Catalogue, work: Workload) -> bool:
     """Whether this is a machine with AMX whose memory would hold vLLM's own form of the experts."""
     size = resident_bytes(catalogue, "vllm", work.model) or 0
-    beside = architecture.plain_bytes(work.model.architecture, work.weights_format)
+    beside = model_bytes.plain_bytes(work.model.architecture, work.weights_format)
     amx = host.isa is not None and "amx_int8" in host.isa
     return amx and size + beside + host.reserve_bytes < host.memory_bytes

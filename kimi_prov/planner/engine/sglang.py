@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.engine.flag_names import KT, SGLANG_KT, fraction
+from kimi_prov.planner.settings.flag_names import KT, SGLANG_KT, fraction
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model

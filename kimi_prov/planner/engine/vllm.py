@@ -9,7 +9,7 @@ from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import GIB
 from kimi_prov.planner.engine import expert_backend
-from kimi_prov.planner.engine.flag_names import VLLM
+from kimi_prov.planner.settings.flag_names import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

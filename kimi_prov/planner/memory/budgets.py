@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.decisions import GIB, Workload
 from kimi_prov.planner.engine import expert_backend
-from kimi_prov.planner.engine.flag_names import VLLM
-from kimi_prov.planner.memory import cpu, hybrid, numa
+from kimi_prov.planner.memory import cpu, hybrid
+from kimi_prov.planner.placement import numa
+from kimi_prov.planner.settings.flag_names import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

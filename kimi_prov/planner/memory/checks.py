@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.decisions import GIB
-from kimi_prov.planner.engine.flag_names import VLLM, whole
 from kimi_prov.planner.memory.context import STEP
+from kimi_prov.planner.settings.flag_names import VLLM, whole
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget
-    from kimi_prov.planner.engine.flag_names import FlagNames
     from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.flag_names import FlagNames
     from kimi_prov.planner.settings.parsing import Settings
 
 

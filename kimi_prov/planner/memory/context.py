@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.engine.flag_names import whole
+from kimi_prov.planner.settings.flag_names import whole
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
-    from kimi_prov.planner.engine.flag_names import FlagNames
+    from kimi_prov.planner.settings.flag_names import FlagNames
     from kimi_prov.planner.settings.parsing import Settings
 
 # Contexts are offered in whole blocks of this many tokens.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.planner.decisions import GIB, Budget, Part
-from kimi_prov.planner.engine.flag_names import VLLM, whole
-from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.memory.context import fitting_context
-from kimi_prov.planner.memory.numa import room_of, roomiest
+from kimi_prov.planner.placement.numa import room_of, roomiest
+from kimi_prov.planner.settings.flag_names import VLLM, whole
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
@@ -33,7 +33,7 @@ def budget(
     """
     engine, model = work.engine, work.model
     loading = slices.loading if slices else 0
-    per_token = architecture.kv_bytes_per_token(model.architecture)
+    per_token = model_bytes.kv_bytes_per_token(model.architecture)
     free = host.memory_bytes - host.reserve_bytes
     one_node = slices is not None and slices.on_one_node and len(host.nodes) > 1
     if instances > 1 or one_node:
@@ -66,7 +66,7 @@ def budget(
             ),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
-        weights_total=architecture.checkpoint_bytes(model.architecture, work.weights_format),
+        weights_total=model_bytes.checkpoint_bytes(model.architecture, work.weights_format),
         instances=instances,
     )
 
@@ -80,8 +80,8 @@ def resident_bytes(model: Model, weights_format: str, experts: int | None, hosts
     shape = model.architecture
     if hosts > 1:
         if experts is None:
-            experts = round(architecture.expert_bytes(shape, weights_format) * shape.experts)
-        return experts // hosts + architecture.plain_bytes(shape, weights_format, hosts)
+            experts = round(model_bytes.expert_bytes(shape, weights_format) * shape.experts)
+        return experts // hosts + model_bytes.plain_bytes(shape, weights_format, hosts)
     if experts is None:
-        return architecture.checkpoint_bytes(shape, weights_format)
-    return experts + architecture.plain_bytes(shape, weights_format)
+        return model_bytes.checkpoint_bytes(shape, weights_format)
+    return experts + model_bytes.plain_bytes(shape, weights_format)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.versions import number
 from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, Part, Stage, Workload
 from kimi_prov.planner.engine import speculative
-from kimi_prov.planner.engine.flag_names import COPIES, VLLM, fraction, gib, kv_dtype, whole
 from kimi_prov.planner.engine.vllm import graphs_off
-from kimi_prov.planner.memory import architecture, layouts
+from kimi_prov.planner.memory import layouts
 from kimi_prov.planner.memory.context import fitting_context
 from kimi_prov.planner.memory.stages import cut, experts_bytes, of_layers, plain_bytes
+from kimi_prov.planner.settings.flag_names import COPIES, VLLM, fraction, gib, kv_dtype, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,8 +166,8 @@ def _attempt(
     slices = 1 if expert else layout.tensor * layout.data
     overhead += gathered_bytes(shape, (layout.data - 1) * batched, slices)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
-    states = running * architecture.state_bytes(shape, layout.tensor)
-    token = architecture.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
+    states = running * model_bytes.state_bytes(shape, layout.tensor)
+    token = model_bytes.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
     token_of_draft = speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
     found = []
     for stage in cut(shape, layout.pipeline):
@@ -189,13 +190,13 @@ def _attempt(
             *_moved_out(args),
             Part("system", "Left to the system", host.reserve_bytes),
         ),
-        weights_total=architecture.checkpoint_bytes(shape, weights_format),
+        weights_total=model_bytes.checkpoint_bytes(shape, weights_format),
         gpu=GpuBudget(
             ranks=layout.tensor,
             memory=memory,
             utilization=share,
             weights=weights,
-            replicated=architecture.replicated_bytes(shape),
+            replicated=model_bytes.replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=batched,
             sequences=sequences,

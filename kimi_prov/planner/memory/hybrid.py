@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.decisions import Budget, GpuBudget, Part
 from kimi_prov.planner.engine import sglang
-from kimi_prov.planner.engine.flag_names import KT, SGLANG_KT, fraction, kv_dtype, whole
-from kimi_prov.planner.memory import architecture, gpu, layouts
+from kimi_prov.planner.memory import gpu, layouts
 from kimi_prov.planner.memory.context import STEP, fitting_context
+from kimi_prov.planner.settings.flag_names import KT, SGLANG_KT, fraction, kv_dtype, whole
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
@@ -51,7 +52,7 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     many = layouts.ranks(host, settings, catalogue, work)
     resident = resident_format(catalogue, engine, weights_format)
     per_weight = resident.expert_bytes if resident else 2.0
-    routed = architecture.routed_params(shape)
+    routed = model_bytes.routed_params(shape)
     sparse = shape.layers - shape.dense_layers
     method = (engine.methods or {}).get(weights_format)
     streams = sglang.prefill_from(args.get(KT.method) or method) is not None
@@ -59,8 +60,8 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     converted = method in quantise.KERNELS
     read = per_weight if converted else catalogue.format(weights_format).expert_bytes
     memory = int(min(host.gpu_bytes) * gpu.VISIBLE_SHARE)
-    plain = architecture.plain_bytes(shape, weights_format, many)
-    each = architecture.expert_bytes(shape, weights_format) / many
+    plain = model_bytes.plain_bytes(shape, weights_format, many)
+    each = model_bytes.expert_bytes(shape, weights_format) / many
     layer = round(each * shape.experts / sparse) if streams else 0
     proposed = _chunk(shape, memory) if streams else _CHUNKS[-1]
     chunk = whole(args.get(SGLANG_KT.chunk)) or proposed
@@ -71,7 +72,7 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
         free = min(free, int(memory * share) - plain)
     own_dtype = "bf16" if settings.auto("kv_dtype") else str(settings.kv_dtype)
     dtype = kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
-    per_token = architecture.kv_bytes_per_token(shape, gpu.KV_BYTES[dtype], many)
+    per_token = model_bytes.kv_bytes_per_token(shape, gpu.KV_BYTES[dtype], many)
     requests = whole(args.get(SGLANG_KT.requests)) or settings.concurrency
     experts = whole(args.get(SGLANG_KT.gpu_experts), least=0)
     most = max(0, free - int((experts or 0) * each))
@@ -99,13 +100,13 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
         parts=parts,
-        weights_total=architecture.checkpoint_bytes(shape, weights_format),
+        weights_total=model_bytes.checkpoint_bytes(shape, weights_format),
         gpu=GpuBudget(
             ranks=many,
             memory=memory,
             utilization=_GPU_SHARE,
             weights=plain + round(experts * each),
-            replicated=architecture.replicated_bytes(shape),
+            replicated=model_bytes.replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=chunk,
             sequences=requests,

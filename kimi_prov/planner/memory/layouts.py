@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.broken import Combination
-from kimi_prov.planner.engine.flag_names import VLLM, names, whole
+from kimi_prov.planner.settings.flag_names import VLLM, names, whole
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.planner.decisions import Bound
 from kimi_prov.planner.engine import expert_backend
-from kimi_prov.planner.memory import numa
+from kimi_prov.planner.placement import numa
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.planner.decisions import Stage
-from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Architecture
@@ -37,10 +37,10 @@ def plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) 
 
     Every stage has the whole vision tower; of the other layers' weights each has as many as layers.
     """
-    table = architecture.table_bytes(a) // ranks
-    dense = architecture.dense_bytes(a, weights_format) // ranks
-    whole = architecture.plain_bytes(a, weights_format, ranks)
-    even = whole - 2 * table - dense - architecture.vision_bytes(a)
+    table = model_bytes.table_bytes(a) // ranks
+    dense = model_bytes.dense_bytes(a, weights_format) // ranks
+    whole = model_bytes.plain_bytes(a, weights_format, ranks)
+    even = whole - 2 * table - dense - model_bytes.vision_bytes(a)
     elsewhere = ((not stage.embedding) + (not stage.head)) * table
     if a.dense_layers:
         elsewhere += dense * (a.dense_layers - stage.dense) // a.dense_layers
@@ -49,7 +49,7 @@ def plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) 
 
 def experts_bytes(a: Architecture, weights_format: str, stage: Stage, experts: int) -> int:
     """Return the bytes of so many routed experts of each of a stage's layers."""
-    every = round(architecture.expert_bytes(a, weights_format) * experts)
+    every = round(model_bytes.expert_bytes(a, weights_format) * experts)
     return every * (stage.layers - stage.dense) // max(1, a.layers - a.dense_layers)
 
 

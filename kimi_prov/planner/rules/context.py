@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Bound, Budget, Choice, Placement
-    from kimi_prov.planner.groups import Group
+    from kimi_prov.planner.hosts.groups import Group
     from kimi_prov.planner.registry.definition import Definition
     from kimi_prov.planner.settings.parsing import Settings
 

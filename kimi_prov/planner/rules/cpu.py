@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.engine.flag_names import KT
 from kimi_prov.planner.memory import hybrid
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.settings.flag_names import KT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

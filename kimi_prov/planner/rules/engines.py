@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.broken import Combination
-from kimi_prov.planner.engine.flag_names import VLLM, meant, names
 from kimi_prov.planner.engine.vllm import graphs_off
 from kimi_prov.planner.memory import gpu as gpu_memory
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.settings.flag_names import VLLM, meant, names
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:

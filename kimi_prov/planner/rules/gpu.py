@@ -6,14 +6,14 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.decisions import Workload
-from kimi_prov.planner.engine.flag_names import VLLM
-from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.memory import gpu as gpu_memory
 from kimi_prov.planner.memory.stages import of_layers
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.settings.flag_names import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,7 +190,7 @@ def _replication(context: PlanContext) -> Iterator[RuleResult]:
     if gpu is None or gpu.ranks < 2 or shape.attention != "mla" or context.choice.hybrid:
         return
     kv = max(0, context.budget.kv_bytes)
-    eight = architecture.kv_bytes_per_token(shape, 1)
+    eight = model_bytes.kv_bytes_per_token(shape, 1)
     eight = of_layers(eight, shape, gpu.stage) if gpu.stage else eight
     if gpu.decode_context > 1 or not kv:
         return

@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.planner.groups import SHARED
+from kimi_prov.planner.hosts.groups import SHARED
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kimi_prov.planner.groups import Member
+    from kimi_prov.planner.hosts.groups import Member
 
 _EXECUTORS = ("distributed-executor-backend", "data-parallel-backend")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, paths, unit_names
 from kimi_prov.contract.sizes import human
-from kimi_prov.planner import packages
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.software import packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

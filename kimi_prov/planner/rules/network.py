@@ -9,7 +9,7 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.networks import ROCE_V2, devices, interface_with
+from kimi_prov.planner.hosts.networks import ROCE_V2, devices, interface_with
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput.hosts import EXCHANGE_US
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kimi_prov.facts.host import Host, Interface
-    from kimi_prov.planner.groups import Member
+    from kimi_prov.planner.hosts.groups import Member
 
 _BF16 = 2
 # A /31 or /32, as hosts of a routed fabric and of some clouds have: their peers are never in it.

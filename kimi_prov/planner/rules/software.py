@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
-from kimi_prov.planner.driver import branch, imex
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.software.driver import branch, imex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

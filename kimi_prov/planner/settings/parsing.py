@@ -21,7 +21,6 @@ from kimi_prov.contract.addresses import (
 )
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
-from kimi_prov.planner.engine.flag_names import NUMBERS
 from kimi_prov.planner.settings import certificates, resting, walltime
 from kimi_prov.planner.settings.definitions import (
     BY_NAME,
@@ -30,6 +29,7 @@ from kimi_prov.planner.settings.definitions import (
     VARIABLES,
     Variable,
 )
+from kimi_prov.planner.settings.flag_names import NUMBERS
 from kimi_prov.sizing.load import INPUT_TOKENS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import human
 from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.decisions import Converted
-from kimi_prov.planner.engine.flag_names import KT, whole
+from kimi_prov.planner.settings.flag_names import KT, whole
 from kimi_prov.planner.storage.weights import COMMIT, addressed
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import Weights
-from kimi_prov.planner.memory import architecture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ def resolve(settings: Settings, model: Model, weights_format: str, findings: Fin
             else "kimi-prov catalog pin hf://OWNER/NAME@REVISION --output FILE, and name the file "
             "in kimi_weights_manifest",
         )
-    size = architecture.checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
+    size = model_bytes.checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
     if settings.manifest is not None:
         size = sum(int(row["size"]) for row in settings.manifest["files"])
     folder = re.sub(r"[^\w.-]", "-", revision)

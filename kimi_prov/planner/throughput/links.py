@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.facts.links import NAMES
-from kimi_prov.planner import networks
+from kimi_prov.planner.hosts import networks
 from kimi_prov.planner.throughput.hosts import PORT_GBIT_S
 from kimi_prov.planner.throughput.inputs import Link
 

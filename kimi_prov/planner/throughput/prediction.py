@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import human
 from kimi_prov.planner.engine import expert_backend, sglang
-from kimi_prov.planner.engine.flag_names import VLLM, whole
 from kimi_prov.planner.engine.vllm import graphs_off
-from kimi_prov.planner.memory import architecture
+from kimi_prov.planner.settings.flag_names import VLLM, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,7 +220,7 @@ def _layout(host: Host, model: Model, choice: Choice, cpu: Cpu, place: Placement
     own = max(1, len(parse_list(place.threads)))
     backend = choice.experts
     assert backend is not None, "asked without a plugin"  # noqa: S101
-    packed = architecture.int8_params(model.architecture) if choice.dense == "int8" else 0
+    packed = model_bytes.int8_params(model.architecture) if choice.dense == "int8" else 0
     return Layout(
         backend=backend,
         threads=place.pool_threads if backend == "kt" else own,

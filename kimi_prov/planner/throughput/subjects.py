@@ -11,12 +11,12 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kimi_prov.catalog import model_bytes as counting
 from kimi_prov.catalog.loader import load
 from kimi_prov.catalog.names import forms
 from kimi_prov.catalog.reading import HERE
 from kimi_prov.catalog.versions import number
 from kimi_prov.documents import Document
-from kimi_prov.planner.memory import architecture as counting
 from kimi_prov.planner.throughput.inputs import Cpu, Gpus, ModelShape
 
 if TYPE_CHECKING:

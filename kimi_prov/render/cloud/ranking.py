@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan, refusals
 from kimi_prov.render.cloud import offers, variables
-from kimi_prov.report import cost
+from kimi_prov.show.report import cost
 from kimi_prov.sizing.curve import output_rate
 from kimi_prov.sizing.load import Load
 

@@ -4,7 +4,7 @@ import pytest
 
 from kimi_prov.acceptance import api_keys
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.gateway.keys import digest
+from kimi_prov.on_host.keys.publish import digest
 
 SECRET = "a-long-enough-secret"
 

@@ -10,8 +10,8 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import bench
-from kimi_prov.console import bench_text
-from kimi_prov.report import bench_html, bench_markdown
+from kimi_prov.show.report import bench_html, bench_markdown
+from kimi_prov.show.text import bench as bench_text
 
 SPEED = {"low": 4.0, "expected": 6.0, "high": 9.0}
 LEVEL = {

@@ -10,9 +10,9 @@ import pytest
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import drift
-from kimi_prov.console import drift_text
 from kimi_prov.on_host.drift import compare, run, weights
 from kimi_prov.planner.registry import DEFINITIONS
+from kimi_prov.show.text import drift as drift_text
 
 ROW = {
     "id": "drift.file",

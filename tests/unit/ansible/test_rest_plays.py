@@ -32,7 +32,7 @@ from pathlib import Path
 from ansible.plugins.action import ActionBase
 from kimi_prov.ansible.plugins.action.kimi_rest import ActionModule as ActionModule_of_product
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.rest.run import _all_of
+from kimi_prov.on_host.lifecycle.run import _all_of
 
 HERE = Path(__file__).parent
 

@@ -26,7 +26,7 @@ from kimi_prov.ansible.plugins.action.kimi_verify import ActionModule
 from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, run
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 from kimi_prov.packaging.zipapp import zipapp_bytes
 from kimi_prov.runner.arguments import PROGRESS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_prov.ansible import weights_hosts
-from kimi_prov.planner.neighbours import Near
+from kimi_prov.planner.hosts.neighbours import Near
 
 MODEL = {"kimi_model": "kimi-k2.5"}
 

@@ -12,10 +12,10 @@ import pytest
 from kimi_prov import schemas
 from kimi_prov.catalog.currency import dated
 from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.model_bytes import checkpoint_bytes, state_bytes
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
-from kimi_prov.planner.memory.architecture import checkpoint_bytes, state_bytes
-from kimi_prov.report.prices import for_machine
+from kimi_prov.show.report.prices import for_machine
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ import pytest
 
 from kimi_prov.acceptance import bench_prompts
 from kimi_prov.cli import cli
-from kimi_prov.commands import bench_load
-from kimi_prov.console.exit_handling import guarded
+from kimi_prov.commands.common import bench_load
 from kimi_prov.errors import UserError
+from kimi_prov.show.exit_handling import guarded
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n and what follows").decode()

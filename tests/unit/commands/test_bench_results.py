@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_prov.commands import bench_results
+from kimi_prov.commands.common import bench_results
 
 
 @pytest.mark.parametrize("host", ["node1", "../up", "a b"])

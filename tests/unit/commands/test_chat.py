@@ -15,9 +15,9 @@ from chat_stand_in import Engine, serving
 from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from waiting import until
 
-from kimi_prov.console.chat_line import keeps
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 from kimi_prov.runner.redaction import Masker
+from kimi_prov.show.live.chat_line import keeps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -236,7 +236,7 @@ def test_the_history_is_private_and_holds_no_secret(room: Room) -> None:
     ("line", "kept"),
     [
         ("how do I rotate an API key?", True),
-        ("explain kimi_prov/commands/connect_inventory.py to me", True),
+        ("explain kimi_prov/commands/access/connect_inventory.py to me", True),
         ("what is https://example.com/a/long/path/of/things-2026/index.html", True),
         ("the internationalization2024 of things", False),
         ("token: x", False),

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from kimi_prov import schemas
 from kimi_prov.cli import cli
 from kimi_prov.errors import UserError
-from kimi_prov.report import group_targets
+from kimi_prov.show.report import group_targets
 
 SPECS = Path(__file__).parents[3] / "inventories" / "specs"
 SHEET = SPECS / "quote-2x-8x-h100.yml"

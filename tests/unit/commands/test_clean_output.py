@@ -31,10 +31,10 @@ from chat_stand_in import Engine, serving
 from host_documents import SERVING
 
 from kimi_prov.cli import cli
-from kimi_prov.commands import kubernetes_follow
-from kimi_prov.console.exit_handling import guarded
-from kimi_prov.on_host.gateway import tls
-from kimi_prov.on_host.rest import session_history
+from kimi_prov.commands.kubernetes import follow
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.lifecycle import session_history
+from kimi_prov.show.exit_handling import guarded
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # A title, a cleared screen, a colour, C1, backspace, turned writing, invisible and tag characters.
@@ -794,7 +794,7 @@ def of_kubernetes(command):
         waits = {"PATIENCE_S": 0.0, "STEP_S": 0.0, "AWAY_S": 0.0}
         with (
             mock.patch.dict(os.environ, variables),
-            mock.patch.multiple(kubernetes_follow, **waits),
+            mock.patch.multiple(follow, **waits),
         ):
             node = {"kind": "Node", "metadata": {"name": HOSTILE}}
             node["status"] = {"allocatable": {HOSTILE: HOSTILE}}

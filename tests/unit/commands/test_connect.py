@@ -26,8 +26,8 @@ from slurm_stand_in import Site, endpoint, job
 from waiting import until
 
 from kimi_prov import schemas
-from kimi_prov.commands.connect import Identity, next_step
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.commands.access.connection import Identity, next_step
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,10 +27,10 @@ from waiting import until
 
 from kimi_prov import schemas
 from kimi_prov.clients.server import described
-from kimi_prov.commands import trust
-from kimi_prov.commands.connect_inventory import sorted_out
+from kimi_prov.commands.access import trust
+from kimi_prov.commands.access.connect_inventory import sorted_out
 from kimi_prov.contract import gateways
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from chat_stand_in import THOUGHT, Engine, serving
 from console_runs import here
 
 from kimi_prov.clients import snippets
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.commands.gateway_faults import judged
+from kimi_prov.commands.common.gateway_faults import judged
 
 
 def gateway(*, has: bool | None, address: str | None = "10.0.9.100") -> dict[str, Any]:

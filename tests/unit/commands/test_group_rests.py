@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.commands.group_rests import judged
+from kimi_prov.commands.common.group_lifecycle import judged
 from kimi_prov.on_host.group import lifecycle
 
 WAITS = "waiting for gpu1, the head"

@@ -36,7 +36,7 @@ from ports import free_port
 from waiting import HANGS_S, until
 
 from kimi_prov import schemas
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 
 from kimi_prov import schemas
-from kimi_prov.console.log_lines import LogScreen, Timeline, document, text
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.runner.progress import LogEntry, ProgressUpdate
+from kimi_prov.show.text.logs import LogScreen, Timeline, document, text
 
 START_US = 1_760_000_000_000_000
 HOSTILE = "MARK\x1b]0;t\x07\x1b[31m\u202e\nforged"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.commands import probe
-from kimi_prov.console.output import Output
 from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.show.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable

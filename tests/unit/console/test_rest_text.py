@@ -8,10 +8,11 @@ import jsonschema
 import pytest
 
 from kimi_prov import schemas
-from kimi_prov.console import status_text
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.rest import mark, rested, standing
+from kimi_prov.on_host.endpoint import stop_log, stop_state
+from kimi_prov.on_host.lifecycle import status
 from kimi_prov.on_host.system import files
+from kimi_prov.show.text import status as status_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def places(tmp_path: Path) -> Paths:
 
 def told(places: Paths, plan: dict[str, Any] = PLAN) -> str:
     """The text, made of a document that the schema has."""
-    document = standing.document(places, plan, mark.read(places))
+    document = status.document(places, plan, stop_state.read(places))
     host = schemas.load("status")["properties"]["hosts"]["additionalProperties"]
     rest = next(row["properties"]["rest"] for row in host["oneOf"] if "rest" in row["properties"])
     jsonschema.validate(document, rest)
@@ -49,17 +50,17 @@ def told(places: Paths, plan: dict[str, Any] = PLAN) -> str:
 
 
 def test_what_all_rests_saved_is_told(places: Paths) -> None:
-    made = mark.make(mark.ASLEEP, "nobody asked")
+    made = stop_state.make(stop_state.ASLEEP, "nobody asked")
     for hours in (3, 7):
-        rested.note(places, {**made, "since_boot_s": made["since_boot_s"] - hours * 3600})
+        stop_log.note(places, {**made, "since_boot_s": made["since_boot_s"] - hours * 3600})
     assert "rested 2 times, 10 h: at most 20 kWh and $3.00 saved" in told(places)
-    mark.write(places, {**made, "since_boot_s": made["since_boot_s"] - 10 * 3600})
+    stop_state.write(places, {**made, "since_boot_s": made["since_boot_s"] - 10 * 3600})
     assert "rested 3 times, 20 h: at most 40 kWh and $6.00 saved" in told(places)
 
 
 def test_when_it_will_rest_and_why_it_did_not_are_told(places: Paths) -> None:
     assert "after 30 min without a request; nobody has looked yet" in told(places)
-    now = files.read_json(places.idle) | {"looked_s": rested.time.monotonic()}
+    now = files.read_json(places.idle) | {"looked_s": stop_log.time.monotonic()}
     files.write_json(str(places.idle), {**now, "asleep_in_s": 720, "why_not": None})
     assert "asleep in 12 min, if nobody asks until then" in told(places)
     files.write_json(str(places.idle), {**now, "asleep_in_s": 60, "failed": "the cloud said no"})
@@ -80,7 +81,10 @@ def test_the_first_answers_are_told_by_where_the_weights_were(places: Paths) -> 
 
 
 def test_a_request_that_could_not_wake_it_is_told(places: Paths) -> None:
-    mark.write(places, mark.make(mark.ASLEEP, "nobody asked", failed="kimi-serve@0 failed: oom"))
+    stop_state.write(
+        places,
+        stop_state.make(stop_state.ASLEEP, "nobody asked", failed="kimi-serve@0 failed: oom"),
+    )
     assert "woken in vain: kimi-serve@0 failed: oom" in told(places)
 
 

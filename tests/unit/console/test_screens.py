@@ -4,11 +4,11 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from kimi_prov.console import plain, screens
-from kimi_prov.console.live import LiveScreen
-from kimi_prov.console.plain import PlainScreen
 from kimi_prov.runner.events import Diff, TaskFinished, TaskStarted
 from kimi_prov.runner.progress import ProgressUpdate
+from kimi_prov.show.live import plain, screens
+from kimi_prov.show.live.plain import PlainScreen
+from kimi_prov.show.live.screen import LiveScreen
 
 LONG = "Wait until every one of the weights has been fetched and verified and marked as such"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.console.watch_screen import WatchScreen, draws, fitted, picture
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.runner.progress import ProgressUpdate
+from kimi_prov.show.live.watch import WatchScreen, draws, fitted, picture
 
 GPU = {
     "index": 0,

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.console import run_summary
 from kimi_prov.facts import spec
 from kimi_prov.on_host.weights import fetch
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
-from kimi_prov.report import plan_text
 from kimi_prov.runner import progress
+from kimi_prov.show.text import plan as plan_text
+from kimi_prov.show.text import run_summary
 
 SHEETS = Path(__file__).resolve().parents[3] / "inventories" / "specs"
 SHOWN = "554.3 GiB"

@@ -21,9 +21,9 @@ from kimi_prov.facts import recording
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
-from kimi_prov.report import check, prices
-from kimi_prov.report.cost import Use
-from kimi_prov.report.forms import renderer
+from kimi_prov.show.report import check, prices
+from kimi_prov.show.report.cost import Use
+from kimi_prov.show.report.forms import renderer
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "h200-x8"
 

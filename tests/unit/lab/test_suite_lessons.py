@@ -10,8 +10,8 @@ import suite_lessons
 from tokenizers import Tokenizer
 
 from kimi_prov.lab import model, tokenizer
-from kimi_prov.on_host.acceptance import catalogue, forms, knowledge, pictures, programs, tools
-from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.acceptance import catalogue, forms, images, knowledge, programs, tools
+from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
     from suite_lessons import Lesson
@@ -55,7 +55,7 @@ def test_every_question_of_the_suite_is_among_them(lessons: list[Lesson]) -> Non
         text for text in questions if json.dumps(text, ensure_ascii=False)[1:-1] not in asked
     ] == []
     seen = {lesson.picture for lesson in lessons if lesson.picture}
-    assert seen == {picture for _, picture, _ in pictures.questions()}
+    assert seen == {picture for _, picture, _ in images.questions()}
 
 
 def test_a_lesson_fits_the_context_and_ends_its_turn(lessons: list[Lesson]) -> None:

@@ -15,10 +15,10 @@ from prometheus import program, shown
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.monitoring import RULES
-from kimi_prov.on_host.gateway import gauges
+from kimi_prov.on_host.endpoint import gauges
 from kimi_prov.on_host.metrics import collect
 from kimi_prov.on_host.usage import exposition
-from kimi_prov.on_host.watchdog import record as watchdog
+from kimi_prov.on_host.watchdog import state as watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,8 +22,9 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host import backup
-from kimi_prov.on_host.gateway import keys, tls
+from kimi_prov.on_host.endpoint import tls
 from kimi_prov.on_host.history import entries
+from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.system import transfer
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -73,7 +74,7 @@ def make_machine(tmp_path, zipapp, monkeypatch):
         plan = {"web": web, "proxy": {"tls": {"mode": mode, "names": NAMES}}, "group": None}
         paths.plan.write_text(json.dumps(plan))
         own = {"operator": operator or f"operator of {name}", "verify": f"verify of {name}"}
-        paths.key_map.write_text(keys.render_map({n: keys.digest(v) for n, v in own.items()}))
+        paths.key_map.write_text(publish.render_map({n: publish.digest(v) for n, v in own.items()}))
         tls.install(paths, tls.self_signed(NAMES))
         paths.converged = converged
         return paths
@@ -101,7 +102,7 @@ def chats(machine):
 
 
 def known(machine):
-    return keys.parse_map(machine.key_map.read_text())
+    return publish.parse_map(machine.key_map.read_text())
 
 
 def pictured(machine):
@@ -128,9 +129,9 @@ def test_a_fresh_machine_gets_keys_certificate_history_and_page(make_machine):
         "left_out": [],
     }
     assert told["certificate_sha256"] == made["certificate_sha256"] == tls.fingerprint(certificate)
-    assert known(new)["operator"] == keys.digest("operator of old")
+    assert known(new)["operator"] == publish.digest("operator of old")
     # By this one the machine tests itself, and has it in clear: the other's would open nothing.
-    assert known(new)["verify"] == keys.digest("verify of new")
+    assert known(new)["verify"] == publish.digest("verify of new")
     assert (new.tls_pem.read_text(), new.tls_crt.read_text()) == (
         certificate,
         tls.public_part(certificate),
@@ -147,28 +148,28 @@ def test_a_fresh_machine_gets_keys_certificate_history_and_page(make_machine):
 
 def test_a_key_that_nobody_has_seen_is_shown_by_the_new_machine(make_machine):
     old, new = make_machine("old"), make_machine("new")
-    unseen = keys.new_key()
+    unseen = publish.new_key()
     old.operator_new.write_text(unseen + "\n")
-    new.operator_new.write_text(keys.new_key() + "\n")
+    new.operator_new.write_text(publish.new_key() + "\n")
     carried(old, new)
-    assert keys.show(new) == unseen
-    assert known(new)["operator"] == keys.digest(unseen)
+    assert publish.show(new) == unseen
+    assert known(new)["operator"] == publish.digest(unseen)
 
 
 def test_a_key_that_somebody_has_is_not_covered_by_the_new_machines(make_machine):
     old, new = make_machine("old"), make_machine("new")
-    new.operator_new.write_text(keys.new_key() + "\n")
+    new.operator_new.write_text(publish.new_key() + "\n")
     carried(old, new)
-    keys.ensure(new, {})
-    assert known(new)["operator"] == keys.digest("operator of old")
+    publish.ensure(new, {})
+    assert known(new)["operator"] == publish.digest("operator of old")
 
 
 def test_the_inventorys_keys_of_now_count(make_machine):
     old, new = make_machine("old"), make_machine("new")
     old.key_map.write_text(
-        keys.render_map({**known(old), "alice": "a" * 64, "bob": "b" * 64, "web": "c" * 64})
+        publish.render_map({**known(old), "alice": "a" * 64, "bob": "b" * 64, "web": "c" * 64})
     )
-    new.key_map.write_text(keys.render_map({**known(new), "alice": "d" * 64}))
+    new.key_map.write_text(publish.render_map({**known(new), "alice": "d" * 64}))
     made, _ = carried(old, new)
     assert made["keys"] == ["alice", "bob", "operator"]
     found = known(new)
@@ -263,12 +264,12 @@ def as_gateway(machine, first, own="gw2"):
 def test_a_gateway_gets_the_keys_of_clients_and_the_page_of_one_that_is_lost(make_machine):
     old, new = make_machine("old", chats=["kept"]), make_machine("new")
     as_gateway(old, "gw1", "gw1")
-    keys.publish(old, {**known(old), "alice": keys.digest("of alice")})
+    publish.publish(old, {**known(old), "alice": publish.digest("of alice")})
     # The other one is the first now.
     as_gateway(new, "gw2")
     _, told = carried(old, new)
     assert told["left_out"] == []
-    assert known(new)["alice"] == keys.digest("of alice")
+    assert known(new)["alice"] == publish.digest("of alice")
     assert chats(new) == ["kept"]
 
 

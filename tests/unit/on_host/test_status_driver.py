@@ -9,7 +9,7 @@ import pytest
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host import status
+from kimi_prov.on_host.status import machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def test_a_machine_that_stopped_at_its_driver_says_so(
     state = tmp_path / layout.DRIVER_STATE[1:]
     state.parent.mkdir(parents=True)
     state.write_text(json.dumps({"version": "570.133.20", "failed": failed}))
-    found = status.collect(Paths(tmp_path))
+    found = machine.collect(Paths(tmp_path))
     assert found["detail"].startswith("not provisioned: no /etc/kimi/plan.json")
     told = "NVIDIA's driver 580.159.04 did not answer here (no GPU answers)" in found["detail"]
     assert told is (failed is not None)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_prov.planner import certificates, gateway, web
+from kimi_prov.planner import web
+from kimi_prov.planner.service import certificates, proxy
 from kimi_prov.planner.settings.parsing import parse
 
 
@@ -46,7 +47,7 @@ def test_an_answer_by_http_takes_port_80_and_a_port_after_the_engines(tmp_path):
 
 def test_nobody_behind_the_proxy_is_root_or_takes_another_s_port(tmp_path):
     wanted = settings(tmp_path, **ACME, kimi_port=443, kimi_web_ui=True)
-    engines = [row["port"] for row in gateway.backends(wanted, 2)]
+    engines = [row["port"] for row in proxy.backends(wanted, 2)]
     page = web.ports(wanted, 2)
     taken = [443, 8443, *engines, *page, certificates.client_port(wanted, 2)]
     assert engines == [8444, 8445]

@@ -9,8 +9,8 @@ import pytest
 from plan_inputs import HUGE, blocked_by, found, gpu_facts, plan
 
 from kimi_prov.errors import UserError
-from kimi_prov.planner.driver import BOOT_BYTES
 from kimi_prov.planner.plan import refusals
+from kimi_prov.planner.software.driver import BOOT_BYTES
 
 OLD = "570.133.20"
 

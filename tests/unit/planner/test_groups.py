@@ -14,8 +14,8 @@ from plan_inputs import plan as lab_plan
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.gateway import firewall
-from kimi_prov.planner import groups
+from kimi_prov.on_host.endpoint import firewall
+from kimi_prov.planner.hosts import groups
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 

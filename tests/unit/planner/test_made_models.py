@@ -12,12 +12,12 @@ from safetensors import safe_open
 
 from kimi_prov import schemas
 from kimi_prov.acceptance import suite
+from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load
 from kimi_prov.lab import model
-from kimi_prov.planner.memory import architecture
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
-from kimi_prov.report import plan_text
+from kimi_prov.show.text import plan as plan_text
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "lab" / "catalogue"
 NAME = "kimi-k2.5-lab"
@@ -51,7 +51,7 @@ def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
     assert row.architecture.vision_params == tower
     assert row.context == model.SEEING.context
     size = sum(file.stat().st_size for file in made.iterdir())
-    counted = architecture.checkpoint_bytes(row.architecture, "bf16") + row.other_bytes
+    counted = model_bytes.checkpoint_bytes(row.architecture, "bf16") + row.other_bytes
     assert counted == pytest.approx(size, rel=0.02)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plan_inputs import found, lab_facts, plan
 
-from kimi_prov.on_host.gateway import firewall
+from kimi_prov.on_host.endpoint import firewall
 
 
 def test_without_a_wish_there_are_none() -> None:

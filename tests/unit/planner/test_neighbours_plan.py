@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.planner import neighbours
-from kimi_prov.planner.neighbours import Near
+from kimi_prov.planner.hosts import neighbours
+from kimi_prov.planner.hosts.neighbours import Near
 
 REMOTE = "hf://moonshotai/Kimi-K2.5@main"
 PORT = 29600

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kimi_prov.catalog import names
-from kimi_prov.planner import driver
+from kimi_prov.planner.software import driver
 
 
 @pytest.mark.parametrize("version", ["\u00b2", "9" * 5000, "", None, "r580"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kimi_prov.planner.turns import Machine, turns
+from kimi_prov.planner.hosts.batches import Machine, turns
 
 
 def machines(*names: str, away: str = "", heads: dict[str, str] | None = None) -> list[Machine]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kimi_prov.catalog.loader import load
-from kimi_prov.planner import watchdog
+from kimi_prov.planner.service import watchdog
 from kimi_prov.planner.settings.parsing import parse
 
 

@@ -20,9 +20,9 @@ import yaml
 
 from kimi_prov import cli, schemas
 from kimi_prov.catalog import loader
-from kimi_prov.console.exit_handling import guarded
 from kimi_prov.planner.settings.parsing import parse
 from kimi_prov.render.cloud import ranking, variables
+from kimi_prov.show.exit_handling import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -33,10 +33,10 @@ from kubernetes_kinds import (
 )
 
 from kimi_prov import cli, schemas
-from kimi_prov.console.exit_handling import guarded
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.render import planned
 from kimi_prov.render.kubernetes import quota
+from kimi_prov.show.exit_handling import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,9 +17,9 @@ import pytest
 from cluster_stand_in import Cluster
 
 from kimi_prov import cli, schemas
-from kimi_prov.console.exit_handling import guarded
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.render import planned
+from kimi_prov.show.exit_handling import guarded
 
 ROOT = Path(__file__).parents[3]
 SPECS = ROOT / "inventories" / "specs"

@@ -9,8 +9,8 @@ import pytest
 from check_inputs import eight_h200, facts, speeds, target, two_h100
 
 from kimi_prov import schemas
-from kimi_prov.report import check
-from kimi_prov.report.cost import Use
+from kimi_prov.show.report import check
+from kimi_prov.show.report.cost import Use
 from kimi_prov.sizing.load import Load
 
 

@@ -12,7 +12,7 @@ import bench_inputs
 import pytest
 
 from kimi_prov.acceptance import bench
-from kimi_prov.report import bench_html, bench_markdown
+from kimi_prov.show.report import bench_html, bench_markdown
 
 if TYPE_CHECKING:
     from pathlib import Path

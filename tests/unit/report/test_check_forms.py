@@ -10,8 +10,9 @@ import pytest
 from check_inputs import GIB, document, eight_h200, facts, no_gpu, read, speeds, target, two_h100
 
 from kimi_prov import schemas
-from kimi_prov.report import capacity, check, comparison, findings, formats, memory_bars, verdict
-from kimi_prov.report.forms import renderer
+from kimi_prov.show.report import capacity, check, comparison, findings, memory_bars, verdict
+from kimi_prov.show.report.forms import renderer
+from kimi_prov.show.text import formats
 
 
 def unspaced(text: str) -> str:

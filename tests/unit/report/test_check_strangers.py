@@ -9,8 +9,8 @@ from check_inputs import document, read
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from kimi_prov.report import check
-from kimi_prov.report.forms import renderer
+from kimi_prov.show.report import check
+from kimi_prov.show.report.forms import renderer
 
 BASE = document()["targets"]
 # Half characters too: JSON can name them.

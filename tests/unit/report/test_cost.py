@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from check_inputs import KNOWN, eight_h200, facts, speeds, target
 
-from kimi_prov.report import cost, cost_text
-from kimi_prov.report.cost import Rate, Use
+from kimi_prov.show.report import cost, cost_text
+from kimi_prov.show.report.cost import Rate, Use
 
 PLAN = {"model": {"name": "kimi-k2.5"}, "throughput": speeds(50, 20, 8000, 300)}
 

@@ -12,7 +12,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
-from kimi_prov.report import plan_text
+from kimi_prov.show.text import plan as plan_text
 
 SHEETS = Path(__file__).resolve().parents[3] / "inventories" / "specs"
 FACTS = Path(__file__).resolve().parents[2] / "data" / "facts" / "lab-nspawn.json"

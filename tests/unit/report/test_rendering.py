@@ -15,7 +15,7 @@ import pytest
 from check_inputs import document
 from check_runs import SHEETS, report
 
-from kimi_prov.report.forms import renderer
+from kimi_prov.show.report.forms import renderer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from kimi_prov.catalog import loader
 from kimi_prov.packaging import lock_files
-from kimi_prov.report import sbom
+from kimi_prov.show.report import sbom
 
 CUDA = "vllm-cuda-0.19.1-cp312.txt"
 KT = ("vllm-cpu-0.32.0-cp311.txt", "kt-experts-0.1.0.txt")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from check_inputs import KNOWN, eight_h200, facts, read, speeds, target, two_h100
 
-from kimi_prov.report import check, comparison, cost_text, plots
-from kimi_prov.report.cost import Api, Use
-from kimi_prov.report.forms import renderer
+from kimi_prov.show.report import check, comparison, cost_text, plots
+from kimi_prov.show.report.cost import Api, Use
+from kimi_prov.show.report.forms import renderer
 from kimi_prov.sizing.load import Load
 
 FORMS = pytest.mark.parametrize("form", ["text", "markdown", "html"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from role_templates import filled
 
-from kimi_prov.planner.gateway import peer_ports
+from kimi_prov.planner.service.proxy import peer_ports
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,9 @@ from role_templates import ROOT, filled
 from kimi_prov.catalog import loader
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import keys, pins, tls
-from kimi_prov.on_host.rest import mark
+from kimi_prov.on_host.endpoint import stop_state, tls
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.proxy import pins
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.planner import gateways
 from kimi_prov.planner.gateways import Before, Behind
@@ -41,9 +42,9 @@ def machine(folder: Path) -> Paths:
     paths = Paths(folder)
     paths.proxy.mkdir(parents=True)
     tls.ensure(paths, {"mode": "self-signed", "names": ["gw"]})
-    keys.ensure(paths, {})
+    publish.ensure(paths, {})
     machine_key.ensure(paths.machine_key)
-    mark.ensure(paths)
+    stop_state.ensure(paths)
     own = paths.tls_crt.read_text()
     pins.ensure(paths, dict.fromkeys(("gpu1", "gpu.2", "gw1"), own))
     pins.ensure_page(paths, shared=True)

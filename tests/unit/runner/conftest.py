@@ -2,11 +2,11 @@ import io
 
 import pytest
 
-from kimi_prov.console.plain import PlainScreen
 from kimi_prov.packaging import resources
 from kimi_prov.runner import inventory as inventories
 from kimi_prov.runner import run as runner
 from kimi_prov.runner.arguments import Request
+from kimi_prov.show.live.plain import PlainScreen
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kimi_prov.console import run_summary
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.runner.outcome import Outcome
+from kimi_prov.show.text import run_summary
 
 
 def result(finished):
@@ -19,7 +19,7 @@ def result(finished):
 
 
 def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
-    monkeypatch.setattr("kimi_prov.console.plain._UPDATE_S", 0.0)
+    monkeypatch.setattr("kimi_prov.show.live.plain._UPDATE_S", 0.0)
     told = '{"host": "one", "phase": "download", "done_bytes": 5, "total_bytes": 10}'
     before = set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*"))
     finished, shown = play(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from file_list import row_of, rows
 
-from kimi_prov.commands import bench_results
-from kimi_prov.console import exit_handling
+from kimi_prov.commands.common import bench_results
 from kimi_prov.runner import locks
+from kimi_prov.show import exit_handling
 
 SECRET = "hunter2-of-the-site"
 LOOK = """

@@ -8,7 +8,7 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure, target
 from kimi_prov.planner.findings import Observation, make
-from kimi_prov.report import terminal
+from kimi_prov.show.text import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from kimi_prov.ansible.handing_over import OUT, hand_over
 from kimi_prov.ansible.remote import RemoteError, answer_of, failure, shell
 from kimi_prov.clients import server
 from kimi_prov.contract import paths
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 _ABSENT = "absent"
 

@@ -10,8 +10,8 @@ from ansible.utils.display import Display
 
 from kimi_prov.ansible.remote import RemoteError, failure
 from kimi_prov.ansible.send import run_sent
-from kimi_prov.planner import packages
 from kimi_prov.planner.findings import make
+from kimi_prov.planner.software import packages
 from kimi_prov.runner import progress
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import clock
 from kimi_prov.packaging import python_archives
-from kimi_prov.planner import gateways, groups, neighbours
+from kimi_prov.planner import gateways
 from kimi_prov.planner.findings import Findings
+from kimi_prov.planner.hosts import groups, neighbours
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.definitions import INTERNAL, LENGTHS

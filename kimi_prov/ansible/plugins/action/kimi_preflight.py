@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.ansible.group_hosts import refused_peers
 from kimi_prov.ansible.remote import failure
 from kimi_prov.planner.plan import refusals
-from kimi_prov.report import terminal
+from kimi_prov.show.text import terminal
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

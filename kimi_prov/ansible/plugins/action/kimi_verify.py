@@ -15,14 +15,14 @@ from kimi_prov.acceptance import network, suite
 from kimi_prov.ansible.remote import RemoteError, failure, shell, target
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.contract import clean_text, paths
-from kimi_prov.on_host.acceptance import promise
+from kimi_prov.on_host.acceptance import expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import BASIC, LEFT_OUT, Exam, Selection
-from kimi_prov.on_host.acceptance.door import Door
+from kimi_prov.on_host.acceptance.target import Door
 from kimi_prov.on_host.acceptance.verdicts import failed, skipped
-from kimi_prov.on_host.gateway import checks
-from kimi_prov.on_host.gateway.tls import fingerprint
-from kimi_prov.on_host.rest.standing import FIX as START
+from kimi_prov.on_host.endpoint import checks
+from kimi_prov.on_host.endpoint.tls import fingerprint
+from kimi_prov.on_host.lifecycle.status import FIX as START
 from kimi_prov.runner import progress
 
 PHASE = "verify"
@@ -144,7 +144,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return None
         exam = Exam(
             subject,
-            promise.of_plan(plan),
+            expectations.of_plan(plan),
             Door(lambda question: self._suite("ask", question)),
         )
         tell = _teller(str(variables.get("inventory_hostname")))

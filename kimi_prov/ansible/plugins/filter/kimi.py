@@ -9,7 +9,7 @@ from kimi_prov.ansible import files, host_turns, switching
 from kimi_prov.catalog import loader
 from kimi_prov.contract import protection, unit_files
 from kimi_prov.packaging import engine_plugins, lock_files, python_archives
-from kimi_prov.planner import packages
+from kimi_prov.planner.software import packages
 from kimi_prov.user_dirs import cache_home
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 import scripted_machine
 
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

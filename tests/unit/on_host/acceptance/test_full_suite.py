@@ -19,7 +19,7 @@ from kimi_prov.acceptance import suite
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, forms, knowledge, needles, run
-from kimi_prov.on_host.gateway import checks
+from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
     from scripted_machine import Served

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.on_host.activity import perf
+from kimi_prov.on_host.status import perf
 
 if TYPE_CHECKING:
     from pathlib import Path

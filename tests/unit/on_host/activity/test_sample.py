@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from gpu_answers import gpu_answer
 
-from kimi_prov.on_host.activity import gpus, sample
 from kimi_prov.on_host.probe import gpu_now
+from kimi_prov.on_host.status import gpus, sample
 
 VLLM = 'vllm:generation_tokens_total{{model_name="k"}} {out}\nvllm:prompt_tokens_total {prompt}\n'
 SGLANG = (

@@ -13,9 +13,9 @@ from systemd_stand_in import systemd_stand_in
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.bench import during, serving
-from kimi_prov.on_host.bench.during import Sample
+from kimi_prov.on_host.bench import sampler, serving
 from kimi_prov.on_host.bench.environment import Engine
+from kimi_prov.on_host.bench.sampler import Sample
 from kimi_prov.on_host.bench.serving import serve
 from kimi_prov.on_host.engine import metrics
 from kimi_prov.on_host.engine.metrics import State
@@ -109,10 +109,10 @@ def test_only_what_lies_in_a_window_counts_and_counters_by_their_ends() -> None:
         )
     ]
     windows = [(1.5, 3.5), (5.0, 7.0)]
-    found = during.engine_during(samples, windows)
+    found = sampler.engine_during(samples, windows)
     assert found["running"] == {"mean": 3.0, "max": 5.0}
     assert found["prefix_cache"]["hit_tokens"] == (160 - 100) + (240 - 160)
-    power = during.power_during(samples, windows, [0], 600)
+    power = sampler.power_during(samples, windows, [0], 600)
     assert (power["samples"], power["watts"]) == (3, {"mean": 300.0, "max": 500.0})
 
 
@@ -120,10 +120,10 @@ def test_joules_are_of_the_time_between_looks_and_of_none_where_these_are_few() 
     # The first two see idle GPUs, one right behind the other.
     looks = [(0.1, 100.0), (0.3, 100.0), (1.5, 700.0), (3.0, 700.0), (4.0, 700.0)]
     samples = [Sample(at, at, None, watts) for at, watts in looks]
-    found = during.power_during(samples, [(0.0, 5.0)], [0], 3000)
+    found = sampler.power_during(samples, [(0.0, 5.0)], [0], 3000)
     assert found["joules"] == pytest.approx(100 * 0.9 + 700 * 4.1)
     assert found["tokens_per_joule"] == pytest.approx(3000 / found["joules"], abs=1e-4)
-    short = during.power_during(samples, [(0.0, 3.5)], [0], 3000)
+    short = sampler.power_during(samples, [(0.0, 3.5)], [0], 3000)
     assert (short["joules"], short["tokens_per_joule"], short["samples"]) == (None, None, 4)
     assert "too short for joules" in short["reason"]
 
@@ -136,7 +136,7 @@ def test_a_look_that_takes_long_is_neither_before_nor_behind_what_it_overlaps() 
         Sample(3.9, 4.2, state(0, 90.0), None),  # asked within, answered behind
         Sample(5.0, 5.1, state(0, 95.0), None),
     ]
-    found = during.engine_during(samples, [(1.5, 4.0)])
+    found = sampler.engine_during(samples, [(1.5, 4.0)])
     assert found["prefix_cache"]["hit_tokens"] == 95 - 10
     assert (found["samples"], found["running"]["mean"]) == (1, 4.0)
 
@@ -172,22 +172,22 @@ def test_a_window_begins_with_the_clients_clock(
 
 def test_what_is_not_told_is_null_with_its_reason() -> None:
     samples = [Sample(1.0, 1.0, None, None), Sample(2.0, 2.0, None, None)]
-    found = during.engine_during(samples, [(0.5, 2.5)])
+    found = sampler.engine_during(samples, [(0.5, 2.5)])
     assert (found["running"], found["preemptions"]) == (None, None)
     assert "/metrics" in found["reason"]
-    power = during.power_during(samples, [(0.5, 2.5)], [], 100)
+    power = sampler.power_during(samples, [(0.5, 2.5)], [], 100)
     assert (power["joules"], power["tokens_per_joule"]) == (None, None)
     assert "no GPU" in power["reason"]
-    assert "does not tell" in during.power_during(samples, [(0.5, 2.5)], [0], 100)["reason"]
+    assert "does not tell" in sampler.power_during(samples, [(0.5, 2.5)], [0], 100)["reason"]
     drawn = [Sample(1.0, 1.0, None, 700.0), Sample(2.0, 2.0, None, 700.0)]
-    together = during.power_during(drawn, [(0.5, 2.5)], [0], 100, alone=False)
+    together = sampler.power_during(drawn, [(0.5, 2.5)], [0], 100, alone=False)
     assert (together["joules"], together["tokens_per_joule"]) == (None, None)
     assert "several hosts" in together["reason"]
     quick = [Sample(1.0, 1.0, state(0), 5.0), Sample(2.0, 2.0, state(0), 5.0)]
-    assert "between two samples" in during.engine_during(quick, [(1.2, 1.4)])["reason"]
+    assert "between two samples" in sampler.engine_during(quick, [(1.2, 1.4)])["reason"]
     # A server that was started again counts from nothing.
     anew = [Sample(1.0, 1.0, state(0, 50.0), None), Sample(3.0, 3.0, state(0, 5.0), None)]
-    assert during.engine_during(anew, [(1.5, 2.5)])["prefix_cache"]["hit_tokens"] is None
+    assert sampler.engine_during(anew, [(1.5, 2.5)])["prefix_cache"]["hit_tokens"] is None
 
 
 def test_watts_of_a_gpu_that_does_not_tell_are_not_those_of_the_others(
@@ -197,8 +197,8 @@ def test_watts_of_a_gpu_that_does_not_tell_are_not_those_of_the_others(
     smi.write_text("#!/bin/sh\nprintf '350.5\\n[N/A]\\n'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert during.watts_of([0, 1]) is None
-    assert during.watts_of([]) is None
+    assert sampler.watts_of([0, 1]) is None
+    assert sampler.watts_of([]) is None
 
 
 @pytest.mark.parametrize(
@@ -239,6 +239,6 @@ def test_both_engines_are_read_by_one_reader(text: str, told: State | None) -> N
 
 def test_the_stand_in_counts_in_the_form_that_is_read() -> None:
     with streaming_engine.serving() as (port, _):
-        found = during.engine_of({"instances": [{"port": port}]})
+        found = sampler.engine_of({"instances": [{"port": port}]})
     assert found == State(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     assert json.dumps(found.__dict__)

@@ -13,7 +13,7 @@ from test_cluster_serve import cluster, plan
 from waiting import until
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.cluster import room, slurm
+from kimi_prov.on_host.cluster import disk_space, slurm
 from kimi_prov.on_host.cluster.activity import Activity, Idle, read
 from kimi_prov.on_host.engine import placement
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, ApiGate
@@ -240,13 +240,13 @@ def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Pat
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_file_system_is_told_with_the_folder_and_what_helps(number: int) -> None:
-    told = room.named(OSError(number, os.strerror(number)), "/project/kimi").line
-    assert told == f"/project/kimi: {os.strerror(number)}; {room.FIX}"
+    told = disk_space.named(OSError(number, os.strerror(number)), "/project/kimi").line
+    assert told == f"/project/kimi: {os.strerror(number)}; {disk_space.FIX}"
 
 
 def test_what_is_no_want_of_room_is_not_called_so(tmp_path: Path) -> None:
-    told = room.named(PermissionError(errno.EACCES, "Permission denied", "/a"), "/b").line
+    told = disk_space.named(PermissionError(errno.EACCES, "Permission denied", "/a"), "/b").line
     assert told == "/a: Permission denied"
-    assert room.missing(str(tmp_path)) is None
-    assert room.missing(str(tmp_path / "absent")) is None
+    assert disk_space.missing(str(tmp_path)) is None
+    assert disk_space.missing(str(tmp_path / "absent")) is None
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from cluster_stand_in import MODULE, Cluster
 from waiting import HANGS_S, until
 
 from kimi_prov import schemas
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,10 +98,10 @@ def state(at: Cluster) -> str | None:
     return at.endpoint().get("state")
 
 
-def client(at: Cluster) -> api.Endpoint:
+def client(at: Cluster) -> api_client.Endpoint:
     found = at.endpoint()
     port = int(found["url"].split(":")[2].partition("/")[0])
-    return api.Endpoint("127.0.0.1", port, tls.fingerprint(found["certificate"]), HANGS_S)
+    return api_client.Endpoint("127.0.0.1", port, tls.fingerprint(found["certificate"]), HANGS_S)
 
 
 def mode(path: Path) -> int:
@@ -118,7 +118,7 @@ def test_the_endpoint_tells_where_it_answers_and_the_secrets_are_its_owners(
     jsonschema.validate(found, schemas.load("endpoint"))
     assert found["model"] == "kimi"
     assert found["ends_at"] is not None
-    assert api.chat(client(at), None, BODY).status == 200
+    assert api_client.chat(client(at), None, BODY).status == 200
     key = at.root / "keys" / "api.key"
     told = json.loads((at.there / "engine-0.json").read_text())
     for path in (key, at.root / "endpoints" / "4242.json"):
@@ -149,8 +149,9 @@ def test_before_the_walltime_ends_answers_end_and_a_successor_is_submitted(
     assert until(lambda: state(at) == "ready")
     where = client(at)
     code = (
-        "import json, sys; from kimi_prov.on_host.gateway import api; a = json.loads(sys.argv[1]);"
-        "print(api.chat(api.Endpoint(*a[:4]), None, a[4]).status)"
+        "import json, sys\nfrom kimi_prov.on_host.endpoint import api_client\n"
+        "a = json.loads(sys.argv[1])\n"
+        "print(api_client.chat(api_client.Endpoint(*a[:4]), None, a[4]).status)"
     )
     asked = [where.host, where.port, where.fingerprint, HANGS_S, {**BODY, "slow": 2}]
     line = [sys.executable, "-c", code, json.dumps(asked)]
@@ -253,8 +254,8 @@ def _argv(pid: str) -> bytes:
 
 def _answers(at: Cluster) -> bool:
     try:
-        return api.chat(client(at), None, BODY).status == 200
-    except api.ApiError:
+        return api_client.chat(client(at), None, BODY).status == 200
+    except api_client.ApiError:
         return False
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import compare
-from kimi_prov.on_host.gateway import keys, tls
-from kimi_prov.on_host.history import record
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.system import applied_record
 from kimi_prov.on_host.system.files import read_text, write_json
 
 
@@ -17,34 +18,34 @@ def paths(tmp_path):
     paths = Paths(tmp_path)
     paths.proxy.mkdir(parents=True)
     paths.state.mkdir(parents=True)
-    keys.ensure(paths, {})
+    publish.ensure(paths, {})
     made = tls.ensure(paths, {"mode": "self-signed", "names": ["a.example"]})
-    told = keys.told(keys.parse_map(read_text(paths.key_map)))
-    whole = {"schema": record.SCHEMA, **told, "certificate_sha256": made["fingerprint"]}
+    told = publish.told(publish.parse_map(read_text(paths.key_map)))
+    whole = {"schema": applied_record.SCHEMA, **told, "certificate_sha256": made["fingerprint"]}
     write_json(str(paths.applied), whole)
     return paths
 
 
 def drift(paths):
-    told = keys.told(keys.parse_map(read_text(paths.key_map)))
+    told = publish.told(publish.parse_map(read_text(paths.key_map)))
     now = {**told, "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt))}
-    was = record.read(paths)
+    was = applied_record.read(paths)
     found = [*compare.keys(was, now), *compare.certificate(was, now)]
     return [(row.id, row.subject) for row in found]
 
 
 def test_keys_that_the_command_changed(paths):
-    keys.rotate(paths)
+    publish.rotate(paths)
     assert drift(paths) == []
-    keys.ensure(paths, {"ann": "1" * 64})
-    keys.revoke(paths, "ann")
+    publish.ensure(paths, {"ann": "1" * 64})
+    publish.revoke(paths, "ann")
     assert drift(paths) == []
 
 
 def test_a_certificate_that_was_made_anew(paths):
-    before = record.read(paths)["certificate_sha256"]
+    before = applied_record.read(paths)["certificate_sha256"]
     tls.ensure(paths, {"mode": "self-signed", "names": ["b.example"]})
-    assert record.read(paths)["certificate_sha256"] != before
+    assert applied_record.read(paths)["certificate_sha256"] != before
     assert drift(paths) == []
 
 
@@ -56,11 +57,11 @@ def test_what_somebody_wrote_by_hand_is_drift_until_the_command_takes_it_away(pa
         ("drift.key_added", "eve"),
         ("drift.certificate", "/etc/kimi/proxy/tls.crt"),
     ]
-    keys.revoke(paths, "eve")
+    publish.revoke(paths, "eve")
     assert ("drift.key_added", "eve") not in drift(paths)
 
 
 def test_without_a_record_none_is_begun(paths):
     paths.applied.unlink()
-    keys.rotate(paths)
+    publish.rotate(paths)
     assert not paths.applied.exists()

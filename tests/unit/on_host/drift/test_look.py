@@ -15,7 +15,7 @@ from waiting import until
 
 from kimi_prov.contract import gateways
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.drift import look, weights
+from kimi_prov.on_host.drift import observe, weights
 from kimi_prov.on_host.weights import manifest as manifests
 
 
@@ -37,26 +37,26 @@ def test_drop_ins_are_found_wherever_systemd_reads_them(tmp_path):
     for name in [*names, "/etc/systemd/system/other.service.d/x.conf"]:
         write(tmp_path, name)
     write(tmp_path, "/etc/systemd/system/kimi-serve@0.service.d/README")
-    assert sorted(look.drop_ins("kimi-serve@0.service", str(tmp_path))) == sorted(names)
+    assert sorted(observe.drop_ins("kimi-serve@0.service", str(tmp_path))) == sorted(names)
 
 
 def test_the_last_start_line_counts(tmp_path):
     unit = write(tmp_path, "unit", "[Service]\nExecStart=/bin/a --x 'two words' $$HOME\n")
     own = write(tmp_path, "own", "[Service]\nExecStart=\nExecStart=/bin/b 50%%\n")
     found = {"file": str(unit), "drop_ins": [], "extra": []}
-    assert look.would_start(found) == ["/bin/a", "--x", "two words", "$HOME"]
-    assert look.would_start({**found, "extra": [str(own)]}) == ["/bin/b", "50%"]
+    assert observe.would_start(found) == ["/bin/a", "--x", "two words", "$HOME"]
+    assert observe.would_start({**found, "extra": [str(own)]}) == ["/bin/b", "50%"]
 
 
 def test_another_file_that_sets_a_kernel_setting_is_named(tmp_path):
     write(tmp_path, "/etc/sysctl.d/80-kimi.conf", "vm.swappiness = 1\n")
     write(tmp_path, "/etc/sysctl.d/99-site.conf", "# vm.swappiness\n-vm/swappiness=60\n")
     write(tmp_path, "/etc/sysctl.conf", "#vm.swappiness=9\nvm_swappiness=9\n")
-    assert look.sysctl_files("vm.swappiness", str(tmp_path)) == ["/etc/sysctl.d/99-site.conf"]
+    assert observe.sysctl_files("vm.swappiness", str(tmp_path)) == ["/etc/sysctl.d/99-site.conf"]
 
 
 def test_logs_are_read_over_their_rotation(tmp_path, monkeypatch):
-    monkeypatch.setattr(look, "run", lambda *_: type("Done", (), {"stdout": ""}))
+    monkeypatch.setattr(observe, "run", lambda *_: type("Done", (), {"stdout": ""}))
     line = "2026-11-24 02:0{}:00 upgrade haproxy:amd64 {} {}\n"
     write(tmp_path, "/var/log/dpkg.log", line.format(5, 3, 4))
     write(tmp_path, "/var/log/dpkg.log.1", line.format(4, 2, 3))
@@ -64,11 +64,11 @@ def test_logs_are_read_over_their_rotation(tmp_path, monkeypatch):
     packed.write_bytes(gzip.compress(line.format(3, 1, 2).encode()))
     torn = write(tmp_path, "/var/log/dpkg.log.3.gz")
     torn.write_bytes(gzip.compress(b"x" * 99)[:20])
-    found = look.logs(Paths(tmp_path), 0)
+    found = observe.logs(Paths(tmp_path), 0)
     assert [change.new for change in found.changes] == ["2", "3", "4"]
     old = write(tmp_path, "/var/log/dpkg.log.1", line.format(4, 2, 3))
     os.utime(old, (5, 5))
-    assert [change.new for change in look.logs(Paths(tmp_path), 9).changes] == ["2", "4"]
+    assert [change.new for change in observe.logs(Paths(tmp_path), 9).changes] == ["2", "4"]
 
 
 @pytest.fixture
@@ -179,8 +179,8 @@ def test_who_else_listens_on_a_gateways_port_is_named():
     plan = {"schema": gateways.SCHEMA, "proxy": {"port": port, "backends": []}}
     with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as other:
         try:
-            assert until(lambda: look.listeners(plan, {}))
-            (row,) = look.listeners(plan, {})
+            assert until(lambda: observe.listeners(plan, {}))
+            (row,) = observe.listeners(plan, {})
         finally:
             other.kill()
     assert (row["unit"], row["pid"]) == ("kimi-proxy.service", other.pid)

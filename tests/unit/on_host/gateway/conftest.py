@@ -24,9 +24,10 @@ from kimi_prov.contract import key_rules
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.gateways import PAGE_NAME
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import haproxy, keys, metrics_key, pins, tls
-from kimi_prov.on_host.gateway.api import Endpoint
-from kimi_prov.on_host.rest import mark
+from kimi_prov.on_host.endpoint import haproxy, stop_state, tls
+from kimi_prov.on_host.endpoint.api_client import Endpoint
+from kimi_prov.on_host.keys import metrics_key, publish
+from kimi_prov.on_host.proxy import pins
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.packaging.resources import root
 
@@ -321,8 +322,8 @@ def make_proxy(tmp_path, request):
             directory.mkdir(parents=True)
         tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
         if engines or hosts:
-            hashes = {n: keys.digest(k) for n, k in (given or {}).items()}
-            keys.ensure(paths, hashes, gateways=gateways)
+            hashes = {n: publish.digest(k) for n, k in (given or {}).items()}
+            publish.ensure(paths, hashes, gateways=gateways)
             machine_key.ensure(paths.machine_key)
         else:
             paths.keys.mkdir()
@@ -333,7 +334,7 @@ def make_proxy(tmp_path, request):
         pins.ensure_page(paths, shared=bool(doors))
         if metrics:
             metrics_key.ensure(paths, {"sha256": None})
-        mark.ensure(paths)
+        stop_state.ensure(paths)
         proxy = Proxy(
             paths,
             free_port(),

@@ -10,7 +10,8 @@ import pytest
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import acme, proxy, tls
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.proxy import acme, converge
 from kimi_prov.on_host.system.files import read_json
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def test_a_port_that_cannot_be_opened_is_recorded_as_the_orders_problem(machine,
 def test_nothing_takes_the_place_of_a_certificate_that_was_set_while_one_was_ordered(machine):
     issued = tls.self_signed(["issued.example.com"])
     machine.acme_pem.write_text(issued)
-    proxy.ensure(machine, {"tls": {"mode": "self-signed", "names": ["own"]}, "api_keys": {}})
+    converge.ensure(machine, {"tls": {"mode": "self-signed", "names": ["own"]}, "api_keys": {}})
     own = machine.tls_pem.read_text()
     assert not acme.use(machine)
     assert machine.tls_pem.read_text() == own

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kimi_prov.on_host.gateway import acme_problem
+from kimi_prov.on_host.proxy import acme_problem
 
 HTTP = {"challenge": "http-01", "directory_url": "https://ca.example.com/dir"}
 DNS = {**HTTP, "challenge": "dns-01"}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import model_stand_in
 import pytest
 
-from kimi_prov.on_host.gateway import checks, tls
-from kimi_prov.on_host.gateway.api import Endpoint
+from kimi_prov.on_host.endpoint import checks, tls
+from kimi_prov.on_host.endpoint.api_client import Endpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

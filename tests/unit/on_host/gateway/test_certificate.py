@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kimi_prov.on_host.gateway import certificate, tls
-from kimi_prov.on_host.gateway.certificate import Certificate
+from kimi_prov.on_host.endpoint import certificate, tls
+from kimi_prov.on_host.endpoint.certificate import Certificate
 
 DAY = 86400
 START = 1_800_000_000

@@ -15,7 +15,7 @@ from waiting import until
 from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import api, haproxy
+from kimi_prov.on_host.endpoint import api_client, haproxy
 from kimi_prov.on_host.update import steps
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -31,7 +31,7 @@ class Machine:
         return (self.folder / "told").read_text().splitlines()
 
     def chat(self) -> int:
-        return api.chat(self.proxy.endpoint, self.proxy.key(), BODY).status
+        return api_client.chat(self.proxy.endpoint, self.proxy.key(), BODY).status
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import firewall
-from kimi_prov.on_host.history import record
+from kimi_prov.on_host.endpoint import firewall
+from kimi_prov.on_host.system import applied_record
 
 WISH = {"ports": [8000], "ipv4": ["10.0.0.0/8", "192.0.2.7/32"], "ipv6": ["fd00::/8"]}
 
@@ -161,7 +161,7 @@ def loaded(tmp_path, monkeypatch):
     table = {"table_sha256": firewall.digest(firewall.table())}
     paths.applied.parent.mkdir(parents=True)
     paths.applied.write_text(
-        json.dumps({"schema": record.SCHEMA, "files": [row], "firewall": table})
+        json.dumps({"schema": applied_record.SCHEMA, "files": [row], "firewall": table})
     )
     return paths, listing
 

@@ -12,7 +12,8 @@ from made_certificates import signed
 from test_web_frontend import Page
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import pins, tls
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.proxy import pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from gateway_site import QUESTION, Site
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.key_rules import KEY_HEADER, RULE_HEADER
-from kimi_prov.on_host.gateway import api, haproxy, keys, tls
-from kimi_prov.on_host.rest import mark
+from kimi_prov.on_host.endpoint import api_client, haproxy, stop_state, tls
+from kimi_prov.on_host.keys import publish
 
 if TYPE_CHECKING:
     from conftest import Proxy
@@ -36,12 +36,12 @@ def test_a_client_of_the_gateway_is_answered_and_the_engine_is_told_whose_reques
 
 def test_a_key_of_the_gateway_is_none_of_a_host(site: Site) -> None:
     for host in site.hosts.values():
-        assert api.chat(host.endpoint, site.client, QUESTION).status == 401
+        assert api_client.chat(host.endpoint, site.client, QUESTION).status == 401
 
 
 def test_nobody_but_a_gateway_may_say_whose_request_it_is(site: Site) -> None:
     host = site.hosts["gpu1"]
-    line = api.connect(host.endpoint)
+    line = api_client.connect(host.endpoint)
     headers = {"Authorization": f"Bearer {host.key()}", KEY_HEADER: "client", RULE_HEADER: "0:9"}
     line.request("POST", "/v1/chat/completions", json.dumps(QUESTION), headers)
     assert line.getresponse().status == 200
@@ -51,7 +51,7 @@ def test_nobody_but_a_gateway_may_say_whose_request_it_is(site: Site) -> None:
 
 
 def test_the_rule_of_a_key_reaches_the_engine(site: Site) -> None:
-    keys.change(site.gateway.paths, "client", {"limits": {"tokens_per_day": 7}})
+    publish.change(site.gateway.paths, "client", {"limits": {"tokens_per_day": 7}})
     assert site.ask().status == 200
     (headers,) = [headers for host in site.hosts.values() for _, headers in host.engines[0].seen]
     assert headers[RULE_HEADER] == "0:0:0:0:7"
@@ -72,7 +72,7 @@ def test_a_conversation_stays_with_its_host(site: Site, before: list[dict[str, s
         said = [*before, user(text)]
         known = site.asked()
         for _ in range(3):
-            reply = api.chat(site.gateway.endpoint, site.client, {"messages": said})
+            reply = api_client.chat(site.gateway.endpoint, site.client, {"messages": said})
             said = [*said, {"role": "assistant", "content": "yes"}, user("and?")]
             assert reply.status == 200
         (host,) = [name for name, count in site.asked().items() if count != known[name]]
@@ -119,7 +119,7 @@ def test_who_comes_while_all_are_busy_is_told_to_come_again(site: Site) -> None:
 
     def stream(number: int) -> None:
         asked = {"messages": [user(f"n{number}")], "stream": True}
-        list(api.stream(site.gateway.endpoint, site.client, asked))
+        list(api_client.stream(site.gateway.endpoint, site.client, asked))
 
     held = [threading.Thread(target=stream, args=(number,)) for number in range(8)]
     for thread in held:
@@ -166,7 +166,9 @@ def test_where_all_are_asleep_the_first_is_woken(make_proxy) -> None:
     site = Site(make_proxy, 2, wake="refuse")
     wakers = {name: Waker(host) for name, host in site.hosts.items()}
     for host in site.hosts.values():
-        mark.write(host.paths, mark.make(mark.ASLEEP, "nobody asked", wake="refuse"))
+        stop_state.write(
+            host.paths, stop_state.make(stop_state.ASLEEP, "nobody asked", wake="refuse")
+        )
     # Before the gateway has seen that they sleep: another may be up.
     assert site.ask().status == 503
     assert [waker.asked for waker in wakers.values()] == [0, 0]
@@ -176,7 +178,7 @@ def test_where_all_are_asleep_the_first_is_woken(make_proxy) -> None:
     reply = site.ask()
     assert (reply.status, reply.body, reply.headers["retry-after"]) == (503, b"waking", "20")
     assert [waker.asked for waker in wakers.values()] == [1, 0]
-    mark.clear(site.hosts["gpu2"].paths)
+    stop_state.clear(site.hosts["gpu2"].paths)
     assert until(lambda: site.up() == ["gpu2"])
     assert site.ask().status == 200
     assert wakers["gpu1"].asked == 1

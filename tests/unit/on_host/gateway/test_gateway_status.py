@@ -9,12 +9,13 @@ import jsonschema
 import pytest
 
 from kimi_prov import schemas
-from kimi_prov.console import status_text
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host import status
-from kimi_prov.on_host.gateway import keys, standing, tls
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.status import gateway, machine
+from kimi_prov.show.text import status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +39,9 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     found.web_env.parent.mkdir(parents=True)
     found.web_env.symlink_to("0.12.4-abc")
     tls.ensure(found, {"mode": "self-signed", "names": ["gw1"]})
-    keys.ensure(found, {}, page=True)
+    publish.ensure(found, {}, page=True)
     running = {"state": "active", "load_state": "loaded", "memory_bytes": 400_000_000}
-    monkeypatch.setattr(standing.units, "show", lambda *names: dict.fromkeys(names, running))
+    monkeypatch.setattr(gateway.units, "show", lambda *names: dict.fromkeys(names, running))
     return found
 
 
@@ -52,7 +53,7 @@ def told(paths: Paths, web: dict[str, Any] | None) -> dict[str, Any]:
         "web": web,
     }
     paths.plan.write_text(json.dumps(plan))
-    found = {**status.collect(paths), "stand_ins": []}
+    found = {**machine.collect(paths), "stand_ins": []}
     whole = {"schema": "kimi-prov/status/v1", "ok": found["ok"], "hosts": {"gw1": found}}
     jsonschema.validate(whole, schemas.load("status"))
     return whole
@@ -66,25 +67,25 @@ def test_a_gateway_tells_of_the_page_that_it_has(paths: Paths) -> None:
         False,
         400_000_000,
     )
-    assert "open-webui 0.12.4, DOES NOT ANSWER on 8443" in status_text.text(whole)
+    assert "open-webui 0.12.4, DOES NOT ANSWER on 8443" in status.text(whole)
 
 
 def test_a_gateway_without_a_page_tells_of_none(paths: Paths) -> None:
     whole = told(paths, None)
     assert whole["ok"]
     assert whole["hosts"]["gw1"]["web"] is None
-    assert "page" not in status_text.text(whole)
+    assert "page" not in status.text(whole)
 
 
 def test_a_page_that_does_not_run_is_no_good_gateway(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = standing.units.show(unit_names.PROXY)[unit_names.PROXY]
+    running = gateway.units.show(unit_names.PROXY)[unit_names.PROXY]
 
     def show(*names: str) -> dict[str, Any]:
         return {name: running for name in names if name != unit_names.WEB}
 
-    monkeypatch.setattr(standing.units, "show", show)
+    monkeypatch.setattr(gateway.units, "show", show)
     whole = told(paths, WEB)
     assert not whole["ok"]
     assert unit_names.WEB in whole["hosts"]["gw1"]["detail"]

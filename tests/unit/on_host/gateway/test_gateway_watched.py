@@ -18,7 +18,7 @@ from waiting import until
 
 from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.monitoring import RULES, alerts
-from kimi_prov.on_host.metrics import collect, door
+from kimi_prov.on_host.metrics import collect, scrape_target
 from kimi_prov.on_host.monitor import config
 from kimi_prov.on_host.system.files import write_json
 
@@ -85,7 +85,7 @@ def configured(site: Site, folder: Path) -> dict[str, Any]:
     gateway = site.gateway
     assert gateway.metrics is not None
     given = {
-        **door.read(gateway.paths),
+        **scrape_target.read(gateway.paths),
         "address": "127.0.0.1",
         "port": gateway.metrics["port"],
         "engines": [],

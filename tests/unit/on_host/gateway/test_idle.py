@@ -10,8 +10,8 @@ import pytest
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import api, draining
-from kimi_prov.on_host.rest import idle, mark
+from kimi_prov.on_host.endpoint import api_client, draining, stop_state
+from kimi_prov.on_host.lifecycle import idle
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 CLIENT = "sk-kimi-" + "c" * 43
@@ -34,7 +34,7 @@ class Machine:
         return found["asleep_in_s"], news, found["why_not"]
 
     def ask(self, key: str = CLIENT) -> int:
-        return api.chat(self.proxy.endpoint, key, BODY).status
+        return api_client.chat(self.proxy.endpoint, key, BODY).status
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_each_request_of_a_client_begins_the_time_anew(machine):
     assert machine.after(90)[0] == AFTER_S
     # A refused caller, a health check and verify are no use.
     assert machine.ask("sk-kimi-" + "x" * 43) == 401
-    api.call(machine.proxy.endpoint, "GET", "/health", None)
+    api_client.call(machine.proxy.endpoint, "GET", "/health", None)
     assert machine.ask(machine.proxy.key()) == 200
     assert machine.after(100)[0] == AFTER_S - 100
 
@@ -84,7 +84,7 @@ def test_a_stream_is_use_for_as_long_as_it_lasts(machine):
     machine.proxy.engines[0].hold_streams()
     asked = {**BODY, "stream": True}
     client = threading.Thread(
-        target=lambda: list(api.stream(machine.proxy.endpoint, CLIENT, asked)), daemon=True
+        target=lambda: list(api_client.stream(machine.proxy.endpoint, CLIENT, asked)), daemon=True
     )
     client.start()
     assert until(lambda: draining.under_way(machine.proxy.paths) == 1)
@@ -149,7 +149,7 @@ def test_what_fails_is_told_and_tried_again_within_bounds(machine):
 
 
 def test_what_rests_already_is_left_alone(machine):
-    mark.write(machine.proxy.paths, mark.make(mark.STOPPED, "by the operator"))
+    stop_state.write(machine.proxy.paths, stop_state.make(stop_state.STOPPED, "by the operator"))
     assert machine.after(AFTER_S)[2] == "it rests already"
 
 

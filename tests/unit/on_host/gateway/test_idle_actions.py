@@ -17,8 +17,8 @@ from waiting import HANGS_S, until
 
 from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import api, draining, haproxy
-from kimi_prov.on_host.rest import idle, mark, rested, run, standing
+from kimi_prov.on_host.endpoint import api_client, draining, haproxy, stop_log, stop_state
+from kimi_prov.on_host.lifecycle import idle, run, status
 from kimi_prov.on_host.system import boot, files
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
@@ -83,7 +83,7 @@ class Machine:
         return path
 
     def chat(self):
-        return api.chat(self.proxy.endpoint, CLIENT, BODY)
+        return api_client.chat(self.proxy.endpoint, CLIENT, BODY)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
     pieces = []
     client = threading.Thread(
         target=lambda: pieces.extend(
-            api.stream(machine.proxy.endpoint, CLIENT, {**BODY, "stream": True})
+            api_client.stream(machine.proxy.endpoint, CLIENT, {**BODY, "stream": True})
         ),
         daemon=True,
     )
@@ -137,15 +137,15 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
     assert ended == ["switching the machine off: nobody asked"]
     assert machine.told == ["poweroff"]
     # It serves again after its next boot, and what it was off until then is kept.
-    assert mark.read(machine.paths) == {}
-    off = rested.read(machine.paths)
-    rested.came_back(machine.paths)
-    assert rested.read(machine.paths) == off
+    assert stop_state.read(machine.paths) == {}
+    off = stop_log.read(machine.paths)
+    stop_log.came_back(machine.paths)
+    assert stop_log.read(machine.paths) == off
     before = {**off["off"], "boot": "another", "since_s": boot.booted() - 2 * 3600}
     machine.paths.rests.write_text(json.dumps({**off, "off": before}))
     for _ in range(2):
-        rested.came_back(machine.paths)
-        found = rested.read(machine.paths)
+        stop_log.came_back(machine.paths)
+        found = stop_log.read(machine.paths)
         assert (found["times"], round(found["seconds"] / 3600), found["off"]) == (1, 2, None)
     assert found["rests"][0]["state"] == "off"
 
@@ -159,8 +159,8 @@ def test_a_machine_that_cannot_be_switched_off_serves_on_and_tells(machine):
     with pytest.raises(HostError, match="access denied"):
         machine.rests()
     assert until(lambda: machine.chat().status == 200)
-    assert rested.read(machine.paths)["off"] is None
-    assert "access denied" in standing.document(machine.paths, machine.plan, {})["idle"]["failed"]
+    assert stop_log.read(machine.paths)["off"] is None
+    assert "access denied" in status.document(machine.paths, machine.plan, {})["idle"]["failed"]
 
 
 @small_disk.NEEDS_ROOT
@@ -201,10 +201,10 @@ def test_a_machine_that_cannot_be_marked_as_asleep_serves_on_and_tells(machine, 
         with pytest.raises(HostError, match="No space left on device"):
             machine.rests()
         assert until(lambda: machine.chat().status == 200)
-    assert mark.read(machine.paths) == {}
+    assert stop_state.read(machine.paths) == {}
     # A hook ends what the machine costs, and needs no mark for that.
     assert ran.exists() == (action == "hook")
-    found = standing.document(machine.paths, machine.plan, {})["idle"]
+    found = status.document(machine.paths, machine.plan, {})["idle"]
     assert "No space left on device" in found["failed"]
 
 
@@ -217,8 +217,8 @@ def test_one_that_is_asleep_is_woken_though_the_disk_is_full(machine):
     machine.rests()
     assert machine.chat().status == 503
     with small_disk.full(machine.paths.state), small_disk.full(machine.paths.rest_map.parent):
-        mark.clear(machine.paths)
-        assert mark.read(machine.paths) == {}
+        stop_state.clear(machine.paths)
+        assert stop_state.read(machine.paths) == {}
         assert until(lambda: machine.chat().status == 200)
         # A proxy that starts now reads the same.
         assert machine.paths.rest_map.read_text() == ""
@@ -234,7 +234,7 @@ def test_a_hook_that_releases_the_machine_is_told_what_and_then_it_sleeps(machin
     found = json.loads(asked.read_text())
     assert (found["schema"], found["event"], found["model"]) == (idle.HOOK_SCHEMA, "idle", "m")
     assert found["idle_seconds"] == AFTER_S
-    assert mark.read(machine.paths)["state"] == mark.ASLEEP
+    assert stop_state.read(machine.paths)["state"] == stop_state.ASLEEP
     assert "stop kimi-serve@0.service" in machine.told
 
 
@@ -248,10 +248,10 @@ def test_a_hook_that_fails_is_tried_three_times_while_the_machine_serves(machine
         with pytest.raises(HostError, match="ended with 7: the cloud said no"):
             machine.rests()
         assert len(tries.read_text().splitlines()) == count
-        assert rested.read(machine.paths)["times"] == 0
-        assert mark.read(machine.paths) == {}
+        assert stop_log.read(machine.paths)["times"] == 0
+        assert stop_state.read(machine.paths) == {}
         assert not [line for line in machine.told if line.startswith("stop")]
-        told = standing.document(machine.paths, machine.plan, {})["idle"]
+        told = status.document(machine.paths, machine.plan, {})["idle"]
         assert "the cloud said no" in told["failed"]
         # Not at once, and not for ever: after the pause, three times in all.
         found = machine.looks()
@@ -263,7 +263,7 @@ def test_a_hook_that_fails_is_tried_three_times_while_the_machine_serves(machine
     # Somebody has asked: it begins anew.
     found = machine.looks()
     assert (found["asleep_in_s"], found["why_not"]) == (AFTER_S, None)
-    assert standing.document(machine.paths, machine.plan, {})["idle"]["failed"] is None
+    assert status.document(machine.paths, machine.plan, {})["idle"]["failed"] is None
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_what_a_hook_leaves_running_is_not_waited_for(machine):
     machine.after(AFTER_S)
     machine.looks()
     machine.rests()
-    assert mark.read(machine.paths)["state"] == mark.ASLEEP
+    assert stop_state.read(machine.paths)["state"] == stop_state.ASLEEP
     os.kill(int(left.read_text()), 9)
 
 
@@ -335,8 +335,8 @@ def test_a_budget_that_is_used_up_ends_the_session_though_somebody_asks(machine)
     job = files.read_json(machine.paths.rest_job)
     ended = run._asleep(machine.paths, machine.plan, job, lambda _: None)
     assert "this session cost $82.3" in ended
-    found = mark.read(machine.paths)
-    assert (found["state"], found["wake"]) == (mark.ASLEEP, "off")
+    found = stop_state.read(machine.paths)
+    assert (found["state"], found["wake"]) == (stop_state.ASLEEP, "off")
     assert "the budget of this session is used up" in found["why"]
 
 
@@ -350,7 +350,7 @@ def test_a_budget_ends_the_session_on_a_full_disk_too(machine):
     (machine.root / "bin" / "systemd-run").chmod(0o755)
     run.look(machine.paths)
     begun = files.read_json(machine.paths.sessions)
-    off = mark.make(mark.OFF, "nobody asked")
+    off = stop_state.make(stop_state.OFF, "nobody asked")
     files.write_json(str(machine.paths.rests), {"off": {**off, "boot": "another"}})
 
     def budget(share):

@@ -9,7 +9,8 @@ import pytest
 
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import api, key_book, key_list, keys
+from kimi_prov.on_host.endpoint import api_client
+from kimi_prov.on_host.keys import listing, metadata, publish
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 HOUR_S = 3600
@@ -24,40 +25,40 @@ def told(proxy, name):
 
 def test_a_key_that_was_added_opens_at_once_and_survives_the_next_apply(make_proxy):
     proxy = make_proxy(given={"alice": "sk-alice"})
-    fresh = keys.add(proxy.paths, "bob", {})
-    assert api.chat(proxy.endpoint, fresh, BODY).status == 200
-    keys.ensure(proxy.paths, {"alice": keys.digest("sk-alice")})
-    assert api.chat(proxy.endpoint, fresh, BODY).status == 200
+    fresh = publish.add(proxy.paths, "bob", {})
+    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
+    publish.ensure(proxy.paths, {"alice": publish.digest("sk-alice")})
+    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
     assert fresh not in "".join(f.read_text() for f in proxy.paths.etc.rglob("*") if f.is_file())
-    keys.revoke(proxy.paths, "bob")
-    assert api.chat(proxy.endpoint, fresh, BODY).json()["error"]["code"] == "invalid_api_key"
-    assert "bob" not in key_book.read(proxy.paths)
+    publish.revoke(proxy.paths, "bob")
+    assert api_client.chat(proxy.endpoint, fresh, BODY).json()["error"]["code"] == "invalid_api_key"
+    assert "bob" not in metadata.read(proxy.paths)
 
 
 def test_a_key_ends_with_the_request_after_its_time_and_no_other_does(make_proxy):
     proxy = make_proxy()
     process = proxy.process.pid
-    fresh = keys.add(proxy.paths, "bob", {"ends_in_s": HOUR_S})
-    assert api.chat(proxy.endpoint, fresh, BODY).status == 200
-    keys.change(proxy.paths, "bob", {"ends": int(time.time()) - 1})
-    reply = api.chat(proxy.endpoint, fresh, BODY)
+    fresh = publish.add(proxy.paths, "bob", {"ends_in_s": HOUR_S})
+    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
+    publish.change(proxy.paths, "bob", {"ends": int(time.time()) - 1})
+    reply = api_client.chat(proxy.endpoint, fresh, BODY)
     assert (reply.status, reply.json()["error"]["code"]) == (401, "key_expired")
-    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
-    keys.change(proxy.paths, "bob", {"ends": None})
-    assert api.chat(proxy.endpoint, fresh, BODY).status == 200
+    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    publish.change(proxy.paths, "bob", {"ends": None})
+    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
     assert (proxy.process.pid, proxy.process.poll()) == (process, None)
 
 
 def test_the_engine_is_told_whose_request_it_is_whatever_the_client_says(make_proxy):
     proxy = make_proxy()
-    fresh = keys.add(proxy.paths, "bob", {"limits": {"tokens_per_day": 7}})
+    fresh = publish.add(proxy.paths, "bob", {"limits": {"tokens_per_day": 7}})
     forged = {
         "X-Kimi-Key": "verify",
         "x-kimi-rule": "0:0:0:0:0",
         "Content-Type": "application/json",
     }
     for key, name, rule in ((fresh, "bob", "0:0:0:0:7"), (proxy.key(), "verify", None)):
-        connection = api.connect(proxy.endpoint)
+        connection = api_client.connect(proxy.endpoint)
         headers = {**forged, "Authorization": f"Bearer {key}"}
         connection.request("POST", "/v1/chat/completions", json.dumps(BODY), headers)
         assert connection.getresponse().status == 200
@@ -68,12 +69,14 @@ def test_the_engine_is_told_whose_request_it_is_whatever_the_client_says(make_pr
 
 def test_a_changed_limit_is_told_from_the_next_request_on_and_what_is_not_named_stays(make_proxy):
     proxy = make_proxy()
-    fresh = keys.add(proxy.paths, "bob", {"limits": {"requests_per_minute": 3}, "ends": 4102444800})
-    keys.change(proxy.paths, "bob", {"limits": {"tokens_per_day": 9}})
-    api.chat(proxy.endpoint, fresh, BODY)
+    fresh = publish.add(
+        proxy.paths, "bob", {"limits": {"requests_per_minute": 3}, "ends": 4102444800}
+    )
+    publish.change(proxy.paths, "bob", {"limits": {"tokens_per_day": 9}})
+    api_client.chat(proxy.endpoint, fresh, BODY)
     assert told(proxy, key_rules.RULE_HEADER) == "4102444800:3:0:0:9"
-    keys.change(proxy.paths, "bob", {"limits": {"requests_per_minute": None}, "ends": None})
-    api.chat(proxy.endpoint, fresh, BODY)
+    publish.change(proxy.paths, "bob", {"limits": {"requests_per_minute": None}, "ends": None})
+    api_client.chat(proxy.endpoint, fresh, BODY)
     assert told(proxy, key_rules.RULE_HEADER) == "0:0:0:0:9"
 
 
@@ -82,46 +85,46 @@ def test_names_that_are_taken_and_rules_that_make_no_sense_are_refused(make_prox
     before = proxy.paths.key_map.read_text()
     for name in ("alice", "operator", "verify", "watchdog", "web", "a b", ""):
         with pytest.raises(HostError):
-            keys.add(proxy.paths, name, {})
+            publish.add(proxy.paths, name, {})
     for wish in (
         {"limits": {"tokens_per_hour": 1}},
         {"limits": {"tokens_per_day": 0}},
         {"ends": 0},
     ):
         with pytest.raises(HostError):
-            keys.add(proxy.paths, "bob", wish)
+            publish.add(proxy.paths, "bob", wish)
     with pytest.raises(HostError, match="no key nobody"):
-        keys.change(proxy.paths, "nobody", {"ends": None})
+        publish.change(proxy.paths, "nobody", {"ends": None})
     for name in ("operator", "verify"):
         with pytest.raises(HostError):
-            keys.change(proxy.paths, name, {"ends_in_s": 60})
+            publish.change(proxy.paths, name, {"ends_in_s": 60})
     assert proxy.paths.key_map.read_text() == before
 
 
 def test_a_rule_of_the_inventory_counts_and_one_that_it_does_not_name_stays(make_proxy):
     proxy = make_proxy(given={"alice": "sk-alice"})
-    sha256 = keys.digest("sk-alice")
-    keys.change(proxy.paths, "alice", {"limits": {"tokens_per_day": 5}})
-    keys.ensure(proxy.paths, {"alice": sha256})
+    sha256 = publish.digest("sk-alice")
+    publish.change(proxy.paths, "alice", {"limits": {"tokens_per_day": 5}})
+    publish.ensure(proxy.paths, {"alice": sha256})
     [row] = [r for r in listed(proxy) if r["name"] == "alice"]
     assert row["limits"] == {"tokens_per_day": 5}
     wish = {"sha256": sha256, "ends": None, "limits": {"requests_per_day": 8}}
-    assert keys.ensure(proxy.paths, {"alice": wish})["changed"]
-    assert not keys.ensure(proxy.paths, {"alice": wish})["changed"]
+    assert publish.ensure(proxy.paths, {"alice": wish})["changed"]
+    assert not publish.ensure(proxy.paths, {"alice": wish})["changed"]
     [row] = [r for r in listed(proxy) if r["name"] == "alice"]
     assert row["limits"] == {"requests_per_day": 8}
 
 
 def listed(proxy):
-    book = key_book.read(proxy.paths)
-    return key_list.rows(proxy.paths, keys.parse_map(proxy.paths.key_map.read_text()), book)
+    book = metadata.read(proxy.paths)
+    return listing.rows(proxy.paths, publish.parse_map(proxy.paths.key_map.read_text()), book)
 
 
 def test_the_list_tells_when_keys_were_made_and_end(make_proxy):
     proxy = make_proxy()
     before = int(time.time())
-    keys.add(proxy.paths, "bob", {"ends_in_s": HOUR_S})
-    keys.add(proxy.paths, "old", {"ends": 1000})
+    publish.add(proxy.paths, "bob", {"ends_in_s": HOUR_S})
+    publish.add(proxy.paths, "old", {"ends": 1000})
     found = {row["name"]: row for row in listed(proxy)}
     assert before <= found["bob"]["made"] <= time.time()
     assert found["bob"]["ends"] == found["bob"]["made"] + HOUR_S

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import draining, metrics_key
-from kimi_prov.on_host.rest import mark
+from kimi_prov.on_host.endpoint import draining, stop_state
+from kimi_prov.on_host.keys import metrics_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,9 +174,9 @@ def test_a_rank_that_stops_and_starts_has_nothing_to_drain(rank: tuple[Any, str]
     proxy, key = rank
     assert draining.drain(proxy.paths, HANGS_S) == 0
     assert draining.up(proxy.paths)
-    mark.write(proxy.paths, mark.make(mark.STOPPED, "stopped by hand"))
+    stop_state.write(proxy.paths, stop_state.make(stop_state.STOPPED, "stopped by hand"))
     assert ask(proxy, "/metrics/node", key)[0] == 200
-    assert mark.clear(proxy.paths)["state"] == mark.STOPPED
+    assert stop_state.clear(proxy.paths)["state"] == stop_state.STOPPED
     assert ask(proxy, "/metrics/node", key)[0] == 200
 
 

@@ -9,7 +9,7 @@ import pytest
 from kimi_prov.acceptance import metrics_key as given
 from kimi_prov.contract.paths import Paths
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.gateway import keys, metrics_key
+from kimi_prov.on_host.keys import metrics_key, publish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def paths(tmp_path: Path) -> Paths:
 def test_one_is_made_once_and_kept(paths: Paths) -> None:
     assert metrics_key.ensure(paths, MADE)
     key = metrics_key.read(paths)
-    assert keys.parse_map(paths.metrics_key_map.read_text()) == {"metrics": keys.digest(key)}
+    assert publish.parse_map(paths.metrics_key_map.read_text()) == {"metrics": publish.digest(key)}
     assert paths.metrics_key.stat().st_mode & 0o777 == 0o600
     assert not metrics_key.ensure(paths, MADE)
     assert metrics_key.read(paths) == key
@@ -39,15 +39,15 @@ def test_a_run_that_was_cut_between_the_two_files_is_completed(paths: Paths) -> 
     key = metrics_key.read(paths)
     paths.metrics_key_map.unlink()
     assert metrics_key.ensure(paths, MADE)
-    assert keys.parse_map(paths.metrics_key_map.read_text()) == {"metrics": keys.digest(key)}
+    assert publish.parse_map(paths.metrics_key_map.read_text()) == {"metrics": publish.digest(key)}
 
 
 def test_of_a_given_key_the_machine_has_the_hash_alone(paths: Paths) -> None:
     metrics_key.ensure(paths, MADE)
-    digest = keys.digest("a-key-of-the-site-0123")
+    digest = publish.digest("a-key-of-the-site-0123")
     assert metrics_key.ensure(paths, {"sha256": digest})
     assert not paths.metrics_key.exists()
-    assert keys.parse_map(paths.metrics_key_map.read_text()) == {"metrics": digest}
+    assert publish.parse_map(paths.metrics_key_map.read_text()) == {"metrics": digest}
     assert not metrics_key.ensure(paths, {"sha256": digest})
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import keys, pins, proxy, tls
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.proxy import converge, pins
 from kimi_prov.on_host.system import machine_key
 
 
@@ -27,13 +29,13 @@ def test_a_certificate_is_kept_without_its_key_until_its_host_goes(paths):
     place = paths.hosts / "gpu1.crt"
     assert place.read_text() == tls.public_part(first)
     assert "PRIVATE" not in place.read_text()
-    before = proxy.stamp(paths)
+    before = converge.stamp(paths)
     # One that was not reached stays as it was known.
     assert not pins.ensure(paths, {"gpu1": None, "gpu2": None})
-    assert proxy.stamp(paths) == before
+    assert converge.stamp(paths) == before
     assert pins.ensure(paths, {"gpu1": first})
     assert [path.name for path in pins.files(paths)] == ["gpu1.crt"]
-    assert proxy.stamp(paths) != before
+    assert converge.stamp(paths) != before
     assert pins.ensure(paths, None)
     assert pins.files(paths) == []
 
@@ -50,19 +52,19 @@ def test_a_door_has_nothing_secret(paths):
     machine_key.ensure(paths.machine_key)
     own = machine_key.read(paths.machine_key)
     found = pins.read(paths)
-    shown = {"certificate": paths.tls_crt.read_text(), "key_sha256": keys.digest(own)}
+    shown = {"certificate": paths.tls_crt.read_text(), "key_sha256": publish.digest(own)}
     assert found == {**shown, "page_certificate": None}
     assert own not in str(found)
 
 
 def test_the_certificate_for_the_other_gateway_is_there_while_the_page_is_shared(paths):
-    before = proxy.stamp(paths)
+    before = converge.stamp(paths)
     assert not pins.ensure_page(paths, shared=False)
     assert pins.ensure_page(paths, shared=True, check=True)
     assert not paths.page_pem.exists()
     assert pins.ensure_page(paths, shared=True)
     assert not pins.ensure_page(paths, shared=True)
-    assert proxy.stamp(paths) != before
+    assert converge.stamp(paths) != before
     tls.ensure(paths, {"mode": "self-signed", "names": ["gw1"]})
     machine_key.ensure(paths.machine_key)
     shown = pins.read(paths)["page_certificate"]

@@ -13,7 +13,9 @@ from waiting import HANGS_S, until
 
 from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.contract.key_rules import RECENT
-from kimi_prov.on_host.gateway import api, certificate, keys, standing
+from kimi_prov.on_host.endpoint import api_client, certificate
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.status import gateway
 from kimi_prov.on_host.system.files import write_json
 from kimi_prov.on_host.usage import counter
 
@@ -28,7 +30,7 @@ def planned(site: Site) -> None:
 
 
 def limited(site: Site, **limits: int) -> None:
-    keys.change(site.gateway.paths, "client", {"limits": limits})
+    publish.change(site.gateway.paths, "client", {"limits": limits})
 
 
 def test_tokens_of_two_machines_reach_one_limit(make_proxy, counting) -> None:
@@ -73,21 +75,21 @@ def test_requests_at_once_pass_up_to_the_limit_and_no_more(make_proxy, counting)
     assert 0 < int(reply.headers["retry-after"]) <= 60
     assert "x-should-retry" not in reply.headers
     # Models are listed, and other keys answered, all the same.
-    models = api.call(site.gateway.endpoint, "GET", "/v1/models", site.client)
+    models = api_client.call(site.gateway.endpoint, "GET", "/v1/models", site.client)
     assert models.status == 200
-    fresh = keys.add(site.gateway.paths, "other", {})
+    fresh = publish.add(site.gateway.paths, "other", {})
     body = {"messages": [{"role": "user", "content": "hello"}]}
-    assert api.chat(site.gateway.endpoint, fresh, body).status == 200
+    assert api_client.chat(site.gateway.endpoint, fresh, body).status == 200
 
 
 def test_what_keys_used_is_told_to_gateways_alone(make_proxy, counting) -> None:
     site = Site(make_proxy, 1)
     host = site.hosts["gpu1"]
     counting(host).used("client", "one", 7)
-    told = api.call(host.endpoint, "GET", RECENT, host.key())
+    told = api_client.call(host.endpoint, "GET", RECENT, host.key())
     assert told.status == 404
-    assert api.call(host.endpoint, "GET", RECENT, None).status == 401
-    assert api.call(site.gateway.endpoint, "GET", RECENT, site.client).status == 404
+    assert api_client.call(host.endpoint, "GET", RECENT, None).status == 401
+    assert api_client.call(site.gateway.endpoint, "GET", RECENT, site.client).status == 404
 
 
 def test_a_machine_that_is_lost_and_comes_back_is_asked_again(make_proxy, counting) -> None:
@@ -155,18 +157,18 @@ def test_status_warns_of_clocks_apart_and_of_certificates_that_end(
     assert site.gateway.gateway is not None
     for host in site.hosts.values():
         counting(host)
-    behind = standing.hosts(site.gateway.paths, {"gateway": site.gateway.gateway})
+    behind = gateway.hosts(site.gateway.paths, {"gateway": site.gateway.gateway})
 
     def warned() -> list[str]:
-        return standing.warnings(site.gateway.paths, behind, ["gpu1", "gpu2"])
+        return gateway.warnings(site.gateway.paths, behind, ["gpu1", "gpu2"])
 
     assert warned() == []
-    monkeypatch.setattr(standing, "APART_S", -1.0)
+    monkeypatch.setattr(gateway, "APART_S", -1.0)
     assert [text.split(" is ")[0] for text in warned()] == [
         "the clock of gpu1",
         "the clock of gpu2",
     ]
-    monkeypatch.setattr(standing, "APART_S", 5.0)
+    monkeypatch.setattr(gateway, "APART_S", 5.0)
     monkeypatch.setattr(certificate, "AHEAD_S", 100 * 365 * certificate.DAY_S)
     assert [text.split(" ends ")[0] for text in warned()] == [
         "the certificate of gpu1", "the certificate of gpu2",

@@ -11,8 +11,9 @@ import pytest
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import api, checks, haproxy, keys
-from kimi_prov.on_host.gateway import proxy as proxy_module
+from kimi_prov.on_host.endpoint import api_client, checks, haproxy
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.proxy import converge as proxy_module
 from kimi_prov.on_host.system import machine_key
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
@@ -21,9 +22,9 @@ BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_t
 def test_a_key_opens_and_its_absence_or_a_wrong_one_is_refused_in_openai_form(make_proxy):
     proxy = make_proxy(given={"alice": "sk-alice"})
     for key in (proxy.key(), "sk-alice"):
-        assert api.chat(proxy.endpoint, key, BODY).status == 200
-    for key in (None, "", "sk-kimi-wrong", keys.digest("sk-alice")):
-        reply = api.chat(proxy.endpoint, key, BODY)
+        assert api_client.chat(proxy.endpoint, key, BODY).status == 200
+    for key in (None, "", "sk-kimi-wrong", publish.digest("sk-alice")):
+        reply = api_client.chat(proxy.endpoint, key, BODY)
         assert reply.status == 401
         assert reply.headers["content-type"] == "application/json"
         assert reply.json()["error"]["code"] == "invalid_api_key"
@@ -33,7 +34,7 @@ def test_a_key_opens_and_its_absence_or_a_wrong_one_is_refused_in_openai_form(ma
 
 def test_the_engine_gets_the_machine_key_in_place_of_the_clients_and_the_log_gets_none(make_proxy):
     proxy = make_proxy()
-    api.chat(proxy.endpoint, proxy.key(), BODY)
+    api_client.chat(proxy.endpoint, proxy.key(), BODY)
     _, headers = proxy.engines[0].seen[0]
     own = machine_key.read(proxy.paths.machine_key)
     sent = [value for name, value in headers.items() if name.lower() == "authorization"]
@@ -48,7 +49,7 @@ def test_the_engine_gets_the_machine_key_in_place_of_the_clients_and_the_log_get
 def test_the_bearer_word_is_read_in_any_case_and_other_schemes_are_refused(make_proxy):
     proxy = make_proxy()
     for scheme, status in (("Bearer", 200), ("bearer", 200), ("BEARER", 200), ("Basic", 401)):
-        connection = api.connect(proxy.endpoint)
+        connection = api_client.connect(proxy.endpoint)
         connection.request(
             "GET", "/v1/models", headers={"Authorization": f"{scheme} {proxy.key()}"}
         )
@@ -62,22 +63,22 @@ def test_the_bearer_word_is_read_in_any_case_and_other_schemes_are_refused(make_
 )
 def test_only_the_api_comes_through(make_proxy, path):
     proxy = make_proxy()
-    assert api.call(proxy.endpoint, "GET", path, proxy.key()).status == 404
-    assert api.call(proxy.endpoint, "GET", path, None).status == 401
+    assert api_client.call(proxy.endpoint, "GET", path, proxy.key()).status == 404
+    assert api_client.call(proxy.endpoint, "GET", path, None).status == 401
     assert proxy.engines[0].seen == []
 
 
 def test_rotation_refuses_the_old_key_and_takes_the_new_one_with_no_restart(make_proxy):
     proxy = make_proxy()
-    old = keys.show(proxy.paths)
-    assert api.chat(proxy.endpoint, old, BODY).status == 200
+    old = publish.show(proxy.paths)
+    assert api_client.chat(proxy.endpoint, old, BODY).status == 200
     process = proxy.process.pid
-    keys.rotate(proxy.paths)
-    new = keys.show(proxy.paths)
+    publish.rotate(proxy.paths)
+    new = publish.show(proxy.paths)
     assert old != new
-    assert api.chat(proxy.endpoint, old, BODY).status == 401
-    assert api.chat(proxy.endpoint, new, BODY).status == 200
-    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert api_client.chat(proxy.endpoint, old, BODY).status == 401
+    assert api_client.chat(proxy.endpoint, new, BODY).status == 200
+    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
     assert proxy.process.pid == process
     assert proxy.process.poll() is None
 
@@ -90,21 +91,21 @@ def test_the_running_proxy_tells_what_it_has_loaded(make_proxy):
         found = haproxy.loaded_map(proxy.paths.socket, str(proxy.paths.key_map))
         return {name: value for value, name in found.items()}
 
-    assert loaded() == keys.parse_map(proxy.paths.key_map.read_text())
-    keys.rotate(proxy.paths)
-    assert loaded() == keys.parse_map(proxy.paths.key_map.read_text())
+    assert loaded() == publish.parse_map(proxy.paths.key_map.read_text())
+    publish.rotate(proxy.paths)
+    assert loaded() == publish.parse_map(proxy.paths.key_map.read_text())
 
 
 def test_rotation_does_not_cut_a_stream_that_is_under_way(make_proxy):
     proxy = make_proxy()
     [engine] = proxy.engines
     engine.hold_streams()
-    old = keys.show(proxy.paths)
-    pieces = api.stream(proxy.endpoint, old, BODY)
+    old = publish.show(proxy.paths)
+    pieces = api_client.stream(proxy.endpoint, old, BODY)
     engine.let()
     first = next(pieces)
-    keys.rotate(proxy.paths)
-    assert api.chat(proxy.endpoint, old, BODY).status == 401
+    publish.rotate(proxy.paths)
+    assert api_client.chat(proxy.endpoint, old, BODY).status == 401
     engine.let(5)
     rest = list(pieces)
     assert first[1] is not None
@@ -117,7 +118,7 @@ def test_a_stream_comes_piece_by_piece(make_proxy):
     proxy = make_proxy()
     [engine] = proxy.engines
     engine.hold_streams()
-    pieces = api.stream(proxy.endpoint, proxy.key(), BODY)
+    pieces = api_client.stream(proxy.endpoint, proxy.key(), BODY)
     for _ in range(6):
         engine.let()
         next(pieces)
@@ -129,15 +130,15 @@ def test_requests_go_to_the_idle_engine_and_a_drained_one_gets_none(make_proxy):
     for engine in proxy.engines:
         engine.hold_streams()
         engine.let()
-    busy = api.stream(proxy.endpoint, proxy.key(), BODY)
+    busy = api_client.stream(proxy.endpoint, proxy.key(), BODY)
     next(busy)
-    api.chat(proxy.endpoint, proxy.key(), BODY)
+    api_client.chat(proxy.endpoint, proxy.key(), BODY)
     assert [len(engine.seen) for engine in proxy.engines] == [1, 1]
     proxy.engines[0].let(5)
     list(busy)
     haproxy.set_state(proxy.paths.socket, 0, "drain")
     for _ in range(3):
-        assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+        assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
     assert [len(engine.seen) for engine in proxy.engines] == [1, 4]
     assert {s["name"]: s["status"] for s in haproxy.servers(proxy.paths.socket)} == {
         "engine0": "DRAIN",
@@ -149,27 +150,27 @@ def test_the_engine_does_not_go_on_for_a_client_that_has_gone(make_proxy):
     proxy = make_proxy()
     proxy.engines[0].pause_s = 2 * HANGS_S
     impatient = replace(proxy.endpoint, timeout_s=1.0)
-    with pytest.raises(api.ApiError, match="timed out"):
-        api.chat(impatient, proxy.key(), BODY)
+    with pytest.raises(api_client.ApiError, match="timed out"):
+        api_client.chat(impatient, proxy.key(), BODY)
     # HAProxy has hung up on it: an engine stops generating for that.
     assert until(lambda: haproxy.servers(proxy.paths.socket)[0]["requests"] == 0)
 
 
 def test_health_needs_no_key_and_tells_up_from_down(make_proxy):
     proxy = make_proxy()
-    assert api.call(proxy.endpoint, "GET", "/health", None).status == 200
+    assert api_client.call(proxy.endpoint, "GET", "/health", None).status == 200
     proxy.engines[0].shutdown()
     proxy.engines[0].server_close()
-    reply = api.chat(proxy.endpoint, proxy.key(), BODY)
+    reply = api_client.chat(proxy.endpoint, proxy.key(), BODY)
     assert reply.status == 503
     assert reply.json()["error"]["code"] == "engine_unavailable"
-    assert until(lambda: api.call(proxy.endpoint, "GET", "/health", None).status == 503)
+    assert until(lambda: api_client.call(proxy.endpoint, "GET", "/health", None).status == 503)
 
 
 def test_another_certificate_than_the_installed_one_is_not_trusted(make_proxy):
     proxy = make_proxy()
-    with pytest.raises(api.ApiError, match="another certificate"):
-        api.connect(api.Endpoint("127.0.0.1", proxy.port, "0" * 64))
+    with pytest.raises(api_client.ApiError, match="another certificate"):
+        api_client.connect(api_client.Endpoint("127.0.0.1", proxy.port, "0" * 64))
 
 
 def test_what_speaks_no_tls_gets_no_answer_in_clear(make_proxy):

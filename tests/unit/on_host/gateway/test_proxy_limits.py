@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import api
+from kimi_prov.on_host.endpoint import api_client
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 # Seconds that a client may be silent here, and how much longer the engine thinks.
@@ -93,7 +93,7 @@ def test_one_source_cannot_take_the_connections_of_the_others(make_proxy):
     with ExitStack() as stack:
         held = silent(proxy, stack, "127.0.0.2", 20)
         assert until(lambda: sum(map(closed, held)) == 12)
-        assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+        assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
         # Who leaves makes room.
         for end in held:
             end.close()
@@ -107,13 +107,13 @@ def test_four_thousand_silent_connections_do_not_keep_a_client_out(make_proxy):
     proxy = make_proxy()
     with ExitStack() as stack:
         silent(proxy, stack, "127.0.0.2", 4096)
-        assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+        assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PUT", "PATCH", "HEAD", "PROPFIND"])
 def test_other_methods_do_not_reach_the_engine(make_proxy, method):
     proxy = make_proxy()
-    reply = api.call(proxy.endpoint, method, "/v1/models", proxy.key())
+    reply = api_client.call(proxy.endpoint, method, "/v1/models", proxy.key())
     assert reply.status == 405
     assert reply.headers["allow"] == "GET, POST, DELETE, OPTIONS"
     assert proxy.engines[0].seen == []
@@ -122,7 +122,7 @@ def test_other_methods_do_not_reach_the_engine(make_proxy, method):
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
 def test_no_other_protocol_is_spoken_through_the_port(make_proxy, protocol):
     proxy = make_proxy()
-    connection = api.connect(proxy.endpoint)
+    connection = api_client.connect(proxy.endpoint)
     connection.request(
         "GET",
         "/v1/models",

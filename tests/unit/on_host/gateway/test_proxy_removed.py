@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.drift import look
-from kimi_prov.on_host.gateway import haproxy, keys, proxy
+from kimi_prov.on_host.drift import observe
+from kimi_prov.on_host.endpoint import haproxy
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.proxy import converge
 from kimi_prov.on_host.system import machine_key
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
         haproxy,
         "command",
         lambda _path, text, **_: (
-            f"Description: {proxy.stamp(found)}" if text == "show info" else no_map
+            f"Description: {converge.stamp(found)}" if text == "show info" else no_map
         ),
     )
     return found
@@ -69,21 +71,21 @@ def test_the_proxy_goes_and_keys_and_certificate_stay(tmp_path: Path, told: Path
     for path in (*gone, *stay):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
-    assert proxy.remove_proxy(paths, check=True) == {"changed": True, "did": "remove"}
+    assert converge.remove_proxy(paths, check=True) == {"changed": True, "did": "remove"}
     assert told.read_text() == ""
     assert all(path.exists() for path in gone)
-    assert proxy.remove_proxy(paths) == {"changed": True, "did": "remove"}
+    assert converge.remove_proxy(paths) == {"changed": True, "did": "remove"}
     assert "disable --now kimi-proxy.service\n" in told.read_text()
     assert not any(path.exists() for path in gone)
     assert all(path.exists() for path in stay)
-    assert not proxy.remove_proxy(paths)["changed"]
+    assert not converge.remove_proxy(paths)["changed"]
 
 
 def test_a_rank_has_a_certificate_and_the_key_of_its_metrics_and_no_other(
     paths: Paths, told: Path
 ) -> None:
     assert told.read_text() == ""
-    done = proxy.ensure(paths, METRICS)
+    done = converge.ensure(paths, METRICS)
     assert (done["changed"], done["keys"]["names"]) == (True, [])
     assert "BEGIN CERTIFICATE" in paths.tls_crt.read_text()
     assert sorted(path.name for path in paths.keys.iterdir()) == ["metrics.key"]
@@ -92,9 +94,9 @@ def test_a_rank_has_a_certificate_and_the_key_of_its_metrics_and_no_other(
     paths.proxy_config.write_text(METRICS_ALONE)
     # The engine asks for it on any host, and a key that came later would be a reload.
     assert not machine_key.ensure(paths.machine_key)
-    again = proxy.ensure(paths, METRICS)
+    again = converge.ensure(paths, METRICS)
     assert (again["changed"], again["converged"]) == (False, True)
-    assert proxy.converge(paths) == {"changed": False, "did": "nothing"}
+    assert converge.converge(paths) == {"changed": False, "did": "nothing"}
 
 
 def test_what_a_former_head_has_of_its_clients_is_left_alone_and_its_counter_goes(
@@ -102,18 +104,18 @@ def test_what_a_former_head_has_of_its_clients_is_left_alone_and_its_counter_goe
 ) -> None:
     counter = paths.units / "kimi-usage.service"
     counter.write_text("[Service]\n")
-    text = keys.render_map({"alice": "a" * 64})
+    text = publish.render_map({"alice": "a" * 64})
     paths.key_map.write_text(text)
     paths.proxy_config.write_text(METRICS_ALONE)
-    assert not proxy.converged(paths)
-    assert proxy.converge(paths, check=True)["changed"]
+    assert not converge.converged(paths)
+    assert converge.converge(paths, check=True)["changed"]
     assert counter.exists()
-    assert proxy.converge(paths) == {"changed": True, "did": "counter"}
+    assert converge.converge(paths) == {"changed": True, "did": "counter"}
     assert "disable --now kimi-usage.service\n" in told.read_text()
     assert not counter.exists()
-    assert proxy.converged(paths)
-    assert not proxy.converge(paths)["changed"]
+    assert converge.converged(paths)
+    assert not converge.converge(paths)["changed"]
     assert paths.key_map.read_text() == text
-    found = look.proxy_runs(paths)
+    found = observe.proxy_runs(paths)
     assert (found["only_loaded"], found["only_in_file"]) == ([], [])
     assert found["loaded"] == found["wanted"]

@@ -11,8 +11,9 @@ import pytest
 from gateway_site import QUESTION, Site
 from waiting import until
 
-from kimi_prov.on_host.gateway import api, draining, haproxy, keys, proxy, tls
-from kimi_prov.on_host.rest import mark
+from kimi_prov.on_host.endpoint import api_client, draining, haproxy, stop_state, tls
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.proxy import converge
 
 BOB = "sk-of-bob"
 
@@ -28,8 +29,8 @@ def ask():
             engine.hangs = True
 
         def wait() -> None:
-            with contextlib.suppress(OSError, api.ApiError):
-                api.chat(*at, QUESTION)
+            with contextlib.suppress(OSError, api_client.ApiError):
+                api_client.chat(*at, QUESTION)
 
         threading.Thread(target=wait, daemon=True).start()
         assert until(lambda: any(engine.seen for engine in machine.engines))
@@ -73,9 +74,9 @@ def kept(make_proxy):
 def test_a_key_that_is_removed_opens_nothing_over_an_old_connection(kept):
     machine, client = kept
     assert client.status(client.ask(BOB)) == 200
-    left = keys.parse_map(machine.paths.key_map.read_text())
+    left = publish.parse_map(machine.paths.key_map.read_text())
     del left["bob"]
-    keys.publish(machine.paths, left)
+    publish.publish(machine.paths, left)
     assert client.status(client.ask(BOB)) == http2.OTHER
     # Another key goes on.
     assert client.status(client.ask(machine.key())) == 200
@@ -83,9 +84,9 @@ def test_a_key_that_is_removed_opens_nothing_over_an_old_connection(kept):
 
 def test_a_machine_that_is_stopped_answers_nobody_over_an_old_connection(kept):
     machine, client = kept
-    mark.write(machine.paths, mark.make(mark.STOPPED, "by the operator"))
+    stop_state.write(machine.paths, stop_state.make(stop_state.STOPPED, "by the operator"))
     assert client.status(client.ask(BOB)) == http2.OTHER
-    mark.clear(machine.paths)
+    stop_state.clear(machine.paths)
     assert client.status(client.ask(BOB)) == 200
 
 
@@ -102,14 +103,14 @@ def test_what_is_taken_out_stays_out(make_proxy, monkeypatch):
     machine = make_proxy(3)
     # systemd is stood in for.
     state = {"state": "active", "enabled": True, "load_state": "loaded"}
-    monkeypatch.setattr(proxy.units, "converge", lambda _unit, *, check: check)
-    monkeypatch.setattr(proxy.units, "show", lambda *names: dict.fromkeys(names, state))
+    monkeypatch.setattr(converge.units, "converge", lambda _unit, *, check: check)
+    monkeypatch.setattr(converge.units, "show", lambda *names: dict.fromkeys(names, state))
     reloads = lambda _verb, _unit: machine.process.send_signal(signal.SIGUSR2)  # noqa: E731
-    monkeypatch.setattr(proxy.units, "control", reloads)
-    assert proxy.converge(machine.paths)["changed"]
+    monkeypatch.setattr(converge.units, "control", reloads)
+    assert converge.converge(machine.paths)["changed"]
     draining.balance(machine.paths, draining.DRAIN, [0])
     draining.balance(machine.paths, draining.OUT, [1])
     tls.install(machine.paths, tls.self_signed(["lab2"]))
-    assert proxy.converge(machine.paths)["did"] == "reload"
+    assert converge.converge(machine.paths)["did"] == "reload"
     found = [row["status"] for row in haproxy.servers(machine.paths.socket)]
     assert found == ["DRAIN", "MAINT", "UP"]

@@ -12,7 +12,8 @@ from waiting import until
 
 from kimi_prov.contract import gateways
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.gateway import haproxy, proxy, returned, tls
+from kimi_prov.on_host.endpoint import haproxy, tls
+from kimi_prov.on_host.proxy import converge, rejoin
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def site(make_proxy) -> Site:
 
 
 def asked(site: Site, host: str = "gpu1", *, timeout_s: float = 60, **more: object) -> dict:
-    return returned.awaited(
+    return rejoin.awaited(
         site.gateway.paths, {"host": host, "certificate": None, "timeout_s": timeout_s, **more}
     )
 
@@ -63,7 +64,7 @@ def renewed(site: Site, monkeypatch: pytest.MonkeyPatch) -> str:
         site.gateway.stop()
         site.gateway.start()
 
-    monkeypatch.setattr(proxy, "converge", again)
+    monkeypatch.setattr(converge, "converge", again)
     return pem
 
 
@@ -110,7 +111,7 @@ def test_a_gateway_whose_proxy_does_not_run_is_started(
 ) -> None:
     site.gateway.stop()
     site.gateway.paths.socket.unlink(missing_ok=True)
-    monkeypatch.setattr(proxy, "converge", lambda _: site.gateway.start())
+    monkeypatch.setattr(converge, "converge", lambda _: site.gateway.start())
     assert asked(site)["asked"]
     assert until(lambda: site.up() == ["gpu1", "gpu2"])
 

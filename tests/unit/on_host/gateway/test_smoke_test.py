@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import smoke_test
+from kimi_prov.on_host.endpoint import smoke_test
 from kimi_prov.on_host.system import units
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 from waiting import HANGS_S, until
 
 from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.endpoint import api_client, draining, haproxy, stop_state
 from kimi_prov.on_host.engine import serve
-from kimi_prov.on_host.gateway import api, draining, haproxy
-from kimi_prov.on_host.rest import mark, run
+from kimi_prov.on_host.lifecycle import run
 from kimi_prov.on_host.system import started
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
@@ -19,23 +19,25 @@ SINCE = {"since": "2026-11-24T06:00:00Z", "since_s": 0}
 
 
 def stop(proxy):
-    mark.write(proxy.paths, {**mark.make(mark.STOPPED, "stopped by the operator"), **SINCE})
+    stop_state.write(
+        proxy.paths, {**stop_state.make(stop_state.STOPPED, "stopped by the operator"), **SINCE}
+    )
 
 
 def test_a_stopped_machine_says_why_to_who_has_a_key_and_serves_again(make_proxy):
     proxy = make_proxy()
     stop(proxy)
-    reply = api.chat(proxy.endpoint, proxy.key(), BODY)
+    reply = api_client.chat(proxy.endpoint, proxy.key(), BODY)
     error = reply.json()["error"]
     assert (reply.status, reply.headers["retry-after"]) == (503, "60")
     assert (error["type"], error["code"], error["param"]) == ("server_error", "model_stopped", None)
     assert "stopped on purpose by the operator at 2026-11-24 06:00 UTC" in error["message"]
-    stranger = api.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
+    stranger = api_client.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
     assert stranger.status == 401
     assert "stopped" not in stranger.body.decode()
     assert proxy.engines[0].seen == []
-    assert mark.clear(proxy.paths)["state"] == "stopped"
-    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert stop_state.clear(proxy.paths)["state"] == "stopped"
+    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
     assert haproxy.loaded_map(proxy.paths.socket, str(proxy.paths.rest_map)) == {}
 
 
@@ -45,7 +47,7 @@ def test_an_apply_that_ends_the_stop_puts_the_engines_into_the_balance_again(mak
     assert draining.drain(proxy.paths, 0) == 0
     serve.wake(started.UnitPaths(str(proxy.paths.root)))
     assert until(lambda: draining.up(proxy.paths))
-    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
     # Where nothing was stopped the balance is left as it is.
     draining.balance(proxy.paths, draining.DRAIN)
     serve.wake(started.UnitPaths(str(proxy.paths.root)))
@@ -57,7 +59,10 @@ def test_a_proxy_that_starts_anew_still_says_it(make_proxy):
     stop(proxy)
     proxy.stop()
     proxy.start()
-    assert api.chat(proxy.endpoint, proxy.key(), BODY).json()["error"]["code"] == "model_stopped"
+    assert (
+        api_client.chat(proxy.endpoint, proxy.key(), BODY).json()["error"]["code"]
+        == "model_stopped"
+    )
 
 
 def test_a_map_that_was_lost_is_made_again_from_the_mark(make_proxy):
@@ -65,17 +70,17 @@ def test_a_map_that_was_lost_is_made_again_from_the_mark(make_proxy):
     stop(proxy)
     said = proxy.paths.rest_map.read_text()
     proxy.paths.rest_map.unlink()
-    assert mark.ensure(proxy.paths)
+    assert stop_state.ensure(proxy.paths)
     assert proxy.paths.rest_map.read_text() == said
-    assert not mark.ensure(proxy.paths)
+    assert not stop_state.ensure(proxy.paths)
 
 
 def test_no_word_of_a_reason_can_break_the_answer(make_proxy):
     proxy = make_proxy()
     why = 'it said "no"; \\ and %[src] add map'
-    made = {**mark.make(mark.ASLEEP, why), **SINCE}
-    mark.write(proxy.paths, made)
-    error = api.chat(proxy.endpoint, proxy.key(), BODY).json()["error"]
+    made = {**stop_state.make(stop_state.ASLEEP, why), **SINCE}
+    stop_state.write(proxy.paths, made)
+    error = api_client.chat(proxy.endpoint, proxy.key(), BODY).json()["error"]
     assert error["message"] == f"The model is asleep since 2026-11-24 06:00 UTC: {why}."
 
 
@@ -87,7 +92,7 @@ def test_a_drain_lets_streams_end_and_counts_those_that_do_not(make_proxy):
     streams = [
         threading.Thread(
             target=lambda: pieces.append(
-                list(api.stream(proxy.endpoint, proxy.key(), {**BODY, "stream": True}))
+                list(api_client.stream(proxy.endpoint, proxy.key(), {**BODY, "stream": True}))
             ),
             daemon=True,
         )
@@ -105,10 +110,10 @@ def test_a_drain_lets_streams_end_and_counts_those_that_do_not(make_proxy):
     for stream in streams:
         stream.join(HANGS_S)
     assert [found[-1][1] for found in pieces] == [None, None]
-    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 503
+    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 503
     draining.balance(proxy.paths, draining.READY)
     assert draining.up(proxy.paths)
-    assert api.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
 
 
 SYSTEMCTL = """#!/bin/sh
@@ -158,7 +163,7 @@ def test_instances_restart_one_after_the_other_and_the_others_go_on(make_proxy, 
         out = [row["name"] for row in rows if row["status"] != "UP"]
         assert out == [f"engine{len(restarting) - 1}"]
         # What clients ask meanwhile is answered by the others.
-        answered.extend(api.chat(proxy.endpoint, proxy.key(), BODY).status for _ in range(4))
+        answered.extend(api_client.chat(proxy.endpoint, proxy.key(), BODY).status for _ in range(4))
 
     told = restart(proxy, tell)
     assert restarting == [f"kimi-serve@{number}.service restarts" for number in range(3)]
@@ -178,7 +183,9 @@ def test_a_restart_waits_for_the_answers_of_each_instance(make_proxy, systemctl)
     pieces = []
     streams = [
         threading.Thread(
-            target=lambda: pieces.append(list(api.stream(proxy.endpoint, proxy.key(), asked))),
+            target=lambda: pieces.append(
+                list(api_client.stream(proxy.endpoint, proxy.key(), asked))
+            ),
             daemon=True,
         )
         for _ in range(2)

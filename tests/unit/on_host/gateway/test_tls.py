@@ -6,7 +6,7 @@ import pytest
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import tls
+from kimi_prov.on_host.endpoint import tls
 
 NAMES = ["lab1", "10.0.0.1", "fd00::1"]
 

@@ -15,9 +15,9 @@ import pytest
 from gateway_site import QUESTION, Site
 from waiting import until
 
-from kimi_prov.on_host.gateway import api, draining, haproxy
-from kimi_prov.on_host.group.notify import Notifier
-from kimi_prov.on_host.watchdog.judge import Limits
+from kimi_prov.on_host.endpoint import api_client, draining, haproxy
+from kimi_prov.on_host.system.notify import Notifier
+from kimi_prov.on_host.watchdog.classify import Limits
 from kimi_prov.on_host.watchdog.service import Watchdog
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def ask_in_vain(site: Site, host: Proxy) -> None:
     host.engines[0].hangs = True
 
     def ask() -> None:
-        with contextlib.suppress(OSError, api.ApiError, http.client.HTTPException):
-            api.chat(host.endpoint, host.key(), QUESTION)
+        with contextlib.suppress(OSError, api_client.ApiError, http.client.HTTPException):
+            api_client.chat(host.endpoint, host.key(), QUESTION)
 
     threading.Thread(target=ask, daemon=True).start()
     assert until(lambda: host.engines[0].seen)
@@ -93,7 +93,7 @@ def test_a_machine_that_answers_no_chat_is_left_out_and_comes_back(make_proxy, s
     ask_in_vain(site, host)
     assert looks(watchdog, host, "MAINT")
     assert until(lambda: site.up() == ["gpu2"])
-    assert api.call(host.endpoint, "GET", "/health", None).status == 503
+    assert api_client.call(host.endpoint, "GET", "/health", None).status == 503
     assert [site.ask(f"n{n}").status for n in range(4)] == [200] * 4
     # It goes on by itself: asked again, it answers.
     host.engines[0].hangs = False

@@ -23,8 +23,9 @@ import openai
 import pytest
 from waiting import HANGS_S, until
 
-from kimi_prov.on_host.gateway import api, draining, haproxy, metrics_key
-from kimi_prov.on_host.rest import idle, mark, starts, wake
+from kimi_prov.on_host.endpoint import api_client, draining, haproxy, stop_state
+from kimi_prov.on_host.keys import metrics_key
+from kimi_prov.on_host.lifecycle import idle, starts, wake
 from kimi_prov.on_host.system import machine_key
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class Asleep:
         """How many requests HAProxy has handed to the waker and not got back."""
         return haproxy.handed(self.proxy.paths.socket)
 
-    def chat(self, key: str | None = None) -> api.Reply:
-        return api.chat(self.proxy.endpoint, key or self.proxy.key_of_client, BODY)
+    def chat(self, key: str | None = None) -> api_client.Reply:
+        return api_client.chat(self.proxy.endpoint, key or self.proxy.key_of_client, BODY)
 
 
 @pytest.fixture
@@ -102,12 +103,14 @@ def sleeping(make_proxy, tmp_path, monkeypatch):
         listening.bind(str(paths.wake_socket))
         # As kimi-wake.socket.
         listening.listen(4096)
-        mark.write(paths, mark.make(mark.ASLEEP, "nobody asked for 60 s", wake=how))
+        stop_state.write(
+            paths, stop_state.make(stop_state.ASLEEP, "nobody asked for 60 s", wake=how)
+        )
 
         def serve() -> None:
             # As systemd: it is started for the first connection.
             with listening:
-                while running and mark.read(paths):
+                while running and stop_state.read(paths):
                     with listening.dup() as handed:
                         asyncio.run(wake.serve(paths, plan, handed))
 
@@ -122,7 +125,7 @@ def sleeping(make_proxy, tmp_path, monkeypatch):
     yield build
     running.clear()
     # A waker stays for some minutes after a start that failed.
-    monkeypatch.setattr(mark, "read", lambda _: {})
+    monkeypatch.setattr(stop_state, "read", lambda _: {})
     # Whoever still waits for an engine is let go.
     (tmp_path / "up").touch()
     for thread in threads:
@@ -153,19 +156,19 @@ def test_refuse_answers_with_how_far_the_start_is_and_openais_client_waits(sleep
         answer = client.chat.completions.create(**BODY)
     assert answer.choices[0].message.content == "hello"
     assert machine.starts == 1
-    assert mark.read(machine.proxy.paths) == {}
+    assert stop_state.read(machine.proxy.paths) == {}
     assert not machine.proxy.paths.waking.exists()
 
 
 def test_who_has_no_key_and_the_machine_itself_wake_nobody(sleeping):
     machine = sleeping("refuse")
     assert machine.chat("sk-kimi-" + "x" * 43).status == 401
-    assert api.call(machine.proxy.endpoint, "GET", "/health", None).status == 503
+    assert api_client.call(machine.proxy.endpoint, "GET", "/health", None).status == 503
     own = machine.chat(machine.proxy.key())
     assert (own.status, own.json()["error"]["code"]) == (503, "model_asleep")
     time.sleep(0.5)
     assert machine.starts == 0
-    assert mark.read(machine.proxy.paths)["state"] == "asleep"
+    assert stop_state.read(machine.proxy.paths)["state"] == "asleep"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -177,7 +180,7 @@ def test_hold_keeps_many_requests_and_starts_once_for_all(sleeping, stream):
         if not stream:
             return str(machine.chat().status)
         found = list(
-            api.stream(
+            api_client.stream(
                 machine.proxy.endpoint, machine.proxy.key_of_client, {**BODY, "stream": True}
             )
         )
@@ -266,14 +269,14 @@ def test_a_thousand_at_once_are_held_and_start_it_once(sleeping, of_a_source, an
 
 def test_a_client_that_gives_up_is_not_waited_for(sleeping):
     machine = sleeping("hold")
-    impatient = api.Endpoint(
+    impatient = api_client.Endpoint(
         "127.0.0.1", machine.proxy.port, machine.proxy.endpoint.fingerprint, 1.0
     )
-    with pytest.raises(api.ApiError):
-        api.chat(impatient, machine.proxy.key_of_client, BODY)
+    with pytest.raises(api_client.ApiError):
+        api_client.chat(impatient, machine.proxy.key_of_client, BODY)
     assert until(lambda: machine.waiting == 0)
     machine.comes_up()
-    assert until(lambda: not mark.read(machine.proxy.paths))
+    assert until(lambda: not stop_state.read(machine.proxy.paths))
     assert machine.chat().status == 200
     assert len([path for path, _ in machine.proxy.engines[0].seen if "chat" in path]) == 1
 
@@ -294,7 +297,7 @@ def test_a_start_that_fails_ends_those_who_wait_with_the_reason(sleeping, how):
         assert {reply.json()["error"]["code"] for reply in replies} == {"model_start_failed"}
     # It is not tried for every request: a start takes minutes.
     assert machine.starts == 1
-    assert mark.read(machine.proxy.paths)["failed"]
+    assert stop_state.read(machine.proxy.paths)["failed"]
     assert not machine.proxy.paths.waking.exists()
 
 
@@ -341,14 +344,14 @@ def test_a_stop_while_it_wakes_stays_a_stop(sleeping):
         held = pool.submit(machine.chat)
         assert until(lambda: machine.starts == 1)
         assert paths.waking.exists()
-        mark.write(paths, mark.make(mark.STOPPED, "stopped by the operator"))
+        stop_state.write(paths, stop_state.make(stop_state.STOPPED, "stopped by the operator"))
         # The engine's unit has a condition on it: none starts from here on.
         assert not paths.waking.exists()
         reply = held.result(HANGS_S)
     machine.comes_up()
     assert reply.status == 503
     assert "stopped on purpose by the operator" in reply.json()["error"]["message"]
-    assert mark.read(paths)["state"] == mark.STOPPED
+    assert stop_state.read(paths)["state"] == stop_state.STOPPED
     # It is the stop that ends the engine, after its drain.
     assert "stop kimi-serve@0.service" not in (machine.root / "told").read_text()
 
@@ -361,7 +364,7 @@ def test_an_answer_that_was_held_is_use_and_a_stop_waits_for_it(sleeping):
 
     def read() -> None:
         asked = {**BODY, "stream": True}
-        found.extend(api.stream(proxy.endpoint, proxy.key_of_client, asked))
+        found.extend(api_client.stream(proxy.endpoint, proxy.key_of_client, asked))
 
     client = threading.Thread(target=read, daemon=True)
     client.start()
@@ -370,7 +373,7 @@ def test_an_answer_that_was_held_is_use_and_a_stop_waits_for_it(sleeping):
     assert draining.drain(proxy.paths, 0, handed=False) == 0
     draining.balance(proxy.paths, draining.READY)
     machine.comes_up()
-    assert until(lambda: not mark.read(proxy.paths))
+    assert until(lambda: not stop_state.read(proxy.paths))
     assert draining.under_way(proxy.paths) == 1
     assert draining.drain(proxy.paths, 0) == 1
     proxy.engines[0].let(6)
@@ -388,21 +391,21 @@ def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
         return tuple(haproxy.variable(proxy.paths.socket, name) for name in names)
 
     assert used() == ("", "")
-    api.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
-    api.call(proxy.endpoint, "GET", "/health", None)
+    api_client.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
+    api_client.call(proxy.endpoint, "GET", "/health", None)
     watched = replace(proxy.endpoint, port=proxy.metrics["port"])
     key = metrics_key.read(proxy.paths)
-    assert api.call(watched, "GET", "/metrics/proxy", key).status == 200
-    api.call(watched, "GET", "/metrics/engine/0", key)
+    assert api_client.call(watched, "GET", "/metrics/proxy", key).status == 200
+    api_client.call(watched, "GET", "/metrics/engine/0", key)
     assert used() == ("", "")
-    api.chat(proxy.endpoint, proxy.key(), BODY)
+    api_client.chat(proxy.endpoint, proxy.key(), BODY)
     of_client, of_verify = used()
     assert of_client == ""
     assert of_verify
-    api.chat(proxy.endpoint, client, BODY)
+    api_client.chat(proxy.endpoint, client, BODY)
     first = used()[0]
     assert first
-    api.chat(proxy.endpoint, client, BODY)
+    api_client.chat(proxy.endpoint, client, BODY)
     assert used()[0] not in ("", first)
 
 

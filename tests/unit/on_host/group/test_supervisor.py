@@ -12,7 +12,7 @@ import pytest
 from group_hosts import Group, runs
 from waiting import until
 
-from kimi_prov.on_host.group import record
+from kimi_prov.on_host.system import group_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,7 +183,7 @@ def test_rounds_that_fail_though_all_are_there_are_counted_to_an_end(
         assert f"the engine on b ended with status 3 (round {number} of 3" in head.text
     assert "given up until somebody starts it again" in head.text
     assert "given up until somebody starts it again" in rank.text
-    seen = record.read(kept["RUNTIME_DIRECTORY"])
+    seen = group_state.read(kept["RUNTIME_DIRECTORY"])
     assert (seen.phase, seen.failed) == ("", 3)
     assert seen.why == "the engine on b ended with status 3"
 
@@ -200,16 +200,16 @@ def test_an_answer_begins_the_count_anew_and_waiting_counts_as_nothing(
     assert json.loads(rounds.read_text())["failed"] == 1
     alone = group.start(0, **kept)
     assert alone.said("waiting for b")
-    assert until(lambda: record.read(kept["RUNTIME_DIRECTORY"]).said == "waiting for b")
-    assert record.read(kept["RUNTIME_DIRECTORY"]).phase == record.WAITING
+    assert until(lambda: group_state.read(kept["RUNTIME_DIRECTORY"]).said == "waiting for b")
+    assert group_state.read(kept["RUNTIME_DIRECTORY"]).phase == group_state.WAITING
     alone.kill(signal.SIGTERM)
     assert alone.end() == 0
     assert json.loads(rounds.read_text())["failed"] == 1
     (tmp_path / "loads").unlink()
     group.serve(**kept)
     assert not rounds.exists()
-    seen = record.read(kept["RUNTIME_DIRECTORY"])
-    assert seen.phase == record.SERVING
+    seen = group_state.read(kept["RUNTIME_DIRECTORY"])
+    assert seen.phase == group_state.SERVING
     assert "model is served by a" in seen.said or "the engine answers" in seen.said
 
 

@@ -12,14 +12,14 @@ from plan_inputs import LAB_SETTINGS, lab_facts
 from kimi_prov import schemas
 from kimi_prov.ansible import switching
 from kimi_prov.catalog import loader
-from kimi_prov.console import history_text
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import compare
-from kimi_prov.on_host.history import applied, clean, ending, entries, report
+from kimi_prov.on_host.history import applied, clean, close_switch, entries, report
 from kimi_prov.planner import gateways
 from kimi_prov.planner.gateways import Before, Behind
 from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.show.text import history as history_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def made(machine: Applied, *hosts: str) -> None:
 
 
 def end(machine: Applied, *, done: bool = True) -> dict[str, Any]:
-    return ending.end(machine.places, {**RUN, "done": done, "keep": 2})
+    return close_switch.end(machine.places, {**RUN, "done": done, "keep": 2})
 
 
 def history(machine: Applied) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def history(machine: Applied) -> dict[str, Any]:
 @pytest.fixture
 def gateway(machine: Applied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Applied:
     """A gateway to two hosts, on a root of its own; systemctl is that of `machine`."""
-    monkeypatch.setattr(ending.apply_lock, "release", lambda run: {"held": False})
+    monkeypatch.setattr(close_switch.apply_lock, "release", lambda run: {"held": False})
     found = type(machine)(Paths(tmp_path / "gateway"))
     made(found, "gpu1", "gpu2")
     return found

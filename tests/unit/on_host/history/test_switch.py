@@ -14,17 +14,17 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.history import (
     applied,
-    back,
-    ending,
+    close_switch,
     engines,
     entries,
+    group_switch,
     open_switch,
     report,
+    rollback,
     switch,
-    together,
     unit,
 )
-from kimi_prov.on_host.history import begin as beginning
+from kimi_prov.on_host.history import open_switch_start as beginning
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def begin(machine: Applied, **more: object) -> dict[str, Any]:
 
 
 def end(machine: Applied, *, done: bool = True, **more: object) -> dict[str, Any]:
-    return ending.end(machine.places, {**RUN, "done": done, "keep": 2, **more})
+    return close_switch.end(machine.places, {**RUN, "done": done, "keep": 2, **more})
 
 
 def newest(machine: Applied) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def newest(machine: Applied) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _own_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(ending.apply_lock, "release", lambda run: {"held": False})
+    monkeypatch.setattr(close_switch.apply_lock, "release", lambda run: {"held": False})
 
 
 def test_where_nothing_serves_there_is_nothing_to_go_back_to(machine: Applied) -> None:
@@ -142,7 +142,7 @@ def test_a_host_that_is_left_apart_goes_back_and_one_that_waits_does_not(
 
     seconds = iter(range(0, 10_000, 100))
     plan = json.loads(machine.places.plan.read_text())
-    apart = together.Apart(machine.places, plan, lambda: next(seconds))
+    apart = group_switch.Apart(machine.places, plan, lambda: next(seconds))
     for _ in range(5):
         says("waiting for a, the head")
         apart.check()
@@ -171,7 +171,7 @@ def test_a_group_that_serves_and_does_not_pass_verify_stays_and_it_is_told(
 
     monkeypatch.setattr(engines, "wait", lambda *_: None)
     monkeypatch.setattr(engines, "verify", refuses)
-    monkeypatch.setattr(together.speed, "probe", lambda *_: None)
+    monkeypatch.setattr(group_switch.speed, "probe", lambda *_: None)
     with pytest.raises(HostError, match=r"serves, .*but it did not pass verify: tools") as raised:
         switch.switch(machine.places, lambda _: None)
     assert "kimi-prov rollback INVENTORY" in str(raised.value.fix)
@@ -199,7 +199,7 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     more = machine.put(f"{layout.UNITS}/kimi-serve@1.service.d/10-plan.conf", "[Service]\n")
     machine.put(layout.FIREWALL, "of the new plan", 0o640)
 
-    told = back.boot(machine.places)
+    told = rollback.boot(machine.places)
 
     assert "entry 1" in told
     assert machine.in_place == "1"
@@ -214,7 +214,7 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     orders = [line for line in machine.told if line.startswith(("start", "restart", "stop"))]
     assert all(line.startswith("start --no-block ") for line in orders)
     assert "kimi-serve@0.service" in orders[0].split()
-    assert back.boot(machine.places) == "no switch was cut"
+    assert rollback.boot(machine.places) == "no switch was cut"
     # The run that it cut hears of it, and no other.
     assert end(machine, done=False)["told"] == [told]
     assert end(machine, done=False, run="r2")["told"] == []
@@ -232,20 +232,20 @@ def test_what_runs_beside_the_engine_goes_back_with_it(machine: Applied) -> None
     decided = applied.digest(applied.observe(machine.places))
     machine.version("2")
     machine.put(watchdog, "quiet 5")
-    back.put_back(machine.places, former)
+    rollback.put_back(machine.places, former)
     assert machine.places.at(watchdog).read_text() == "quiet 40"
     assert "restart --no-block kimi-watchdog.service" in machine.told
     assert applied.digest(applied.observe(machine.places)) == decided
     # What is as it was is left alone.
     machine.places.at("/told").unlink()
-    back.put_back(machine.places, former)
+    rollback.put_back(machine.places, former)
     assert not [line for line in machine.told if "watchdog" in line]
 
 
 def test_the_next_run_says_what_a_boot_did(machine: Applied) -> None:
     begin(machine)
     machine.version("2")
-    back.boot(machine.places)
+    rollback.boot(machine.places)
     found = begin(machine, run="r2")
     assert "was cut before it could say how it ended: the machine went back to" in found["cut"][0]
     assert "restarted in the middle" in found["cut"][0]
@@ -275,10 +275,10 @@ def test_a_run_that_tells_its_end_itself_is_told_of_by_no_other(machine: Applied
 def test_a_run_that_a_boot_cut_writes_nothing_more(machine: Applied) -> None:
     begin(machine)
     machine.version("2")
-    back.boot(machine.places)
+    rollback.boot(machine.places)
     with pytest.raises(HostError, match="restarted in the middle"):
-        back.check(machine.places, RUN)
-    assert back.check(machine.places, {**RUN, "run": "r2"}) == {}
+        rollback.check(machine.places, RUN)
+    assert rollback.check(machine.places, {**RUN, "run": "r2"}) == {}
     # What it wrote before it noticed.
     machine.version("2")
     end(machine, done=False)
@@ -311,7 +311,9 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
     begin(machine)
     machine.version("2")
     with pytest.raises(HostError, match=r"too slow.*that does not serve either: the disk is gone"):
-        back.go_back(machine.places, open_switch.read(machine.places), "too slow", lambda _: None)
+        rollback.go_back(
+            machine.places, open_switch.read(machine.places), "too slow", lambda _: None
+        )
     assert machine.in_place == "1"
     assert newest(machine)["result"] == entries.FAILED
 
@@ -330,7 +332,7 @@ def test_a_ram_disk_that_holds_too_much_does_not_keep_the_former_away(
     machine.put(RAM_UNIT, "[Mount]\nOptions=size=8192,noswap\n")
     machine.places.at("/refused").write_text("reload-or-restart srv-kimi-ram.mount\n")
 
-    back.put_back(machine.places, entries.read(machine.places, 1))
+    rollback.put_back(machine.places, entries.read(machine.places, 1))
 
     assert "reload-or-restart srv-kimi-ram.mount" in machine.told
     size = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
@@ -364,7 +366,9 @@ def test_the_failures_of_the_new_engine_do_not_count_for_the_former(
     machine.version("2")
     machine.runs("activating", sub="auto-restart")
     with pytest.raises(HostError, match="serves again"):
-        back.go_back(machine.places, open_switch.read(machine.places), "it failed", lambda _: None)
+        rollback.go_back(
+            machine.places, open_switch.read(machine.places), "it failed", lambda _: None
+        )
     at = machine.told.index("stop kimi-serve@0.service")
     assert machine.told[at + 1] == "reset-failed kimi-serve@0.service"
 
@@ -376,9 +380,11 @@ def test_the_reason_says_that_the_disk_is_full(
     monkeypatch.setattr(engines, "verify", lambda *_: [])
     begin(machine)
     free = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
-    monkeypatch.setattr(back.os, "statvfs", lambda _: free)
+    monkeypatch.setattr(rollback.os, "statvfs", lambda _: free)
     with pytest.raises(HostError, match=r"it failed \(the disk is full: 8.0 KiB free below"):
-        back.go_back(machine.places, open_switch.read(machine.places), "it failed", lambda _: None)
+        rollback.go_back(
+            machine.places, open_switch.read(machine.places), "it failed", lambda _: None
+        )
 
 
 def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> None:
@@ -386,13 +392,15 @@ def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> No
     begin(machine)
     machine.version("2")
     entries.copy_of(machine.places, entries.read(machine.places, 1), DROP_IN).unlink()
-    with pytest.raises(back.StuckError, match=r"too slow. The way back failed: .*has lost"):
-        back.go_back(machine.places, open_switch.read(machine.places), "too slow", lambda _: None)
+    with pytest.raises(rollback.StuckError, match=r"too slow. The way back failed: .*has lost"):
+        rollback.go_back(
+            machine.places, open_switch.read(machine.places), "too slow", lambda _: None
+        )
     assert open_switch.read(machine.places)["phase"] == open_switch.RETURNING
 
 
 @pytest.mark.parametrize(
-    "error", [back.StuckError("no room"), OSError(28, "No space left on device")]
+    "error", [rollback.StuckError("no room"), OSError(28, "No space left on device")]
 )
 def test_a_way_back_that_is_stuck_is_tried_again_by_the_unit(
     machine: Applied, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
@@ -551,7 +559,7 @@ def test_a_boot_leaves_what_is_there_where_the_former_is_not_kept(machine: Appli
     machine.version("2")
     state = open_switch.read(machine.places)
     shutil.rmtree(entries.folder(machine.places, state["from"]) / "files")
-    assert "no files any more" in back.boot(machine.places)
+    assert "no files any more" in rollback.boot(machine.places)
     assert machine.in_place == "2"
     assert open_switch.read(machine.places) == {}
 
@@ -560,7 +568,7 @@ def test_the_lock_is_released_where_nothing_can_be_noted(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = []
-    monkeypatch.setattr(ending.apply_lock, "release", released.append)
+    monkeypatch.setattr(close_switch.apply_lock, "release", released.append)
     machine.places.applied.mkdir(parents=True)
     with pytest.raises(OSError, match="applied"):
         end(machine)

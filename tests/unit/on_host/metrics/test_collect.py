@@ -11,7 +11,7 @@ from plan_inputs import lab_facts, plan
 from kimi_prov.contract import gateways
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.gateway import certificate, tls
+from kimi_prov.on_host.endpoint import certificate, tls
 from kimi_prov.on_host.metrics import collect
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from kimi_prov.on_host.metrics import collect
-from kimi_prov.on_host.metrics.exposition import Sample, render
+from kimi_prov.on_host.system.exposition import Sample, render
 
 
 def lint(text: str) -> str:

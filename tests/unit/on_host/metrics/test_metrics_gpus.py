@@ -7,8 +7,8 @@ from pathlib import Path
 from gpu_answers import gpu_answer
 
 from kimi_prov.on_host.metrics import gpus
-from kimi_prov.on_host.metrics.exposition import render
 from kimi_prov.on_host.probe import gpu_now
+from kimi_prov.on_host.system.exposition import render
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "data" / "recordings"
 XID = (RECORDINGS / "diagnose" / "gpu_lost" / "kernel.log").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_prov.on_host.metrics import instances
-from kimi_prov.on_host.metrics.exposition import render
+from kimi_prov.on_host.system.exposition import render
 
 PLAN = {"instances": [{"index": 0}], "timeouts": {"unit_start_s": 3600}}
 S = 1_000_000

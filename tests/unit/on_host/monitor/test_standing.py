@@ -10,8 +10,8 @@ from prometheus import get, prometheus
 from waiting import until
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host import status
-from kimi_prov.on_host.monitor import standing
+from kimi_prov.on_host.monitor import status
+from kimi_prov.on_host.status import machine
 from kimi_prov.on_host.system import files
 
 if TYPE_CHECKING:
@@ -40,19 +40,19 @@ def test_targets_and_what_fires_are_read_of_prometheus(tmp_path: Path) -> None:
     }
     with prometheus(tmp_path, config) as address:
         alerts, targets = f"{address}/api/v1/alerts", f"{address}/api/v1/targets"
-        assert until(lambda: standing.alerts(standing.get(alerts)))
-        (row,) = standing.alerts(standing.get(alerts)) or []
+        assert until(lambda: status.alerts(status.get(alerts)))
+        (row,) = status.alerts(status.get(alerts)) or []
         assert {row["state"] for row in get(alerts)["data"]["alerts"]} == {"firing", "pending"}
         assert (row["name"], row["host"], row["severity"]) == ("Tried", "h1", "critical")
         assert "\x1b" not in row["summary"]
-        assert standing.targets(standing.get(targets)) == [{**labels, "health": "down"}]
-    assert standing.get(alerts) == ""
+        assert status.targets(status.get(targets)) == [{**labels, "health": "down"}]
+    assert status.get(alerts) == ""
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"data": {"alerts": [1]}}', '{"data": null}'])
 def test_what_is_no_answer_is_none(text: str) -> None:
-    assert standing.alerts(text) is None
-    assert standing.targets(text) is None
+    assert status.alerts(text) is None
+    assert status.targets(text) is None
 
 
 def test_the_disk_that_series_take_is_counted_in_blocks(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_disk_that_series_take_is_counted_in_blocks(tmp_path: Path) -> None:
 
 
 def test_a_host_that_neither_serves_nor_watches_says_so(tmp_path: Path) -> None:
-    found = status.collect(Paths(tmp_path))
+    found = machine.collect(Paths(tmp_path))
     assert (found["ok"], found["provisioned"]) == (False, False)
 
 
@@ -72,6 +72,6 @@ def test_a_prometheus_that_does_not_answer_makes_it_no_success(tmp_path: Path) -
     paths.monitor_etc.mkdir(parents=True)
     settings = {"listen": "127.0.0.1", "port": 1, "retention_bytes": 100}
     (paths.monitor_etc / "settings.json").write_text(json.dumps(settings))
-    found = status.collect(paths)
+    found = machine.collect(paths)
     assert (found["ok"], found["provisioned"], found["monitor"]["answers"]) == (False, True, False)
     assert found["monitor"]["series_limit_bytes"] == 100

@@ -21,7 +21,7 @@ from waiting import HANGS_S, until
 from weights_server import Server
 
 from kimi_prov import schemas
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ def test_it_answers_with_the_key_and_its_secrets_stay_in_their_files(
     asked += [("health", None, 200), ("chat", METRICS_KEY, 401)]
     for name, key, status in asked:
         method = "POST" if name == "chat" else "GET"
-        reply = api.call(pod.endpoint, method, paths[name], key, BODY if name == "chat" else None)
+        reply = api_client.call(
+            pod.endpoint, method, paths[name], key, BODY if name == "chat" else None
+        )
         assert reply.status == status, (name, key)
     own = (pod.root / "tmp/kimi/pod.key").read_text().strip()
     seen = pod.of_engine("cmdline") + pod.of_engine("environ")
@@ -143,8 +145,8 @@ def test_a_new_key_of_the_secret_counts_at_once(pod: Pod, serve: Serve) -> None:
     assert until(pod.is_ready)
     (pod.root / "run/kimi/key/new").write_text("sk-new\n")
     (pod.root / "run/kimi/key/new").replace(pod.root / "run/kimi/key/api-key")
-    assert api.chat(pod.endpoint, "sk-new", BODY).status == 200
-    assert api.chat(pod.endpoint, KEY, BODY).status == 401
+    assert api_client.chat(pod.endpoint, "sk-new", BODY).status == 200
+    assert api_client.chat(pod.endpoint, KEY, BODY).status == 401
 
 
 def test_without_a_certificate_it_speaks_plain_http(tmp_path: Path, serve: Serve) -> None:
@@ -152,7 +154,7 @@ def test_without_a_certificate_it_speaks_plain_http(tmp_path: Path, serve: Serve
     assert pod.run("fetch").returncode == 0
     serve(pod)
     assert until(pod.is_ready)
-    assert api.chat(pod.endpoint, KEY, BODY).status == 200
+    assert api_client.chat(pod.endpoint, KEY, BODY).status == 200
 
 
 def asked_patiently(pod: Pod, running: int, seconds: int) -> tuple[list[int], threading.Thread]:
@@ -163,11 +165,11 @@ def asked_patiently(pod: Pod, running: int, seconds: int) -> tuple[list[int], th
     answers: list[int] = []
     body = {**BODY, "user": f"patient {seconds}"}
     asked = threading.Thread(
-        target=lambda: answers.append(api.chat(pod.endpoint, KEY, body).status)
+        target=lambda: answers.append(api_client.chat(pod.endpoint, KEY, body).status)
     )
     asked.start()
     metrics = ("GET", "/metrics", METRICS_KEY)
-    assert until(lambda: b"running %d" % running in api.call(pod.endpoint, *metrics).body)
+    assert until(lambda: b"running %d" % running in api_client.call(pod.endpoint, *metrics).body)
     return answers, asked
 
 
@@ -251,7 +253,7 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
         assert line[line.index("--master-port") + 1] == "29500"
     assert ["--headless" in line for line in lines] == [False, True]
     assert ["--port" in line for line in lines] == [True, False]
-    assert api.chat(pods[0].endpoint, KEY, BODY).status == 200
+    assert api_client.chat(pods[0].endpoint, KEY, BODY).status == 200
     first, asked = asked_patiently(pods[0], 1, 1)
     last, asked_too = asked_patiently(pods[0], 2, 5)
     of_rank = pods[1].engine_pid()

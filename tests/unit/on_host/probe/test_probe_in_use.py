@@ -13,7 +13,7 @@ from machine_of_files import tree
 
 from kimi_prov.on_host.probe import network, package_manager, security, software, system
 from kimi_prov.on_host.system.machine import Machine
-from kimi_prov.planner import packages
+from kimi_prov.planner.software import packages
 
 STATUS = """Package: {name}
 Status: install ok {state}

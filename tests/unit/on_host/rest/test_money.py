@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.rest import money
+from kimi_prov.on_host.lifecycle import savings
 from kimi_prov.on_host.system import boot
 
 if TYPE_CHECKING:
@@ -42,16 +42,16 @@ def begun(places: Paths, hours_ago: float) -> None:
 
 
 def usd(places: Paths) -> dict[str, Any]:
-    found = money.document(places, PLAN)
+    found = savings.document(places, PLAN)
     assert found is not None
     return dict(found["session"])
 
 
 def first(places: Paths) -> None:
     """A session that has just begun: what this machine was up before the test is not of it."""
-    money.count(places, PLAN, LOADS)
+    savings.count(places, PLAN, LOADS)
     found = json.loads(places.sessions.read_text())
-    found["session"]["seconds"] = dict.fromkeys(money.PHASES, 0.0)
+    found["session"]["seconds"] = dict.fromkeys(savings.PHASES, 0.0)
     places.sessions.write_text(json.dumps(found))
 
 
@@ -64,10 +64,10 @@ def test_hours_are_of_what_the_machine_did(
 ) -> None:
     first(places)
     passed(places, 0.5)
-    money.count(places, PLAN, found)
+    savings.count(places, PLAN, found)
     row = usd(places)
     assert row["usd"] == row[f"{phase}_usd"] == pytest.approx(13.0, abs=0.05)
-    others = {name for name in money.PHASES if name != phase}
+    others = {name for name in savings.PHASES if name != phase}
     assert {row[f"{name}_usd"] for name in others} <= {0.0, 0.01}
 
 
@@ -75,8 +75,8 @@ def test_starts_and_idling_are_told_apart_at_the_end(places: Paths) -> None:
     first(places)
     for found, hours in ((LOADS, 0.25), (ANSWERS, 1.0), (NOTHING, 0.5)):
         passed(places, hours)
-        money.count(places, PLAN, found)
-    told = money.sentence(places, PLAN)
+        savings.count(places, PLAN, found)
+    told = savings.sentence(places, PLAN)
     assert told.startswith("this session cost $45.5")
     assert "$6.50 of starts, $26.00 of answers, $13.00 of idling" in told
 
@@ -84,7 +84,7 @@ def test_starts_and_idling_are_told_apart_at_the_end(places: Paths) -> None:
 def test_the_first_session_began_before_the_drivers_restart(places: Paths) -> None:
     hours = 2 + (time.time() - boot.booted()) / 3600
     begun(places, hours)
-    money.count(places, PLAN, NOTHING)
+    savings.count(places, PLAN, NOTHING)
     row = usd(places)
     assert row["starting_usd"] == pytest.approx(26 * hours, rel=0.01)
     assert row["usd"] == pytest.approx(26 * hours, rel=0.01)
@@ -93,29 +93,29 @@ def test_the_first_session_began_before_the_drivers_restart(places: Paths) -> No
 def test_a_budget_warns_once_and_is_over_once_it_is_used_up(places: Paths) -> None:
     first(places)
     passed(places, 1.0)
-    assert money.count(places, PLAN, ANSWERS) == ("", False)
+    assert savings.count(places, PLAN, ANSWERS) == ("", False)
     passed(places, 1.0)
-    near = money.count(places, PLAN, ANSWERS)
+    near = savings.count(places, PLAN, ANSWERS)
     assert "this session has cost $52.0" in near.news
     assert "of a budget of $60.00" in near.news
     assert not near.over
-    assert money.count(places, PLAN, ANSWERS) == ("", False)
+    assert savings.count(places, PLAN, ANSWERS) == ("", False)
     passed(places, 1.0)
-    over = money.count(places, PLAN, ANSWERS)
+    over = savings.count(places, PLAN, ANSWERS)
     assert over.over
     assert "$78.0" in over.news
-    assert money.count(places, PLAN, ANSWERS) == ("", True)
+    assert savings.count(places, PLAN, ANSWERS) == ("", True)
 
 
 def test_another_boot_is_another_session_and_those_before_are_kept(places: Paths) -> None:
     first(places)
     passed(places, 1.0)
-    money.count(places, PLAN, ANSWERS)
+    savings.count(places, PLAN, ANSWERS)
     found = json.loads(places.sessions.read_text())
     found["session"]["boot"] = "another"
     places.sessions.write_text(json.dumps(found))
-    money.count(places, PLAN, LOADS)
-    document = money.document(places, PLAN)
+    savings.count(places, PLAN, LOADS)
+    document = savings.document(places, PLAN)
     assert document is not None
     (before,) = document["before"]
     assert (before["hours"], before["usd"]) == (1.0, pytest.approx(26.0, abs=0.05))
@@ -125,7 +125,7 @@ def test_another_boot_is_another_session_and_those_before_are_kept(places: Paths
 
 def test_without_a_price_nothing_is_counted(places: Paths) -> None:
     plan: dict[str, Any] = {"rest": {"idle": None}}
-    assert money.count(places, plan, ANSWERS) == ("", False)
-    assert money.document(places, plan) is None
-    assert money.sentence(places, plan) == ""
+    assert savings.count(places, plan, ANSWERS) == ("", False)
+    assert savings.document(places, plan) is None
+    assert savings.sentence(places, plan) == ""
     assert not places.sessions.exists()

@@ -18,11 +18,12 @@ import jsonschema
 import pytest
 
 from kimi_prov import schemas
-from kimi_prov.console import status_text
 from kimi_prov.contract.addresses import sessions_folder
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.cloud import main as cloud_main
-from kimi_prov.on_host.rest import mark, money, rested, session_history
+from kimi_prov.on_host.endpoint import stop_log, stop_state
+from kimi_prov.on_host.lifecycle import savings, session_history
+from kimi_prov.show.text import status as status_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +84,7 @@ class Machine:
 
     def costs(self, usd: float, since: str) -> None:
         """Have the session begun then, and cost so much of answers since."""
-        money.count(self.paths, self.plan, ANSWERS)
+        savings.count(self.paths, self.plan, ANSWERS)
         found = json.loads(self.paths.sessions.read_text())
         seconds = {"starting": 0.0, "serving": usd / 26 * 3600, "idle": 0.0}
         found["session"] |= {"since": since, "seconds": seconds}
@@ -273,7 +274,7 @@ def test_a_machine_that_is_taken_says_so_in_its_history(machine: Machine, cloud:
 def test_a_machine_that_rests_costs_on_and_keeps_why(machine: Machine, cloud: Cloud) -> None:
     machine.costs(13, "2026-11-27T10:00:00Z")
     machine.ends()
-    mark.write(machine.paths, mark.make(mark.ASLEEP, "nobody asked"))
+    stop_state.write(machine.paths, stop_state.make(stop_state.ASLEEP, "nobody asked"))
     machine.costs(26, "2026-11-27T10:00:00Z")
     machine.keeps()
     (row,) = rows(cloud)
@@ -317,7 +318,7 @@ def test_it_is_due_each_ten_minutes_by_a_unit_of_its_own(
     assert "--unit=kimi-sessions.service" in begun
     assert begun.rstrip().endswith("rest keep")
     assert not session_history.due(machine.paths, machine.plan)
-    now = time.clock_gettime(rested.CLOCK)
+    now = time.clock_gettime(stop_log.CLOCK)
     clock = lambda _: now + session_history.EVERY_S + 1  # noqa: E731
     monkeypatch.setattr(session_history.time, "clock_gettime", clock)
     assert session_history.due(machine.paths, machine.plan)

@@ -12,7 +12,8 @@ import pytest
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.rest import mark, rested, run, standing, starts
+from kimi_prov.on_host.endpoint import stop_log, stop_state
+from kimi_prov.on_host.lifecycle import run, starts, status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,11 +78,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_the_mark_stands_before_anything_is_stopped(machine: Machine) -> None:
     told = run.stop(machine.places, ASKED)
     assert (told["was"], told["started"]) == ("serving", True)
-    found = mark.read(machine.places)
+    found = stop_state.read(machine.places)
     assert (found["state"], found["by"]) == ("stopped", ASKED["by"])
     assert not [line for line in machine.told if line.startswith(f"systemctl stop {UNIT}")]
-    assert "by ann@desk" in standing.told(found)
-    assert "ann" not in mark.sentence(found)
+    assert "by ann@desk" in stop_state.describe(found)
+    assert "ann" not in stop_state.sentence(found)
 
 
 def test_a_stop_frees_the_ram_disk_or_keeps_it_as_the_inventory_says(machine: Machine) -> None:
@@ -91,24 +92,24 @@ def test_a_stop_frees_the_ram_disk_or_keeps_it_as_the_inventory_says(machine: Ma
         "systemctl disable --now --quiet kimi-stage.service",
         "systemctl stop --quiet srv-kimi-ram.mount",
     ]
-    assert standing.resting(machine.places, machine.plan) == ()
+    assert status.resting(machine.places, machine.plan) == ()
     run.stop(machine.places, ASKED)
-    assert standing.resting(machine.places, machine.plan) == (
+    assert status.resting(machine.places, machine.plan) == (
         UNIT, "srv-kimi-ram.mount", "kimi-stage.service",
     )  # fmt: skip
     kept = {**machine.plan, "rest": {"memory": "keep"}}
     before = len(machine.told)
     run.halt(machine.places, kept, 0, lambda _: None)
     assert not [line for line in machine.told[before:] if "stage" in line or "ram" in line]
-    assert standing.resting(machine.places, kept) == (UNIT,)
+    assert status.resting(machine.places, kept) == (UNIT,)
 
 
 def test_a_second_stop_keeps_since_when_it_is_stopped(machine: Machine) -> None:
     run.stop(machine.places, ASKED)
-    since = {**mark.read(machine.places), "since": "2026-01-01T00:00:00Z"}
+    since = {**stop_state.read(machine.places), "since": "2026-01-01T00:00:00Z"}
     machine.places.stopped.write_text(json.dumps(since))
     assert run.stop(machine.places, ASKED)["was"] == "stopped"
-    assert mark.read(machine.places)["since"] == "2026-01-01T00:00:00Z"
+    assert stop_state.read(machine.places)["since"] == "2026-01-01T00:00:00Z"
 
 
 def test_a_start_takes_the_mark_away_before_the_engine_starts(machine: Machine) -> None:
@@ -256,56 +257,56 @@ def test_the_state_of_a_host(
     marked: dict, unit: str, *, down: bool, wakes: bool, state: str
 ) -> None:
     states = {UNIT: {"state": unit}}
-    assert standing.state(marked, states, down=down, wakes=wakes) == state
+    assert status.state(marked, states, down=down, wakes=wakes) == state
 
 
 def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> None:
     power = {**machine.plan, "rest": {"power": {"idle_kw": 2.0, "usd_per_kwh": 0.15}}}
     for hours in (3, 7):
         run.stop(machine.places, ASKED)
-        found = mark.read(machine.places)
+        found = stop_state.read(machine.places)
         past = {**found, "since_boot_s": found["since_boot_s"] - hours * 3600}
         machine.places.stopped.write_text(json.dumps(past))
         if hours == 3:
-            mark.clear(machine.places)
-    told = rested.document(machine.places, power, mark.read(machine.places))
+            stop_state.clear(machine.places)
+    told = stop_log.document(machine.places, power, stop_state.read(machine.places))
     assert (told["times"], round(told["hours"])) == (2, 10)
     assert (round(told["kwh_at_most"]), round(told["usd_at_most"])) == (20, 3)
-    unknown = rested.document(machine.places, machine.plan, {})
+    unknown = stop_log.document(machine.places, machine.plan, {})
     assert (unknown["times"], unknown["kwh_at_most"], unknown["usd_at_most"]) == (1, None, None)
 
 
 def test_the_hours_asleep_before_a_stop_are_kept(machine: Machine) -> None:
-    asleep = mark.make(mark.ASLEEP, "nobody asked")
-    mark.write(machine.places, {**asleep, "since_boot_s": asleep["since_boot_s"] - 5 * 3600})
+    asleep = stop_state.make(stop_state.ASLEEP, "nobody asked")
+    stop_state.write(machine.places, {**asleep, "since_boot_s": asleep["since_boot_s"] - 5 * 3600})
     assert run.stop(machine.places, ASKED)["was"] == "asleep"
-    told = rested.document(machine.places, machine.plan, mark.read(machine.places))
+    told = stop_log.document(machine.places, machine.plan, stop_state.read(machine.places))
     assert (told["times"], round(told["hours"])) == (2, 5)
 
 
 @pytest.mark.parametrize("days", [-40, 40])
 def test_a_clock_that_was_set_adds_and_takes_nothing(machine: Machine, days: int) -> None:
     run.stop(machine.places, ASKED)
-    found = mark.read(machine.places)
+    found = stop_state.read(machine.places)
     past = {
         "since_s": found["since_s"] - days * 86_400,
         "since_boot_s": found["since_boot_s"] - 3600,
     }
     machine.places.stopped.write_text(json.dumps({**found, **past}))
-    told = rested.document(machine.places, machine.plan, mark.read(machine.places))
+    told = stop_log.document(machine.places, machine.plan, stop_state.read(machine.places))
     assert round(told["hours"]) == 1
-    mark.clear(machine.places)
-    assert round(rested.read(machine.places)["seconds"] / 3600) == 1
+    stop_state.clear(machine.places)
+    assert round(stop_log.read(machine.places)["seconds"] / 3600) == 1
 
 
 @pytest.mark.parametrize(("days", "hours"), [(-40, 0), (2, 48)])
 def test_over_a_boot_it_is_the_clock_of_the_day(machine: Machine, days: int, hours: int) -> None:
     run.stop(machine.places, ASKED)
-    found = {**mark.read(machine.places), "boot": "another", "since_boot_s": 0}
+    found = {**stop_state.read(machine.places), "boot": "another", "since_boot_s": 0}
     past = {**found, "since_s": found["since_s"] - days * 86_400}
     machine.places.stopped.write_text(json.dumps(past))
-    mark.clear(machine.places)
-    assert round(rested.read(machine.places)["seconds"] / 3600) == hours
+    stop_state.clear(machine.places)
+    assert round(stop_log.read(machine.places)["seconds"] / 3600) == hours
 
 
 def test_the_mark_is_where_others_look_for_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kimi_prov.on_host.rest import starts
+from kimi_prov.on_host.lifecycle import starts
 from kimi_prov.on_host.system import page_cache
 
 SIZE = 5 * mmap.PAGESIZE + 1

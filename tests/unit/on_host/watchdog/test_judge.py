@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kimi_prov.on_host.watchdog.judge import Limits, Question, Sample, What, judge
+from kimi_prov.on_host.watchdog.classify import Limits, Question, Sample, What, judge
 
 LIMITS = Limits(quiet=60, computing=60, ask=40, every=10)
 PROMPT = replace(LIMITS, computing=600)

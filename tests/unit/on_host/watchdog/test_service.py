@@ -16,9 +16,9 @@ import pytest
 import small_disk
 
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.group.notify import Notifier
-from kimi_prov.on_host.watchdog import record
-from kimi_prov.on_host.watchdog.judge import Limits
+from kimi_prov.on_host.system.notify import Notifier
+from kimi_prov.on_host.watchdog import state
+from kimi_prov.on_host.watchdog.classify import Limits
 from kimi_prov.on_host.watchdog.service import Watchdog
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Machine:
         return [line for line in asked if not line.startswith("show ")]
 
     def last(self) -> dict[str, Any]:
-        found = record.last(self.paths)
+        found = state.last(self.paths)
         assert found is not None
         return found
 
@@ -207,7 +207,7 @@ def test_one_that_hangs_is_restarted_on_a_full_disk(
     assert "1 restarts in an hour did not help" in said
     watchdog.turn(Notifier.none())
     kept = json.loads(machine.paths.watchdog_state.read_text())["last"]
-    assert [row["done"] for row in kept] == [record.RESTARTED, record.LEFT]
+    assert [row["done"] for row in kept] == [state.RESTARTED, state.LEFT]
 
 
 def test_a_refused_chat_is_none(machine: Machine, engine: Engine) -> None:
@@ -221,7 +221,7 @@ def test_one_that_answers_our_chat_is_left_though_no_count_moves(
 ) -> None:
     watchdog = Watchdog(machine.paths, LIMITS, restarts=3)
     assert turns(watchdog, lambda: len(engine.asked_by) >= 2)
-    assert record.last(machine.paths) is None
+    assert state.last(machine.paths) is None
     assert machine.told() == []
     assert "it goes on" in capsys.readouterr().out
 
@@ -244,7 +244,7 @@ def test_after_so_many_restarts_in_an_hour_it_is_left_alone_and_told(
     watchdog = Watchdog(machine.paths, LIMITS, restarts=1)
     assert turns(watchdog, machine.told)
     machine.start.write_text("second")
-    assert turns(watchdog, lambda: machine.last()["done"] == record.LEFT)
+    assert turns(watchdog, lambda: machine.last()["done"] == state.LEFT)
     assert len([line for line in machine.told() if line.startswith("restart")]) == 1
     assert f"systemctl restart {UNIT}" in capsys.readouterr().out
     # The same start is dealt with once, also by a watchdog that was started anew.
@@ -286,7 +286,7 @@ def test_in_a_group_it_keeps_what_the_engine_is_at_and_asks_and_restarts_nothing
 ) -> None:
     engine.chat_status = None
     watchdog = Watchdog(machine.paths, Limits(0.5, 0.5, 0.5, 10, asks=False), restarts=3)
-    assert turns(watchdog, lambda: record.last(machine.paths))
+    assert turns(watchdog, lambda: state.last(machine.paths))
     assert machine.last()["done"] == "left to the group"
     assert engine.asked_by == []
     assert machine.told() == []

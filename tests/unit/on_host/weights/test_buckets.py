@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import bucket_servers
 import pytest
 
-from kimi_prov.on_host.weights import fetch, rclone, reach
+from kimi_prov.on_host.weights import bucket_check, fetch, rclone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +262,7 @@ def look(
 ) -> dict[str, Any]:
     """What the subcommand says of the one bucket of the plan's weights."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(document)))
-    assert reach.main([]) == 0
+    assert bucket_check.main([]) == 0
     (found,) = json.loads(capsys.readouterr().out)["buckets"]
     return dict(found)
 

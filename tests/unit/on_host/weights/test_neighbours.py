@@ -25,7 +25,7 @@ from waiting import until
 from weights_server import Server
 
 from kimi_prov.contract.sizes import human
-from kimi_prov.on_host.gateway import api, tls
+from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.weights import fetch
 
 if TYPE_CHECKING:
@@ -161,12 +161,14 @@ class Host:
     def _listens(self, pem: str) -> bool:
         try:
             self.asked("/", tls.fingerprint(pem))
-        except api.ApiError:
+        except api_client.ApiError:
             return False
         return True
 
-    def asked(self, path: str, pin: str, key: str = KEY) -> api.Reply:
-        return api.call(api.Endpoint("127.0.0.1", self.port, pin, 30), "GET", path, key)
+    def asked(self, path: str, pin: str, key: str = KEY) -> api_client.Reply:
+        return api_client.call(
+            api_client.Endpoint("127.0.0.1", self.port, pin, 30), "GET", path, key
+        )
 
     def log(self, name: str = "fetch") -> str:
         return (self.root / f"{name}.log").read_text()
@@ -468,7 +470,7 @@ def test_strangers_are_closed_out_before_they_say_a_word(
     takers = json.loads((first.root / "share.json").read_text())["takers"]
     takers["node2"]["from"] = ["127.0.0.2"]
     first.shares(takers=takers)
-    with pytest.raises(api.ApiError):
+    with pytest.raises(api_client.ApiError):
         first.asked("/have", tls.fingerprint(pem))
 
 

@@ -24,8 +24,8 @@ from plan_inputs import (
 
 from kimi_prov import schemas
 from kimi_prov.facts import recording
-from kimi_prov.planner.engine.flag_names import NUMBERS
 from kimi_prov.planner.memory import gpu, hybrid
+from kimi_prov.planner.settings.flag_names import NUMBERS
 
 GIB = 1 << 30
 ROOT = Path(__file__).resolve().parents[4]

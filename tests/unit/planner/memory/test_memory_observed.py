@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load
-from kimi_prov.planner.memory import architecture
 
 GIB = 1 << 30
 DATA = Path(__file__).resolve().parents[3] / "data" / "kv_observations.yaml"
@@ -38,12 +38,12 @@ def predicted(row: dict[str, Any]) -> float:
     shape = load().model(name).architecture
     if row["unit"] == "tokens":
         room = float(re.search(r"([\d.]+) GiB", row["flags"]).group(1)) * GIB
-        return room / architecture.kv_bytes_per_token(shape, dtype_bytes)
+        return room / model_bytes.kv_bytes_per_token(shape, dtype_bytes)
     tokens = int(re.search(r"(\d+) tokens", f"{row['quantity']} {row['flags']}").group(1))
     if row["id"] in EXPANDED:
         steps = -(-tokens // 256) * 256
-        return steps * architecture.expanded_kv_bytes_per_token(shape, dtype_bytes) / GIB
-    return tokens * architecture.kv_bytes_per_token(shape, dtype_bytes) / GIB
+        return steps * model_bytes.expanded_kv_bytes_per_token(shape, dtype_bytes) / GIB
+    return tokens * model_bytes.kv_bytes_per_token(shape, dtype_bytes) / GIB
 
 
 def test_every_observation_is_held() -> None:
@@ -68,15 +68,15 @@ def test_cache(row: dict[str, Any]) -> None:
 )
 def test_weights_of_each_gpu(model: str, ranks: int, seen_gib: float) -> None:
     shape = load().model(model).architecture
-    counted = architecture.rank_bytes(shape, "int4", ranks) / GIB
+    counted = model_bytes.rank_bytes(shape, "int4", ranks) / GIB
     assert counted == pytest.approx(seen_gib, rel=TOLERANCE)
 
 
 def test_what_kt_keeps_beside_the_experts() -> None:
     """24.34 GB beside the experts and 1.486 GB for each expert on the GPU (kt issue 1817)."""
     shape = load().model("kimi-k2.5").architecture
-    assert architecture.plain_bytes(shape, "int4") / 1e9 == pytest.approx(24.34, rel=TOLERANCE)
-    assert architecture.expert_bytes(shape, "int4") / 1e9 == pytest.approx(1.486, rel=TOLERANCE)
+    assert model_bytes.plain_bytes(shape, "int4") / 1e9 == pytest.approx(24.34, rel=TOLERANCE)
+    assert model_bytes.expert_bytes(shape, "int4") / 1e9 == pytest.approx(1.486, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def test_what_kt_keeps_beside_the_experts() -> None:
 )
 def test_checkpoints_of_k25(weights_format: str, gb: float, tolerance: float) -> None:
     shape = load().model("kimi-k2.5").architecture
-    counted = architecture.checkpoint_bytes(shape, weights_format) / 1e9
+    counted = model_bytes.checkpoint_bytes(shape, weights_format) / 1e9
     assert counted == pytest.approx(gb, rel=tolerance)

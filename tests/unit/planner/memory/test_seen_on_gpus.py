@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from plan_inputs import gpu_facts
 
+from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
-from kimi_prov.planner.memory import architecture, stages
+from kimi_prov.planner.memory import stages
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse
 
@@ -165,7 +166,7 @@ def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
         for stage in stages.cut(shape, 2)
     )
     assert first / GIB == pytest.approx(12.26, rel=0.003)
-    assert first + last == pytest.approx(architecture.checkpoint_bytes(shape, "int4"), rel=1e-6)
+    assert first + last == pytest.approx(model_bytes.checkpoint_bytes(shape, "int4"), rel=1e-6)
     memory = of_layers(
         kimi_engine_args={
             "tensor-parallel-size": 1,

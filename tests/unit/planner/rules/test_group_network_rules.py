@@ -10,8 +10,8 @@ from plan_inputs import HUGE, LAB_SETTINGS, found, gpu_facts, lab_facts
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts.host import read_host
-from kimi_prov.planner import groups, networks
-from kimi_prov.planner.groups import Member
+from kimi_prov.planner.hosts import groups, networks
+from kimi_prov.planner.hosts.groups import Member
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.rules import network
 from kimi_prov.planner.settings.parsing import parse

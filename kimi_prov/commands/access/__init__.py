@@ -1,0 +1,1 @@
+"""How clients and operators reach a served model: addresses, keys, trust, tunnels."""

@@ -1,0 +1,439 @@
+"""`kimi-prov connect`: a served model on this computer's loopback, until Ctrl-C.
+
+The server's job is followed: to its successor, and to itself where SLURM has queued it again. What
+a client needs keeps its place: the base URL, and the files of certificate and key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import schemas
+from kimi_prov.clients import snippets
+from kimi_prov.commands.access import proof, served, tunnel
+from kimi_prov.commands.access.connect_inventory import Link
+from kimi_prov.commands.slurm.folder import Folder
+from kimi_prov.contract import addresses, clean_text
+from kimi_prov.contract.errors import HostError
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.cluster import endpoint, slurm
+from kimi_prov.on_host.endpoint import api_client
+from kimi_prov.render import frame
+from kimi_prov.show.output import say
+from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kimi_prov.show.output import Output
+
+SCHEMA = "kimi-prov/connect/v1"
+_ASK_S = 20.0
+_STEP_S = 0.2
+_ANEW = "submit the server's job again"
+_KEY = re.compile(r"[\x21-\x7e]{1,512}")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is to be done: go to another server, wait, or end; and what is told of it."""
+
+    to: Mapping[str, Any] | None = None
+    ends: bool = False
+    told: str = ""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One run of a server: a job that is queued again has another certificate."""
+
+    job: str
+    certificate_sha256: str | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Identity:
+        """Return that of a job's row with an endpoint."""
+        return cls(row["id"], row["endpoint"]["certificate_sha256"])
+
+
+def next_step(servers: Sequence[Mapping[str, Any]], current: Identity | None) -> Step:
+    """Say what to do. Pure. `servers`: rows of the jobs' document, the newest first."""
+    for row in servers:
+        if row["endpoint"] and current == Identity.of(row):
+            if row["endpoint"]["state"] == "ready":
+                return Step()
+            if row["endpoint"]["state"] == "draining":
+                # Answers still come through the tunnel; nothing else is ready before they end.
+                heir = row["endpoint"]["successor"]
+                then = f"job {heir} takes over" if heir else "none takes over"
+                return Step(told=f"job {row['id']} takes no more requests; {then}")
+    for row in servers:
+        if row["endpoint"] and row["endpoint"]["state"] == "ready":
+            return Step(to=row)
+    for row in servers:
+        if _may_serve(row):
+            state = row["endpoint"]["state"] if row["endpoint"] else row["state"].lower()
+            why = f" ({row['reason']})" if row["reason"] else ""
+            return Step(told=f"job {row['id']} is {state}{why}; waiting until it answers")
+    return Step(ends=True)
+
+
+def _may_serve(row: Mapping[str, Any]) -> bool:
+    lives = row["state"] is not None and row["state"] not in slurm.ENDED
+    return lives and (row["endpoint"] is None or row["endpoint"]["state"] == "loading")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A server that answered: what it published, its API key, and its address from here."""
+
+    found: Mapping[str, Any]
+    key: str
+    endpoint: api_client.Endpoint
+    login: str | None
+
+    def served(self, folder: Folder, files: Path | None, given: served.Given) -> served.Served:
+        """Return it as its clients see it. Raises UserError."""
+        target = clean_text.word(folder.path)
+        there = served.Rendered(
+            clean_text.line(folder.path),
+            frame.plan_of(folder.path),
+            self.found["certificate"],
+            f"kimi-prov jobs {target}  tells whether it serves",
+            login=self.login,
+            forwarded=self.login is not None,
+        )
+        given = replace(given, mends=_ANEW, takes_ca=False)
+        about = served.of_folder(there, self.endpoint, files, given)
+        # Of the folder on the cluster, which may be another than that here.
+        server = replace(about.server, model=clean_text.line(self.found["model"]))
+        return replace(about, server=server)
+
+
+@dataclass
+class Session:
+    """The way to a server: the tunnel, and the files that a client reads.
+
+    `apart`: Ctrl-C at the terminal does not end the tunnel.
+    """
+
+    folder: Folder
+    files: Path
+    wanted_port: int | None
+    apart: bool = False
+    current: Identity | None = None
+    _port: int | None = None
+    _tunnel: tunnel.Tunnel | None = None
+
+    def open(self, row: Mapping[str, Any]) -> Opened:
+        """Open the way to a server and see that it answers. Raises UserError, with no way open."""
+        self.close()
+        found, key = _endpoint(self.folder, row["id"])
+        # Its node, port and certificate pinned.
+        here = there = _client(found)
+        try:
+            if self.folder.login:
+                self._port = self._port or tunnel.free_port(self.wanted_port)
+                self._tunnel = tunnel.to_node(
+                    self.folder.login, self._port, there.host, there.port, apart=self.apart
+                )
+                here = api_client.Endpoint(tunnel.ADDRESS, self._port, there.fingerprint)
+            asked = api_client.Endpoint(here.host, here.port, here.fingerprint, _ASK_S)
+            proof.prove(asked, key, self.check)
+        except BaseException:
+            self.close()
+            raise
+        self.current = Identity.of(row)
+        return Opened(found, key, asked, self.folder.login)
+
+    def write(self, opened: Opened) -> dict[str, Any]:
+        """Write the files that a client reads; return the document."""
+        found = opened.found
+        certificate, key_file = self.files / "certificate.pem", self.files / "api.key"
+        make_private(self.files)
+        replace_file(certificate, found["certificate"], 0o644)
+        write_private(key_file, opened.key + "\n")
+        return {
+            "schema": SCHEMA,
+            "base_url": opened.endpoint.url,
+            "model": found["model"],
+            "certificate_file": str(certificate),
+            "key_file": str(key_file),
+            "login": opened.login,
+            "job": found["job"],
+            "node": _client(found).host,
+            "ends_at": found["ends_at"],
+        }
+
+    def check(self) -> None:
+        """Raise UserError where the tunnel has ended; the way is closed then."""
+        if self._tunnel:
+            try:
+                self._tunnel.check()
+            except UserError:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Take the way back."""
+        if self._tunnel:
+            self._tunnel.close()
+        self._tunnel, self.current = None, None
+
+
+def _endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
+    """Return what a server published, held to its schema, and the API key."""
+    import jsonschema  # noqa: PLC0415
+
+    answer = folder.call("endpoint", number)
+    found, key = answer.get("endpoint"), answer.get("key")
+    try:
+        jsonschema.validate(found, schemas.load("endpoint"))
+    except jsonschema.ValidationError as error:
+        raise _not_whole(folder, number, error.message) from None
+    assert isinstance(found, dict)  # noqa: S101  (the schema says so)
+    if found["job"] != number:
+        raise _not_whole(folder, number, "it is another job's")
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise _not_whole(folder, number, "the key is no text without spaces")
+    if not addresses.NODE.fullmatch(found["node"]):
+        raise _not_whole(folder, number, f"node: {found['node']!r} is no host's name")
+    return found, key
+
+
+def _not_whole(folder: Folder, number: str, why: str) -> UserError:
+    return UserError(
+        f"{folder.where}: the endpoint of job {number}: {clean_text.line(why)[:200]}",
+        fix=_ANEW,
+        exit_code=ExitCode.FAILED,
+    )
+
+
+def _client(found: Mapping[str, Any]) -> api_client.Endpoint:
+    try:
+        there = endpoint.client(found)
+    except HostError as error:
+        raise UserError(error.message, fix=error.fix, exit_code=ExitCode.FAILED) from None
+    if not 0 < there.port < 1 << 16:
+        raise UserError(
+            f"{clean_text.line(found['url'])}: this is no port",
+            fix=_ANEW,
+            exit_code=ExitCode.FAILED,
+        )
+    return there
+
+
+@dataclass
+class Follower:
+    """Keeps the way open to the server that answers. `snippet`: is told, and no document."""
+
+    session: Session
+    output: Output | None
+    every_s: float
+    chain: set[str] | None
+    snippet: str | None = None
+    shown: bool = field(default=False, init=False)
+    _told: str = field(default="", init=False)
+    _last: str = field(default="", init=False)
+
+    def run(self) -> ExitCode:
+        """Follow until nothing serves any more, or Ctrl-C."""
+        while True:
+            try:
+                step = next_step(self._servers(), self.session.current)
+                if step.ends:
+                    return self._end()
+                if step.to is not None:
+                    self._go(step.to)
+                self._tell(step.told)
+                self._pause()
+            except UserError as error:
+                # Once it has answered, a login node that is away comes back, and a server that
+                # ended between two questions has a successor. A tunnel that stands is left alone.
+                if not self.shown:
+                    raise
+                self._tell(f"{error.message}; trying again")
+                time.sleep(self.every_s)
+
+    def reach(self) -> Opened:
+        """Wait for a server that answers, and open the way to it. Raises UserError without one."""
+        while True:
+            step = next_step(self._servers(), None)
+            if step.ends:
+                raise self._nothing()
+            if step.to is not None:
+                self._told = ""
+                return self.session.open(step.to)
+            self._tell(step.told)
+            time.sleep(self.every_s)
+
+    def _servers(self) -> list[dict[str, Any]]:
+        """Return the servers' jobs; of a job that was named, itself and who takes over from it."""
+        document = self.session.folder.call("jobs", "--living", schema="jobs")
+        servers = [row for row in document["jobs"] if row["name"] == "serve"]
+        if self.chain is None:
+            return servers
+        # Oldest first: a successor is newer than its job.
+        for row in reversed(servers):
+            if row["id"] in self.chain and row["endpoint"] and row["endpoint"]["successor"]:
+                self.chain.add(row["endpoint"]["successor"])
+        return [row for row in servers if row["id"] in self.chain]
+
+    def _go(self, row: Mapping[str, Any]) -> None:
+        opened = self.session.open(row)
+        document = self.session.write(opened)
+        self._last, self._told = row["id"], ""
+        if not self.shown:
+            self._show(document, opened)
+            kept = "the tunnel stays" if document["login"] else "the server is followed"
+            say(f"{kept} until Ctrl-C")
+            self.shown = True
+        else:
+            url = clean_text.line(document["base_url"])
+            say(f"job {row['id']} on {clean_text.line(document['node'])} answers now at {url}")
+
+    def _show(self, document: Mapping[str, Any], opened: Opened) -> None:
+        assert self.output is not None  # noqa: S101  (who shows has one)
+        if self.snippet is None:
+            self.output.write(document, lambda: text(document))
+            return
+        name, files = self.snippet, self.session.files
+        given = served.Given(key_file=Path(document["key_file"]))
+        server = opened.served(self.session.folder, files, given).server
+        self.output.write(None, lambda: snippets.text(name, server))
+
+    def _tell(self, told: str) -> None:
+        if told and told != self._told:
+            say(clean_text.line(told))
+            self._told = told
+
+    def _pause(self) -> None:
+        until = time.monotonic() + self.every_s
+        while time.monotonic() < until:
+            self.session.check()
+            time.sleep(min(_STEP_S, self.every_s))
+
+    def _end(self) -> ExitCode:
+        if not self.shown:
+            raise self._nothing()
+        say(f"job {self._last} has ended, and none takes over")
+        return ExitCode.FAILED
+
+    def _nothing(self) -> UserError:
+        whose = f"job {min(self.chain, key=int)}" if self.chain else "this folder"
+        target = clean_text.word(self.session.folder.path)
+        return UserError(
+            f"no server of {whose} answers, and none waits or loads",
+            fix=f"kimi-prov submit {target}",
+            exit_code=ExitCode.FAILED,
+        )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which server of a rendered folder, and how it is reached; as the options say."""
+
+    path: Path
+    login: str | None
+    job: str | None
+    port: int | None
+    every_s: float
+
+    def session(self, *, apart: bool = False) -> Session:
+        """Return the way, not open yet. Raises UserError for a folder that is none."""
+        folder = Folder.read(self.path, self.login)
+        whole = self.path.resolve()
+        mark = hashlib.sha256(f"{folder.login or ''}:{whole}".encode()).hexdigest()[:8]
+        files = state_home() / "connect" / f"{whole.name}-{mark}" / (self.job or endpoint.NEWEST)
+        return Session(folder, files, self.port, apart)
+
+    @property
+    def chain(self) -> set[str] | None:
+        """The job that was named; its successors are added. None takes the newest."""
+        return {self.job} if self.job else None
+
+
+def run(wanted: Wanted, output: Output, snippet: str | None = None) -> ExitCode:
+    """Connect to the newest server of a rendered folder, or to a job's, and follow it.
+
+    With the name of a `snippet` that is told in place of the document.
+    """
+    output.check()
+    session = wanted.session()
+    try:
+        return Follower(session, output, wanted.every_s, wanted.chain, snippet).run()
+    finally:
+        session.close()
+
+
+@dataclass
+class _Way:
+    """The way of a chat: a server that answers no more has a successor, or is started again."""
+
+    follower: Follower
+
+    def open(self) -> tuple[served.Served, str]:
+        """Open it to the server that answers now, which may be waited for. Raises UserError."""
+        opened = self.follower.reach()
+        self.there = opened.served(self.follower.session.folder, None, served.Given())
+        self.key = opened.key
+        return self.there, self.key
+
+    def check(self) -> None:
+        """Raise UserError where the tunnel has ended, or the server does not answer."""
+        self.follower.session.check()
+        served.prove(self.there, self.key)
+
+    def again(self, _: served.Served, _key: str) -> tuple[served.Served, str]:
+        """Open it once more: key and model of an heir may be others."""
+        return self.open()
+
+
+@contextmanager
+def link(wanted: Wanted) -> Iterator[Link]:
+    """Give a server of a rendered folder, with the key proven, for as long as it is used.
+
+    One that loads is waited for. Raises UserError where none answers, waits or loads.
+    """
+    session = wanted.session(apart=True)
+    try:
+        follower = Follower(session, None, wanted.every_s, wanted.chain)
+        way = _Way(follower)
+        yield Link(*way.open(), way)
+    finally:
+        session.close()
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write what a client needs; the key itself is never written."""
+    url, name = document["base_url"], clean_text.line(document["model"])
+    certificate, key = (shlex.quote(document[n]) for n in ("certificate_file", "key_file"))
+    through = f" through {document['login']}" if document["login"] else ""
+    job = f"job {document['job']} on " if document["job"] else ""
+    server = f"{job}{document['node'] or 'a node that is not known'}{through}"
+    return "\n".join(
+        [
+            f"base URL     {url}",
+            f"model        {name}",
+            f"server       {server}",
+            *([f"until        {document['ends_at'] or 'not known'}"] if document["job"] else []),
+            f"certificate  {document['certificate_file']}",
+            f"key file     {document['key_file']}",
+            "",
+            f"cert={certificate}",
+            f"key={key}",
+            'curl --cacert "$cert" -H @<(echo "Authorization: Bearer $(cat "$key")") \\',
+            f"  {url}/models",
+            "",
+            "# OpenAI's client:",
+            f"export OPENAI_BASE_URL={url}",
+            'export SSL_CERT_FILE="$cert" OPENAI_API_KEY="$(cat "$key")"',
+        ]
+    )

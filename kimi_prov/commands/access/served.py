@@ -1,0 +1,405 @@
+"""A served model as this computer reaches it: of an inventory's host, or at a URL.
+
+The certificate that the machine itself gave is pinned for what is asked from here; what its clients
+are told to trust is judged as they judge it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import ssl
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kimi_prov.acceptance.suite import stand_ins
+from kimi_prov.catalog.loader import load
+from kimi_prov.clients.server import Resolve, Server, described, known_model
+from kimi_prov.commands.access import proof, trust, tunnel
+from kimi_prov.contract import addresses, clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.endpoint import api_client, certificate
+from kimi_prov.on_host.endpoint.tls import fingerprint
+from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_ASK_S = 20.0
+# A name or an address; a certificate may hold any text.
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0:0:0:0:0:0:0:1")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user gave: authority, key, port of this computer; and what messages advise.
+
+    `key_hint`: where to get a key. `mends`: what mends a certificate that cannot be used, and
+    `takes_ca` whether an authority may be given for it.
+    """
+
+    ca: Path | None = None
+    key: str | None = None
+    key_file: Path | None = None
+    port: int | None = None
+    key_hint: str | None = None
+    mends: str = "kimi-prov apply"
+    takes_ca: bool = True
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, how it is asked from here, and what else its host tells of it.
+
+    `networks`: that may reach its port, None where nobody tells. `hint`: what tells whether it
+    serves.
+    """
+
+    host: str
+    server: Server
+    endpoint: api_client.Endpoint
+    models: tuple[str, ...] = ()
+    engine: Mapping[str, str] | None = None
+    page_url: str | None = None
+    networks: tuple[str, ...] | None = None
+    login: str | None = None
+    stand_ins: tuple[str, ...] = ()
+    hint: str = "kimi-prov status tells whether it serves"
+
+
+def named(address: str, names: Sequence[str], port: int) -> str:
+    """Choose how clients call a server: by an address or name that its certificate is for.
+
+    The address that Ansible uses goes first, then a name that this computer can resolve.
+    """
+    if trust.covers(names, address):
+        return address
+    plain = [name for name in names if _HOST.fullmatch(name) and name not in _LOOPBACK]
+    return next((name for name in plain if _resolves(name, port)), (plain or [address])[0])
+
+
+def _resolves(name: str, port: int) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, port))
+    except (OSError, UnicodeError):
+        return False
+
+
+def files_of(path: Path, host: str) -> Path:
+    """Return the folder for what clients of an inventory's host read."""
+    mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    plain = (
+        host if addresses.PLAIN_NAME.fullmatch(host) else hashlib.sha256(host.encode()).hexdigest()
+    )
+    return state_home() / "connect" / f"{path.resolve().name}-{mark}" / plain
+
+
+def of_host(
+    host: str,
+    found: Mapping[str, Any],
+    files: Path | None,
+    given: Given,
+    *,
+    forwarded: int | None = None,
+) -> Served:
+    """Return a served host as its clients see it; its certificate is written for them.
+
+    `found`: what `kimi_connect` read there. `forwarded`: the port of this computer that leads to
+    it. Raises UserError where clients would refuse its certificate. Without `files` nobody but this
+    program asks, which pins it: nothing is written, and nothing refused.
+    """
+    chain, port = found["certificate"], found["port"]
+    about = certificate.read(chain)
+    if about is None:
+        raise UserError(
+            f"{host}: its certificate cannot be read",
+            fix=given.mends,
+            exit_code=ExitCode.FAILED,
+        )
+    address = tunnel.ADDRESS if forwarded else found["address"]
+    called = named(address, about.names, forwarded or port)
+    if forwarded and trust.covers(about.names, "localhost") and called != address:
+        called = "localhost"
+    resolve = None
+    if forwarded and called not in _LOOPBACK:
+        resolve = Resolve(called, tunnel.ADDRESS, forwarded)
+    asked = api_client.Endpoint(
+        tunnel.ADDRESS if resolve else called, forwarded or port, fingerprint(chain), _ASK_S
+    )
+    # Of the URL that clients are given, which names what the certificate names.
+    url = replace(asked, host=called).url
+    row = known_model(found["catalog_name"])
+    # A gateway alone does not tell what engine is behind it.
+    engine = found["engine"] or {}
+    known = load().engine(**engine) if engine else None
+    server = Server(
+        base_url=url,
+        model=clean_text.line(found["model"]),
+        certificate_file=_trusted(host, chain, called, files, given) if files else None,
+        key_file=str(given.key_file.absolute()) if given.key_file else None,
+        key_hint=given.key_hint,
+        context=found["context"],
+        engine=f"{engine['name']} {engine['version']}" if engine else None,
+        messages_api=known.messages_api if known and known.version == engine["version"] else None,
+        usage=row.usage if row else None,
+        sees=bool(row.architecture.vision_params) if row else None,
+        resolve=resolve,
+    )
+    page = None
+    if found["page_port"] and not forwarded:
+        page = f"{replace(asked, host=called, port=found['page_port']).url.removesuffix('v1')}"
+    return Served(
+        host,
+        server,
+        asked,
+        tuple(found["models"]),
+        engine,
+        page,
+        tuple(found["allowed_networks"]),
+        str(found["login"][-1]) if forwarded and found["login"] else None,
+        tuple(found["stand_ins"]),
+    )
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A rendered folder whose model serves: what messages call it, its plan, and its certificate.
+
+    `login`: the node that its port is reached through. `forwarded`: to a port of this computer.
+    """
+
+    name: str
+    plan: Mapping[str, Any]
+    certificate: str
+    hint: str
+    login: str | None = None
+    forwarded: bool = True
+
+
+def of_folder(
+    folder: Rendered, there: api_client.Endpoint, files: Path | None, given: Given
+) -> Served:
+    """Return the server of a folder at its address, as its clients see it. Raises UserError."""
+    found = described(folder.plan, folder.certificate) | {
+        "address": there.host,
+        "port": there.port,
+        "page_port": None,
+        "login": [folder.login] if folder.login else None,
+        "stand_ins": stand_ins(folder.plan, {}),
+    }
+    forwarded = there.port if folder.forwarded else None
+    served = of_host(folder.name, found, files, given, forwarded=forwarded)
+    # The networks of its plan are those of a machine of one's own.
+    return replace(served, networks=None, hint=folder.hint)
+
+
+def _trusted(host: str, chain: str, called: str, files: Path, given: Given) -> str | None:
+    """Return the file of what a client is to trust; None where its system does already."""
+    if (ca := given.ca) is not None:
+        why = trust.objection(chain, called, trust.authority(ca))
+        if why:
+            raise UserError(
+                f"--ca {ca}: the certificate of {host} does not verify under it as {called}: {why}",
+                fix="name the authority that signed it, or leave out --ca",
+                exit_code=ExitCode.FAILED,
+            )
+        return str(ca.absolute())
+    if not trust.objection(chain, called, chain):
+        make_private(files)
+        file = files / "certificate.pem"
+        replace_file(file, chain, 0o644)
+        return str(file)
+    why = trust.objection(chain, called, None)
+    if why:
+        raise UserError(
+            f"{host}: clients refuse its certificate as {called}: {why}",
+            fix="give the certificate of the authority that signed it: --ca FILE"
+            if given.takes_ca
+            else given.mends,
+            exit_code=ExitCode.FAILED,
+        )
+    return None
+
+
+def prove(served: Served, key: str | None) -> None:
+    """See that the server answers there, with its own certificate; with a key, to the key too.
+
+    Raises UserError: exit 4 where nothing answers, 1 where it answers otherwise.
+    """
+    try:
+        if key is None:
+            api_client.connect(served.endpoint).close()
+            return
+        reply = api_client.call(served.endpoint, "GET", "/v1/models", key)
+    except api_client.ApiError as error:
+        told = clean_text.line(error)
+        silent = told.startswith("no answer")
+        fix = served.hint
+        if silent and not served.login and served.networks is not None:
+            networks = ", ".join(served.networks) or "none"
+            fix = f"from a network that may not (kimi_allowed_networks: {networks}) give --tunnel; "
+            fix += served.hint
+        raise UserError(
+            f"{served.host}: {told}",
+            fix=fix,
+            exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
+        ) from None
+    proof.judge(reply, served.endpoint.url)
+
+
+def is_url(text: str) -> bool:
+    """Whether a target is a URL, and no path."""
+    return re.match(r"(?i)https?://", text) is not None
+
+
+def of_url(text: str, given: Given) -> Served:
+    """Return the server at a URL; its certificate is held to what clients trust, and then pinned.
+
+    Raises UserError where that is refused, where nothing answers, and for a URL of something else.
+    """
+    fix = "give it as https://HOST:PORT/v1"
+    try:
+        parts = urlsplit(text)
+        port = parts.port or (443 if parts.scheme.lower() == "https" else 80)
+        host = parts.hostname or ""
+    except ValueError:
+        host, port = "", 0
+    if not host or parts.path.rstrip("/") not in ("", "/v1") or parts.query or parts.username:
+        raise UserError(f"{text}: expected the base URL of a served model", fix=fix)
+    pin = None
+    if parts.scheme.lower() == "https":
+        pin = _verified(text, host, port, given.ca)
+    elif addresses.shows_secrets(text):
+        raise UserError(f"{text}: the key would go over the network in clear", fix=fix)
+    endpoint = api_client.Endpoint(host, port, pin, _ASK_S)
+    server = Server(
+        base_url=endpoint.url,
+        model="",
+        certificate_file=str(given.ca.absolute()) if given.ca else None,
+        key_file=str(given.key_file.absolute()) if given.key_file else None,
+        key_hint=given.key_hint,
+    )
+    return Served(host, server, endpoint)
+
+
+def _verified(url: str, host: str, port: int, ca: Path | None) -> str:
+    """Return the fingerprint of a server that a client with these authorities accepts."""
+    authorities = trust.authority(ca) if ca else None
+    context = ssl.create_default_context(cadata=authorities)
+    try:
+        with (
+            socket.create_connection((host, port), timeout=_ASK_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            return hashlib.sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
+    except ssl.SSLCertVerificationError as error:
+        under = f"--ca {ca}: " if ca else ""
+        raise UserError(
+            f"{under}{url}: its certificate is refused: {clean_text.line(error.verify_message)}",
+            fix="give the server's own certificate, or its authority's: --ca FILE",
+            exit_code=ExitCode.FAILED,
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"no answer at {url}: {clean_text.line(api_client.reason(error))}",
+            fix="see whether it serves, and whether this network may reach it",
+            exit_code=ExitCode.UNREACHABLE,
+        ) from None
+
+
+def with_model(served: Served, key: str, wanted: str | None) -> Served:
+    """Return the server with the model that is wanted, or the first that it names.
+
+    Raises UserError where it names none, or not that one.
+    """
+    prove(served, key)
+    reply = api_client.call(served.endpoint, "GET", "/v1/models", key)
+    rows = reply.json().get("data")
+    listed = rows if isinstance(rows, list) else []
+    told = [str(row["id"]) for row in listed if isinstance(row, dict) and "id" in row]
+    # What is no plain text cannot be asked for by a command that somebody pastes.
+    names = [name for name in told if name == clean_text.line(name)]
+    model = wanted or (names[0] if names else "")
+    if model not in names:
+        shown = clean_text.line(", ".join(names))[:300] or "none"
+        raise UserError(
+            f"{served.endpoint.url}: it serves no model {clean_text.line(model)}".rstrip(),
+            fix=f"take one of: {shown}",
+        )
+    row = known_model(model)
+    context = next(
+        (r.get("max_model_len") for r in listed if isinstance(r, dict) and r.get("id") == model),
+        None,
+    )
+    server = replace(
+        served.server,
+        model=model,
+        context=context if isinstance(context, int) else None,
+        usage=row.usage if row else None,
+        sees=bool(row.architecture.vision_params) if row else None,
+    )
+    return replace(served, server=server, models=tuple(names))
+
+
+@dataclass
+class Way:
+    """The tunnel to a host of an inventory; opened again where it ends."""
+
+    found: Mapping[str, Any]
+    password: str | None
+    port: int
+    # From signals of the terminal.
+    apart: bool = False
+    _tunnel: tunnel.Tunnel | None = field(default=None, init=False)
+    _lost: UserError | None = field(default=None, init=False)
+
+    def open(self) -> None:
+        """Open it. Raises UserError where ssh does not."""
+        self.close()
+        login, port = self.found["login"], self.found["port"]
+        try:
+            with _asked(self.password) as program:
+                self._tunnel = tunnel.to_host(login, self.port, port, program, apart=self.apart)
+                self._tunnel.opens(self.port)
+        except BaseException as error:
+            self.close()
+            self._lost = error if isinstance(error, UserError) else None
+            raise
+
+    def check(self) -> None:
+        """Raise UserError where it has ended, or was not opened again."""
+        if self._tunnel:
+            self._tunnel.check()
+        elif self._lost:
+            raise self._lost
+
+    def again(self, there: Served, key: str) -> tuple[Served, str]:
+        """Open it once more, at its port; the server is the same. Raises UserError."""
+        self.open()
+        return there, key
+
+    def close(self) -> None:
+        """Take it back."""
+        if self._tunnel:
+            self._tunnel.close()
+        self._tunnel = None
+
+
+@contextmanager
+def _asked(password: str | None) -> Iterator[Path | None]:
+    """Give the program that ssh asks for the password while it logs in; None without one."""
+    if password is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="kimi-login-") as name:
+        folder = Path(name)
+        write_private(folder / "password", f"{password}\n")
+        program = folder / "askpass"
+        replace_file(program, f"#!/bin/sh\nexec cat '{folder}/password'\n", 0o700)
+        yield program

@@ -1,0 +1,84 @@
+"""Whether clients trust a server's certificate: whose word they need, and for which name."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_prov import documents
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.system import process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_WHY = re.compile(r"^error \d+ at \d+ depth lookup: ?(.+)$", re.MULTILINE)
+_PEM_BYTES = 8 << 20
+
+
+def authority(file: Path) -> str:
+    """Return the certificates of a file of authorities. Raises UserError where it has none."""
+    fix = "name a file with the authority's certificate in PEM form"
+    found = tls.public_part(
+        documents.read(file, what="a certificate", limit=_PEM_BYTES, fix=fix).text
+    )
+    if not found:
+        raise UserError(f"--ca {file}: it holds no certificate in PEM form", fix=fix)
+    return found
+
+
+def covers(names: Sequence[str], host: str) -> bool:
+    """Whether a certificate with these names is for a host: a name, or an address. Pure.
+
+    As RFC 6125 has it, `*.` stands for one label.
+    """
+    address = _address(host)
+    if address is not None:
+        return any(_address(name) == address for name in names)
+    wanted = host.lower().rstrip(".")
+    wild = f"*.{wanted.partition('.')[2]}" if wanted.count(".") > 1 else wanted
+    return any(name.lower().rstrip(".") in (wanted, wild) for name in names)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def objection(chain: str, host: str, authorities: str | None) -> str:
+    """Say why a client would refuse a certificate for a host; empty where it takes it.
+
+    `chain`: the server's, its own first. `authorities`: what the client trusts alone, None for the
+    authorities of this computer. Judged by openssl, as most clients do.
+    """
+    leaf, *between = tls.CERTIFICATE.findall(chain)
+    named = "-verify_ip" if _address(host) else "-verify_hostname"
+    with tempfile.TemporaryDirectory(prefix="kimi-trust-") as folder:
+        own, rest = Path(folder, "own.pem"), Path(folder, "rest.pem")
+        own.write_text(leaf + "\n")
+        rest.write_text("".join(between) or "\n")
+        words = ["openssl", "verify", "-purpose", "sslserver", named, host]
+        if authorities is not None:
+            trusted = Path(folder, "trusted.pem")
+            trusted.write_text(authorities)
+            words += ["-no-CApath", "-no-CAstore", "-CAfile", str(trusted)]
+        if between:
+            words += ["-untrusted", str(rest)]
+        done = process.run(*words, str(own))
+    if done.returncode == 0:
+        return ""
+    if done.returncode in (process.NOT_FOUND, process.NOT_RUNNABLE):
+        raise UserError(
+            "openssl is not on this machine", fix="install it", exit_code=ExitCode.FAILED
+        )
+    why = _WHY.findall(done.stderr + done.stdout)
+    return (
+        clean_text.line("; ".join(dict.fromkeys(why)) or done.stderr)[:300] or "it gave no reason"
+    )

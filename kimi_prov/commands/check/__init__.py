@@ -1,0 +1,1 @@
+"""Says beforehand whether machines can serve the model."""

@@ -1,0 +1,129 @@
+"""`kimi-prov check --suggest`: the least machines of the catalogue that serve, or carry a load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+from kimi_prov.facts import offers
+from kimi_prov.planner.plan import blockers, make_plan, make_plan_with_curve
+from kimi_prov.show.report.prices import for_machine
+from kimi_prov.sizing import curve, demand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.offers import Offer
+    from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.sizing.load import Load
+
+# Of each kind so many of the cheapest, and so many of the smallest.
+_CHEAPEST, _SMALLEST = 2, 1
+# By what bounds the load, why no number of a machine carries it.
+_WHY = {
+    "ttft": "the time to the first token is beyond the limit with one request alone",
+    "tpot": "the time between two tokens is beyond the limit with one request alone",
+    "tokens_per_day": "so few requests at once do not give so many tokens a day",
+    demand.NOTHING: "its context does not hold a request",
+}
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The least machine of its ladder; `machines` of them carry the load, one without a load.
+
+    `rent`: dollars an hour for all of them, where it is usual. `smaller` names the step below it,
+    and says why that does not do.
+    """
+
+    offer: Offer
+    facts: Mapping[str, Any]
+    machines: int
+    rent: float | None
+    smaller: Mapping[str, str] | None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """GPUs, or GB of memory, of all the machines; then the memory of their GPUs."""
+        return self.machines * self.offer.units, self.machines * self.offer.gpu_gb
+
+
+def suggestions(catalogue: Catalogue, settings: Settings, load: Load | None) -> list[Suggestion]:
+    """Return the cheapest and the smallest of each kind. Raises UserError where nothing serves."""
+    found = [
+        best
+        for ladder in offers.ladders(catalogue)
+        if (best := _least(ladder, catalogue, settings, load)) is not None
+    ]
+    if not found:
+        raise UserError(
+            f"no machine that the catalogue's parts make serves {settings.model}"
+            + (" and carries the load" if load else ""),
+            fix="ask for less: a shorter context, a wider limit; or name spec sheets of your own",
+        )
+    return list(_chosen(found))
+
+
+def _chosen(found: Sequence[Suggestion]) -> Iterator[Suggestion]:
+    for kind in dict.fromkeys(one.offer.kind for one in found):
+        alike = [one for one in found if one.offer.kind == kind]
+        priced = sorted((o for o in alike if o.rent is not None), key=lambda o: o.rent or 0.0)
+        small = sorted(alike, key=lambda one: one.size)
+        wanted = [*priced[:_CHEAPEST], *small[:_SMALLEST]]
+        yield from {one.offer.name: one for one in wanted}.values()
+
+
+def _least(
+    ladder: Iterable[Offer], catalogue: Catalogue, settings: Settings, load: Load | None
+) -> Suggestion | None:
+    """Give the step with the fewest GPUs, or the least memory, in all; None where none will do."""
+    best: Suggestion | None = None
+    below: Mapping[str, str] | None = None
+    for offer in ladder:
+        facts = offer.facts(catalogue)
+        machines, why = _machines(offer, facts, catalogue, settings, load)
+        if machines is None:
+            below = {"name": offer.name, "why": why}
+            continue
+        rent = for_machine(facts, catalogue).usual_rent
+        one = Suggestion(offer, facts, machines, rent.value * machines if rent else None, below)
+        if best is None or one.size < best.size:
+            best = one
+            below = {"name": offer.name, "why": f"{machines:,} of them would be needed"}
+        # More memory makes a cache larger and nothing faster: the first that will do is the least.
+        if load is None or best.machines == 1 or offer.kind != "gpu":
+            break
+    return best
+
+
+def _machines(
+    offer: Offer,
+    facts: Mapping[str, Any],
+    catalogue: Catalogue,
+    settings: Settings,
+    load: Load | None,
+) -> tuple[int | None, str]:
+    """Give how many of an offer are needed, or None and why no number of them will do."""
+    plan = make_plan(facts, settings, catalogue)
+    stops = blockers(plan)
+    if stops:
+        return None, str(stops[0]["title"])
+    if bool(plan["hybrid"]) != (offer.kind == "hybrid"):
+        return None, "its GPUs do not hold all weights"
+    if not plan["throughput"]["decode_tok_s"]["expected"]:
+        return None, "its speed is not estimated"
+    if load is None:
+        return 1, ""
+    # One request alone tells at once what no number of machines mends.
+    sized = demand.size([curve.alone(plan["throughput"])], load, serves=_fits(plan, load))
+    if sized["machines"]["expected"] is not None:
+        planned = make_plan_with_curve(facts, settings, catalogue)
+        sized = demand.of_plan(planned, load, serves=True)
+    needed = sized["machines"]["expected"]
+    return needed, "" if needed else _WHY[sized["bound_by"]]
+
+
+def _fits(plan: Mapping[str, Any], load: Load) -> bool:
+    return load.fits(plan["model"]["context"])

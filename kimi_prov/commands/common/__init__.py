@@ -1,0 +1,1 @@
+"""What several commands share: running a playbook, reading its reports, types of options."""

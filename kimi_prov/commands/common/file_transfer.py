@@ -1,0 +1,71 @@
+"""What commands have in common that carry an archive from machines to files here, or back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import UserError
+from kimi_prov.show.output import check_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def new_file(to: Path | None, kind: str, suffix: str) -> str:
+    """Return where archives go, as a variable: `to`, else a name with the host's and the time.
+
+    Raises UserError where a file of that name is there, or cannot be written.
+    """
+    if to is not None:
+        _require_new(to)
+        return variable(to)
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return variable(Path(f"{{host}}-{kind}-{when}{suffix}"))
+
+
+def variable(path: Path) -> str:
+    """Return a path as a variable that Ansible takes as it is."""
+    text = str(path.absolute())
+    if "{{" in text or "{%" in text or "{#" in text:
+        raise UserError(f"{path}: Ansible would read this name as a template", fix="rename it")
+    return text
+
+
+def _require_new(file: Path) -> None:
+    check_file("--to", file)
+    if file.exists():
+        raise UserError(f"{file}: there is a file already", fix="name another with --to")
+    folder = file.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(
+            f"{file}: no file can be written there", fix="name one in a folder of yours with --to"
+        )
+
+
+def confirm(command: Sequence[str], what: str, names: Sequence[str], limit: str | None) -> None:
+    """Ask whether `what` of the hosts `names` may be replaced. Raises UserError where it may not.
+
+    `command`: the command line that would replace it, without its option for the hosts.
+    """
+    hosts = clean_text.line(limit or ", ".join(names))
+    if not sys.stdin.isatty():
+        words = ["kimi-prov", *command, *(["--limit", limit] if limit else [])]
+        raise UserError(
+            f"restore would replace {what} of {hosts}, and there is no terminal to ask on",
+            fix=f"if that is meant:  {shlex.join([*words, '--yes'])}",
+        )
+    if not click.confirm(f"Replace {what} of {hosts}?", err=True):
+        raise UserError("not restored: the answer was no", fix="answer y, or give --yes")
+
+
+def unreached(why: str) -> dict[str, Any]:
+    """Return the entry of a host that told nothing."""
+    return {"ok": False, "detail": why}

@@ -1,0 +1,77 @@
+"""Hosts that wait for a head that is asleep: they know only that it is not there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import unit_names
+from kimi_prov.on_host.endpoint import stop_state
+from kimi_prov.on_host.group import lifecycle
+from kimi_prov.on_host.lifecycle import status
+from kimi_prov.on_host.system import group_state
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What such a host does, by the head's state and how far its own supervisor is.
+_WITH = {
+    (status.STOPPING, group_state.WAITING): stop_state.ASLEEP,
+    (stop_state.ASLEEP, group_state.WAITING): stop_state.ASLEEP,
+    (status.STARTING, group_state.WAITING): status.STARTING,
+    (status.STARTING, group_state.STARTING): status.STARTING,
+}
+# A rank ends when its head has, and its unit starts again some seconds later. Before it ends a head
+# that falls asleep waits for requests under way, five minutes at most.
+_ENDS_WITHIN = timedelta(minutes=6)
+_BETWEEN = ("activating", "deactivating")
+
+
+def judged(documents: Mapping[str, Any], now: datetime | None = None) -> dict[str, Any]:
+    """Return status documents; a host that waits for a head that sleeps is `ok`, and asleep.
+
+    So is one that starts with a head that somebody wakes, and one that has ended with a head that
+    stops, or that began to fall asleep within the last six minutes by the clock here (`now`). One
+    that lacks more, or that the head refuses, is left as it is.
+    """
+    told = dict(documents)
+    for host, found in documents.items():
+        group = found.get("group") or {}
+        head = documents.get(group.get("head", ""), {})
+        rest = head.get("rest") or {}
+        ended = bool(group) and _ends(found) and _falls_asleep(head, now or datetime.now(UTC))
+        phase = group_state.WAITING if ended else str(group.get("phase"))
+        state = _WITH.get((str(head.get("state")), phase))
+        # What is not active is told in the place of what the supervisor said.
+        waits = ended or found.get("detail") == group.get("said")
+        waits = waits and lifecycle.NOT_EQUAL not in str(group.get("said"))
+        if state and group["rank"] and waits and rest.get("since"):
+            does = "is asleep" if state == stop_state.ASLEEP else "is being woken, asleep"
+            told[host] = {
+                **found,
+                "ok": True,
+                "state": state,
+                "detail": f"{group['head']}, the head, {does} since {rest['since']}",
+                "rest": {**(found.get("rest") or {}), "since": rest["since"]},
+            }
+    return told
+
+
+def _ends(found: Mapping[str, Any]) -> bool:
+    """Whether a rank's unit, and nothing else, is not up, and is on its way."""
+    units = found.get("units")
+    unit = units.get(unit_names.RANK) if isinstance(units, dict) else None
+    only = found.get("detail") == f"not active: {unit_names.RANK}"
+    return only and isinstance(unit, dict) and unit.get("state") in _BETWEEN
+
+
+def _falls_asleep(head: Mapping[str, Any], now: datetime) -> bool:
+    """Whether a head stops, or began to fall asleep so lately that its ranks may be ending yet."""
+    if head.get("state") == status.STOPPING:
+        return True
+    try:
+        since = datetime.fromisoformat(str((head.get("rest") or {}).get("since")))
+        return abs(now - since) <= _ENDS_WITHIN
+    except (ValueError, TypeError):
+        # No time, or one without its zone.
+        return False

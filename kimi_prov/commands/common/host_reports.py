@@ -1,0 +1,67 @@
+"""Commands whose playbook gives one document a host: `verify`, `status`, `drift` and `bench`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.commands.common import playbook_run
+from kimi_prov.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.runner.run import FinishedRun
+    from kimi_prov.show.output import Output
+
+
+def collect(
+    command: str,
+    path: Path,
+    options: PlaybookOptions,
+    variables: Mapping[str, Any] | None = None,
+) -> FinishedRun:
+    """Run the command's playbook; each host's document is in the outcome.
+
+    `variables` win over the inventory.
+    """
+    inventory, request = playbook_run.prepare(command, command, path, options, variables)
+    return playbook_run.run(request, inventory)
+
+
+def publish(
+    command: str,
+    finished: FinishedRun,
+    output: Output,
+    text: Callable[[Mapping[str, Any]], str],
+    unreached: Callable[[str], dict[str, Any]],
+    also: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> ExitCode:
+    """Write the hosts' documents as one; exit 1 where one of them is not `ok`.
+
+    `text` writes the document for people, `unreached` makes a host's entry from the reason why it
+    has none, `also` writes the document in another form first.
+    """
+    outcome = finished.outcome
+    hosts = dict(outcome.documents)
+    for failure in outcome.failures:
+        if failure.host:
+            hosts.setdefault(failure.host, unreached(failure.cause))
+    for host, why in outcome.left.items():
+        hosts.setdefault(host, unreached(why))
+    ok = bool(hosts) and all(found.get("ok") for found in hosts.values())
+    if hosts:
+        document = {"schema": f"kimi-prov/{command}/v1", "ok": ok, "hosts": hosts}
+        if any("complete" in found for found in hosts.values()):
+            document["complete"] = all(found.get("complete") for found in hosts.values())
+        also(document)
+        output.write(document, lambda: text(document))
+    # What the report itself says of a host is not repeated; only that it failed is.
+    failures = [failure for failure in outcome.failures if failure.host not in outcome.documents]
+    finished = replace(finished, outcome=replace(outcome, failures=failures))
+    # A host that was not reached has an exit code of its own, unless all had to be looked at.
+    bad = any(not found.get("ok") for found in outcome.documents.values())
+    bad = bad or any(found.get("complete") is False for found in hosts.values())
+    return playbook_run.conclude(finished, *([ExitCode.FAILED] if bad else []))

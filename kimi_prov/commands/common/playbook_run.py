@@ -1,0 +1,117 @@
+"""Running a playbook for a command: check what was given, run it, report how it ended."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.packaging import resources
+from kimi_prov.runner import connection
+from kimi_prov.runner import inventory as inventories
+from kimi_prov.runner import run as runner
+from kimi_prov.runner.arguments import Request
+from kimi_prov.runner.connection import ConnectionOptions
+from kimi_prov.show.live import screens
+from kimi_prov.show.output import say
+from kimi_prov.show.text import run_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kimi_prov.runner.inventory import Inventory
+    from kimi_prov.runner.run import FinishedRun, Screen
+
+
+@dataclass(frozen=True)
+class PlaybookOptions:
+    """Options that go through to ansible-playbook as they are."""
+
+    limit: str | None = None
+    tags: str | None = None
+    skip_tags: str | None = None
+    check: bool = False
+    diff: bool = False
+    extra: Sequence[str] = ()
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+
+    def given(self, *without: str) -> dict[str, Any]:
+        """Return the options that were given, by name, but for those that others have too."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "connection"}
+        login = {f.name: getattr(self.connection, f.name) for f in fields(self.connection)}
+        return {n: v for n, v in {**own, **login}.items() if v and n not in without}
+
+
+def prepare(
+    command: str,
+    playbook: str,
+    path: Path,
+    options: PlaybookOptions,
+    variables: Mapping[str, Any] | None = None,
+) -> tuple[Inventory, Request]:
+    """Check the inventory and the options before anything starts; return what is to run.
+
+    `variables` win over the inventory. Raises UserError for what cannot be read or does not fit.
+    """
+    files = tuple(inventories.vars_file(text) for text in options.extra)
+    login = connection.prepare(options.connection)
+    # While Ansible reads the inventory, another core imports what runs the playbook.
+    threading.Thread(target=runner.import_ansible_runner, daemon=True).start()
+    inventory = inventories.load(path, login)
+    inventories.check_limit(inventory, options.limit)
+    request = Request(
+        command=command,
+        playbook=resources.playbook(playbook),
+        inventory=inventory.path,
+        sources=inventory.sources,
+        limit=options.limit,
+        tags=options.tags,
+        skip_tags=options.skip_tags,
+        check=options.check,
+        diff=options.diff,
+        vars_files=files,
+        variables=variables or {},
+        connection=login,
+    )
+    return inventory, request
+
+
+def run(
+    request: Request,
+    inventory: Inventory,
+    inherit: Sequence[int] = (),
+    *,
+    screen: Screen | None = None,
+) -> FinishedRun:
+    """Run the playbook, on this terminal's screen or another; `inherit` are descriptors of locks.
+
+    Raises UserError where the playbook is missing or could not be started.
+    """
+    if not request.playbook.is_file():
+        raise UserError(
+            f"{request.playbook} is missing: this installation is not whole",
+            fix="pip install --force-reinstall kimi-prov",
+            exit_code=ExitCode.FAILED,
+        )
+    return runner.run(request, inventory, screen or screens.choose(), inherit=inherit)
+
+
+def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:
+    """Report findings, failures and where the log is; return the exit code.
+
+    `also`: codes that the command itself adds to those of the run.
+    """
+    code = finished.outcome.exit_code(*also)
+    failures = finished.outcome.failures
+    for warning in dict.fromkeys(finished.outcome.warnings):
+        say(clean_text.row(f"warning: {warning}"))
+    if found := run_summary.findings(finished.outcome.findings):
+        say(found)
+    if failures:
+        say("\n" + run_summary.failures(failures, finished.log))
+    elif code is ExitCode.INTERRUPTED:
+        say(f"interrupted; log: {finished.log}")
+    return code

@@ -1,0 +1,136 @@
+"""The way from this computer to a model in a cluster: a forwarded port, certificate and key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import posixpath
+import ssl
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kimi_prov.commands.access import api_key, tunnel
+from kimi_prov.contract import clean_text, pod
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.on_host.endpoint import api_client, tls
+from kimi_prov.operate.kubernetes import answers, observe
+from kimi_prov.operate.kubernetes.kubectl import AbsentError, ForbiddenError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing
+    from kimi_prov.operate.kubernetes.folder import Folder
+
+# Where a pod has them: the secrets that are mounted there are the ones that are asked for.
+KEY_MOUNT, TLS_MOUNT = map(posixpath.dirname, (pod.API_KEY, pod.TLS_CERTIFICATE))
+_OPENS_S = 30.0
+_STEP_S = 0.2
+
+
+@dataclass(frozen=True)
+class Way:
+    """An open way: the address here, the certificate that answers there, and who vouches for it."""
+
+    endpoint: api_client.Endpoint
+    certificate: str
+    vouched: str
+    tunnel: tunnel.Tunnel
+
+
+def read_key(folder: Folder, file: Path | None) -> str:
+    """Return the API key: of a file, of KIMI_API_KEY, or of the cluster's secret."""
+    if found := api_key.given(file):
+        return found
+    name = folder.secret(KEY_MOUNT)
+    fix = "give it in KIMI_API_KEY or with --key-file"
+    if name is None:
+        raise UserError(f"{folder.path}: no secret is mounted at {KEY_MOUNT}", fix=fix)
+    try:
+        found = _of_secret(folder, name, "api-key")
+    except (AbsentError, ForbiddenError) as error:
+        raise UserError(error.message, fix=fix, exit_code=error.exit_code) from None
+    return api_key.checked(found.strip(), f"secret {name}: api-key")
+
+
+def _of_secret(folder: Folder, name: str, item: str) -> str:
+    """Return one item of a secret; it passes through memory alone."""
+    escaped = item.replace(".", "\\.")
+    told = folder.kubectl.run("get", "secret", name, "-o", f"jsonpath={{.data.{escaped}}}")
+    try:
+        return base64.b64decode(told, validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        raise UserError(
+            f"{folder.kubectl.where}: secret {name}: {item} is no text",
+            fix="make the secret again",
+            exit_code=ExitCode.FAILED,
+        ) from None
+
+
+def silent(folder: Folder, found: Snapshot, standing: Standing) -> UserError:
+    """Return why a model that does not serve does not answer, as an error of exit 1."""
+    target = clean_text.word(folder.path)
+    where = folder.kubectl.where
+    if standing.trouble:
+        error = observe.raised(folder, standing.trouble)
+        message, fix = error.message, error.fix
+    elif standing.state != "stopped":
+        message = f"{where}: {folder.name} does not serve: {standing.line}"
+        fix = f"kimi-prov apply {target}  waits until it answers"
+    elif found.workload is None:
+        message, fix = f"{where}: there is no {folder.resource}", f"kimi-prov apply {target}"
+    else:
+        message, fix = f"{where}: {folder.name} is stopped", f"kimi-prov start {target}"
+    return UserError(message, fix=fix, exit_code=ExitCode.FAILED)
+
+
+@contextmanager
+def way(
+    folder: Folder, port: int | None, timeout_s: float, *, apart: bool = False
+) -> Iterator[Way]:
+    """Forward a port of this computer to the service for as long as the way is used.
+
+    `apart`: Ctrl-C at the terminal does not end it.
+    """
+    service = folder.service
+    there = answers.whole(service, "spec", "ports", 0, "port")
+    local = tunnel.free_port(port)
+    held = tunnel.to_service(folder.kubectl, answers.name(service), local, there, apart=apart)
+    try:
+        held.opens(local)
+        certificate, vouched = _certificate(folder, local, held)
+        pin = tls.fingerprint(certificate)
+        yield Way(
+            api_client.Endpoint(tunnel.ADDRESS, local, pin, timeout_s), certificate, vouched, held
+        )
+    finally:
+        held.close()
+
+
+def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, str]:
+    """Return the certificate to hold the server to, and whose word that is."""
+    name = folder.secret(TLS_MOUNT)
+    if name is not None:
+        try:
+            found = tls.public_part(_of_secret(folder, name, "tls.crt"))
+        except (AbsentError, ForbiddenError):
+            found = ""
+        if found:
+            return found, f"the secret {name}"
+    try:
+        shown = ssl.get_server_certificate((tunnel.ADDRESS, port), timeout=_OPENS_S)
+    except (OSError, ValueError) as error:
+        # Of a pod that is gone kubectl says so in a moment, and ends.
+        time.sleep(_STEP_S)
+        held.check()
+        raise UserError(
+            f"the service {answers.name(folder.service)} speaks no TLS: "
+            f"{clean_text.line(api_client.reason(error))}",
+            fix="see that the pod is ready, and that it has a certificate",
+            exit_code=ExitCode.FAILED,
+        ) from None
+    # What lies between, kubectl, API server and kubelet, is the cluster's own and authenticated.
+    return shown, "the cluster: the pod showed it through the API server"

@@ -1,0 +1,157 @@
+"""Following what a cluster makes of a folder, on the screen that a run on machines has."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.operate.kubernetes import observe
+from kimi_prov.operate.kubernetes.diagnosis import Before
+from kimi_prov.runner.events import TaskFinished, TaskStarted
+from kimi_prov.runner.progress import ProgressUpdate
+from kimi_prov.show.live import screens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing, Trouble
+    from kimi_prov.operate.kubernetes.folder import Folder
+    from kimi_prov.runner.run import Screen
+
+STEP_S = 5.0
+# How long what may pass by itself is waited for: an image that is pulled again, a node that an
+# autoscaler adds, a volume that another node gives back.
+PATIENCE_S = 180.0
+AWAY_S = 300.0
+_TICK_S = 0.2
+_LOG_LINES = 12
+
+
+@dataclass
+class Follower:
+    """One command's look at the cluster, phase by phase."""
+
+    folder: Folder
+    screen: Screen
+    before: Before = field(default_factory=Before)
+    _phase: str = ""
+    _began: float = 0.0
+
+    def remember(self) -> Snapshot:
+        """Take what is so before anything is changed."""
+        found = observe.snapshot(self.folder)
+        self.before = Before.of(found, time.time())
+        return found
+
+    def phase(self, name: str, task: str) -> None:
+        """Begin a phase; the one before has ended."""
+        self.end("ok")
+        self._phase, self._began = name, time.monotonic()
+        self.screen.event(TaskStarted(self.folder.name, name, task))
+
+    def wait(
+        self, judge: Callable[[Snapshot, Before], Standing], ends: str = "serving"
+    ) -> Snapshot:
+        """Look until a state is reached. Raises UserError for what does not pass."""
+        seen: dict[str, float] = {}
+        away: float | None = None
+        while True:
+            try:
+                found = observe.snapshot(self.folder)
+                away = None
+            except UserError as error:
+                # The cluster goes on; only the look at it is cut.
+                now = time.monotonic()
+                away = away or now
+                if error.exit_code is not ExitCode.UNREACHABLE or now - away > AWAY_S:
+                    self.end("failed")
+                    raise
+                self._show(f"{error.message}; trying again")
+                self._pause()
+                continue
+            standing = judge(found, self.before)
+            if standing.state == ends:
+                return found
+            if standing.state == "stopped" and standing.trouble is None:
+                raise self._gone(standing)
+            self._hold(standing.trouble, seen)
+            self._show(self._line(found, standing))
+            self._pause()
+
+    def _gone(self, standing: Standing) -> UserError:
+        """End the phase: what is waited for was stopped or deleted by another."""
+        self.end("failed")
+        return UserError(
+            f"{self.folder.kubectl.where}: {self.folder.name} was stopped or deleted while it was "
+            f"waited for: {standing.line}",
+            fix=f"kimi-prov apply {clean_text.word(self.folder.path)}",
+            exit_code=ExitCode.FAILED,
+        )
+
+    def _hold(self, trouble: Trouble | None, seen: dict[str, float]) -> None:
+        """Raise what will not pass, or has not in its time."""
+        if trouble is None:
+            seen.clear()
+            return
+        since = seen.setdefault(trouble.key, time.monotonic())
+        if trouble.waits and time.monotonic() - since < PATIENCE_S:
+            return
+        self.end("failed")
+        trouble, told = observe.explained(self.folder, trouble)
+        lines = [line for line in clean_text.block(told).splitlines() if line.strip()]
+        if lines:
+            self.screen.say(f"the end of the log of {clean_text.line((trouble.log or ('',))[0])}:")
+            for line in lines[-_LOG_LINES:]:
+                self.screen.say(f"  | {clean_text.line(line)[:300]}")
+        raise observe.raised(self.folder, trouble)
+
+    def _line(self, found: Snapshot, standing: Standing) -> str:
+        if standing.trouble:
+            return f"{standing.trouble.cause}; waiting"
+        pods = found.fetching if self._phase == "weights" else found.pods
+        told = observe.last_line(self.folder, list(pods))
+        return told if told and self._phase == "weights" else f"{standing.line} {told}".strip()
+
+    def _show(self, line: str) -> None:
+        self.screen.progress(ProgressUpdate(self.folder.name, self._phase, clean_text.line(line)))
+
+    def _pause(self) -> None:
+        until = time.monotonic() + STEP_S
+        while time.monotonic() < until:
+            self.screen.tick()
+            time.sleep(min(_TICK_S, STEP_S))
+
+    def end(self, status: Literal["ok", "failed"]) -> None:
+        """End the phase that goes on."""
+        if self._phase:
+            self.screen.event(
+                TaskFinished(
+                    self.folder.name,
+                    self._phase,
+                    "",
+                    "",
+                    status,
+                    time.monotonic() - self._began,
+                    {},
+                )
+            )
+
+
+@contextmanager
+def following(folder: Folder, title: str) -> Iterator[Follower]:
+    """Open the screen for as long as something is followed; the cluster goes on after Ctrl-C."""
+    screen = screens.choose()
+    screen.start(title)
+    try:
+        follower = Follower(folder, screen)
+        yield follower
+        follower.end("ok")
+    except KeyboardInterrupt:
+        screen.say("the cluster goes on with what it was given; the same command follows it again")
+        raise
+    finally:
+        screen.stop()

@@ -1,0 +1,74 @@
+"""`kimi-prov verify` of a folder that `render kubernetes` made: the acceptance checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.acceptance import suite
+from kimi_prov.commands.kubernetes import access
+from kimi_prov.errors import ExitCode
+from kimi_prov.on_host.acceptance import expectations
+from kimi_prov.on_host.acceptance import run as acceptance
+from kimi_prov.on_host.acceptance.catalogue import FULL, Exam
+from kimi_prov.on_host.acceptance.target import Door
+from kimi_prov.on_host.cluster.accept import subject
+from kimi_prov.operate.kubernetes import answers, diagnosis, observe
+from kimi_prov.operate.kubernetes.folder import Folder
+from kimi_prov.show.output import say
+from kimi_prov.show.text import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from kimi_prov.on_host.acceptance.catalogue import Selection
+    from kimi_prov.operate.kubernetes.kubectl import Target
+    from kimi_prov.show.output import Output
+
+# A model on CPUs may take minutes for one whole answer.
+_ANSWER_S = 600.0
+_CLOSED = Door(None, "a pod is asked through its service alone")
+
+
+def run(
+    path: Path,
+    target: Target,
+    output: Output,
+    key_file: Path | None,
+    chosen: Selection,
+    also: Callable[[Mapping[str, Any]], None],
+) -> ExitCode:
+    """Check the model through a forwarded port of its service; a check that fails is exit 1.
+
+    `also` writes the document in another form.
+    """
+    output.check()
+    folder = Folder.read(path, target)
+    found = observe.snapshot(folder)
+    standing = diagnosis.of_status(found)
+    if standing.state != "serving":
+        raise access.silent(folder, found, standing)
+    plan, key = folder.plan, access.read_key(folder, key_file)
+    with access.way(folder, None, _ANSWER_S) as way:
+        exam = Exam(subject(plan, way.endpoint, key), expectations.of_plan(plan), _CLOSED)
+        tell = say if chosen.suite == FULL else _quiet
+        rows = acceptance.whole(chosen, exam, lambda names: acceptance.run(exam, names, tell))
+    service = answers.name(folder.service)
+    host = suite.document(
+        endpoint=folder.urls[0],
+        seen_from="control",
+        why=f"kubectl port-forward to service/{service} in {folder.kubectl.where}; the certificate "
+        f"is held to {way.vouched}",
+        checks=rows,
+        stand_ins=suite.stand_ins(plan, {}),
+        suite=chosen.suite,
+    )
+    document = {"schema": "kimi-prov/verify/v1", "ok": host["ok"], "hosts": {folder.name: host}}
+    also(document)
+    output.write(document, lambda: verify.text(document))
+    return ExitCode.OK if host["ok"] else ExitCode.FAILED
+
+
+def _quiet(_: str) -> None:
+    pass

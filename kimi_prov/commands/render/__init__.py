@@ -1,0 +1,1 @@
+"""Renders what a scheduler or a cloud starts: a folder for each kind."""

@@ -1,0 +1,228 @@
+"""`kimi-prov render`: a plan becomes files that a person reads, keeps and changes."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov import documents
+from kimi_prov.catalog import loader
+from kimi_prov.commands.check import targets
+from kimi_prov.commands.check.check import DEFAULT_MODEL
+from kimi_prov.contract import clean_text
+from kimi_prov.contract.sizes import human
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.planner.plan import make_plan
+from kimi_prov.planner.settings import parsing
+from kimi_prov.planner.settings.locate import locator
+from kimi_prov.render import frame
+from kimi_prov.show.output import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.planner.findings import Finding
+    from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.runner.connection import ConnectionOptions
+
+_LARGEST_BYTES = 1 << 20
+_WIDTH = 80
+_OWN = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
+_VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
+
+
+@dataclass(frozen=True)
+class RenderOptions:
+    """Where to, and with which variables: those of options, and those of a file with its path."""
+
+    output: Path
+    force: bool = False
+    named: Mapping[str, Any] = field(default_factory=dict)
+    from_file: Mapping[str, Any] = field(default_factory=dict)
+    file: Path | None = None
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """All variables; an option wins."""
+        return {**self.from_file, **self.named}
+
+    def settings(
+        self, host: str, own: Mapping[str, Any] | None = None, base: Path | None = None
+    ) -> Settings:
+        """Return the settings of a target. Raises UserError, with the place of what is wrong.
+
+        `own`: what an inventory, or a target's file, says of it; its relative paths start at
+        `base`. What the operator gives here wins over it.
+        """
+        in_file = locator([self.file] if self.file else [])
+
+        def locate(name: str) -> str | None:
+            if name in self.named:
+                return "--" + _OWN.sub("", name).replace("_", "-")
+            return in_file(name) if name in self.from_file else None
+
+        base = self.file.parent if self.file else base
+        variables = {"kimi_model": DEFAULT_MODEL, **(own or {}), **self.variables}
+        return parsing.parse(variables, host=host, base=base, locate=locate)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a folder is rendered for.
+
+    `require` raises UserError for settings that lack something; `settings` gives those that count
+    there, `findings` what holds of a plan, `rendered` the files, `told` what to do next.
+    """
+
+    name: str
+    require: Callable[[Settings], None]
+    settings: Callable[[Settings], Settings]
+    findings: Callable[
+        [str, Mapping[str, Any], Settings, Mapping[str, Any], Catalogue], Sequence[Finding]
+    ]
+    rendered: Callable[
+        [str, Mapping[str, Any], Sequence[Finding], Settings, Mapping[str, Any], Catalogue],
+        frame.Rendered,
+    ]
+    told: Callable[[Path, int], str]
+
+
+def options(
+    *,
+    output: Path,
+    force: bool,
+    vars_file: Path | None,
+    **named: object,
+) -> RenderOptions:
+    """Sort the options of the command line. Raises UserError for a file that has no variables."""
+    given = {f"kimi_{name}": value for name, value in named.items() if value is not None}
+    return RenderOptions(output, force, given, _variables(vars_file), vars_file)
+
+
+def _variables(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    document = documents.read(path, what="a file of variables", limit=_LARGEST_BYTES, fix=_VARS_FIX)
+    found = document.yaml(_VARS_FIX) or {}
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: this is no mapping of variables", fix=_VARS_FIX)
+    for name in found:
+        if not str(name).startswith("kimi_"):
+            line = documents.line_of(document.text, (name,))
+            raise UserError(
+                f"{path}{f':{line}' if line else ''}: {clean_text.line(name)}: expected a variable "
+                "kimi_...",
+                fix="remove it; docs/reference/variables.md lists all variables",
+            )
+    return {str(name): value for name, value in found.items()}
+
+
+def of_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
+    """Render for a machine that is described in a file."""
+    frame.check(chosen.output, kind.name)
+    facts = targets.facts(path, f"render {kind.name}")
+    name = targets.name(path, facts)
+    settings = chosen.settings(name, targets.says(facts))
+    return _render(name, facts, settings, kind, chosen)
+
+
+def of_inventory(
+    path: Path,
+    host: str | None,
+    kind: Kind,
+    chosen: RenderOptions,
+    connection: ConnectionOptions,
+) -> ExitCode:
+    """Probe a host and render for it; nothing on it is changed."""
+    from kimi_prov.commands.common import playbook_run  # noqa: PLC0415  (Ansible's half second)
+
+    frame.check(chosen.output, kind.name)
+    login = playbook_run.PlaybookOptions(limit=host, connection=connection)
+    # A node may be planned as it is: what only a job or pod needs is no matter of the playbook.
+    inventory, request = playbook_run.prepare("render", "plan", path, login, chosen.named)
+    if not any("kimi_model" in found for found in inventory.hosts.values()):
+        request = replace(request, variables={"kimi_model": DEFAULT_MODEL, **chosen.variables})
+    finished = playbook_run.run(request, inventory)
+    planned = list(finished.outcome.facts)
+    code = playbook_run.conclude(finished)
+    if len(planned) > 1:
+        raise UserError(
+            f"{path}: the inventory has {len(planned)} hosts: {', '.join(sorted(planned))}",
+            fix="name one of them with --host NAME; the others are taken to be like it",
+        )
+    if not planned:
+        return code
+    name = planned[0]
+    own = {k: v for k, v in inventory.hosts[name].items() if str(k).startswith("kimi_")}
+    settings = chosen.settings(name, own, inventory.base)
+    return _render(name, finished.outcome.facts[name], settings, kind, chosen)
+
+
+def _render(
+    name: str, facts: Mapping[str, Any], settings: Settings, kind: Kind, chosen: RenderOptions
+) -> ExitCode:
+    kind.require(settings)
+    catalogue = loader.load()
+    there = kind.settings(settings)
+    plan = make_plan(facts, there, catalogue)
+    found = kind.findings(name, plan, settings, facts, catalogue)
+    stopped = [row for row in found if row["severity"] == "blocker"]
+    if stopped:
+        for row in stopped:
+            say(_told(row))
+        say("nothing was written")
+        return ExitCode.BLOCKED
+    rendered = kind.rendered(name, plan, found, settings, facts, catalogue)
+    done = frame.write(chosen.output, rendered, force=chosen.force)
+    _report(chosen.output, plan, found, done, kind)
+    return ExitCode.OK
+
+
+def _report(
+    folder: Path,
+    plan: Mapping[str, Any],
+    found: Sequence[Finding],
+    done: frame.Written,
+    kind: Kind,
+) -> None:
+    """Say what was written, what was left alone, and what to do next."""
+    engine, model = plan["engine"], plan["model"]
+    nodes = plan["parallel"]["hosts"]
+    for row in found:
+        if row["severity"] == "warning":
+            say(_told(row))
+    infos = [row for row in found if row["severity"] == "info"]
+    say(
+        f"{clean_text.line(folder)}: {len(done.written)} files written, {len(done.unchanged)} "
+        f"unchanged" + (f", {len(done.removed)} removed" if done.removed else "")
+    )
+    for path in done.kept:
+        say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
+    say(
+        f"{model['name']} with {engine['name']} {engine['version']} on {nodes} "
+        f"node{'s' if nodes > 1 else ''}; {human(plan['weights']['bytes'])} of weights"
+    )
+    say(kind.told(folder, len(infos)))
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """Write a finding as the commands of machines do, within a terminal's width."""
+    lines = _wrapped(f"{row['severity']}: {row['title']} ({row['id']})", "  ")
+    for key, label in (("observed", "found"), ("required", "needs"), ("fix", "fix")):
+        if row.get(key):
+            lines += _wrapped(f"  {label + ':':<6} {row[key]}", " " * 9)
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        clean_text.row(text),
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

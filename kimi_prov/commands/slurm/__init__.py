@@ -1,0 +1,1 @@
+"""The commands on a folder that was rendered for SLURM."""

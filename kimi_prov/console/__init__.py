@@ -1,1 +1,0 @@
-"""Progress and summaries that a command prints."""

@@ -1,0 +1,292 @@
+"""Look at what the record of an apply does not hold: units as systemd has them, processes, logs."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import re
+import time
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+from kimi_prov.contract import gateways, unit_form, unit_names
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.drift import causes
+from kimi_prov.on_host.endpoint import firewall, haproxy, tls
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.proxy import converge
+from kimi_prov.on_host.system import started
+from kimi_prov.on_host.system import units as systemd
+from kimi_prov.on_host.system.files import read_text
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+_PROPERTIES = (
+    "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "MainPID",
+    "ControlGroup", "NeedDaemonReload", "StateChangeTimestampMonotonic",
+    "ActiveEnterTimestampMonotonic", "Job",
+)  # fmt: skip
+# Where a drop-in of a unit may lie, the administrator's places first.
+_UNIT_FOLDERS = (
+    "/etc/systemd/system", "/etc/systemd/system.control", "/run/systemd/system",
+    "/run/systemd/system.control", "/usr/local/lib/systemd/system",
+)  # fmt: skip
+_SYSCTL_FILES = ("etc/sysctl.d/*.conf", "run/sysctl.d/*.conf", "usr/local/lib/sysctl.d/*.conf",
+                 "usr/lib/sysctl.d/*.conf", "etc/sysctl.conf")  # fmt: skip
+_LOG_BYTES = 8 << 20
+_MOST_LINES = 20000
+_INODE = re.compile(r"socket:\[(\d+)\]")
+
+
+def units(names: Iterable[str]) -> Dict[str, Dict[str, Any]]:
+    """Return the state of units by name, in the form that `compare.units` takes.
+
+    Raises HostError where systemd does not answer: a unit that is gone is no such case.
+    """
+    names = sorted(names)
+    if not names:
+        return {}
+    done = run(*systemd.question(names, _PROPERTIES))
+    if done.returncode != 0:
+        raise HostError(f"systemctl show: {done.stderr.strip()[:200] or done.returncode}")
+    rows = systemd.parse(done.stdout)
+    return {name: _unit(name, rows.get(name, {})) for name in names}
+
+
+def _unit(name: str, row: Mapping[str, str]) -> Dict[str, Any]:
+    masks = [f"{folder}/{name}" for folder in _UNIT_FOLDERS if _is_mask(f"{folder}/{name}")]
+    return {
+        "load": row.get("LoadState", ""),
+        "enabled": row.get("UnitFileState", ""),
+        "state": row.get("ActiveState", "") if row.get("LoadState") != "not-found" else "",
+        "file": row.get("FragmentPath", ""),
+        "drop_ins": row.get("DropInPaths", "").split(),
+        "extra": drop_ins(name),
+        "mask": masks[0] if masks else None,
+        "pid": int(row.get("MainPID") or 0),
+        # Its number; 0 where nothing is to be done with it.
+        "job": int(row.get("Job") or 0),
+        "cgroup": row.get("ControlGroup", ""),
+        "since": _moment(row.get("StateChangeTimestampMonotonic")),
+        "started": _moment(row.get("ActiveEnterTimestampMonotonic")),
+    }
+
+
+def _is_mask(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(path) == "/dev/null"
+    return False
+
+
+def _moment(monotonic_us: Optional[str]) -> Optional[int]:
+    """Return the seconds since 1970 of a time since the boot; None for none."""
+    text = monotonic_us or ""
+    if not text.isdigit() or int(text) in (0, 2**64 - 1):
+        return None
+    past = time.clock_gettime(time.CLOCK_MONOTONIC) - int(text) / 1e6
+    return int(time.time() - past)
+
+
+def drop_ins(name: str, root: str = "/") -> List[str]:
+    """List the drop-ins that lie on the disk for a unit, its template and the names before a dash.
+
+    systemd may not have read them yet.
+    """
+    stem, _, kind = name.rpartition(".")
+    folders = [f"{name}.d"]
+    if "@" in stem:
+        folders.append(f"{stem.partition('@')[0]}@.{kind}.d")
+    parts = stem.partition("@")[0].split("-")
+    folders += [f"{'-'.join(parts[:count])}-.{kind}.d" for count in range(len(parts) - 1, 0, -1)]
+    base = Path(root)
+    return [
+        "/" + str(path.relative_to(base))
+        for place in _UNIT_FOLDERS
+        for folder in folders
+        for path in sorted((base / place[1:] / folder).glob("*.conf"))
+    ]
+
+
+def would_start(found: Mapping[str, Any]) -> List[str]:
+    """Return the words by which systemd would start a unit from the files that are there."""
+    words: List[str] = []
+    for name in dict.fromkeys([found["file"], *found["drop_ins"], *found["extra"]]):
+        for key, value in unit_form.assignments(read_text(name)) if name else ():
+            if key == "ExecStart":
+                split = unit_form.split_value(value)
+                words = [word.replace("$$", "$") for word in split]
+    return words
+
+
+def processes(
+    paths: Paths, applied: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Return each engine that runs: its command line, that of its unit, and both stamps."""
+    places = started.UnitPaths(str(paths.root))
+    rows = []
+    for instance in applied.get("instances") or ():
+        unit = instance["unit"]
+        state = found.get(unit) or {}
+        pid = state.get("pid")
+        if pid:
+            line = (places.proc / str(pid) / "cmdline").read_bytes().split(b"\0")[:-1]
+            rows.append(
+                {
+                    "unit": unit,
+                    "runs": [word.decode(errors="replace") for word in line],
+                    "would": would_start(state),
+                    "stamp": started.running_stamp(str(pid), places),
+                    "applied_stamp": instance["stamp"],
+                    "started": state.get("started"),
+                }
+            )
+    return rows
+
+
+def listeners(
+    plan: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Return processes that listen on an engine's or the proxy's port and are of no such unit."""
+    ports = {
+        row["port"]: unit_names.engine(row) for row in plan.get("instances") or () if row["port"]
+    }
+    if (plan.get("proxy") or {}).get("backends") or gateways.is_gateway(plan):
+        ports[plan["proxy"]["port"]] = unit_names.PROXY
+    if plan.get("metrics"):
+        ports[plan["metrics"]["port"]] = unit_names.PROXY
+    inodes = {inode: port for port, inode in _listening(ports)}
+    return [
+        {"port": port, "unit": ports[port], "pid": pid, "name": name}
+        for pid, name, inode in _holders(inodes)
+        for port in [inodes[inode]]
+        if not _inside(pid, (found.get(ports[port]) or {}).get("cgroup", ""))
+    ]
+
+
+def _listening(ports: Mapping[int, str]) -> Iterator[Tuple[int, str]]:
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in read_text(name).splitlines()[1:]:
+            words = line.split()
+            port = int(words[1].rpartition(":")[2], 16)
+            if words[3] == "0A" and port in ports:
+                yield port, words[9]
+
+
+def _holders(inodes: Mapping[str, int]) -> Iterator[Tuple[int, str, str]]:
+    """Give each process that holds one of the sockets, with its name."""
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):  # it has ended
+            held = {os.readlink(str(place)) for place in folder.iterdir()}
+            for match in filter(None, map(_INODE.fullmatch, held)):
+                if match[1] in inodes:
+                    pid = folder.parent.name
+                    yield int(pid), read_text(folder.parent / "comm").strip(), match[1]
+
+
+def _inside(pid: int, cgroup: str) -> bool:
+    """Whether a process is in a unit's group; systemd itself may hold a socket for it."""
+    text = read_text(f"/proc/{pid}/cgroup").strip()
+    return pid == 1 or (bool(cgroup) and any(cgroup in line for line in text.splitlines()))
+
+
+def proxy_runs(paths: Paths) -> Dict[str, Any]:
+    """Return what the running proxy has loaded beside what its files say; raises HostError."""
+    try:
+        loaded = haproxy.description(paths.socket)
+        api = converge.serves_api(paths)
+        names = haproxy.loaded_map(paths.socket, str(paths.key_map)) if api else {}
+    except OSError as error:
+        raise HostError(f"{unit_names.PROXY} does not answer on its socket: {error}") from None
+    # Keys that a host had before the head of a group served for it are read by nobody.
+    there = publish.parse_map(read_text(paths.key_map)) if api else {}
+    return {
+        "loaded": loaded,
+        "wanted": converge.stamp(paths),
+        "only_loaded": sorted(name for value, name in names.items() if there.get(name) != value),
+        "only_in_file": sorted(name for name, value in there.items() if names.get(value) != name),
+    }
+
+
+def proxy_certificate(paths: Paths) -> str:
+    """Return the fingerprint of the certificate in the file that the proxy loads."""
+    return tls.fingerprint(read_text(paths.tls_pem))
+
+
+def firewall_rules_missing(rules: Sequence[Mapping[str, str]]) -> List[Dict[str, str]]:
+    """Return which of our rules in ufw or firewalld are not there."""
+    return firewall.missing([dict(rule) for rule in rules])
+
+
+def table_can_be_listed() -> bool:
+    """Whether nft answers at all."""
+    return run("nft", "list", "tables").returncode == 0
+
+
+def sysctl_files(name: str, root: str = "/") -> List[str]:
+    """List the files, other than ours, that set a kernel setting at boot."""
+    pattern = re.compile(
+        rf"^\s*-?\s*{re.escape(name).replace(chr(92) + '.', '[./]')}\s*=", re.MULTILINE
+    )
+    base = Path(root)
+    found = [path for glob in _SYSCTL_FILES for path in sorted(base.glob(glob))]
+    told = ["/" + str(path.relative_to(base)) for path in found if pattern.search(read_text(path))]
+    return [path for path in told if path != layout.SYSCTL]
+
+
+def logs(paths: Paths, since: int) -> causes.Logs:
+    """Read the logs of dpkg and apt, and of the journal what was done by hand; `since` an apply."""
+    packages = "\n".join(_rotated(paths.at("/var/log/dpkg.log"), since))
+    history = "\n\n".join(_rotated(paths.at("/var/log/apt/history.log"), since))
+    told = run(
+        *("journalctl", "--quiet", "--no-pager", "--output=json", f"--lines={_MOST_LINES}"),
+        "--output-fields=MESSAGE,SYSLOG_IDENTIFIER",
+        f"--since=@{max(0, since)}",
+        *(f"--identifier={name}" for name in causes.IDENTIFIERS),
+    )
+    found = causes.journal(told.stdout)
+    return causes.Logs(
+        causes.dpkg(packages), causes.apt(history), found.commands, found.sessions, found.accounts
+    )
+
+
+def _rotated(path: Path, since: int) -> List[str]:
+    """Read a log and what was rotated away since, oldest first."""
+    texts: List[str] = []
+    for file in (
+        path,
+        *(path.with_name(f"{path.name}.{n}{gz}") for n in range(1, 13) for gz in ("", ".gz")),
+    ):
+        try:
+            if file.stat().st_mtime < since:
+                continue
+            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+                texts.insert(0, stream.read(_LOG_BYTES).decode(errors="replace"))
+        except (OSError, EOFError):
+            continue
+    return texts
+
+
+def changed_at(path: str) -> Optional[int]:
+    """Return when a file or link last changed, its owner and mode too; None where there is none.
+
+    A file's own times may be set at will, this one the kernel writes.
+    """
+    try:
+        return int(os.lstat(path).st_ctime)
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""How the serving port is reached: certificate, HAProxy, draining, health, firewall, stop state."""

@@ -1,0 +1,84 @@
+"""What a gateway tells the monitoring, beside what HAProxy's own exporter shows.
+
+Written by the gateway's counter, which asks every machine anyway and may ask the proxy.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.endpoint import certificate, haproxy
+from kimi_prov.on_host.system.exposition import Sample
+from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+HELPS: Dict[str, str] = {
+    "kimi_gateway_machine_up": "1 while the gateway sends requests to the machine.",
+    "kimi_gateway_requests": "Requests that the machine is answering for this gateway.",
+    "kimi_gateway_requests_waiting": "Requests that wait at the gateway for a machine.",
+    "kimi_gateway_requests_waiting_most": "So many wait; who comes then is told 429.",
+    "kimi_gateway_machines_asleep": "Machines that a request would wake.",
+    "kimi_gateway_has_address": "1 while this gateway has the shared address.",
+    "kimi_gateway_machine_certificate_expires_timestamp_seconds": (
+        "When the certificate ends that is trusted at the machine."
+    ),
+    "kimi_gateway_clock_apart_seconds": "The machine's clock less that of the gateway.",
+}
+
+
+def has(address: str) -> bool:
+    """Whether this host has an address now: nobody else may listen there."""
+    family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as own:
+        try:
+            own.bind((address, 0))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _ends(pem: str) -> Optional[int]:
+    found = certificate.read(pem) if pem else None
+    return found.not_after if found else None
+
+
+def samples(paths: Paths, plan: Mapping[str, Any], apart: Mapping[str, float]) -> List[Sample]:
+    """Return what is so now; `apart`: seconds by machine. A proxy that is silent has no machine."""
+    own = plan["gateway"]
+    try:
+        seen = {str(row["name"]): row for row in haproxy.servers(paths.socket)}
+        waiting, asleep = haproxy.waiting(paths.socket), haproxy.asleep(paths.socket)
+    except (OSError, HostError):
+        seen, waiting, asleep = {}, 0, 0
+    found = [
+        Sample("kimi_gateway_requests_waiting", waiting),
+        Sample("kimi_gateway_requests_waiting_most", own["waiting"]),
+        Sample("kimi_gateway_machines_asleep", asleep),
+    ]
+    if own["address"]:
+        label = {"address": own["address"]}
+        found.append(Sample("kimi_gateway_has_address", has(own["address"]), label))
+    for row in own["hosts"]:
+        server, label = seen.get(row["server"], {}), {"machine": row["host"]}
+        ends = _ends(read_text(paths.hosts / f"{row['server']}.crt"))
+        found += [
+            Sample("kimi_gateway_machine_up", server.get("status") == "UP", label),
+            Sample("kimi_gateway_requests", int(server.get("requests") or 0), label),
+            Sample(
+                "kimi_gateway_machine_certificate_expires_timestamp_seconds",
+                ends,
+                label,
+            ),
+            Sample("kimi_gateway_clock_apart_seconds", apart.get(row["server"]), label),
+        ]
+    return found

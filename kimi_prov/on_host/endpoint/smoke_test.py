@@ -1,0 +1,165 @@
+"""Requests one token through the opened port until it comes, the engine fails, or time is up."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Mapping
+
+from kimi_prov.contract import groups, unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import api_client, tls
+from kimi_prov.on_host.system import apply_lock, group_state, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
+
+# What a line in the engine's journal means, and what the operator can do about it.
+ADVICE = (
+    ("No available memory for the cache blocks", "lower kimi_context or kimi_concurrency"),
+    ("KV cache", "lower kimi_context or kimi_concurrency, or give the KV cache more memory"),
+    (
+        "less than desired GPU memory utilization",
+        "lower gpu-memory-utilization in kimi_engine_args; nvidia-smi shows who holds the rest",
+    ),
+    ("CUDA out of memory", "lower kimi_context or kimi_concurrency; nvidia-smi shows who holds it"),
+    ("MemoryError", "the host ran out of memory: free some, or set kimi_ram_disk: never"),
+    ("Cannot allocate memory", "the host has no memory left: free some, or kimi_ram_disk: never"),
+    ("Killed", "the kernel's OOM killer ended it: set kimi_ram_disk: never or lower kimi_context"),
+    ("Address already in use", "another program listens on the engine's port: change kimi_port"),
+    ("unrecognized arguments", "a flag in kimi_engine_args is unknown to this engine version"),
+    ("Invalid repository ID or local directory", "a file of the model is missing: run apply again"),
+    ("No such file", "a file of the model or the engine is missing: run `kimi-prov apply` again"),
+    ("PermissionError", "the user kimi cannot read a file named there: check its mode"),
+)  # fmt: skip
+
+
+def advice(line: str) -> str:
+    """Return what to do about an engine's error line."""
+    for words, remedy in ADVICE:
+        if words.lower() in line.lower():
+            return remedy
+    log = f"journalctl -u '{unit_names.ALL_SERVE}'"
+    return f"read the whole log with `{log}` and run `kimi-prov apply` again"
+
+
+def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
+    """Name the first unit that failed or was restarted since `restarts` was taken, if any.
+
+    One whose next start is queued has not failed: what was stopped by force before that start is
+    `failed` while it waits for the weights.
+    """
+    for name, unit in states.items():
+        ended = unit["state"] == "failed" and not unit.get("queued")
+        if unit["load_state"] != "loaded" or ended:
+            return name
+        if unit["restarts"] > restarts.get(name, unit["restarts"]):
+            return name
+    return ""
+
+
+def cause(plan: dict[str, Any], lines: list[str]) -> str:
+    """Return the line of a failed unit's journal that says why.
+
+    Of a group that is the supervisor's last, and what the engine on this host wrote itself.
+    """
+    group = plan.get("group")
+    own = [line for line in lines if group and line.startswith(f"group {group['name']}: ")]
+    if not own:
+        return units.cause(lines)
+    ours = [line for line in lines if line not in own and units.CAUSE.search(line)]
+    return f"{own[-1]} ({units.cause(ours)})" if ours and groups.serves(plan) else own[-1]
+
+
+def round_failed(paths: Paths, plan: Mapping[str, Any]) -> HostError | None:
+    """Return why the engine of a group did not come up though all of its hosts were there."""
+    seen = group_state.read(paths.group_run) if plan.get("group") else None
+    # Rounds of another plan say nothing of this one: its hosts may be about to start.
+    if seen is None or not seen.failed or seen.digest != plan["group"]["digest"]:
+        return None
+    return HostError(
+        f"group {plan['group']['name']}: {seen.why}",
+        f"read the lines of the engine on that host: `journalctl -u {unit_names.RANK}`, on the "
+        f"head `journalctl -u '{unit_names.ALL_SERVE}'`",
+    )
+
+
+def try_once(paths: Paths, plan: dict[str, Any]) -> str:
+    """Request one token; empty when it came, else why not."""
+    endpoint = api_client.Endpoint(
+        "127.0.0.1", plan["proxy"]["port"], tls.fingerprint(read_text(paths.tls_crt)), 60.0
+    )
+    body = {
+        "model": plan["model"]["served_names"][0],
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+    }
+    try:
+        reply = api_client.chat(endpoint, read_text(paths.verify_key).strip(), body)
+    except api_client.ApiError as error:
+        return str(error)
+    tokens = (reply.json().get("usage") or {}).get("completion_tokens", 0)
+    if reply.status == 200 and tokens >= 1:
+        return ""
+    detail = (reply.json().get("error") or {}).get("message") or reply.body[:200].decode(
+        errors="replace"
+    )
+    return f"HTTP {reply.status}: {detail}"
+
+
+def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
+    """Try for `wait_s` seconds; returns at once when it answers, raises when a unit failed.
+
+    `restarts` is the count of restarts by unit that the caller saw first; give {} at first. On a
+    host that another serves for, it answers when that one does.
+    """
+    plan = read_json(paths.plan)
+    if not plan:
+        raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
+    serves = groups.serves(plan)
+    names = [unit_names.engine(item) for item in plan["instances"]]
+    watched = [*names, *([unit_names.PROXY] if serves else [])]
+    until = time.monotonic() + wait_s
+    while True:
+        states = units.show(*watched)
+        restarts = restarts or {name: unit["restarts"] for name, unit in states.items()}
+        refusal = try_once(paths, plan) if serves else not_served(paths, plan, states[names[0]])
+        if refusal and (error := round_failed(paths, plan)):
+            raise error
+        # Hosts of a group start again until all are there: that is no failure.
+        counted = {} if plan.get("group") else restarts
+        broken = failed(states, counted) if refusal else ""
+        report: dict[str, Any] = {
+            "ok": True,
+            "answered": not refusal,
+            "refusal": refusal,
+            "restarts": restarts,
+        }
+        if not refusal:
+            return report
+        if broken:
+            line = cause(plan, units.journal(broken, 200))
+            raise HostError(
+                f"{broken} failed: {line}", f"{advice(line)} (log: journalctl -u {broken})"
+            )
+        if time.monotonic() >= until:
+            recent = units.journal(watched[0], 5)
+            return {
+                **report,
+                "line": units.plain(recent[-1]) if recent else "no line in the journal yet",
+            }
+        time.sleep(1)
+
+
+def not_served(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
+    """Say why the head of a group does not answer yet, as its rank knows; empty when it does."""
+    seen = group_state.read(paths.group_run)
+    if unit["state"] == "active" and seen.phase == group_state.SERVING:
+        return ""
+    return seen.said or f"{unit_names.RANK} is {unit['state']}; {groups.head(plan)} serves for it"
+
+
+def main(argv: list[str]) -> int:
+    """`smoke-test SECONDS [UNIT=RESTARTS ...]` waits for a token."""
+    apply_lock.renew()
+    seen = {name: int(count) for name, _, count in (word.rpartition("=") for word in argv[1:])}
+    return answer(smoke_test(Paths(), float(argv[0]) if argv else 0.0, seen))

@@ -1,0 +1,142 @@
+"""The proxy's certificate: the operator's own, one that was issued, or a self-signed one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.on_host.system import applied_record
+from kimi_prov.on_host.system.files import read_text, write_atomic
+from kimi_prov.on_host.system.process import run
+
+DAYS = 3650
+RENEW_SECONDS = 60 * 86400
+CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+ADDRESS = re.compile(r"^[0-9.]+$|:")
+
+
+def alternative_names(names: list[str], *, loopback: bool = True) -> str:
+    """Return the subjectAltName value for these names, and for those of the loopback."""
+    own = ["localhost", "127.0.0.1", "::1"] if loopback else []
+    wanted = list(dict.fromkeys([*names, *own]))
+    return ",".join(("IP:" if ADDRESS.search(name) else "DNS:") + name for name in wanted)
+
+
+def public_part(pem: str) -> str:
+    """Return the certificates of a PEM file, without the private key."""
+    return "".join(found.group(0).rstrip("\n") + "\n" for found in CERTIFICATE.finditer(pem))
+
+
+def fingerprint(pem: str) -> str:
+    """SHA-256 of the first certificate in a PEM text (hexadecimal), empty when there is none."""
+    found = CERTIFICATE.search(pem)
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group(0))).hexdigest() if found else ""
+
+
+def self_signed(names: list[str], *, loopback: bool = True) -> str:
+    """Return a new P-256 key and a certificate for `names`, as one PEM text."""
+    common = next((name for name in names if not ADDRESS.search(name)), "kimi")[:64]
+    with tempfile.TemporaryDirectory(prefix="kimi-tls-") as directory:
+        key, certificate = Path(directory, "key"), Path(directory, "crt")
+        done = run(
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+            "-nodes", "-sha256", "-days", str(DAYS), "-subj", "/CN=" + common,
+            "-addext", "subjectAltName=" + alternative_names(names, loopback=loopback),
+            "-addext", "extendedKeyUsage=serverAuth",
+            "-keyout", str(key), "-out", str(certificate),
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise HostError("openssl could not make a certificate: " + done.stderr.strip()[-300:])
+        return certificate.read_text() + key.read_text()
+
+
+def still_valid(pem: str, names: list[str]) -> bool:
+    """Whether an existing self-signed certificate covers these names and will last for a while."""
+    if not lasts(pem):
+        return False
+    shown = run("openssl", "x509", "-noout", "-ext", "subjectAltName", stdin=pem)
+    if shown.returncode != 0:
+        return False
+    listed = shown.stdout.rpartition("subjectAltName")[2] or shown.stdout
+    have = {
+        part.strip().replace("IP Address:", "IP:") for part in listed.splitlines()[-1].split(",")
+    }
+    wanted = set(alternative_names(names).split(","))
+    return {_plain(name) for name in wanted} == {_plain(name) for name in have}
+
+
+def lasts(pem: str) -> bool:
+    """Whether there is a certificate that will last for a while."""
+    if not pem:
+        return False
+    asked = run("openssl", "x509", "-noout", "-checkend", str(RENEW_SECONDS), stdin=pem)
+    return asked.returncode == 0
+
+
+def _plain(name: str) -> str:
+    """Normalise an address: openssl writes IPv6 in full and in capitals."""
+    kind, _, value = name.partition(":")
+    if kind == "IP" and ":" in value:
+        import ipaddress  # noqa: PLC0415 - only here, and the probe starts faster without
+
+        return "IP:" + ipaddress.IPv6Address(value).compressed
+    return name
+
+
+def given(certificate: str, key: str) -> str:
+    """Return the operator's certificate chain and key as one PEM text, if they match.
+
+    Raises HostError naming which of the two files is wrong.
+    """
+    if not public_part(certificate):
+        raise HostError("kimi_tls_cert_file holds no certificate in PEM form")
+    pem = public_part(certificate) + key.strip() + "\n"
+    with tempfile.NamedTemporaryFile("w", prefix="kimi-tls-") as stream:
+        os.chmod(stream.name, 0o600)
+        stream.write(pem)
+        stream.flush()
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(stream.name, password="")
+        except ssl.SSLError as error:
+            raise HostError(
+                "kimi_tls_key_file does not belong to the certificate in kimi_tls_cert_file, "
+                "or is encrypted: %s" % (error.reason or error)
+            ) from None
+    return pem
+
+
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Converge the certificate to {mode, names, cert_pem, key_pem}; returns whether it changed.
+
+    With mode `acme` a self-signed one serves until the first is issued.
+    """
+    old = read_text(paths.tls_pem)
+    if settings["mode"] == "files":
+        pem = given(settings["cert_pem"], settings["key_pem"])
+    elif settings["mode"] == "acme" and (issued := read_text(paths.acme_pem)):
+        pem = issued
+    elif still_valid(old, settings["names"]):
+        pem = old
+    elif check:
+        return {"changed": True, "fingerprint": fingerprint(old)}
+    else:
+        pem = self_signed(settings["names"])
+    changed = pem != old or read_text(paths.tls_crt) != public_part(pem)
+    if changed and not check:
+        install(paths, pem)
+    return {"changed": changed, "fingerprint": fingerprint(pem)}
+
+
+def install(paths: Paths, pem: str) -> None:
+    """Write a certificate with its key for the proxy, which takes it when it is told to."""
+    write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)
+    write_atomic(paths.tls_crt, public_part(pem), 0o644)
+    applied_record.amend(paths, certificate_sha256=fingerprint(pem))

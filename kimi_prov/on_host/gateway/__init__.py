@@ -1,1 +1,0 @@
-"""The opened port: proxy, keys, TLS, firewall, and requests through it."""

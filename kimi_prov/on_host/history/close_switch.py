@@ -1,0 +1,108 @@
+"""The end of an apply: note what it left, or go back where it failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.history import applied, entries, open_switch, rollback, unit
+from kimi_prov.on_host.system import apply_lock, files
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+
+def end(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Note what an apply left, where it is `done`, or go back where it failed before the switch.
+
+    Releases the lock of `run` at last. `told`: what became of a switch that was left open.
+    """
+    try:
+        found = _noted(paths, request)
+    finally:
+        # Whatever could not be noted: the next one has the lock.
+        released = apply_lock.release(str(request["run"]))
+    return {**found, **released}
+
+
+def _noted(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    state = open_switch.read(paths)
+    told: list[str] = []
+    if state and state.get("run") == request["run"]:
+        told = _left_open(paths, state)
+    elif not request["done"]:
+        told = _ended_at_boot(paths, request)
+    cut = open_switch.cut_before(paths, request["run"])
+    found: dict[str, Any] = {"entry": None}
+    if request["done"] and not told and files.read_json(paths.plan):
+        found = record(paths, request)
+    if request["done"] and state and not told and not open_switch.under_way():
+        way = f"a boot would go back to entry {state['from']}"
+        fix = "run `kimi-prov apply` without --tags, which ends it"
+        told = [f"a switch was cut at {state['since']} and is still open: {way}; {fix}"]
+    unit.forget()
+    return {**found, "told": [*cut, *told]}
+
+
+def _ended_at_boot(paths: Paths, request: Mapping[str, Any]) -> list[str]:
+    """Say that a boot put back what served, and put back what this run has written since."""
+    former = rollback.put_back_at_boot(paths, request["run"])
+    if former is None:
+        return []
+    if entries.kept(paths, former):
+        rollback.put_back(paths, former)
+    return [rollback.said_at_boot(former)]
+
+
+def _left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
+    if open_switch.under_way():
+        follow = f"journalctl -fu {unit_names.SWITCH}"
+        return [f"the switch goes on by itself on the machine:  {follow}"]
+    if state["phase"] == open_switch.WRITING and state["kind"] == entries.ROLLBACK:
+        # Nothing has changed yet.
+        entry = entries.read(paths, int(state["to"]))
+        why = "the rollback did not begin"
+        open_switch.end_entry(paths, entry, entries.INTERRUPTED, why=why)
+        open_switch.close(paths)
+        return []
+    if state["phase"] != open_switch.WRITING:
+        unit.start(paths)
+        return ["the machine goes back to what served by itself:  journalctl -fu kimi-switch"]
+    try:
+        rollback.go_back(paths, state, "the apply failed before the switch", lambda _: None)
+    except HostError as error:
+        return [error.message]
+    return []
+
+
+def record(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Note what is applied now; an entry of its own where it differs from the last one's."""
+    document = applied.observe(paths)
+    digest = applied.digest(document)
+    # What came from a backup has no files, and says nothing of what is here.
+    served = [row for row in entries.every(paths) if row["result"] == entries.DONE and row["files"]]
+    entry: Mapping[str, Any] = served[-1] if served else {}
+    if entry.get("decided_sha256") != digest:
+        opened = entries.open_entry(paths, entries.APPLY, request)
+        entry = open_switch.end_entry(paths, entries.capture(paths, opened), entries.DONE)
+    there = applied.read(paths)
+    whole = {
+        **document,
+        "schema": applied.SCHEMA,
+        "entry": entry["number"],
+        "at": entries.now(),
+        "by": request.get("by"),
+        "inventory": request.get("inventory"),
+        "kimi_prov": request.get("kimi_prov"),
+    }
+    moving = ("at", "by")
+    if {k: v for k, v in there.items() if k not in moving} != {
+        k: v for k, v in whole.items() if k not in moving
+    }:
+        applied.write(paths, whole)
+    # A rollback asks for none to go.
+    keep, state = request.get("keep"), open_switch.read(paths)
+    spare = [int(state[name]) for name in ("from", "to")] if state else []
+    dropped = entries.prune(paths, int(keep), spare) if keep else []
+    return {"entry": entry["number"], "dropped": dropped}

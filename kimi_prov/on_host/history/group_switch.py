@@ -1,0 +1,98 @@
+"""The switch of hosts that serve one model together: each has its own, without word of the others.
+
+What one has put in place serves only where all have, for hosts with different plans do not start
+together. So the one verdict is whether the group serves: where it does not, each goes back, at once
+where its engine ended or it is left apart with a plan that the others do not have. verify and the
+speed are told by the head, and nothing follows from them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from kimi_prov.contract import groups
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.group import lifecycle
+from kimi_prov.on_host.history import engines, speed
+from kimi_prov.on_host.system import apply_lock
+from kimi_prov.on_host.system import group_state as supervision
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+# After a verdict of the head that is told and not followed.
+STAYS = (
+    "hosts that serve together go back by themselves only where nothing serves:  kimi-prov "
+    "rollback INVENTORY  for all of them"
+)
+_STEP_S = 1.0
+# What a rank gives the head to measure what serves, beside the drain, before it stops by itself.
+_HEAD_S = 300.0
+# Hosts that do not switch at the same moment are apart for a while; then one of them has gone back.
+_APART_S = 180.0
+
+
+def await_head(paths: Paths, drain_s: float) -> None:
+    """Let the head end the requests under way: a rank that stops first would cut them."""
+    until = time.monotonic() + drain_s + _HEAD_S
+    while supervision.read(paths.group_run).phase == supervision.SERVING:
+        if time.monotonic() >= until:
+            return
+        apply_lock.renew()
+        time.sleep(_STEP_S)
+
+
+class Apart:
+    """Sees when a host of a group is left apart: nothing starts, for others have other plans."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        plan: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._where = paths.group_run if plan.get("group") else None
+        self._since: float | None = None
+
+    def watched(self, tell: engines.Tell) -> engines.Tell:
+        """Return what tells, and looks each time. On the way back nobody looks: others follow."""
+
+        def told(line: str) -> None:
+            tell(line)
+            self.check()
+
+        return told
+
+    def check(self) -> None:
+        """Raise HostError where it has been so for long enough."""
+        if self._where is None:
+            return
+        seen = supervision.read(self._where)
+        if lifecycle.NOT_EQUAL in seen.said:
+            now = self._clock()
+            self._since = now if self._since is None else self._since
+            if now - self._since >= _APART_S:
+                raise HostError(seen.said)
+        elif seen.phase in (supervision.STARTING, supervision.SERVING):
+            self._since = None
+
+
+def told(
+    paths: Paths, plan: Mapping[str, Any], tell: engines.Tell
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None, str | None]:
+    """Verify and measure what a group serves, on its head.
+
+    Returned are the speed, the rows of verify, and what verify refused.
+    """
+    if not groups.serves(plan):
+        return None, None, None
+    tell("verifying")
+    rows, wrong = None, None
+    try:
+        rows = engines.verify(paths, plan)
+    except HostError as error:
+        wrong = error.message
+    tell("measuring what serves now")
+    return speed.probe(paths, plan), rows, wrong

@@ -1,0 +1,224 @@
+"""The way back to what served: by the unit that switches, by a failed apply, or by a boot."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.durations import duration
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.sizes import human
+from kimi_prov.on_host.endpoint import firewall
+from kimi_prov.on_host.engine import serve
+from kimi_prov.on_host.history import engines, entries, open_switch
+from kimi_prov.on_host.proxy import converge
+from kimi_prov.on_host.system import files, started, units
+from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kimi_prov.contract.paths import Paths
+
+_KERNEL = {
+    layout.SYSCTL: ("sysctl", "--quiet", "--load", layout.SYSCTL),
+    layout.TUNING_TMPFILES: ("systemd-tmpfiles", "--create", layout.TUNING_TMPFILES),
+}
+
+
+class StuckError(HostError):
+    """The way back could not be gone: what is in the way may go, and it is tried again."""
+
+
+def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell) -> str:
+    """Put back what served, wait for it and verify it. Raises HostError that says why, always.
+
+    StuckError where the files could not be put back.
+    """
+    why += _of_a_full_disk(paths)
+    state = {**state, "phase": open_switch.RETURNING, "why": why}
+    number = int(state["from"])
+    former = entries.read(paths, number)
+    entry = entries.read(paths, int(state["to"]))
+    if entry["serves"] is None:
+        entry["serves"] = entries.serves(paths)
+    tell("going back to what served")
+    since = time.monotonic()
+    open_switch.reserve(paths).unlink(missing_ok=True)
+    try:
+        open_switch.write(paths, state)
+        put_back(paths, former)
+    except Exception as error:  # noqa: BLE001
+        # Left open: the unit tries again; so do the end of the apply, the next boot and apply.
+        failed = told(error)
+        raise StuckError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
+    try:
+        plan = files.read_json(paths.plan)
+        own_s = float((plan.get("timeouts") or {}).get("start_s") or 0)
+        engines.wait(paths, max(own_s, state["start_s"]), tell)
+        engines.verify(paths, plan)
+    except Exception as error:  # noqa: BLE001
+        failed = told(error)
+        open_switch.end_entry(paths, entry, entries.FAILED, why=why, returned_to=number)
+        open_switch.close(paths)
+        raise HostError(
+            f"{why}. The machine went back to entry {number}, and that does not serve either: "
+            f"{failed.message}",
+            failed.fix,
+        ) from None
+    ended = open_switch.end_entry(paths, entry, entries.RETURNED, why=why, returned_to=number)
+    open_switch.close(paths)
+    raise HostError(
+        f"{why}. The machine went back by itself to entry {number} of its history: "
+        f"{entries.text(former)} serves again, {duration(time.monotonic() - since)} later",
+        "mend what the reason names, or the inventory, and run `kimi-prov apply` again; "
+        f"`kimi-prov history` shows entry {ended['number']}",
+    )
+
+
+def _of_a_full_disk(paths: Paths) -> str:
+    """Say that the disk is full, which errors seldom name; empty where it is not."""
+    about = os.statvfs(str(paths.state))
+    free_bytes = about.f_bavail * about.f_frsize
+    if free_bytes >= open_switch.RESERVE_BYTES:
+        return ""
+    return f" (the disk is full: {human(free_bytes)} free below {layout.STATE})"
+
+
+def told(error: Exception) -> HostError:
+    """Return an error as one that says what happened."""
+    if isinstance(error, HostError):
+        return error
+    if isinstance(error, OSError):
+        return HostError.of_system(error)
+    return HostError(f"{type(error).__name__}: {plain(error)}")
+
+
+def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
+    """Put the files of an entry in place, and make what runs follow them."""
+    places = started.UnitPaths(str(paths.root))
+    extra = entries.surplus(paths, entry)
+    for path in extra:
+        _take_away(paths, path, places)
+    changed = entries.restore(paths, entry)
+    gone = ["/" + str(path.relative_to(paths.root)) for path in extra]
+    if any(name.startswith(layout.UNITS + "/") for name in [*changed, *gone]):
+        units.systemctl("daemon-reload")
+    entries.converge_enabled(paths, entry)
+    _follow(entry, changed)
+    plan = files.read_json(paths.plan)
+    _refill(paths, plan, changed)
+    if paths.at(f"{layout.UNITS}/{unit_names.FIREWALL}").exists():
+        if layout.FIREWALL in changed:
+            units.control("reload-or-restart", unit_names.FIREWALL)
+        # A plan of an earlier version may name its ports otherwise: its own table is loaded.
+        if "ports" in plan["firewall"]:
+            firewall.ensure(paths, plan["firewall"])
+    if paths.at(f"{layout.UNITS}/{unit_names.PROXY}").exists():
+        converge.converge(paths)
+    engines.start_planned(paths)
+
+
+def _follow(entry: Mapping[str, Any], changed: list[str]) -> None:
+    """Let the kernel and what runs beside the engine read what changed."""
+    for name in entries.BESIDE:
+        if name in entry["enabled"] and f"{layout.UNITS}/{name}" in changed:
+            run("systemctl", "restart", "--no-block", name)
+    for name, command in _KERNEL.items():
+        if name in changed:
+            run(*command)
+
+
+def _take_away(paths: Paths, path: Path, places: started.UnitPaths) -> None:
+    """Remove a file that an entry does not have, with the unit that it is of."""
+    name = path.parent.name.removesuffix(".d") if path.name == layout.SERVE_DROP_IN else path.name
+    if path.name == layout.SERVE_DROP_IN:
+        serve.remove(name, places, keep=[places.file(name)])
+    elif path.parent == paths.units and name != unit_names.SERVE_TEMPLATE:
+        run("systemctl", "disable", "--now", "--quiet", name, timeout=300)
+        run("systemctl", "reset-failed", name)
+    path.unlink(missing_ok=True)
+
+
+def _refill(paths: Paths, plan: Mapping[str, Any], changed: list[str]) -> None:
+    """Let the units of the weights read their files again, where these changed."""
+    mine = {
+        unit_names.FETCH: [layout.WEIGHTS],
+        **{name: [layout.WEIGHTS, layout.STAGE] for name in engines.FILLS},
+    }
+    for name, reads in mine.items():
+        unit = f"{layout.UNITS}/{name}"
+        if paths.at(unit).exists() and any(one in changed for one in (unit, *reads)):
+            units.systemctl("restart", "--no-block", name)
+    mount = f"{layout.UNITS}/{unit_names.RAM_MOUNT}"
+    if mount in changed and (plan.get("ram_disk") or {}).get("enabled"):
+        # One that holds more than its former size is made smaller when it has been filled anew.
+        run("systemctl", "reload-or-restart", unit_names.RAM_MOUNT)
+
+
+def boot(paths: Paths) -> str:
+    """Put the files of what served back before the engines start, where a switch was cut."""
+    state = open_switch.read(paths)
+    if not state:
+        return "no switch was cut"
+    open_switch.reserve(paths).unlink(missing_ok=True)
+    former = entries.read(paths, int(state["from"]))
+    if not entries.kept(paths, former):
+        entry = entries.read(paths, int(state["to"]))
+        if entry:
+            open_switch.end_entry(paths, entry, entries.INTERRUPTED, why=open_switch.AT_BOOT)
+        open_switch.close(paths)
+        gone = f"entry {state['from']} has no files any more: what is there stays"
+        return f"{open_switch.AT_BOOT}, but {gone}"
+    wanted = entries.serves(paths)
+    extra = entries.surplus(paths, former)
+    for path in extra:
+        path.unlink(missing_ok=True)
+        if path.name == layout.SERVE_DROP_IN:
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+    changed = entries.restore(paths, former)
+    units.systemctl("daemon-reload")
+    entries.converge_enabled(paths, former)
+    # These come up before this unit can run.
+    early = {
+        unit_names.FIREWALL: layout.FIREWALL,
+        unit_names.RAM_MOUNT: f"{layout.UNITS}/{unit_names.RAM_MOUNT}",
+    }
+    for name, reads in early.items():
+        if reads in changed:
+            run("systemctl", "try-reload-or-restart", "--no-block", name)
+    # This boot's own jobs were made before these were enabled.
+    if former["enabled"]:
+        run("systemctl", "start", "--no-block", *former["enabled"])
+    entry = entries.read(paths, int(state["to"]))
+    if entry:
+        more = {"serves": wanted, "returned_to": former["number"]}
+        open_switch.end_entry(paths, entry, entries.RETURNED, why=open_switch.AT_BOOT, **more)
+    open_switch.close(paths)
+    return said_at_boot(former)
+
+
+def said_at_boot(former: Mapping[str, Any]) -> str:
+    """Say what a boot put back."""
+    return f"{open_switch.AT_BOOT}: {entries.text(former)} starts again, entry {former['number']}"
+
+
+def put_back_at_boot(paths: Paths, run: object) -> dict[str, Any] | None:
+    """Return what a boot put back in the middle of this run; None where there was none."""
+    entry = entries.last(paths)
+    if entry.get("run") != run or entry["why"] != open_switch.AT_BOOT:
+        return None
+    return entries.read(paths, int(entry["returned_to"]))
+
+
+def check(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Raise HostError where a boot ended the switch of `run`, which goes on to write files."""
+    former = put_back_at_boot(paths, request["run"])
+    if former:
+        raise HostError(said_at_boot(former), "run `kimi-prov apply` again")
+    return {}

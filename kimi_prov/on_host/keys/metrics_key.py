@@ -1,0 +1,45 @@
+"""The key by which metrics are read: given by the control machine, or made here.
+
+The proxy knows its hash. One that was made here lies in clear in `/etc/kimi/keys/metrics.key`, for
+whoever sets up a Prometheus; one that was given does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.on_host.keys.publish import digest, new_key, render_map
+from kimi_prov.on_host.system.files import read_text, remove, write_atomic
+
+NAME = "metrics"
+
+
+def read(paths: Paths) -> str:
+    """Return the key that was made here; empty where there is none."""
+    return read_text(paths.metrics_key).strip()
+
+
+def ensure(paths: Paths, wanted: Optional[Mapping[str, Any]], *, check: bool = False) -> bool:
+    """Converge the key to {"sha256": of a given key, or null}; None leaves all as it is.
+
+    A rollback may need it again, and `destroy` takes it. True when something was (or would be)
+    changed.
+    """
+    if wanted is None:
+        return False
+    given = wanted.get("sha256")
+    changed = bool(given) and paths.metrics_key.exists()
+    if changed and not check:
+        remove(str(paths.metrics_key))
+    key = "" if given else read(paths)
+    if not given and not key:
+        key, changed = new_key(), True
+        if not check:
+            write_atomic(paths.metrics_key, key + "\n", 0o600)
+    text = render_map({NAME: given or digest(key)})
+    if read_text(paths.metrics_key_map) != text:
+        changed = True
+        if not check:
+            write_atomic(paths.metrics_key_map, text, 0o640, PROXY_USER)
+    return changed

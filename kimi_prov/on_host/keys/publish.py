@@ -1,0 +1,374 @@
+"""The API keys on the machine: made here, kept as SHA-256, shown once.
+
+`/etc/kimi/proxy/keys.map` holds one line a key, `<sha256> <name>`, and is what HAProxy reads.
+`/etc/kimi/keys/operator.new` holds the operator's key in clear until it was shown; while it
+exists it is authoritative, so the next run corrects one that was killed between the two files.
+`/etc/kimi/keys/verify.key` is the key by which this machine tests itself, and `web.key` the one by
+which the page speaks to the engine, where there is one. When keys end and what limits they have is
+in `key_book`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import gateways as gateways_of
+from kimi_prov.contract import groups, key_rules, unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
+from kimi_prov.on_host.endpoint import haproxy, tls
+from kimi_prov.on_host.keys import listing, metadata
+from kimi_prov.on_host.system import applied_record
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    read_json,
+    read_text,
+    remove,
+    write_atomic,
+)
+from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.usage import counting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OPERATOR = "operator"
+VERIFY = "verify"
+# `watchdog` is not one yet: no key of a user shall be told apart from use by its name.
+RESERVED = (OPERATOR, *key_rules.UNCOUNTED)
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
+
+
+def new_key() -> str:
+    """Return a fresh key: 256 random bits behind a prefix that secret scanners can know."""
+    return "sk-kimi-" + secrets.token_urlsafe(32)
+
+
+def may_be_given(name: str) -> bool:
+    """Whether a client's key may have this name."""
+    kept = name in (*RESERVED, WEB_KEY_NAME) or name.startswith(gateways_of.KEY_PREFIX)
+    return not kept and NAME.fullmatch(name) is not None
+
+
+def digest(key: str) -> str:
+    """Return the form in which a key is kept."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def parse_map(text: str) -> dict[str, str]:
+    """Name to hash; lines that are no key are left out."""
+    found = (MAP_LINE.match(line.strip()) for line in text.splitlines())
+    return {match.group(2): match.group(1) for match in found if match}
+
+
+def render_map(keys: dict[str, str]) -> str:
+    """Return the map file for HAProxy, in a stable order."""
+    lines = [f"{value} {name}" for name, value in sorted(keys.items())]
+    return "\n".join(lines) + "\n"
+
+
+def told(keys: dict[str, str]) -> dict[str, Any]:
+    """Return what the record of an apply holds of the keys: names, and digests by name."""
+    return {"keys": sorted(keys), "key_digests": dict(sorted(keys.items()))}
+
+
+def _secret(path: Path) -> str:
+    return read_text(path).strip()
+
+
+def ensure(
+    paths: Paths,
+    given: Mapping[str, str | Mapping[str, Any]],
+    *,
+    page: bool = False,
+    gateways: Mapping[str, str | None] | None = None,
+    check: bool = False,
+) -> dict[str, Any]:
+    """Converge the keys: the operator's, the machine's own, those that were added, and `given`.
+
+    `given`: by name a SHA-256, or {"sha256", "ends", "limits"} of a key with a rule of its own.
+    `page`: there is one, which has a key of its own. `gateways`: the SHA-256 of each one's key by
+    name, None where this run did not reach it and what was known stays. Returns what changed; never
+    a key. With `check`, nothing is written.
+    """
+    made = make_directory(paths.keys, 0o700, check=check)
+    old = parse_map(read_text(paths.key_map))
+    book = metadata.read(paths)
+    wanted = metadata.added(book)
+    wanted.update({n: metadata.sha256(v) for n, v in given.items() if n not in RESERVED})
+    created = []
+    unseen = _secret(paths.operator_new)
+    if not unseen and OPERATOR not in old:
+        unseen = new_key()
+        created.append(OPERATOR)
+        if not check:
+            write_atomic(paths.operator_new, unseen + "\n", 0o600)
+    wanted[OPERATOR] = digest(unseen) if unseen else old[OPERATOR]
+    machines = {VERIFY: paths.verify_key, **({WEB_KEY_NAME: paths.web_key} if page else {})}
+    for name, file in machines.items():
+        own = _secret(file)
+        if not own:
+            own = new_key()
+            created.append(name)
+            if not check:
+                write_atomic(file, own + "\n", 0o600)
+        wanted[name] = digest(own)
+    if not page and not check:
+        remove(str(paths.web_key))
+    known = {name: value or old.get(name) for name, value in (gateways or {}).items()}
+    wanted.update({name: value for name, value in known.items() if value})
+    new = metadata.converged(book, wanted, given)
+    changed = wanted != old or new != book or not paths.key_rules.exists()
+    how = "unchanged"
+    if changed and not check:
+        how = publish(paths, wanted, new)
+    return {
+        "changed": made or changed or bool(created),
+        "created": created,
+        "names": sorted(wanted),
+        "removed": sorted(set(old) - set(wanted)),
+        "applied": how,
+    }
+
+
+def publish(paths: Paths, keys: dict[str, str], book: metadata.Book | None = None) -> str:
+    """Write the maps and make the running proxy use them; returns how.
+
+    `book`: what is known of the keys from now on, where that changes. The engine is not touched,
+    requests under way go on, and a key that is gone is refused from the next request on.
+    """
+    if book is None:
+        book = metadata.read(paths)
+    # The rules come first: no key is there without its own.
+    rules = metadata.write(paths, {name: book[name] for name in sorted(book) if name in keys})
+    write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
+    applied_record.amend(paths, **told(keys))
+    if not paths.socket.exists():
+        return "file"
+    try:
+        haproxy.replace_map(paths.socket, str(paths.key_rules), rules)
+        haproxy.replace_map(paths.socket, str(paths.key_map), {v: k for k, v in keys.items()})
+    except (HostError, OSError):
+        done = run("systemctl", "reload", unit_names.PROXY)
+        if done.returncode != 0:
+            raise HostError(
+                f"the new keys are written but the proxy did not take them over: "
+                f"{done.stderr.strip()}",
+                f"systemctl restart {unit_names.PROXY}",
+            ) from None
+        return "reload"
+    return "runtime"
+
+
+def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
+    """Make a key with a rule and return it; it is nowhere else. Raises HostError where it is."""
+    keys = _there(paths)
+    if name in keys or not may_be_given(name):
+        there = f"there is a key {name} already" if name in keys else f"{name!r} is no name to give"
+        raise HostError(
+            there, f"choose another name, or change its limits: kimi-prov key --set {name}"
+        )
+    fresh, now = new_key(), int(time.time())
+    rule = metadata.ruled(key_rules.Rule(), wish, now)
+    entry = metadata.Entry(rule=rule, made=now, digest=digest(fresh))
+    publish(paths, {**keys, name: digest(fresh)}, {**metadata.read(paths), name: entry})
+    return fresh
+
+
+def change(paths: Paths, name: str, wish: Mapping[str, Any]) -> None:
+    """Change when a key ends and its limits, from the next request on."""
+    keys = _there(paths)
+    _require(keys, name)
+    if name in key_rules.UNCOUNTED:
+        raise HostError(f"the key {name} is the machine's own: it has no limits")
+    book = metadata.read(paths)
+    entry = book.get(name, metadata.Entry())
+    rule = metadata.ruled(entry.rule, wish, int(time.time()))
+    if rule.ends is not None and name in (OPERATOR, WEB_KEY_NAME):
+        raise HostError(
+            f"the key {name} does not end: the machine cannot do without",
+            "give it limits, or `kimi-prov key INVENTORY --rotate` for a new one of the operator",
+        )
+    publish(paths, keys, {**book, name: replace(entry, rule=rule)})
+
+
+def _there(paths: Paths) -> dict[str, str]:
+    keys = parse_map(read_text(paths.key_map))
+    if not keys:
+        raise HostError("there are no keys on this machine yet", "run `kimi-prov apply` first")
+    return keys
+
+
+def _require(keys: Mapping[str, str], name: str) -> None:
+    if name not in keys:
+        known = ", ".join(sorted(keys)) or "none"
+        raise HostError(f"there is no key {name}", f"name one of: {known}")
+
+
+def rotate(paths: Paths) -> None:
+    """Make a new key for the operator; the old one is refused from now on."""
+    keys = _there(paths)
+    fresh = new_key()
+    write_atomic(paths.operator_new, fresh + "\n", 0o600)
+    publish(paths, {**keys, OPERATOR: digest(fresh)})
+
+
+def revoke(paths: Paths, name: str) -> None:
+    """Take a key away: it is refused from the next request on.
+
+    Raises HostError for a name that there is not, and for those that the machine cannot do
+    without. The page's, and one of kimi_api_keys_file, the next apply brings back: the page's anew.
+    """
+    keys = parse_map(read_text(paths.key_map))
+    _require(keys, name)
+    if name in RESERVED or name.startswith(gateways_of.KEY_PREFIX):
+        raise HostError(
+            f"the key {name} cannot be taken away",
+            "`kimi-prov key INVENTORY --rotate` makes a new one for the operator",
+        )
+    if name == WEB_KEY_NAME:
+        remove(str(paths.web_key))
+    publish(paths, {other: value for other, value in keys.items() if other != name})
+
+
+def show(paths: Paths) -> str | None:
+    """Return the operator's key until it was shown, else None.
+
+    `forget` follows once it arrived.
+    """
+    unseen = _secret(paths.operator_new)
+    if not unseen:
+        return None
+    keys = parse_map(read_text(paths.key_map))
+    if keys.get(OPERATOR) != digest(unseen):
+        publish(paths, {**keys, OPERATOR: digest(unseen)})
+    return unseen
+
+
+def forget(paths: Paths) -> None:
+    """Remove the key in clear, and the page's password: they were shown."""
+    for file in (paths.operator_new, paths.web_admin_new):
+        remove(str(file))
+
+
+def main(argv: list[str]) -> int:
+    """`keys rotate|show|forget|list|give|take`, `keys remove NAME`, `keys add|set NAME < WISH`.
+
+    Only `show` and `add` bring a key to standard output. A wish is {"limits": {name: number or null
+    for none}, "ends": unix time or null for never, or "ends_in_s"}; what it leaves out stays.
+
+    `give`, and `take < GIVEN`, bring the keys of one gateway to the other: hashes and rules.
+
+    On a host that another serves for, the answer is {"elsewhere": why nothing was done}.
+    """
+    paths = Paths()
+    plan = read_json(paths.plan)
+    if not groups.serves(plan):
+        return answer({"ok": True, "elsewhere": groups.elsewhere(plan, "its keys are").message})
+    first = gateways_of.of_keys(plan)
+    if first and argv[:1] != ["take"]:
+        told = gateways_of.elsewhere(first, "the keys are").message
+        return answer({"ok": True, "elsewhere": told})
+    action, *rest = argv or [""]
+    if action in _ACTIONS and not rest:
+        return answer({"ok": True, **_ACTIONS[action](paths)})
+    if action in _NAMED and len(rest) == 1:
+        done = _NAMED[action](paths, rest[0])
+        uncounted = counting.find_uncounted(plan) if action != "remove" else []
+        return answer({"ok": True, **done, "uncounted": uncounted})
+    raise HostError(f"usage: keys {'|'.join(_ACTIONS)}, keys {'|'.join(_NAMED)} NAME")
+
+
+def given_on(paths: Paths) -> dict[str, Any]:
+    """Return what another gateway has to have as well: keys by their hash, and the certificate.
+
+    One that was made here goes with its key; others come to each gateway by the inventory.
+    """
+    own = {VERIFY, WEB_KEY_NAME}
+    known = parse_map(read_text(paths.key_map))
+    mode = read_json(paths.plan).get("proxy", {}).get("tls", {}).get("mode", "self-signed")
+    return {
+        "hashes": {name: value for name, value in known.items() if name not in own},
+        "book": metadata.render(metadata.read(paths)),
+        "pem": read_text(paths.tls_pem) if mode == "self-signed" else None,
+    }
+
+
+def take(paths: Paths, given: Mapping[str, Any]) -> bool:
+    """Have what another gateway gave, and no other keys but the machine's own; True for a change.
+
+    A client is let in by either gateway, whichever has the address they share. A new certificate
+    waits for the proxy to be converged.
+    """
+    old, book = parse_map(read_text(paths.key_map)), metadata.parse(json.loads(given["book"]))
+    wanted = {**given["hashes"], VERIFY: digest(_secret(paths.verify_key))}
+    # The operator's key of the other is the one that is shown.
+    remove(str(paths.operator_new))
+    other = bool(given.get("pem")) and given["pem"] != read_text(paths.tls_pem)
+    if other:
+        tls.install(paths, given["pem"])
+    if wanted == old and book == metadata.read(paths):
+        return other
+    publish(paths, wanted, book)
+    return True
+
+
+def _give(paths: Paths) -> dict[str, Any]:
+    return given_on(paths)
+
+
+def _take(paths: Paths) -> dict[str, Any]:
+    return {"changed": take(paths, json.load(sys.stdin))}
+
+
+def _rotate(paths: Paths) -> dict[str, Any]:
+    rotate(paths)
+    return {}
+
+
+def _show(paths: Paths) -> dict[str, Any]:
+    return {"key": show(paths), "web_admin": read_json(paths.web_admin_new) or None}
+
+
+def _forget(paths: Paths) -> dict[str, Any]:
+    forget(paths)
+    return {}
+
+
+def _list(paths: Paths) -> dict[str, Any]:
+    rows = listing.rows(paths, parse_map(read_text(paths.key_map)), metadata.read(paths))
+    return {"names": [row["name"] for row in rows], "keys": rows}
+
+
+def _remove(paths: Paths, name: str) -> dict[str, Any]:
+    revoke(paths, name)
+    return {}
+
+
+def _add(paths: Paths, name: str) -> dict[str, Any]:
+    return {"key": add(paths, name, json.load(sys.stdin))}
+
+
+def _set(paths: Paths, name: str) -> dict[str, Any]:
+    change(paths, name, json.load(sys.stdin))
+    return {}
+
+
+_ACTIONS = {
+    "rotate": _rotate,
+    "show": _show,
+    "forget": _forget,
+    "list": _list,
+    "give": _give,
+    "take": _take,
+}
+_NAMED = {"remove": _remove, "add": _add, "set": _set}

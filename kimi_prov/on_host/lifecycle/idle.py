@@ -1,0 +1,199 @@
+"""Counts how long nobody has asked, and lets the machine rest when that was long enough.
+
+`kimi-idle.timer` looks every few seconds. Use is what the proxy has seen: each request with a key
+changes a variable in it, and answers under way are use for as long as they last. What the machine
+asks itself with verify's key, refused callers and health checks change nothing. The time is that of
+the monotonic clock, so a clock that is set does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from typing import IO, TYPE_CHECKING, Any, Callable, Mapping
+
+from kimi_prov.contract import clean_text, unit_names
+from kimi_prov.contract.durations import in_words
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.on_host.endpoint import draining, haproxy, stop_state
+from kimi_prov.on_host.system import apply_lock, files, units
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+# Variables of the proxy's process: the last request of a client, and of verify.
+USED, OWN = "proc.used", "proc.own"
+STOP, POWEROFF, HOOK = "stop", "poweroff", "hook"
+HOOK_SCHEMA = "kimi-prov/idle-hook/v1"
+# A verify asks one question after the other, with less than that between them.
+_VERIFY_S = 120.0
+_TRIES = 3
+_BETWEEN_TRIES_S = 300.0
+_HOOK_LIMIT_S = 600.0
+_LAST_BYTES = 4096
+_AT_WORK = (
+    unit_names.SWITCH,
+    unit_names.REST,
+    unit_names.BENCH,
+    unit_names.UPDATE,
+    unit_names.DRIVER,
+    unit_names.INSTALL,
+    unit_names.TUNE,
+)
+
+
+def look(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Count on; returns what is known now and a sentence for the journal, empty for nothing new.
+
+    `asleep_in_s` is 0 where the machine may rest now, null while something else is under way.
+    """
+    idle = plan["rest"]["idle"]
+    before = files.read_json(paths.idle)
+    now = time.monotonic()
+    # After a boot the clock begins anew, and so does the count.
+    before = before if float(before.get("looked_s") or 0) <= now else {}
+    why = _occupied(paths, plan)
+    used = own = None
+    if why is None:
+        used = haproxy.variable(paths.socket, USED)
+        own = haproxy.variable(paths.socket, OWN)
+        if draining.under_way(paths):
+            used = f"{used} until {now}"
+    same = why is None and before.get("used") == used
+    since = float(before["since_s"]) if same else now
+    own_s = float(before.get("own_s") or 0) if before.get("own") == own else now
+    tries = int(before.get("tries") or 0) if same else 0
+    left = max(0.0, float(idle["after_s"]) - (now - since))
+    left = max(left, float(before.get("not_before_s") or 0) - now if same else 0.0)
+    if tries >= _TRIES:
+        why = f"{idle['action']} failed {tries} times: {before.get('failed')}"
+    elif before and not left and now - own_s < _VERIFY_S:
+        why = "verify is asking"
+    found = {
+        "used": used,
+        "own": own,
+        "own_s": own_s,
+        "since_s": since,
+        "looked_s": now,
+        "asleep_in_s": None if why else round(left),
+        "why_not": why,
+        "unkept": before.get("unkept"),
+        **({key: before.get(key) for key in ("tries", "not_before_s", "failed")} if same else {}),
+    }
+    files.write_json(str(paths.idle), found, durable=False, mode=0o600)
+    return found, _news(before, found, float(idle["after_s"]))
+
+
+def _occupied(paths: Paths, plan: Mapping[str, Any]) -> str | None:
+    """Say what else is under way, while which nothing is counted; None where nothing is."""
+    if stop_state.read(paths):
+        return "it rests already"
+    if apply_lock.holder():
+        return "an apply is under way"
+    if paths.switch.exists():
+        return "a switch is open"
+    return _at_work(plan) or _silent(paths)
+
+
+def _at_work(plan: Mapping[str, Any]) -> str | None:
+    shown = units.show(*_AT_WORK)
+    busy = [name for name, row in shown.items() if row["state"] in ("activating", "deactivating")]
+    if busy:
+        return f"{busy[0]} is at work"
+    engines = units.show(*(unit_names.engine(row) for row in plan["instances"]))
+    up = all(row["state"] == "active" for row in engines.values())
+    return None if up else "the engine does not serve yet"
+
+
+def _silent(paths: Paths) -> str | None:
+    try:
+        draining.under_way(paths)
+    except HostError as error:
+        return error.message
+    return None
+
+
+def _news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -> str:
+    """Announce the rest when half of the time is over, five minutes and one minute before it."""
+    left, last = found["asleep_in_s"], before.get("asleep_in_s")
+    if found["why_not"] and found["why_not"] != before.get("why_not"):
+        return str(found["why_not"])
+    if left is None or last is None or not left:
+        return ""
+    crossed = [mark_s for mark_s in (after_s / 2, 300.0, 60.0) if left <= mark_s < last]
+    return f"nobody asks: asleep in {in_words(left)}" if crossed else ""
+
+
+def note_unkept(paths: Paths, unkept: Mapping[str, Any]) -> None:
+    """Keep in memory what the looks told that no disk took, so that the next one does not again."""
+    document = {**files.read_json(paths.idle), "unkept": unkept}
+    files.write_json(str(paths.idle), document, durable=False, mode=0o600)
+
+
+def failed(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
+    """Keep that a rest failed: it is tried again some times, and then not before the next use.
+
+    Between two tries is the time after which it rests, and some minutes at most.
+    """
+    found = files.read_json(paths.idle)
+    pause_s = min(_BETWEEN_TRIES_S, float(plan["rest"]["idle"]["after_s"]))
+    more = {
+        "tries": int(found.get("tries") or 0) + 1,
+        "not_before_s": time.monotonic() + pause_s,
+        "failed": clean_text.line(why),
+    }
+    files.write_json(str(paths.idle), {**found, **more}, durable=False, mode=0o600)
+
+
+def hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> None:
+    """Run the operator's program, with JSON on its standard input. Raises HostError."""
+    question = {
+        "schema": HOOK_SCHEMA,
+        "event": "idle",
+        "host": socket.gethostname(),
+        "idle_seconds": plan["rest"]["idle"]["after_s"],
+        "model": plan["model"]["name"],
+    }
+    tell(f"running {program}")
+    # Files, and no pipes: what it leaves running in the background is not waited for.
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        given.write(json.dumps(question).encode() + b"\n")
+        given.seek(0)
+        try:
+            ended = _ended(program, given, said)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            fix = "correct kimi_idle_hook, or the program"
+            raise HostError(f"{program}: {plain(error)}", fix) from None
+        if ended != 0:
+            # Its last line is near the end.
+            said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            last = clean_text.line(lines[-1])[:300] if lines else "it said nothing"
+            raise HostError(
+                f"{program} ended with {ended}: {last}",
+                "run it by hand with the same standard input",
+            )
+
+
+def _ended(program: str, given: IO[bytes], said: IO[bytes]) -> int:
+    """Run a program to its end; one that takes too long is ended with all that it started."""
+    with subprocess.Popen(
+        [program],
+        stdin=given,
+        stdout=said,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(_HOOK_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise

@@ -1,0 +1,555 @@
+"""Stops, starts and restarts what a machine serves, keeping everything else that was applied.
+
+    rest stop < REQUEST      mark the machine as stopped, and let kimi-rest.service do it
+    rest start < REQUEST     take the mark away and start the engines; says how long that will take
+    rest restart < REQUEST   let kimi-rest.service restart the instances, one after the other
+    rest started             note how long the start took
+    rest outcome             what kimi-rest.service did last
+    rest run                 that unit
+    rest idle                kimi-idle.service: count how long nobody has asked, and rest at last
+    rest keep                kimi-sessions.service: keep what this session costs in the bucket
+    rest keep REASON         the same, of a session that ends now
+
+The mark is written before anything else, and removed before the engines start: a machine whose
+power is cut in between comes back as it was to be.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from kimi_prov.contract import clean_text, groups, unit_names
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.durations import duration, in_words
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import draining, haproxy, smoke_test, stop_log, stop_state
+from kimi_prov.on_host.lifecycle import idle, savings, session_history, starts, status
+from kimi_prov.on_host.system import apply_lock, files, group_state, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.system.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Tell = Callable[[str], None]
+STOP, RESTART, SLEEP = "stop", "restart", "sleep"
+FREE, KEEP = "free", "keep"
+_STEP_S = 1.0
+# Between a start and the wait for it.
+_BEGUN_S = 5.0
+# Of answers that begin at the last moment.
+_SLEEP_DRAIN_S = 300.0
+# Before a rest for the budget that failed is tried again.
+_OVER_AGAIN_S = 300.0
+# Beyond what a unit allows its processes before it kills them.
+_STOP_LIMIT_S = 900.0
+
+
+def plan_of(paths: Paths) -> dict[str, Any]:
+    """Return the plan that was applied. Raises HostError where this version did not apply it."""
+    plan = files.read_json(paths.plan)
+    if not plan:
+        raise HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
+    if "rest" not in plan:
+        raise HostError(
+            "an earlier version of kimi-prov applied what is here: its units and its proxy know of "
+            "no stop",
+            "run `kimi-prov apply` first, which restarts no engine for that",
+        )
+    return plan
+
+
+def _all_of(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+    """Raise HostError where a host of the group is left out of what is done."""
+    group = plan.get("group") or {}
+    hosts = {*request.get("hosts", ())}
+    missing = [row["host"] for row in group.get("members", ()) if row["host"] not in hosts]
+    if missing:
+        raise HostError(
+            f"{', '.join(missing)} serves together with this host and is left out, or has failed "
+            f"before it: the hosts of group {group['name']} stop and start together",
+            "fix what it failed for; give no --limit, or one that has them all",
+        )
+
+
+def engines(plan: Mapping[str, Any]) -> list[str]:
+    """Name the units that run the engine."""
+    return [unit_names.engine(row) for row in plan["instances"]]
+
+
+# --- stop --------------------------------------------------------------------------------------
+
+
+def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Mark this host as stopped, and let the unit drain and stop it.
+
+    `request`: `drain_s`, `by`, and `part`: `serving` for hosts that clients ask, `rank` for those
+    that another serves for. The other part is left, and answers `left_out`.
+    """
+    plan = plan_of(paths)
+    _all_of(plan, request)
+    if (request["part"] == "serving") != groups.serves(plan):
+        return {"left_out": True, "started": False}
+    was = stop_state.read(paths)
+    if was.get("state") != stop_state.STOPPED:
+        if was:
+            stop_log.note(paths, was)
+        made = stop_state.make(stop_state.STOPPED, "stopped by the operator", by=request.get("by"))
+        stop_state.write(paths, made)
+    else:
+        stop_state.publish(paths)
+    return {
+        "left_out": False,
+        "was": was.get("state") or "serving",
+        **launch(paths, {"job": STOP, "drain_s": float(request["drain_s"])}),
+    }
+
+
+def launch(paths: Paths, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the unit do a job, which goes on when the connection is cut."""
+    begun = {**job, "at_s": time.monotonic()}
+    files.write_json(str(paths.rest_job), begun, durable=False, mode=0o600)
+    run("systemctl", "stop", unit_names.REST)
+    run("systemctl", "reset-failed", unit_names.REST)
+    done = run(
+        *("systemd-run", "--quiet", "--no-block", f"--unit={unit_names.REST}"),
+        "--description=Kimi: stop or restart what is served",
+        *("--service-type=oneshot", "--remain-after-exit"),
+        # It waits for the answers under way and for engines: its own parts have their limits.
+        "--property=TimeoutStartSec=infinity",
+        *(sys.executable, "-I", layout.ZIPAPP, "rest", "run"),
+    )
+    if done.returncode != 0:
+        raise HostError(f"{unit_names.REST} cannot be started: {done.stderr.strip()}")
+    return {"started": True, "unit": unit_names.REST, "progress": layout.REST_PROGRESS}
+
+
+def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> dict[str, Any]:
+    """Drain and stop the engines, and free what memory holds of the weights where that is wished.
+
+    Returns `cut`, the requests that did not end in time, and `seconds` of the whole.
+    """
+    began = time.monotonic()
+
+    def waiting(left: int) -> None:
+        tell(f"{_requests(left)} under way: waiting until they end, {duration(limit_s)} at most")
+
+    # Who asks a machine that falls asleep waits for the next start, and not for this stop.
+    handed = stop_state.read(paths).get("state") != stop_state.ASLEEP
+    serves = groups.serves(plan)
+    cut = draining.drain(paths, limit_s, tell=waiting, handed=handed) if serves else 0
+    starts.note(paths, plan)
+    tell("stopping the engine")
+    names = engines(plan)
+    done = run("systemctl", "stop", *names, timeout=_STOP_LIMIT_S)
+    if done.returncode != 0:
+        raise HostError(
+            f"the engine was not stopped: {clean_text.line(done.stderr.strip())}",
+            f"see  systemctl status {names[0]}  and run `kimi-prov stop` again",
+        )
+    run("systemctl", "reset-failed", *names)
+    if plan["rest"]["memory"] == FREE:
+        _free(plan, tell)
+    return {"cut": cut, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'s' if count != 1 else ''}"
+
+
+def _free(plan: Mapping[str, Any], tell: Tell) -> None:
+    """Give back the memory of the RAM disk; nothing fills it again before a start."""
+    for name in reversed(starts.ram_disk_units(plan)):
+        tell(f"stopping {name}")
+        words = ("disable", "--now") if name.endswith(".service") else ("stop",)
+        units.systemctl(*words, "--quiet", name)
+
+
+def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    done = halt(paths, plan, float(job["drain_s"]), tell)
+    found = stop_state.read(paths)
+    if found:
+        try:
+            stop_state.write(paths, {**found, "cut": done["cut"]})
+        except OSError as error:
+            # It is stopped, and marked so.
+            tell(f"how many requests were cut is not kept: {plain(error)}")
+    files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
+    ended = f"{_requests(done['cut'])} cut" if done["cut"] else "no request was cut"
+    return f"stopped in {duration(done['seconds'])}; {ended}"
+
+
+# --- idle --------------------------------------------------------------------------------------
+
+
+def look(paths: Paths) -> str:
+    """Count on how long nobody has asked, and rest where that was long enough."""
+    plan = plan_of(paths)
+    if not plan["rest"].get("idle"):
+        return ""
+    stop_log.came_back(paths)
+    found, news = idle.look(paths, plan)
+    paid = savings.count(paths, plan, found)
+    news = "; ".join(part for part in (paid.news, news) if part)
+    if paid.over and _may_end(paths):
+        launch(paths, {"job": SLEEP, "used": None, "drain_s": _SLEEP_DRAIN_S, "over": True})
+        return f"{news or 'over the budget'}: resting"
+    if found["asleep_in_s"] != 0:
+        if session_history.due(paths, plan):
+            session_history.launch(paths)
+        return news
+    launch(paths, {"job": SLEEP, "used": found["used"], "drain_s": _SLEEP_DRAIN_S})
+    return "nobody has asked for long enough: resting"
+
+
+def _may_end(paths: Paths) -> bool:
+    """Whether an end for the budget may begin: none is under way, nor was one a moment ago."""
+    if stop_state.read(paths) or apply_lock.holder() or paths.switch.exists():
+        return False
+    if units.show(unit_names.REST)[unit_names.REST]["state"] in ("activating", "deactivating"):
+        return False
+    last = files.read_json(paths.rest_job)
+    return not last.get("over") or time.monotonic() - float(last.get("at_s") or 0) > _OVER_AGAIN_S
+
+
+def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
+    chosen = plan["rest"]["idle"]
+    asked = not job.get("over") and haproxy.variable(paths.socket, idle.USED) != job["used"]
+    if asked or apply_lock.holder():
+        return "not asleep: somebody asked at the last moment"
+    try:
+        ended = _RESTS[chosen["action"]](paths, plan, job, tell)
+        return "; ".join(part for part in (ended, savings.sentence(paths, plan)) if part)
+    except (HostError, OSError) as error:
+        found = error if isinstance(error, HostError) else HostError.of_system(error)
+        idle.failed(paths, plan, found.message)
+        raise found from None
+
+
+def _sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    stop_state.write(paths, _sleeping(plan, job))
+    return _stopped(paths, plan, job, tell)
+
+
+def _sleeping(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+    if job.get("over"):
+        # No request wakes what is over its budget.
+        why = "the budget of this session is used up; the operator raises it and applies again"
+        return stop_state.make(stop_state.ASLEEP, why, wake="off")
+    wakes = plan["rest"]["wake"]
+    after = in_words(float(plan["rest"]["idle"]["after_s"]))
+    how = "the operator starts it: kimi-prov start" if wakes == "off" else "a request wakes it"
+    return stop_state.make(stop_state.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
+
+
+def _why(job: Mapping[str, Any]) -> str:
+    """Say to the history why a session ends."""
+    return "its budget was used up" if job.get("over") else "nobody asked"
+
+
+def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Switch the machine off: it serves again after its next boot."""
+    starts.note(paths, plan)
+    try:
+        draining.drain(paths, float(job["drain_s"]))
+        session_history.end(paths, plan, _why(job), tell)
+        tell("switching the machine off")
+        stop_log.switched_off(paths, stop_state.make(stop_state.OFF, "nobody asked"))
+        units.systemctl("poweroff")
+    except (HostError, OSError):
+        stop_log.switched_off(paths, None)
+        draining.balance(paths, draining.READY)
+        raise
+    return "switching the machine off: nobody asked"
+
+
+def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    """Run the operator's program once answers have ended; where it fails, serve on.
+
+    It is run though a full disk takes no mark: it may end what the machine costs. One that is there
+    afterwards serves on.
+    """
+    unmarked = None
+    try:
+        try:
+            stop_state.write(paths, _sleeping(plan, job))
+        except OSError as error:
+            unmarked = error
+        draining.drain(paths, float(job["drain_s"]), handed=False)
+        session_history.end(paths, plan, _why(job), tell)
+        idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
+        if unmarked:
+            raise unmarked
+    except (HostError, OSError):
+        try:
+            stop_state.clear(paths, rest=False)
+        finally:
+            draining.balance(paths, draining.READY)
+        raise
+    return _stopped(paths, plan, job, tell)
+
+
+_RESTS = {idle.STOP: _sleep, idle.POWEROFF: _poweroff, idle.HOOK: _hook}
+
+
+# --- start -------------------------------------------------------------------------------------
+
+
+def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Start what was stopped; returns what it `was`, and what the start will take (`expected`)."""
+    plan = plan_of(paths)
+    _all_of(plan, request)
+    was = stop_state.read(paths)
+    states = units.show(*engines(plan))
+    limit = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
+    up_now = all(unit["state"] == "active" for unit in states.values())
+    # Of a rank that says only that it waits for its head.
+    waits = (
+        not groups.serves(plan) and group_state.read(paths.group_run).phase != group_state.SERVING
+    )
+    if not was and up_now and not waits:
+        return {"was": "serving", "expected": None, **limit}
+    found = starts.begin(paths, plan, str(request.get("by") or "start"))
+    stop_state.clear(paths)
+    up(paths, plan)
+    return {
+        "was": was.get("state") or "not serving",
+        "since": was.get("since"),
+        **found,
+        **limit,
+        "fills": [
+            {"unit": name, "progress": layout.STAGE_PROGRESS}
+            for name in starts.ram_disk_units(plan)
+            if name.endswith(".service")
+        ],
+    }
+
+
+def up(paths: Paths, plan: Mapping[str, Any]) -> None:
+    """Let the engines start, and before them what holds the weights in memory."""
+    names = engines(plan)
+    fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
+    if fills:
+        units.systemctl("enable", "--quiet", *fills)
+    run("systemctl", "reset-failed", *fills, *names)
+    units.systemctl("start", "--no-block", *fills, *names)
+    draining.balance(paths, draining.READY)
+
+
+def started(paths: Paths) -> dict[str, Any]:
+    """Keep how long the start took, and return it; `start` is null where nothing has started."""
+    return {"start": starts.note(paths, plan_of(paths))}
+
+
+# --- restart -----------------------------------------------------------------------------------
+
+
+def restart(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the unit restart the instances one after the other.
+
+    Hosts that serve together stop and start together: they are left, and answer `together`.
+    """
+    plan = plan_of(paths)
+    _all_of(plan, request)
+    if plan.get("group"):
+        return {"together": True, "started": False}
+    if found := stop_state.read(paths):
+        raise HostError(f"it is {stop_state.describe(found)}", status.FIX)
+    count = len(plan["instances"])
+    limit_s = float(plan["timeouts"]["start_s"])
+    drain_s = float(request["drain_s"])
+    job = {"job": RESTART, "drain_s": drain_s, "start_s": limit_s}
+    return {
+        "together": False,
+        "instances": count,
+        "expected": starts.expected(paths, plan, starts.where(plan)),
+        "timeout_s": count * (limit_s + drain_s + _STOP_LIMIT_S),
+        **launch(paths, job),
+    }
+
+
+def _restarted(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    began, cut = time.monotonic(), 0
+    for instance in plan["instances"]:
+        cut += _restart_one(paths, plan, instance, job, tell)
+    taken = time.monotonic() - began
+    done = {"cut": cut, "seconds": round(taken, 1)}
+    files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
+    ended = f"{_requests(cut)} cut" if cut else "no request was cut"
+    return f"restarted in {duration(taken)}; {ended}"
+
+
+def _restart_one(
+    paths: Paths,
+    plan: Mapping[str, Any],
+    instance: Mapping[str, Any],
+    job: Mapping[str, Any],
+    tell: Tell,
+) -> int:
+    name, own = unit_names.engine(instance), [int(instance["index"])]
+
+    def waiting(left: int) -> None:
+        tell(f"{name}: {_requests(left)} under way")
+
+    try:
+        cut = draining.drain(paths, float(job["drain_s"]), own, waiting)
+        first = instance is plan["instances"][0]
+        if first:
+            starts.note(paths, plan)
+            starts.begin(paths, plan, RESTART)
+        tell(f"{name} restarts")
+        run("systemctl", "reset-failed", name)
+        units.systemctl("restart", "--no-block", name)
+        until = time.monotonic() + float(job["start_s"])
+        await_units([name], until, partial(_loading, tell, name))
+        if first:
+            starts.note(paths, plan)
+    finally:
+        # HAProxy's own checks keep out what does not answer.
+        draining.balance(paths, draining.READY, own)
+    await_balance(paths, own, until)
+    return cut
+
+
+def _loading(tell: Tell, name: str, line: str) -> None:
+    tell(f"{name} is loading: {line}")
+
+
+def await_units(
+    names: Sequence[str],
+    until: float,
+    tell: Tell,
+    wanted: Callable[[], None] = lambda: None,
+    *,
+    together: bool = False,
+) -> None:
+    """Wait until units have started: until their engines answered. Raises HostError.
+
+    `wanted` raises where nobody wants that any more. `together`: hosts of a group start again until
+    all are there, which is no failure.
+    """
+    shown = units.show(*names)
+    before = {} if together else {name: unit["restarts"] for name, unit in shown.items()}
+    told, since_s = "", time.time() - _BEGUN_S
+    while True:
+        apply_lock.renew()
+        wanted()
+        shown = units.show(*names)
+        if all(unit["state"] == "active" for unit in shown.values()):
+            return
+        broken = smoke_test.failed(shown, before)
+        if broken:
+            # What an earlier start said is no cause of this one's end.
+            lines = units.journal(broken, 200, since_s) or units.journal(broken, 200)
+            line = units.cause(lines)
+            raise HostError(
+                f"{broken} failed: {line}",
+                f"{smoke_test.advice(line)} (log: journalctl -u {broken})",
+            )
+        recent = units.journal(names[0], 5)
+        line = units.plain(recent[-1]) if recent else "no line in the journal yet"
+        if time.monotonic() >= until:
+            raise HostError(
+                f"{names[0]} did not start in time; its last line: {line}",
+                "raise kimi_start_timeout_s if it is still loading, or read its journal",
+            )
+        if line != told:
+            tell(line)
+            told = line
+        time.sleep(_STEP_S)
+
+
+def await_fill(plan: Mapping[str, Any], tell: Tell) -> None:
+    """Wait until memory holds the weights again, where it does. Raises HostError where it fails."""
+    fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
+    while fills:
+        shown = units.show(*fills)
+        if any(row["state"] == "failed" for row in shown.values()):
+            line = units.cause(units.journal(fills[0], 40))
+            raise HostError(f"{fills[0]} failed: {line}", f"journalctl -u {fills[0]}")
+        if all(row["state"] == "active" for row in shown.values()):
+            return
+        done = files.read_json(layout.STAGE_PROGRESS)
+        tell(f"filling the RAM disk: {done.get('line') or 'it begins'}")
+        time.sleep(_STEP_S)
+
+
+def await_balance(paths: Paths, own: Sequence[int] | None, until: float) -> None:
+    """Wait until the proxy sends requests to these engines, or to all."""
+    while paths.socket.exists() and not draining.up(paths, own):
+        if time.monotonic() >= until:
+            raise HostError(
+                "the proxy does not see the engine answer",
+                f"journalctl -u {unit_names.PROXY}",
+            )
+        time.sleep(0.2)
+
+
+# --- what others ask ---------------------------------------------------------------------------
+
+
+def outcome(paths: Paths) -> dict[str, Any]:
+    """Return what the unit did last: `cut` requests and `seconds`."""
+    job = files.read_json(paths.rest_job)
+    run("systemctl", "stop", unit_names.REST)
+    run("systemctl", "reset-failed", unit_names.REST)
+    return {
+        "cut": job.get("cut"),
+        "seconds": job.get("seconds"),
+        "mark": stop_state.read(paths) or None,
+    }
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the verbs; see the module's docstring."""
+    paths = Paths()
+    asked = {"stop": stop, "start": start, "restart": restart}
+    plain_verbs = {"started": started, "outcome": outcome}
+    verb = argv[0] if len(argv) == 1 else ""
+    if verb == "run":
+        return _run(paths)
+    if verb == "idle":
+        # At the level that its unit lets through: its own starts stay out of the journal.
+        if news := look(paths):
+            print(f"<5>{news}", flush=True)
+        return 0
+    if argv[:1] == ["keep"] and len(argv) <= 2:
+        return _keep(paths, *argv[1:])
+    if verb in asked:
+        return answer({"ok": True, **asked[verb](paths, json.load(sys.stdin))})
+    if verb in plain_verbs:
+        return answer({"ok": True, **plain_verbs[verb](paths)})
+    raise HostError("usage: rest stop|start|restart|started|outcome|run|idle|keep")
+
+
+def _keep(paths: Paths, why: str | None = None) -> int:
+    plan = plan_of(paths)
+    tell = partial(print, flush=True)
+    if why is None:
+        session_history.keep(paths, plan, tell)
+    else:
+        session_history.end(paths, plan, why, tell)
+    return 0
+
+
+def _run(paths: Paths) -> int:
+    jobs = {STOP: _stopped, RESTART: _restarted, SLEEP: _asleep}
+    with Progress(layout.REST_PROGRESS, "rest") as progress:
+        tell = partial(progress.say, log=True)
+        try:
+            job = files.read_json(paths.rest_job)
+            progress.done(jobs[str(job.get("job"))](paths, plan_of(paths), job, tell))
+        except HostError as error:
+            progress.fail(HostError(error.message, error.fix))
+            return 1
+        except OSError as error:
+            progress.fail(HostError.of_system(error))
+            return 1
+    return 0

@@ -1,0 +1,184 @@
+"""What a machine that is paid for by the hour has cost: this session, and those before it.
+
+A session lasts from a boot, or on a cloud's machine from its first, until the machine is off. Each
+look of kimi-idle.timer adds the time since the last one to what the machine was doing: starting,
+serving, or nothing that anybody asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
+
+from kimi_prov.contract.errors import plain
+from kimi_prov.on_host.endpoint import stop_log
+from kimi_prov.on_host.lifecycle import idle
+from kimi_prov.on_host.system import boot, files
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/session-ledger/v1"
+STARTING, SERVING, IDLE = "starting", "serving", "idle"
+PHASES = (STARTING, SERVING, IDLE)
+#: when kimi-up.service of a cloud's machine began, by the clock of the day
+_BEGAN = "/var/lib/kimi-up/began"
+_KEPT = 100
+_WARN_SHARE = 0.8
+_RESTS = "it rests already"
+
+
+class Counted(NamedTuple):
+    """What a look found: a sentence for the journal, empty for nothing new, and whether it ends."""
+
+    news: str
+    over: bool
+
+
+def phase(found: Mapping[str, Any]) -> str:
+    """Name what the machine did since the last look, by what `idle.look` found."""
+    if found["why_not"] == _RESTS:
+        return IDLE
+    if found["used"] is None:
+        return STARTING
+    return SERVING if found["since_s"] == found["looked_s"] else IDLE
+
+
+def count(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Counted:
+    """Add the time since the last look, and hold the sum against the budget.
+
+    On a full disk the time since the last look that was kept counts, as what the machine does now;
+    that is told once.
+    """
+    paid = plan["rest"].get("paid")
+    if not paid:
+        return Counted("", over=False)
+    ledger = _at_now(paths, phase(found))
+    spent, budget = cost(ledger, paid["usd_hour"]), paid["budget_usd"]
+    before, news, over = found.get("unkept") or {}, "", False
+    if budget is not None:
+        over = spent >= budget
+        reached = "over" if over else "near" if spent >= _WARN_SHARE * budget else ""
+        if reached and reached != before.get("told", ledger.get("told")):
+            news = f"this session has cost ${spent:.2f} of a budget of ${budget:.2f}"
+        ledger["told"] = reached
+    unkept = {}
+    try:
+        _save(paths, ledger)
+    except OSError as error:
+        problem = f"what this session costs is not kept: {plain(error)}"
+        if problem != before.get("problem"):
+            news = "; ".join(part for part in (news, problem) if part)
+        unkept = {"problem": problem, "told": ledger.get("told")}
+    if unkept != before:
+        idle.note_unkept(paths, unkept)
+    return Counted(news, over)
+
+
+def settle(paths: Paths, plan: Mapping[str, Any]) -> None:
+    """Add the time since the last look to what the machine was doing then: the session may end."""
+    if plan["rest"].get("paid"):
+        session = _read(paths)["session"] or {}
+        _save(paths, _at_now(paths, str(session.get("doing") or STARTING)))
+
+
+def cost(session: Mapping[str, Any], usd_hour: float, name: Optional[str] = None) -> float:
+    """Return the dollars of a session, or of one phase of it."""
+    seconds = session["seconds"]
+    return float((seconds[name] if name else sum(seconds.values())) / 3600 * usd_hour)
+
+
+def document(paths: Paths, plan: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+    """Say what this session and those before it cost; None where nobody said what an hour does."""
+    paid = (plan.get("rest") or {}).get("paid")
+    if not paid:
+        return None
+    ledger = _read(paths)
+    usd = paid["usd_hour"]
+    session = ledger.get("session") or _new(paths, ledger)
+    return {
+        "usd_hour": usd,
+        "budget_usd": paid["budget_usd"],
+        "session": {
+            **_told(session, usd),
+            **{f"{name}_usd": round(cost(session, usd, name), 2) for name in PHASES},
+        },
+        "before": [_told(row, usd) for row in ledger["before"]],
+    }
+
+
+def sentence(paths: Paths, plan: Mapping[str, Any]) -> str:
+    """Say in words what the session cost; empty where nobody said what an hour does."""
+    found = document(paths, plan)
+    if found is None:
+        return ""
+    row = found["session"]
+    return (
+        f"this session cost ${row['usd']:.2f} in {row['hours']:g} h: ${row['starting_usd']:.2f} of "
+        f"starts, ${row['serving_usd']:.2f} of answers, ${row['idle_usd']:.2f} of idling"
+    )
+
+
+def _told(session: Mapping[str, Any], usd_hour: float) -> dict[str, Any]:
+    return {
+        "since": session["since"],
+        "until": session.get("until"),
+        "hours": round(sum(session["seconds"].values()) / 3600, 2),
+        "usd": round(cost(session, usd_hour), 2),
+    }
+
+
+def _at_now(paths: Paths, doing: str) -> dict[str, Any]:
+    """Return the session with the time since the last look added to a phase."""
+    ledger = _read(paths)
+    session = ledger.get("session")
+    if session is None or session.get("boot") != stop_log.boot():
+        session = _new(paths, ledger)
+    now = time.clock_gettime(stop_log.CLOCK)
+    session["doing"] = doing
+    session["seconds"][doing] += max(0.0, now - float(session["looked_boot_s"]))
+    session["looked_boot_s"] = now
+    session["until"] = _day(time.time())
+    return dict(session)
+
+
+def _new(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
+    """Begin a session with this boot; the first of a cloud's machine began before its driver."""
+    booted = boot.booted()
+    began = booted
+    if not ledger.get("session"):
+        text = files.read_text(paths.at(_BEGAN)).strip()
+        began = min(booted, float(text)) if text.isdigit() else booted
+    now = time.clock_gettime(stop_log.CLOCK)
+    # Until the first look nothing was answered.
+    start = max(0.0, time.time() - began)
+    return {
+        "boot": stop_log.boot(),
+        "since": _day(began),
+        "until": _day(time.time()),
+        "looked_boot_s": now,
+        "seconds": {STARTING: start, SERVING: 0.0, IDLE: 0.0},
+    }
+
+
+def _read(paths: Paths) -> dict[str, Any]:
+    found = files.read_json(paths.sessions)
+    session, before = found.get("session"), found.get("before")
+    return {
+        "session": session if isinstance(session, dict) and "seconds" in session else None,
+        "before": before if isinstance(before, list) else [],
+    }
+
+
+def _save(paths: Paths, session: Mapping[str, Any]) -> None:
+    found = _read(paths)
+    last, before = found["session"], found["before"]
+    if last is not None and last.get("boot") != session["boot"]:
+        before = [*before, {key: last.get(key) for key in ("since", "until", "seconds")}][-_KEPT:]
+    files.make_directory(paths.state, 0o700)
+    document = {"schema": SCHEMA, "session": dict(session), "before": before}
+    files.write_json(str(paths.sessions), document, mode=0o600)
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,259 @@
+"""What sessions have cost, kept in the bucket of the weights: there it outlives the machine.
+
+Each session is one object, `kimi-sessions/MACHINE-START.json` of the bucket, which the machine
+writes again every few minutes and at the session's end. Where it cannot be written that is told,
+and nothing waits for it longer than its limit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+
+from kimi_prov.contract import clean_text, unit_names
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.on_host.endpoint import stop_log, stop_state
+from kimi_prov.on_host.lifecycle import savings
+from kimi_prov.on_host.system import files, forward_proxy, process
+from kimi_prov.on_host.weights.rclone import Access, Bucket, CredentialsError
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+SCHEMA = "kimi-prov/session/v1"
+# Between two looks of kimi-idle.timer at which it is kept.
+EVERY_S = 600.0
+# Of a machine that is about to end: Google leaves it 30 s in all.
+END_S = 20.0
+READ_S = 60.0
+_STALL_S = 15.0
+# Of a listing, the newest.
+_MOST = 500
+_LARGEST_BYTES = 16 << 10
+_OBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json")
+_UNPLAIN = re.compile(r"[^A-Za-z0-9.-]+")
+_DAY = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_WORDS = ("machine", "model", "end")
+_NUMBERS = ("hours", "usd", *(f"{name}_usd" for name in savings.PHASES), "usd_hour")
+_MOST_USD = 1e9
+
+Tell = Callable[[str], None]
+
+
+# --- keeping -----------------------------------------------------------------------------------
+
+
+def due(paths: Paths, plan: Mapping[str, Any]) -> bool:
+    """Whether the record is to be kept again."""
+    if not _place(plan):
+        return False
+    tried = files.read_json(paths.sessions_kept).get("tried_boot_s")
+    return tried is None or time.clock_gettime(stop_log.CLOCK) - float(tried) >= EVERY_S
+
+
+def launch(paths: Paths) -> None:
+    """Let a unit of its own keep the record: kimi-idle.service reaches no network."""
+    _note(paths, {"tried_boot_s": time.clock_gettime(stop_log.CLOCK)})
+    process.run(
+        *("systemd-run", "--quiet", "--no-block", "--collect", f"--unit={unit_names.SESSIONS}"),
+        "--description=Kimi: keep what this session costs in the bucket of the weights",
+        *("--service-type=exec", "--property=RuntimeMaxSec=5min"),
+        *(sys.executable, "-I", layout.ZIPAPP, "rest", "keep"),
+    )
+
+
+def keep(paths: Paths, plan: Mapping[str, Any], tell: Tell) -> None:
+    """Keep the record of a session that goes on, and read those before it where nobody has yet."""
+    before = files.read_json(paths.sessions_kept)
+    # One that rests costs on; what ended its service stays said.
+    end = before.get("end") if stop_state.read(paths) else None
+    if _write(paths, plan, end, READ_S, tell) and "before" not in before:
+        try:
+            rows = read(_bucket(plan))
+        except HostError as error:
+            tell(f"sessions before this one cannot be read: {error.line}")
+        else:
+            _note(paths, {"before": rows})
+
+
+def end(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> None:
+    """Keep the record of a session that ends now; gives up after END_S and never raises."""
+    if not _place(plan):
+        return
+    # What the timer began would come later, and say that it goes on.
+    process.run("systemctl", "stop", unit_names.SESSIONS, timeout=5)
+    try:
+        savings.settle(paths, plan)
+        _write(paths, plan, why, END_S, tell)
+    except OSError as error:
+        tell(f"what this session costs is not kept: {plain(error)}")
+
+
+def ending(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> Callable[[], None]:
+    """Begin `end` beside what else the machine does; returns what waits for it."""
+    thread = threading.Thread(target=end, args=(paths, plan, why, tell), daemon=True)
+    thread.start()
+    return thread.join
+
+
+def _place(plan: Mapping[str, Any]) -> Optional[str]:
+    """Name the folder; None where no price was set, or the weights come from no bucket."""
+    found = ((plan.get("rest") or {}).get("paid") or {}).get("kept_in")
+    return str(found) if found else None
+
+
+def _bucket(plan: Mapping[str, Any]) -> Bucket:
+    return Bucket(str(_place(plan)), Access.of(plan["weights"]), _STALL_S)
+
+
+def _write(
+    paths: Paths, plan: Mapping[str, Any], why: Optional[str], limit_s: float, tell: Tell
+) -> bool:
+    """Write the record and note what came of it; tells what is new."""
+    before = files.read_json(paths.sessions_kept)
+    now = time.clock_gettime(stop_log.CLOCK)
+    where = str(_place(plan))
+    try:
+        # This program has no unit with the file of the site's proxy.
+        os.environ.update(forward_proxy.variables(str(paths.root)))
+        row = record(paths, plan, why)
+        name = _object(row)
+        _bucket(plan).write(name, (json.dumps(row, sort_keys=True) + "\n").encode(), limit_s)
+    except HostError as error:
+        found = _unwritable(error, where)
+        if found.message != before.get("failed"):
+            tell(f"what this session costs is not kept: {found.line}")
+        _note(paths, {"tried_boot_s": now, "failed": found.message, "fix": found.fix, "end": why})
+        return False
+    if before.get("failed") or not before.get("at") or why:
+        tell(f"what this session costs is kept: {where}/{name}")
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    _note(paths, {"tried_boot_s": now, "failed": None, "fix": None, "at": at, "end": why})
+    return True
+
+
+def _unwritable(error: HostError, where: str) -> HostError:
+    if not isinstance(error, CredentialsError):
+        return error
+    return HostError(
+        error.message,
+        f"let the machine's role, or kimi_bucket_credentials_file, write to {where}/: "
+        "s3:PutObject, or the role Storage Object User",
+    )
+
+
+def _note(paths: Paths, more: Mapping[str, Any]) -> None:
+    found = files.read_json(paths.sessions_kept)
+    files.write_json(str(paths.sessions_kept), {**found, **more}, durable=False, mode=0o600)
+
+
+def _object(row: Mapping[str, Any]) -> str:
+    """Name the object of a session: as long as it lasts it is the same one."""
+    return f"{row['machine']}-{re.sub('[-:]', '', str(row['since']))}.json"
+
+
+def machine() -> str:
+    """Name this machine in the history."""
+    return _UNPLAIN.sub("-", socket.gethostname()).strip("-.")[:63] or "machine"
+
+
+def record(paths: Paths, plan: Mapping[str, Any], why: Optional[str]) -> Dict[str, Any]:
+    """Return what is kept of this session; `why` it ended, None while it goes on."""
+    found = savings.document(paths, plan)
+    if found is None:
+        raise HostError("no price is set", "set kimi_hour_usd")
+    return {
+        "schema": SCHEMA,
+        "machine": machine(),
+        "model": plan["model"]["name"],
+        **found["session"],
+        "usd_hour": found["usd_hour"],
+        "budget_usd": found["budget_usd"],
+        "end": why,
+    }
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def read(bucket: Bucket, limit_s: float = READ_S) -> List[Dict[str, Any]]:
+    """Return the sessions that a bucket keeps, the oldest first; of many the newest ones.
+
+    Raises HostError; AbsentError where nothing was ever kept there.
+    """
+    with process.within(limit_s, bucket.name):
+        rows = {
+            path: row
+            for path, row in bucket.objects().items()
+            if _OBJECT.fullmatch(path) and row.size <= _LARGEST_BYTES
+        }
+        newest = sorted(rows, key=lambda path: rows[path].modified)[-_MOST:]
+        lines = bucket.lines(newest, limit_s) if newest else []
+    return sorted(filter(None, map(parsed, lines)), key=lambda row: str(row["since"]))
+
+
+def parsed(text: str) -> Optional[Dict[str, Any]]:
+    """Read one record; None for what is none: anybody who may write there may write anything."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        return None
+    days = [found.get("since"), found.get("until")]
+    numbers = {name: found.get(name) for name in _NUMBERS}
+    budget = found.get("budget_usd")
+    if not all(isinstance(day, str) and _DAY.fullmatch(day) for day in days):
+        return None
+    if not all(map(_sane, numbers.values())) or not (budget is None or _sane(budget)):
+        return None
+    words = {name: found.get(name) for name in _WORDS}
+    return {
+        **{name: word if word is None else clean_text.line(word) for name, word in words.items()},
+        "since": days[0],
+        "until": days[1],
+        **numbers,
+        "budget_usd": budget,
+    }
+
+
+def _sane(value: object) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and 0 <= value <= _MOST_USD  # type: ignore[operator,arg-type]
+
+
+def document(paths: Paths, plan: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """Say what this session and those before it cost, of other machines too, and where it is kept.
+
+    None where nobody said what an hour costs.
+    """
+    found = savings.document(paths, plan)
+    if found is None:
+        return None
+    kept = files.read_json(paths.sessions_kept)
+    name, since = machine(), found["session"]["since"]
+    own = [{"machine": name, **row} for row in found["before"]]
+    known = {(name, since), *((name, row["since"]) for row in own)}
+    others = [
+        {key: row[key] for key in ("machine", "since", "until", "hours", "usd")}
+        for row in kept.get("before") or ()
+        if (row["machine"], row["since"]) not in known and str(row["until"]) <= since
+    ]
+    return {
+        **found,
+        "before": sorted([*own, *others], key=lambda row: str(row["since"])),
+        "kept": {
+            "in": _place(plan),
+            "at": kept.get("at"),
+            "failed": kept.get("failed"),
+            "fix": kept.get("fix"),
+        },
+    }

@@ -1,0 +1,106 @@
+"""Whether a machine serves, starts, or rests on purpose, as other commands tell it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.endpoint import stop_log, stop_state
+from kimi_prov.on_host.lifecycle import session_history, starts
+from kimi_prov.on_host.system import files
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+SERVING, STARTING, STOPPING, FAILED = "serving", "starting", "stopping", "failed"
+# The timer looks each half a minute at most.
+_STALE_S = 120.0
+FIX = "kimi-prov start INVENTORY"
+
+
+def refusal(paths: Paths) -> HostError | None:
+    """Return why nothing can be asked of the model, where it rests on purpose; else None."""
+    found = stop_state.read(paths)
+    if not found:
+        return None
+    return HostError(f"the model is {stop_state.describe(found)}: it was not asked", FIX)
+
+
+def state(
+    found: Mapping[str, Any],
+    states: Mapping[str, Mapping[str, Any]],
+    *,
+    down: bool,
+    wakes: bool = False,
+) -> str:
+    """Name the state of a host: `states` are its engines' units, `down` whether any part is not up.
+
+    `found` is the mark, empty where there is none; `wakes`: somebody wakes it.
+    """
+    words = {row.get("state") for row in states.values()}
+    if found and wakes:
+        # The mark of a sleep stands until the engine has answered.
+        return STARTING
+    if found:
+        return STOPPING if words - {"inactive", "failed"} else str(found["state"])
+    if not down:
+        return SERVING
+    return STARTING if "activating" in words else FAILED
+
+
+def document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the part of the status that says since when it rests, and what a start takes."""
+    rows = starts.every(paths)
+    last = rows[-1] if rows else None
+    keys = ("at", "seconds", "held", "by")
+    return {
+        "since": found.get("since"),
+        "by": found.get("by"),
+        "requests_cut": found.get("cut"),
+        "start": starts.expected(paths, plan, starts.where(plan)) if found else None,
+        "failed": found.get("failed"),
+        "idle": _idle(paths, plan),
+        "paid": session_history.document(paths, plan),
+        "rested": stop_log.document(paths, plan, found),
+        "last_start": {key: last[key] for key in keys} if last else None,
+        "first_answers": starts.first_answers(paths, plan),
+    }
+
+
+def _idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Say when the machine will rest because nobody asks; None where it never does."""
+    wished = (plan.get("rest") or {}).get("idle")
+    if not wished:
+        return None
+    seen = files.read_json(paths.idle)
+    left = seen.get("asleep_in_s")
+    # It was looked at some seconds ago; what another boot has left says nothing.
+    ago = time.monotonic() - float(seen.get("looked_s") or 0)
+    return {
+        "after_seconds": wished["after_s"],
+        "action": wished["action"],
+        "wake": plan["rest"]["wake"],
+        "asleep_in_seconds": max(0, round(float(left) - ago))
+        if left is not None and 0 <= ago < _STALE_S
+        else None,
+        "why_not": seen.get("why_not") if seen else "nobody has looked yet",
+        "failed": seen.get("failed"),
+    }
+
+
+def watchers(plan: Mapping[str, Any]) -> list[str]:
+    """Name the units without which the machine would not rest, or not wake."""
+    rest = plan.get("rest") or {}
+    timer = [unit_names.IDLE_TIMER] if rest.get("idle") else []
+    return [*timer, *([unit_names.WAKE_SOCKET] if rest.get("wake", "off") != "off" else [])]
+
+
+def resting(paths: Paths, plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the units that do not run because the machine rests: what a stop made is no drift."""
+    if not stop_state.read(paths):
+        return ()
+    engines = [unit_names.engine(row) for row in plan.get("instances") or ()]
+    freed = (plan.get("rest") or {}).get("memory") == "free"
+    return (*engines, *(starts.ram_disk_units(plan) if freed else ()))

@@ -1,0 +1,322 @@
+"""Wakes a machine that is asleep, when somebody with a valid key asks: kimi-wake.service.
+
+HAProxy sends it the requests of such clients while the machine is asleep, over kimi-wake.socket; it
+has looked at their keys before, and put the machine key in their place. The first one starts the
+engines, once for all of them. `refuse` answers each with 503 and how far the start is; `hold` keeps
+it and hands it to an engine as it came, byte by byte. It ends when the machine serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import smoke_test, stop_state
+from kimi_prov.on_host.lifecycle import run, starts
+from kimi_prov.on_host.system import apply_lock, files, units
+from kimi_prov.on_host.system.process import run as call
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+
+HOLD = "hold"
+# Where systemd puts the first socket that it hands over.
+_SOCKET_FD = 3
+_STEP_S = 1.0
+# Without a request, and without a start under way.
+_LEAVES_S = 30.0
+# After a start that failed the next one is not tried at once: each takes its minutes. One that was
+# not begun, because somebody works on the machine, is.
+_AGAIN_S, _BUSY_S = 300.0, 5.0
+_CHUNK = 1 << 16
+# Of a request that waits; HAProxy keeps the rest.
+_HELD_BYTES = 1 << 20
+_RETRY_S = 60
+# HAProxy sends the rest of a request and closes as soon as it has the answer.
+_CLOSES_S = 5.0
+
+
+class BusyError(HostError):
+    """Somebody works on the machine: no start was begun."""
+
+
+class Waker:
+    """One start for all who wait; `reason` is why it failed."""
+
+    def __init__(self, paths: Paths, plan: Mapping[str, Any]) -> None:
+        self.paths = paths
+        self.plan = plan
+        self.began = 0.0
+        self.expected: dict[str, Any] = {"seconds": None, "basis": ""}
+        self.line = "it begins"
+        self.reason: str | None = None
+        self.again_at = -math.inf
+        self.served = asyncio.Event()
+        self.over = asyncio.Event()
+        self.waiting = 0
+        self.last = time.monotonic()
+        self._task: asyncio.Task[None] | None = None
+        ports = [int(row["port"]) for row in plan["instances"] if row.get("port")]
+        self._ports = itertools.cycle(ports)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether engines are being started."""
+        return self._task is not None and not self._task.done()
+
+    def wake(self) -> None:
+        """Start the engines, where nobody has done so and no start has just failed."""
+        self.last = time.monotonic()
+        if self.served.is_set() and stop_state.read(self.paths).get("state") == stop_state.ASLEEP:
+            # It fell asleep again, while we were still here.
+            self.served.clear()
+        if self.under_way or self.served.is_set() or self.last < self.again_at:
+            return
+        self.began, self.reason = self.last, None
+        self.over = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._start())
+
+    def stays(self) -> bool:
+        """Whether somebody waits or may come soon, or a start has failed that is remembered."""
+        now = time.monotonic()
+        if self.waiting or self.under_way or now - self.last < _LEAVES_S:
+            return True
+        return now < self.again_at and bool(stop_state.read(self.paths))
+
+    async def _start(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._started)
+            self.served.set()
+        except Exception as error:  # noqa: BLE001  (whatever it was, those who wait are told)
+            name = type(error).__name__
+            self.reason = error.message if isinstance(error, HostError) else f"{name}: {error}"
+            again_s = _BUSY_S if isinstance(error, BusyError) else _AGAIN_S
+            self.again_at = time.monotonic() + again_s
+            print(f"the start failed: {self.reason}", flush=True)
+        finally:
+            self.over.set()
+
+    def _started(self) -> None:
+        """Start the engines and wait until they have answered. Raises HostError where they fail."""
+        # Who puts it to sleep is done with that first.
+        while units.show(unit_names.REST)[unit_names.REST]["state"] == "activating":
+            time.sleep(_STEP_S)
+        found = stop_state.read(self.paths)
+        if found.get("state") != stop_state.ASLEEP:
+            # Somebody else has started it, or stopped it.
+            if found:
+                raise HostError(stop_state.sentence(found))
+            return
+        if holder := apply_lock.holder():
+            raise BusyError(
+                f"{holder.get('user')} works on this machine: it is not woken meanwhile"
+            )
+        begun = starts.begin(self.paths, self.plan, "wake")
+        self.expected = begun["expected"]
+        print(f"somebody asks: starting; {self.expected['basis']}", flush=True)
+        self.paths.waking.write_text("")
+        try:
+            # Before the file, a stop did not know of us.
+            self._wanted()
+            run.up(self.paths, self.plan)
+            until = time.monotonic() + float(self.plan["timeouts"]["start_s"])
+            run.await_fill(self.plan, self._say)
+            names, together = run.engines(self.plan), bool(self.plan.get("group"))
+            run.await_units(names, until, self._say, self._goes_on, together=together)
+            run.await_balance(self.paths, None, until)
+            self._wanted()
+        except HostError as error:
+            self._sleep_again(error)
+            raise
+        taken = time.monotonic() - self.began
+        starts.note(self.paths, self.plan, first_token_s=round(taken, 1))
+        stop_state.clear(self.paths)
+        print(f"awake: the engine answers {taken:.1f} s after the first request", flush=True)
+
+    def _goes_on(self) -> None:
+        """Raise HostError where nobody wants it any more, or a group's rounds have failed."""
+        self._wanted()
+        if error := smoke_test.round_failed(self.paths, self.plan):
+            raise error
+
+    def _wanted(self) -> None:
+        """Raise HostError where the operator has stopped the machine meanwhile."""
+        found = stop_state.read(self.paths)
+        if found.get("state") == stop_state.STOPPED:
+            raise HostError(stop_state.sentence(found))
+
+    def _say(self, line: str) -> None:
+        self.line = line
+
+    def _sleep_again(self, error: HostError) -> None:
+        """Leave no engine that tries again and again, and keep why it did not start."""
+        files.remove(str(self.paths.waking))
+        files.remove(str(self.paths.begun))
+        found = stop_state.read(self.paths)
+        if found.get("state") == stop_state.STOPPED:
+            # The stop does the rest, and lets answers end.
+            return
+        call("systemctl", "stop", *run.engines(self.plan), timeout=900)
+        if found:
+            stop_state.write(self.paths, {**found, "failed": error.message})
+
+    # --- clients -------------------------------------------------------------------------------
+
+    async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Answer one request that HAProxy sends."""
+        self.waiting += 1
+        try:
+            # A connection that says nothing wakes nobody: HAProxy's own.
+            first = await reader.read(_CHUNK)
+            if not first:
+                return
+            self.wake()
+            if self.plan["rest"]["wake"] == HOLD:
+                await self._held(first, reader, writer)
+            else:
+                # The start may fail at once.
+                await asyncio.sleep(0)
+                _answer(writer, *self._told())
+            with contextlib.suppress(OSError):
+                await writer.drain()
+            await _until_closed(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.waiting -= 1
+            self.last = time.monotonic()
+            writer.close()
+
+    def _told(self) -> tuple[int, dict[str, Any]]:
+        """Return the Retry-After in seconds and the body that says how far the start is."""
+        if self.reason is not None and not self.under_way:
+            again = max(1, math.ceil(self.again_at - time.monotonic()))
+            return min(again, _RETRY_S), _error(
+                "model_start_failed",
+                f"The model was asleep and could not be started: {self.reason}. It is tried again "
+                f"for a request in {again} s.",
+            )
+        elapsed, total = time.monotonic() - self.began, self.expected["seconds"]
+        if self.served.is_set():
+            return 1, _error("model_starting", "The model is awake; try again.")
+        left = None if total is None else max(1.0, float(total) - elapsed)
+        takes = f"about {left:.0f} s more" if left else "how long that takes is not known"
+        body = _error(
+            "model_starting",
+            f"The model was asleep and is starting since {elapsed:.0f} s, {takes}; try again.",
+        )
+        body["error"]["progress"] = {
+            "elapsed_seconds": round(elapsed, 1),
+            "expected_seconds": total,
+            "line": self.line[:200],
+        }
+        return (_RETRY_S if left is None else min(_RETRY_S, math.ceil(left))), body
+
+    async def _held(self, first: bytes, reader: StreamReader, writer: StreamWriter) -> None:
+        """Keep a request until an engine answers it, the start fails, or its client is gone."""
+        held, gone = bytearray(first), asyncio.Event()
+
+        async def listen() -> None:
+            while len(held) < _HELD_BYTES:
+                piece = await reader.read(_CHUNK)
+                if not piece:
+                    gone.set()
+                    return
+                held.extend(piece)
+
+        listener = asyncio.create_task(listen())
+        left = asyncio.create_task(gone.wait())
+        over = asyncio.create_task(self.over.wait())
+        await asyncio.wait({left, over}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (listener, left, over):
+            task.cancel()
+        await asyncio.gather(listener, left, over, return_exceptions=True)
+        if gone.is_set() or reader.at_eof():
+            return
+        if not self.served.is_set():
+            _answer(writer, *self._told())
+            return
+        await self._handed_over(bytes(held), reader, writer)
+
+    async def _handed_over(self, held: bytes, reader: StreamReader, writer: StreamWriter) -> None:
+        there, here = await asyncio.open_connection("127.0.0.1", next(self._ports))
+        try:
+            here.write(held)
+            on = asyncio.create_task(_copy(reader, here))
+            back = asyncio.create_task(_copy(there, writer))
+            await asyncio.wait({on, back}, return_when=asyncio.FIRST_COMPLETED)
+            if not back.done():
+                # The client is gone, or has sent all that it had: HAProxy closes only when gone.
+                back.cancel()
+            on.cancel()
+            await asyncio.gather(on, back, return_exceptions=True)
+        finally:
+            here.close()
+
+
+async def _until_closed(reader: StreamReader, writer: StreamWriter) -> None:
+    """Say that this was the answer, and read on until HAProxy has closed.
+
+    Where a request is not read to its end, a close makes HAProxy's next write fail, and it breaks
+    the client's connection off in place of the answer.
+    """
+
+    async def read_out() -> None:
+        while await reader.read(_CHUNK):
+            pass
+
+    writer.write_eof()
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(read_out(), _CLOSES_S)
+
+
+async def _copy(reader: StreamReader, writer: StreamWriter) -> None:
+    while piece := await reader.read(_CHUNK):
+        writer.write(piece)
+        await writer.drain()
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    kind = "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def _answer(writer: StreamWriter, retry_s: int, body: Mapping[str, Any]) -> None:
+    text = json.dumps(body).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+        f"Retry-After: {retry_s}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+    )
+    writer.write(head.encode() + text)
+
+
+async def serve(paths: Paths, plan: Mapping[str, Any], listening: socket.socket) -> None:
+    """Answer until the machine serves and nobody waits any more."""
+    waker = Waker(paths, plan)
+    while waker.stays():
+        # Not start_unix_server: Python 3.13's takes the socket's file away at its end, which is
+        # systemd's, and nobody would wake the machine again.
+        server = await asyncio.start_server(waker.serve, sock=listening.dup(), backlog=4096)
+        async with server:
+            while waker.stays():
+                await asyncio.sleep(_STEP_S)
+        # Who was let in at the last moment counts by then: it is served before this ends.
+        await asyncio.sleep(_STEP_S)
+
+
+def main(argv: list[str]) -> int:
+    """`wake`: serve the socket that systemd hands over."""
+    del argv
+    paths = Paths()
+    with socket.socket(fileno=_SOCKET_FD) as listening:
+        asyncio.run(serve(paths, run.plan_of(paths), listening))
+    return 0

@@ -1,0 +1,40 @@
+"""`metrics-door`: what a host that watches has to know of this one.
+
+Its certificate, a name in it, and the key, where it was made here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import certificate
+from kimi_prov.on_host.keys import metrics_key
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_text
+
+
+def read(paths: Paths) -> Dict[str, Any]:
+    """Return {"certificate", "server_name", "key"}; raises HostError where there is no proxy."""
+    pem = read_text(paths.tls_crt)
+    found = certificate.read(pem)
+    if found is None:
+        raise HostError(
+            f"{paths.tls_crt}: there is no certificate of the proxy", "run `kimi-prov apply`"
+        )
+    names = sorted(found.names, key=lambda name: name[:1].isdigit() or ":" in name)
+    # A pattern is no name that somebody could have.
+    plain = [name for name in names if "*" not in name] or [n.replace("*", "x") for n in names]
+    if not plain:
+        raise HostError(
+            f"{paths.tls_crt}: the certificate has no subjectAltName, so nobody can trust it",
+            "take a certificate with names",
+        )
+    return {"certificate": pem, "server_name": plain[0], "key": metrics_key.read(paths)}
+
+
+def main(argv: List[str]) -> int:
+    """`metrics-door`: one JSON object, with the key in it."""
+    del argv
+    return answer({"ok": True, **read(Paths())})

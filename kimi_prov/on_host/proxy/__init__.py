@@ -1,0 +1,1 @@
+"""The proxy's files and the running proxy: converged, rejoined, certificates renewed by ACME."""

@@ -1,0 +1,379 @@
+"""Orders the certificate from an authority that speaks ACME (RFC 8555), by certbot.
+
+Root decides, opens the port and installs; certbot, which reads what the authority answers, runs as
+a user of its own that can do neither. What is in place stays until a new one has come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+from urllib.parse import urlsplit
+
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import certificate, tls
+from kimi_prov.on_host.proxy import acme_problem, converge
+from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import (
+    make_directory,
+    owner_ids,
+    read_json,
+    read_text,
+    remove,
+    write_atomic,
+    write_json,
+)
+from kimi_prov.on_host.system.process import TIMED_OUT, Unfinished, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PORT = 80
+SET = "challenge"
+LINEAGE = "kimi"
+# A program that writes records may wait for a zone to spread.
+CERTBOT_TIMEOUT_S = 840.0
+# The port closes by itself after that, whatever became of the order.
+OPEN_S = 900
+LOG_BYTES = 256 << 10
+CHAIN_BYTES = 256 << 10
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
+
+
+def command(settings: Dict[str, Any], home: str) -> List[str]:
+    """Return certbot's command line for an order; `home`: the directory that is certbot's own."""
+    challenge = settings["challenge"]
+    if challenge == "http-01":
+        how = ["--standalone", "--http-01-address", "127.0.0.1"]
+        how += ["--http-01-port", str(settings["port"])]
+    else:
+        hook = layout.ACME_HOOK
+        how = ["--manual", "--manual-auth-hook", hook + " auth"]
+        how += ["--manual-cleanup-hook", hook + " cleanup"]
+    names = [word for name in settings["names"] for word in ("--domain", name)]
+    return [
+        *("certbot", "certonly", *_account(settings, home), *how),
+        *("--preferred-challenges", challenge, "--cert-name", LINEAGE, "--key-type", "ecdsa"),
+        *("--force-renewal", "--renew-with-new-domains", *names),
+    ]
+
+
+def _account(settings: Dict[str, Any], home: str) -> List[str]:
+    """Return the options by which certbot finds, or registers, the account."""
+    contact = settings["contact"]
+    mail = ["--email", contact] if contact else ["--register-unsafely-without-email"]
+    return [
+        *("--non-interactive", "--agree-tos", "--server", settings["directory_url"], *mail),
+        *("--config-dir", home + "/config", "--work-dir", home + "/work"),
+        *("--logs-dir", home + "/logs", "--max-log-backups", "10"),
+    ]
+
+
+class Client:
+    """certbot, run as its user in its directory."""
+
+    def __init__(self, paths: Paths, settings: Dict[str, Any]) -> None:
+        self.paths = paths
+        self.settings = settings
+        self.home = str(paths.acme / "client")
+        self.user = pwd.getpwnam(layout.ACME_USER)
+        self.problem: Dict[str, Any] = {}
+
+    def _environment(self) -> Dict[str, str]:
+        given = {name: os.environ.get(name) for name in PROXY_VARIABLES}
+        found = {name: value for name, value in given.items() if value}
+        found |= {name.upper(): value for name, value in found.items()}
+        if self.settings["ca_bundle"]:
+            found["REQUESTS_CA_BUNDLE"] = str(self.paths.acme / "ca-bundle.pem")
+        return {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "LC_ALL": "C.UTF-8",
+            "HOME": self.home,
+            **found,
+        }
+
+    def run(self, *argv: str) -> str:
+        """Run a command as the user; returns what it wrote. Keeps `problem` where it failed."""
+        done = run(
+            *argv, env=self._environment(), timeout=CERTBOT_TIMEOUT_S, cwd="/", user=self.user
+        )
+        if isinstance(done, Unfinished):
+            # It may have written no log: what is there can be of an order before.
+            timed_out = done.returncode == TIMED_OUT
+            self.problem = acme_problem.unfinished(done.stderr, self.settings, timed_out=timed_out)
+            return ""
+        if done.returncode != 0:
+            log = run("tail", "-c", str(LOG_BYTES), self.home + "/logs/letsencrypt.log",
+                      user=self.user, cwd="/").stdout  # fmt: skip
+            self.problem = acme_problem.tell(done.stdout + "\n" + done.stderr, log, self.settings)
+            return ""
+        self.problem = {}
+        return done.stdout
+
+    def order(self, known: Dict[str, Any]) -> str:
+        """Order the certificate; returns chain and key as one PEM text.
+
+        `known`: the authority and contact of the last one. Raises HostError with the cause.
+        """
+        make_own(self.home, self.user)
+        if self.settings["ca_bundle"]:
+            bundle = read_text(self.paths.at(self.settings["ca_bundle"]))
+            write_atomic(self.paths.acme / "ca-bundle.pem", bundle, 0o644)
+        same = known.get("directory_url") == self.settings["directory_url"]
+        if same and known.get("contact") != self.settings["contact"]:
+            # Only the authority loses by an address that is out of date: an order goes on.
+            self.run("certbot", "update_account", *_account(self.settings, self.home))
+        self.run(*command(self.settings, self.home))
+        if self.problem.get("kind") == "account" and self.forget():
+            self.run(*command(self.settings, self.home))
+        if self.problem:
+            raise HostError(self.problem["message"], self.problem["fix"])
+        return self.issued()
+
+    def forget(self) -> bool:
+        """Remove the key of an account that the authority does not know any more."""
+        host = urlsplit(self.settings["directory_url"]).netloc
+        kept = self.home + "/config/accounts/" + host
+        there = run("test", "-d", kept, user=self.user, cwd="/").returncode == 0
+        return there and run("rm", "-rf", "--", kept, user=self.user, cwd="/").returncode == 0
+
+    def issued(self) -> str:
+        """Return chain and key that certbot keeps, as one PEM text; read as its user."""
+        live = self.home + "/config/live/" + LINEAGE
+        parts = []
+        for name in ("fullchain.pem", "privkey.pem"):
+            done = run("head", "-c", str(CHAIN_BYTES), live + "/" + name, user=self.user, cwd="/")
+            if done.returncode != 0:
+                raise HostError(
+                    "certbot left no certificate: " + done.stderr.strip(), acme_problem.READ_LOG
+                )
+            parts.append(done.stdout)
+        try:
+            return tls.given(parts[0], parts[1])
+        except HostError:
+            raise HostError(
+                "what certbot left is no certificate with its key", acme_problem.READ_LOG
+            ) from None
+
+
+def make_own(path: str, user: pwd.struct_passwd) -> None:
+    """Make the directory that is the user's own."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    if os.geteuid() == 0:
+        os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def answering(settings: Dict[str, Any]) -> Iterator[None]:
+    """Let port 80 in while a challenge may come; it closes by itself if we are killed."""
+    if settings["challenge"] != "http-01":
+        yield
+        return
+    element = f"{{ {PORT} timeout {OPEN_S}s }}"
+    done = run("nft", "add", "element", *layout.FIREWALL_TABLE, SET, element)
+    if done.returncode != 0:
+        raise HostError(
+            f"port {PORT} could not be opened for the challenge: {done.stderr.strip()[:200]}",
+            "run `kimi-prov apply`, which loads the firewall's table",
+        )
+    try:
+        yield
+    finally:
+        close()
+
+
+def close() -> None:
+    """Let port 80 in no longer."""
+    run("nft", "delete", "element", *layout.FIREWALL_TABLE, SET, f"{{ {PORT} }}")
+
+
+def current(paths: Paths) -> Optional[certificate.Certificate]:
+    """Return the certificate that was issued last, None where none was."""
+    pem = read_text(paths.acme_pem)
+    return certificate.read(pem) if pem else None
+
+
+def reason(paths: Paths, settings: Dict[str, Any], now: int) -> str:
+    """Say why there is something to order now, empty where there is not."""
+    record = read_json(paths.acme_state)
+    return certificate.due(current(paths), record.get("issued") or {}, settings, now)
+
+
+def order(paths: Paths) -> Dict[str, Any]:
+    """Order a certificate where one is due and have the proxy use it.
+
+    Raises HostError with the cause where none came; what was in use stays in use.
+    """
+    settings = read_json(paths.acme_settings)
+    if not settings:
+        raise HostError(f"there is no {paths.acme_settings}", "run `kimi-prov apply`")
+    now = int(time.time())
+    why = reason(paths, settings, now)
+    record = read_json(paths.acme_state)
+    if why:
+        print("ordering a certificate: " + why, file=sys.stderr, flush=True)
+        client = Client(paths, settings)
+        try:
+            with answering(settings):
+                pem = client.order(record.get("issued") or {})
+        except HostError as error:
+            problem = client.problem or acme_problem.of_host(error)
+            keep(paths, {**record, "tried": now, "problem": problem})
+            raise
+        write_atomic(paths.acme_pem, pem, 0o600)
+        issued = {name: settings[name] for name in ("directory_url", "names", "contact")}
+        keep(paths, {"tried": now, "problem": None, "issued": issued})
+    else:
+        settle(paths)
+    return {"ordered": bool(why), "reason": why, "used": use(paths)}
+
+
+def settle(paths: Paths) -> None:
+    """Where what is wanted is there, an order that failed for something else is of no account."""
+    record = read_json(paths.acme_state)
+    if record.get("problem"):
+        keep(paths, {**record, "problem": None})
+
+
+def keep(paths: Paths, record: Dict[str, Any]) -> None:
+    """Record what came of an order."""
+    make_directory(paths.state, 0o700)
+    write_json(str(paths.acme_state), record, mode=0o600)
+
+
+def use(paths: Paths) -> bool:
+    """Have the proxy use what was issued; True where it did not. One that is stopped stays so.
+
+    Nothing where another certificate was set while this one was ordered.
+    """
+    if not paths.acme_settings.exists():
+        return False
+    changed = bool(tls.ensure(paths, {"mode": "acme", "names": []})["changed"])
+    if units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") != "active":
+        return changed
+    return bool(converge.converge(paths)["changed"]) or changed
+
+
+def ensure(paths: Paths, wanted: Dict[str, Any], *, check: bool = False) -> Dict[str, Any]:
+    """Converge to {"acme": the plan's, None for none, "hook": a program's text or None}.
+
+    Orders what is due by its unit. Where a renewal fails, and what is in use is good for the same
+    names, that is a warning: {"changed", "ordered", "warning"}. Raises HostError where it is not.
+    """
+    settings = wanted["acme"]
+    if settings is None:
+        return {"changed": leave(paths, check=check), "ordered": "", "warning": None}
+    changed = install(paths, settings, wanted["hook"], check=check)
+    states = units.show(unit_names.ACME_TIMER, unit_names.ACME)
+    timer = states.get(unit_names.ACME_TIMER, {})
+    stale = any(unit.get("stale") for unit in states.values())
+    runs = timer.get("state") == "active" and timer.get("enabled") and not stale
+    why = reason(paths, settings, int(time.time()))
+    if check or (runs and not why):
+        if not why and not check:
+            settle(paths)
+        return {"changed": changed or not runs or bool(why), "ordered": why, "warning": None}
+    if not runs:
+        run("systemctl", "daemon-reload")
+        units.systemctl("enable", unit_names.ACME_TIMER)
+        units.systemctl("restart", unit_names.ACME_TIMER)
+    warning = _ordered(paths, settings) if why else None
+    return {"changed": True, "ordered": why, "warning": warning}
+
+
+def _ordered(paths: Paths, settings: Dict[str, Any]) -> Optional[str]:
+    """Run the unit to its end; says what failed where that can wait."""
+    start = ("systemctl", "start", unit_names.ACME)
+    if units.show(unit_names.ACME).get(unit_names.ACME, {}).get("state") == "activating":
+        # The timer began before us, perhaps with what was wanted then: this waits for its end.
+        run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
+    started = int(time.time())
+    if reason(paths, settings, started):
+        run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
+    left = reason(paths, settings, int(time.time()))
+    if not left:
+        return None
+    record = read_json(paths.acme_state)
+    if record.get("tried", 0) < started:
+        line = units.cause(units.journal(unit_names.ACME, 40))
+        raise HostError(
+            f"{unit_names.ACME} did not order a certificate: {line}",
+            f"read its journal: journalctl -u {unit_names.ACME}",
+        )
+    problem = record.get("problem")
+    if not problem:
+        raise HostError(
+            f"a certificate came, and it is to be ordered again: {left}",
+            "compare `date -u` with another machine's clock, and correct the one that is wrong",
+        )
+    found = current(paths)
+    good = found is not None and found.not_after > time.time()
+    if good and found is not None and set(settings["names"]) <= set(found.names):
+        ends = certificate.moment(found.not_after)
+        return f"{problem['message']}; {problem['fix']}; what is in use ends on {ends}"
+    raise HostError(
+        f"no certificate for {', '.join(settings['names'])}: {problem['message']}", problem["fix"]
+    )
+
+
+def install(
+    paths: Paths, settings: Dict[str, Any], hook: Optional[str], *, check: bool = False
+) -> bool:
+    """Write what the unit reads; True where something differed."""
+    made = make_directory(paths.acme, 0o750, layout.ACME_USER, check=check)
+    text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
+    made |= _write(paths.acme_settings, text, 0o600, "root", check=check)
+    if hook is not None:
+        made |= _write(paths.acme_hook, hook, 0o750, layout.ACME_USER, check=check)
+    elif paths.acme_hook.exists():
+        made = True
+        if not check:
+            paths.acme_hook.unlink()
+    return made
+
+
+def _write(path: Path, text: str, mode: int, group: str, *, check: bool) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        state = path.stat()
+        owned = os.geteuid() != 0 or (state.st_uid, state.st_gid) == owner_ids("root", group)
+        if read_text(path) == text and state.st_mode & 0o7777 == mode and owned:
+            return False
+    if not check:
+        write_atomic(path, text, mode, group)
+    return True
+
+
+def leave(paths: Paths, *, check: bool = False) -> bool:
+    """Order no longer; account and certificates stay. True where something was in place."""
+    # The timer's last: by it the next run sees what one that was killed left.
+    files = [paths.units / name for name in (unit_names.ACME, unit_names.ACME_TIMER)]
+    found = [path for path in [paths.acme_settings, *files] if path.exists()]
+    if found and not check:
+        run("systemctl", "disable", "--now", unit_names.ACME_TIMER)
+        run("systemctl", "stop", unit_names.ACME)
+        for path in found:
+            remove(str(path))
+        run("systemctl", "daemon-reload")
+    return bool(found)
+
+
+def main(argv: List[str]) -> int:
+    """`acme` orders what is due, `acme close` shuts the port, `acme ensure [--check] < WANTED`."""
+    if argv[:1] == ["close"]:
+        close()
+        return answer({"ok": True})
+    if argv[:1] == ["ensure"]:
+        return answer(
+            {"ok": True, **ensure(Paths(), json.load(sys.stdin), check="--check" in argv)}
+        )
+    return answer({"ok": True, **order(Paths())})

@@ -1,0 +1,244 @@
+"""Installs the proxy's certificate and keys, and makes the running proxy use them.
+
+The running proxy itself is queried; nothing is concluded from what a play has just changed:
+a run that was killed between a file and its reload is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.on_host.endpoint import draining, haproxy, stop_state, tls
+from kimi_prov.on_host.keys import metadata, metrics_key, publish
+from kimi_prov.on_host.proxy import pins
+from kimi_prov.on_host.system import file_lock, machine_key, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
+from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.usage import counter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TAKE_OVER_S = 10.0
+# Longer than another takes over a start, a restart or a reload.
+OTHER_S = 120.0
+# Of a host that no client asks.
+_REMOVE = "remove"
+_NO_KEYS = {"changed": False, "created": [], "names": [], "removed": [], "applied": "unchanged"}
+
+
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """Converge certificate and keys to `settings`.
+
+    These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, null where no API is served,
+    "page": whether there is one, "metrics": null, or {"sha256": of the key that was given, else
+    null}, "gateways": as `keys.ensure` takes them, "hosts": of a gateway, the certificate of each
+    host behind it by the name of its server, null where this run did not reach it, "shares_page":
+    whether another gateway hands its clients on to the page here}. The machine key is made where
+    there is none. The running proxy takes new keys over at once; a new certificate waits for
+    `converge`. `converged`: whether the proxy runs what is in place, which saves a second query.
+    """
+    made = make_directory(paths.proxy, 0o750, PROXY_USER, check=check)
+    if settings["tls"]["mode"] != "acme" and not check:
+        # An order under way would put its certificate in the place of this one.
+        remove(str(paths.acme_settings))
+    certificate = tls.ensure(paths, settings["tls"], check=check)
+    page = bool(settings.get("page"))
+    given = settings["api_keys"]
+    known = _NO_KEYS
+    if given is not None:
+        doors = settings.get("gateways")
+        known = publish.ensure(paths, given, page=page, gateways=doors, check=check)
+    else:
+        made = make_directory(paths.keys, 0o700, check=check) or made
+    own = machine_key.ensure(paths.machine_key, check=check)
+    own = metrics_key.ensure(paths, settings.get("metrics"), check=check) or own
+    told = stop_state.ensure(paths, check=check)
+    pinned = pins.ensure(paths, settings.get("hosts"), check=check)
+    shares = bool(settings.get("shares_page"))
+    pinned = pins.ensure_page(paths, shared=shares, check=check) or pinned
+    return {
+        "changed": made or certificate["changed"] or known["changed"] or own or told or pinned,
+        "certificate": certificate,
+        "keys": known,
+        "converged": converged(paths),
+    }
+
+
+def _digest(*files: Path) -> str:
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(read_text(file).encode() + b"\0")
+    return whole.hexdigest()[:16]
+
+
+def stamp(paths: Paths) -> str:
+    """Return the stamp of what should run: of the unit, then of what the configuration reads."""
+    unit = _digest(paths.units / unit_names.PROXY)
+    read = [paths.proxy_config, paths.tls_pem, paths.machine_key]
+    # Where there is one: without metrics the stamp is as it was.
+    read += [paths.metrics_key_map] if paths.metrics_key_map.exists() else []
+    read += pins.files(paths)
+    read += [paths.key_limits] if paths.key_limits.exists() else []
+    read += [paths.page_pem] if paths.page_pem.exists() else []
+    return f"{unit}-{_digest(*read)}"
+
+
+def _running(paths: Paths) -> str:
+    try:
+        return haproxy.description(paths.socket)
+    except OSError:
+        return ""
+
+
+def action(running: str, wanted: str, *, active: bool) -> str:
+    """Decide how to get from what runs to what should: start, restart, reload or nothing."""
+    if not active:
+        return "start"
+    if running.partition("-")[0] != wanted.partition("-")[0]:
+        return "restart"
+    return "" if running == wanted else "reload"
+
+
+def converged(paths: Paths) -> bool:
+    """Whether `converge` would find nothing to do."""
+    unit = units.show(unit_names.PROXY).get(unit_names.PROXY, {})
+    if not unit.get("enabled") or unit.get("stale") or unit.get("state") != "active":
+        return False
+    if _running(paths) != stamp(paths) or _map_differs(paths):
+        return False
+    return not _counter_verb(paths)
+
+
+def serves_api(paths: Paths) -> bool:
+    """Whether clients are served by the configuration that is in place, or metrics alone."""
+    return str(paths.key_map) in read_text(paths.proxy_config)
+
+
+def _counter_verb(paths: Paths) -> str:
+    """Return what makes the counter run as it should: start, restart, remove, or nothing."""
+    name = unit_names.USAGE
+    if not (paths.units / name).exists():
+        # Its role writes it first.
+        return ""
+    if not serves_api(paths):
+        return _REMOVE
+    unit = units.show(name).get(name, {})
+    if unit.get("state") != "active":
+        return "start"
+    other = counter.running(paths.usage_socket) != counter.code()
+    return "restart" if unit.get("stale") or not unit.get("enabled") or other else ""
+
+
+def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+    """Make the proxy run the configuration, certificate and keys that are in place.
+
+    One at a time: an apply and the timer of the certificate would each wait for its own stamp.
+    """
+    if check:
+        return _converge(paths, check=True)
+    make_directory(paths.state, 0o700)
+    try:
+        with file_lock.held(str(paths.proxy_lock), OTHER_S):
+            return _converge(paths, check=False)
+    except file_lock.TakenError as error:
+        raise HostError(
+            f"{error} has been changing what {unit_names.PROXY} runs for {OTHER_S:.0f} s",
+            "end that process, which hangs, and run `kimi-prov apply` again",
+            retryable=True,
+        ) from None
+
+
+def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
+    # First: what comes in is counted from its first request on.
+    counting = _counter_verb(paths)
+    if counting and counting != _REMOVE and not check:
+        units.converge(unit_names.USAGE)
+        units.control(counting, unit_names.USAGE)
+    enabled = units.converge(unit_names.PROXY, check=check)
+    wanted = stamp(paths)
+    active = units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"
+    verb = action(_running(paths), wanted, active=active)
+    if verb and not check:
+        text = (
+            f"# What is loaded: the proxy tells it when asked.\nglobal\n    description {wanted}\n"
+        )
+        write_atomic(paths.proxy_stamp, text, 0o640, PROXY_USER)
+        out = draining.taken_out(paths)
+        units.control(verb, unit_names.PROXY)
+        _wait(paths, wanted)
+        for index, state in out.items():
+            draining.balance(paths, state, [index])
+    elif not check and _map_differs(paths):
+        publish.publish(paths, publish.parse_map(read_text(paths.key_map)))
+        verb = "keys"
+    if counting == _REMOVE and not check:
+        _remove_units(paths, unit_names.USAGE)
+    changed = enabled or bool(verb) or bool(counting)
+    return {"changed": changed, "did": verb or (counting and "counter") or "nothing"}
+
+
+def _map_differs(paths: Paths) -> bool:
+    if not serves_api(paths):
+        return False
+    wanted = {value: name for name, value in publish.parse_map(read_text(paths.key_map)).items()}
+    if haproxy.loaded_map(paths.socket, str(paths.key_map)) != wanted:
+        return True
+    rules = metadata.rules(metadata.read(paths))
+    return haproxy.loaded_map(paths.socket, str(paths.key_rules)) != rules
+
+
+def _wait(paths: Paths, wanted: str) -> None:
+    """Wait for the new worker: a reload returns before it has taken over."""
+    until = time.monotonic() + TAKE_OVER_S
+    while _running(paths) != wanted:
+        if time.monotonic() > until:
+            line = units.cause(units.journal(unit_names.PROXY, 40))
+            raise HostError(
+                f"{unit_names.PROXY} did not take its configuration over: {line}",
+                f"read its journal: journalctl -u {unit_names.PROXY}",
+            )
+        time.sleep(0.1)
+
+
+def remove_proxy(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+    """Take the proxy away where nobody asks for anything any more: its unit and configuration.
+
+    Keys, certificate and what was used stay for the day on which this host serves again; `destroy`
+    takes them.
+    """
+    if not (paths.units / unit_names.PROXY).exists():
+        return {"changed": False, "did": "nothing"}
+    if not check:
+        files = (paths.proxy_config, paths.proxy_stamp)
+        _remove_units(paths, unit_names.USAGE, unit_names.PROXY, files=files)
+    return {"changed": True, "did": "remove"}
+
+
+def _remove_units(paths: Paths, *wanted: str, files: tuple[Path, ...] = ()) -> None:
+    """Stop units and remove them and `files`; a run that is killed is completed by the next."""
+    names = [name for name in wanted if (paths.units / name).exists()]
+    units.systemctl("disable", "--now", *names)
+    # Units are last, in their order: by them the next run sees that something is left.
+    for path in (*files, *(paths.units / name for name in names)):
+        remove(str(path))
+    units.systemctl("daemon-reload")
+    run("systemctl", "reset-failed", *names)
+
+
+def main(argv: list[str]) -> int:
+    """`proxy-ensure [--check] < SETTINGS`, `proxy-ensure run|remove [--check]`; prints no key."""
+    check = "--check" in argv
+    if argv[:1] == ["remove"]:
+        return answer({"ok": True, **remove_proxy(Paths(), check=check)})
+    if argv[:1] == ["run"]:
+        return answer({"ok": True, **converge(Paths(), check=check)})
+    return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})

@@ -1,0 +1,101 @@
+"""What gateways and the hosts behind them have to know of each other.
+
+A gateway trusts at a host the certificate that the host has, and no authority; a host lets the
+gateway in by the hash of its key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional
+
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.gateways import PAGE_NAME
+from kimi_prov.contract.paths import PROXY_USER, Paths
+from kimi_prov.on_host.endpoint import tls
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.system import machine_key
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_END = ".crt"
+
+
+def files(paths: Paths) -> List[Path]:
+    """Return the certificates of hosts that are kept, by name."""
+    return sorted(paths.hosts.glob(f"*{_END}"))
+
+
+def ensure(
+    paths: Paths, hosts: Optional[Mapping[str, Optional[str]]], *, check: bool = False
+) -> bool:
+    """Keep the certificate of each host by the name of its server; True where one changed.
+
+    None for a host that this run did not reach: what was known stays. Others go.
+    """
+    changed = False
+    for path in files(paths):
+        if path.name[: -len(_END)] not in (hosts or {}):
+            changed = True
+            if not check:
+                path.unlink()
+    if not hosts:
+        return changed
+    if not check:
+        make_directory(paths.hosts, 0o750, PROXY_USER)
+    for name, pem in hosts.items():
+        changed = keep(paths, name, pem, check=check) or changed
+    return changed
+
+
+def keep(paths: Paths, name: str, pem: Optional[str], *, check: bool = False) -> bool:
+    """Keep the certificate of one host, where it is given; True where it is another."""
+    place, public = paths.hosts / f"{name}{_END}", tls.public_part(pem or "")
+    if not public or read_text(place) == public:
+        return False
+    if not check:
+        write_atomic(place, public, 0o644)
+    return True
+
+
+def ensure_page(paths: Paths, *, shared: bool, check: bool = False) -> bool:
+    """Have the certificate for the other gateway where the page is `shared` with it, else none.
+
+    True where that changes. The one that clients see may be ordered, and change by itself.
+    """
+    have = read_text(paths.page_pem)
+    if bool(have) == shared and (not shared or tls.lasts(have)):
+        return False
+    if check:
+        return True
+    if shared:
+        pem = tls.self_signed([PAGE_NAME], loopback=False)
+        write_atomic(paths.page_pem, pem, 0o640, PROXY_USER)
+    else:
+        remove(str(paths.page_pem))
+    return True
+
+
+def read(paths: Paths) -> dict[str, Any]:
+    """Return {"certificate", "key_sha256", "page_certificate": null without a shared page}.
+
+    Raises HostError where there is no proxy yet.
+    """
+    pem = read_text(paths.tls_crt)
+    if not pem:
+        raise HostError(
+            f"{paths.tls_crt}: there is no certificate of the proxy", "run `kimi-prov apply`"
+        )
+    return {
+        "certificate": pem,
+        "key_sha256": publish.digest(machine_key.read(paths.machine_key)),
+        "page_certificate": tls.public_part(read_text(paths.page_pem)) or None,
+    }
+
+
+def main(argv: List[str]) -> int:
+    """`gateway-door`: one JSON object, with nothing secret in it."""
+    del argv
+    return answer({"ok": True, **read(Paths())})

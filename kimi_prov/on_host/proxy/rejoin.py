@@ -1,0 +1,79 @@
+"""On a gateway: take a machine's certificate over, and wait until requests go there again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+from kimi_prov.contract import gateways
+from kimi_prov.contract.errors import HostError
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import haproxy
+from kimi_prov.on_host.proxy import converge, pins
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json
+
+_PAUSE_S = 0.2
+
+
+def awaited(paths: Paths, request: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return {"asked", "changed"}; `asked` is false where the gateway does not know the host yet.
+
+    `request`: `host`, its `certificate` (PEM, or null for the one that is known) and `timeout_s`;
+    `address` and `port` where they are planned: other ones hold from now on, and the gateway's own
+    turn, which comes after all machines, writes them down. Raises HostError where the gateway does
+    not send there in time.
+    """
+    plan = read_json(paths.plan)
+    host = str(request["host"])
+    row = _row(plan, host)
+    if row is None:
+        return {"asked": False, "changed": False}
+    server = str(row["server"])
+    changed = pins.keep(paths, server, request.get("certificate"))
+    # One that does not run would start after all machines: it sees none of them till then.
+    if changed or not paths.socket.exists():
+        converge.converge(paths)
+    place = {name: request.get(name) or row[name] for name in ("address", "port")}
+    if any(row[name] != wanted for name, wanted in place.items()):
+        haproxy.move(paths.socket, server, str(place["address"]), int(place["port"]))
+    end = time.monotonic() + float(request["timeout_s"])
+    while not _sends(paths, server):
+        if time.monotonic() > end:
+            raise HostError(
+                f"{plan['gateway']['name']} sends nothing to {host}, which answers by itself: it "
+                f"is {_state(paths, server)} there",
+                f"look at the line of {host}:  kimi-prov status INVENTORY",
+            )
+        time.sleep(_PAUSE_S)
+    return {"asked": True, "changed": changed}
+
+
+def _row(plan: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:
+    rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else ()
+    return next((row for row in rows if row["host"] == host), None)
+
+
+def _sends(paths: Paths, server: str) -> bool:
+    try:
+        return server in haproxy.passed(paths.socket)
+    except OSError:
+        return False
+
+
+def _state(paths: Paths, server: str) -> str:
+    """Return how HAProxy sees a server to which it does not send, in a word or a few."""
+    try:
+        seen = {str(row["name"]): str(row["status"]) for row in haproxy.servers(paths.socket)}
+    except OSError:
+        seen = {}
+    status = seen.get(server, "unknown")
+    return "up without a check that passed" if status == "UP" else status.lower()
+
+
+def main(argv: List[str]) -> int:
+    """`gateway-return`: the request by standard input."""
+    del argv
+    return answer({"ok": True, **awaited(Paths(), json.load(sys.stdin))})

@@ -1,0 +1,1 @@
+"""What runs on this machine now, and what a gateway sends where."""

@@ -1,0 +1,441 @@
+"""What runs on this machine now: units, versions, model, RAM disk, port, memory, uptime."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from kimi_prov.contract import gateways, groups, unit_names
+from kimi_prov.contract import paths as layout
+from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.paths import Paths
+from kimi_prov.on_host.endpoint import certificate, haproxy, stop_state, tls
+from kimi_prov.on_host.engine import runtime
+from kimi_prov.on_host.history import applied, open_switch
+from kimi_prov.on_host.keys import publish
+from kimi_prov.on_host.lifecycle import status
+from kimi_prov.on_host.monitor import status as monitor
+from kimi_prov.on_host.probe import nvidia_smi
+from kimi_prov.on_host.status import gateway as behind
+from kimi_prov.on_host.status.sample import Sample
+from kimi_prov.on_host.system import boot, group_state, units
+from kimi_prov.on_host.system.envelope import answer
+from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.process import run
+from kimi_prov.on_host.update import waiting
+from kimi_prov.on_host.watchdog import bundles
+from kimi_prov.on_host.watchdog import state as watched
+from kimi_prov.on_host.web import status as page
+
+# Of a certificate, when clients take none like it.
+_REFUSED = {
+    "expired": "; the certificate has ended",
+    "early": "; the certificate is not valid yet",
+}
+_PLACES = (layout.ROOT, layout.MODELS, layout.ENGINES, layout.HOME, layout.ETC, "/var/log")
+SUPPORT = (
+    unit_names.FETCH,
+    unit_names.RAM_MOUNT,
+    unit_names.STAGE,
+    unit_names.WARM,
+    unit_names.CONVERT,
+    unit_names.ACME_TIMER,
+    unit_names.DRIFT_TIMER,
+    unit_names.USAGE,
+    unit_names.METRICS_TIMER,
+    unit_names.NODE_EXPORTER,
+    unit_names.PROMETHEUS,
+    unit_names.ALERTMANAGER,
+    unit_names.WATCHDOG,
+    unit_names.IDLE_TIMER,
+    unit_names.WAKE_SOCKET,
+)
+
+
+def disk_use(path: Path) -> dict[str, int] | None:
+    """Size and use of the file system mounted at `path` in bytes; None when nothing is mounted."""
+    if not os.path.ismount(str(path)):
+        return None
+    info = os.statvfs(str(path))
+    total = info.f_blocks * info.f_frsize
+    return {"size_bytes": total, "used_bytes": total - info.f_bfree * info.f_frsize}
+
+
+def disks(paths: Paths) -> list[dict[str, Any]]:
+    """Size and room of each file system that holds something of ours, or what journald writes."""
+    found: dict[int, dict[str, Any]] = {}
+    for name in _PLACES:
+        try:
+            path = os.path.realpath(str(paths.at(name)))
+            info, device = os.statvfs(path), os.stat(path).st_dev
+        except OSError:
+            continue
+        found.setdefault(
+            device,
+            {
+                "path": name,
+                "size_bytes": info.f_blocks * info.f_frsize,
+                "free_bytes": info.f_bavail * info.f_frsize,
+            },
+        )
+    return list(found.values())
+
+
+def _versions(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+    link = Path(layout.ENGINE)
+    engine = plan.get("engine", {})
+    haproxy_version = run("dpkg-query", "-W", "-f=${Version}", "haproxy").stdout or None
+    return {
+        "engine": engine.get("name"),
+        "engine_variant": engine.get("variant"),
+        "engine_version": engine.get("version"),
+        "engine_directory": os.path.realpath(str(link)) if link.exists() else None,
+        "engine_locks": engine.get("locks"),
+        "engine_python": engine.get("python"),
+        "engine_interpreter": _interpreter(plan),
+        "driver": nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"],
+        "driver_failed": _driver_failed(paths),
+        "proxy": haproxy_version,
+    }
+
+
+def _driver_failed(paths: Paths) -> str | None:
+    """Say which version of NVIDIA's driver was tried here in vain; None for none."""
+    failed = read_json(paths.at(layout.DRIVER_STATE)).get("failed")
+    if not isinstance(failed, dict):
+        return None
+    runs = nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"]
+    return (
+        f"NVIDIA's driver {failed.get('version')} did not answer here ({failed.get('why')}); "
+        f"{f'{runs} runs' if runs else 'none runs'}: name another in kimi_nvidia_driver_version"
+    )
+
+
+def _interpreter(plan: dict[str, Any]) -> dict[str, str] | None:
+    """Say which build of Python was brought; None where the machine's own is used."""
+    brought = plan.get("installation", {}).get("python")
+    keys = ("version", "build", "sha256", "dir")
+    return {key: brought[key] for key in keys} if brought else None
+
+
+def _uptime(unit: dict[str, Any]) -> float | None:
+    since = unit.get("active_since_monotonic_us", 0)
+    if unit.get("state") != "active" or not since:
+        return None
+    return float(round(time.clock_gettime(time.CLOCK_MONOTONIC) - since / 1e6, 1))
+
+
+def _unit(unit: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "state": unit["state"],
+        "sub_state": unit["sub_state"],
+        "enabled": unit["enabled"],
+        "restarts": unit["restarts"],
+        "uptime_seconds": _uptime(unit),
+    }
+
+
+def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+    port = plan["proxy"]["port"]
+    try:
+        engines: list[dict[str, str | int]] = haproxy.servers(paths.socket)
+    except (OSError, HostError):
+        engines = []
+    return {
+        "number": port,
+        "listening": runtime.listening([port])[str(port)],
+        "allowed_networks": plan["proxy"]["allowed_networks"],
+        "guarded": run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0,
+        "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt)),
+        "certificate": certificate.in_use(paths, plan),
+        "keys": sorted(publish.parse_map(read_text(paths.key_map))),
+        "key_not_shown_yet": paths.operator_new.exists(),
+        "engines": engines,
+    }
+
+
+def _host_memory() -> dict[str, int]:
+    fields = dict(line.split(":", 1) for line in read_text(Path("/proc/meminfo")).splitlines())
+    return {
+        "host_total_bytes": int(fields["MemTotal"].split()[0]) * 1024,
+        "host_available_bytes": int(fields["MemAvailable"].split()[0]) * 1024,
+    }
+
+
+def _memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        **_host_memory(),
+        "engines": [
+            {
+                "index": item["index"],
+                "cgroup_bytes": item["unit"].get("memory_bytes"),
+                "resident_bytes": sum(one["resident_bytes"] for one in item["processes"]),
+            }
+            for item in placed
+        ],
+    }
+
+
+def collect(paths: Paths) -> dict[str, Any]:
+    """Return the status document of this host; `ok` when everything that should run does."""
+    plan = read_json(paths.plan)
+    if not plan:
+        return monitor.document(paths) or {
+            "ok": False,
+            "provisioned": False,
+            "detail": "; ".join(
+                [f"not provisioned: no {layout.PLAN}", *filter(None, [_driver_failed(paths)])]
+            ),
+        }
+    if gateways.is_gateway(plan):
+        return {
+            **behind.document(paths, plan),
+            "applied": _applied(paths),
+            "drift": _drift(paths, units.show(unit_names.DRIFT_TIMER)),
+            **_updates(),
+        }
+    sample = Sample(plan)
+    model = plan["model"]
+    serving = [unit_names.engine(item) for item in plan["instances"]]
+    serves = groups.serves(plan)
+    states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
+    shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
+    web = plan.get("web")
+    rests = stop_state.read(paths)
+    needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
+    needed += [unit_names.PROXY] if groups.proxied(plan) else []
+    # A plan of an earlier version says nothing of these.
+    needed += [unit_names.USAGE] if serves and plan.get("usage") else []
+    needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
+    needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
+    needed += status.watchers(plan)
+    down = [name for name in needed if states.get(name, {}).get("state") != "active"]
+    placed = runtime.collect(paths)["instances"]
+    port = _port(paths, plan) if serves else None
+    refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
+    group = _group(paths, plan, serving[0]) if plan.get("group") else None
+    watchdog = _watchdog(paths, plan, states)
+    own = {name: states.get(name, {}) for name in serving}
+    wakes = paths.waking.exists()
+    state = status.state(rests, own, down=bool(down), wakes=wakes)
+    detail = "not active: " + ", ".join(down) if down else state
+    if rests and not down:
+        what = "; somebody asks: it starts" if wakes else f": {status.FIX}"
+        detail = stop_state.describe(rests) + what
+    elif group and not down:
+        if waits := _waits(group["phase"], group["said"]):
+            state, detail = status.STARTING, waits
+        elif not serves:
+            detail = f"rank {group['rank']}; {group['head']} serves"
+    return {
+        "ok": not down
+        and not refused
+        and bool(rests or not group or group["phase"] == group_state.SERVING),
+        "state": state,
+        "provisioned": True,
+        "random_weights": bool(model["random_weights"]),
+        "trained_on": model.get("trained_on"),
+        "stand_in": (plan.get("stand_in") or {}).get("said"),
+        "detail": detail + refused,
+        "rest": status.document(paths, plan, rests),
+        "units": shown,
+        "applied": _applied(paths),
+        "group": group,
+        "versions": _versions(paths, plan),
+        "model": {
+            "name": model["name"],
+            "revision": model["revision"],
+            "served_names": model["served_names"],
+            "directory": model["serve_dir"],
+            "bytes": model["bytes"],
+            "context": model["context"],
+            "weights_verified": (Path(model["dir"]) / layout.MODEL_VERIFIED).exists(),
+        },
+        "ram_disk": {
+            "planned": plan["ram_disk"]["enabled"],
+            "mounted": disk_use(Path(layout.RAM)),
+            "reason": plan["ram_disk"]["reason"],
+        },
+        "disks": disks(paths),
+        "port": port,
+        "web": page.document(paths, web, states.get(unit_names.WEB, {})) if web else None,
+        "memory": _memory(placed),
+        "placement": [_placed(item["index"], item["processes"]) for item in placed],
+        **_updates(),
+        "uptime_seconds": boot.uptime_s(),
+        "drift": _drift(paths, states),
+        "metrics": _metrics(paths, plan, states),
+        "watchdog": watchdog,
+        "now": sample.read(port["engines"] if port else ()),
+    }
+
+
+def now(paths: Paths) -> dict[str, Any]:
+    """Return of the status only what changes from second to second."""
+    plan = read_json(paths.plan)
+    if not plan:
+        return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
+    sample = Sample(plan)
+    names = [unit_names.engine(item) for item in plan["instances"]]
+    states = units.show(*names, unit_names.WATCHDOG)
+    down = [name for name in names if states.get(name, {}).get("state") != "active"]
+    waits = ""
+    if plan.get("group") and not down:
+        seen = group_state.read(paths.group_run)
+        waits = _waits(seen.phase, seen.said)
+    try:
+        behind = haproxy.servers(paths.socket) if groups.serves(plan) else []
+    except (OSError, HostError):
+        behind = []
+    return {
+        "ok": not down and not waits,
+        "provisioned": True,
+        "detail": "not active: " + ", ".join(down) if down else waits or "serving",
+        "memory": _host_memory(),
+        "watchdog": _watchdog(paths, plan, states),
+        "now": sample.read(behind),
+    }
+
+
+def _watchdog(
+    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Say whether an engine that hangs would be seen, and the last one that did.
+
+    None for a plan of an earlier version.
+    """
+    planned = plan.get("watchdog")
+    if not planned:
+        return None
+    last = watched.last(paths)
+    keys = ("unit", "at", "why", "still_s", "done", "served_again_s", "bundle")
+    return {
+        "enabled": planned["enabled"],
+        "state": states.get(unit_names.WATCHDOG, {}).get("state") or "inactive",
+        "reason": planned["reason"],
+        "bundles": len(bundles.names(paths)),
+        "last_hang": {key: last.get(key) for key in keys} if last else None,
+    }
+
+
+def _updates() -> dict[str, Any]:
+    """Say what of the operating system waits, or why that is not known."""
+    try:
+        return {"updates": waiting.collect(), "updates_error": None}
+    except (OSError, HostError, ValueError) as error:
+        return {"updates": None, "updates_error": plain(error)}
+
+
+def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """Say what the timer found last; None where no timer looks."""
+    timer = states.get(unit_names.DRIFT_TIMER, {})
+    if timer.get("load_state") != "loaded":
+        return None
+    found = read_json(paths.drift_state)
+    return {
+        "timer": timer["state"],
+        "looked_at": found.get("looked_at"),
+        "complete": found.get("complete"),
+        "differences": found.get("differences"),
+        "findings": found.get("findings") or {},
+        "detail": found.get("detail") or "nothing was compared yet",
+    }
+
+
+def _metrics(
+    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Say where metrics are read and when they were written; None where none are shown."""
+    planned = plan.get("metrics")
+    if not planned:
+        return None
+    try:
+        written = os.stat(str(paths.metrics_file)).st_mtime
+    except OSError:
+        written = None
+    return {
+        "port": planned["port"],
+        "allowed_networks": planned["allowed_networks"],
+        "listening": runtime.listening([planned["port"]])[str(planned["port"])],
+        "node_exporter": states.get(unit_names.NODE_EXPORTER, {}).get("state"),
+        "timer": states.get(unit_names.METRICS_TIMER, {}).get("state"),
+        "written_at": None if written is None else _moment(written),
+        "monitor": monitor.shown(paths),
+    }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _applied(paths: Paths) -> dict[str, Any] | None:
+    """Say what was applied last, and whether a switch is open; None where it is not known."""
+    found = applied.read(paths)
+    state = open_switch.read(paths)
+    if not found:
+        return None
+    return {
+        "entry": found["entry"],
+        "at": found["at"],
+        "by": found["by"],
+        "kimi_prov": found["kimi_prov"],
+        "switch": {
+            "entry": state["to"],
+            "phase": state["phase"],
+            "under_way": open_switch.under_way(),
+        }
+        if state
+        else None,
+    }
+
+
+def _waits(phase: str, said: str) -> str:
+    """Say what a host of a group waits for, as its supervisor does; empty where all serve."""
+    return "" if phase == group_state.SERVING else said or "not serving yet"
+
+
+def _group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
+    """Say who serves the model together with this host, and how far they are."""
+    group, seen = plan["group"], group_state.read(paths.group_run)
+    return {
+        "name": group["name"],
+        "rank": group["rank"],
+        "head": groups.head(plan),
+        "members": [{key: row[key] for key in ("host", "address")} for row in group["members"]],
+        "unit": unit,
+        "phase": seen.phase or "stopped",
+        "said": seen.said,
+        "failed_rounds": seen.failed,
+    }
+
+
+def _placed(index: int, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Where an instance runs; memory policies are listed with the commonest first."""
+    policies: dict[str, int] = {}
+    for process in found:
+        for policy, areas in process["policies"].items():
+            policies[policy] = policies.get(policy, 0) + areas
+    told = [one["huge_bytes"] for one in found if one["huge_bytes"] is not None]
+    return {
+        "index": index,
+        "cpus": sorted({one["cpus"] for one in found}),
+        "policies": sorted(policies, key=lambda policy: (-policies[policy], policy)),
+        "bytes_by_node": _by_node(found),
+        "threads": sum(count for one in found for count in one["threads"].values()),
+        "huge_bytes": sum(told) if told else None,
+    }
+
+
+def _by_node(placed: list[dict[str, Any]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for process in placed:
+        for node, size in process["bytes_by_node"].items():
+            total[node] = total.get(node, 0) + size
+    return total
+
+
+def main(argv: list[str]) -> int:
+    """`status [--now]`: one JSON object; `--now` has only what changes from second to second."""
+    return answer(now(Paths()) if "--now" in argv else collect(Paths()))

@@ -1,0 +1,120 @@
+"""A short sample of what a machine does: begun, and read a moment later.
+
+with Sample(plan, port_rows) as sample: ... do something else ...; sample.read()
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from kimi_prov.contract import unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.engine import metrics, ready
+from kimi_prov.on_host.status import gpus
+from kimi_prov.on_host.status.perf import Sampler
+
+# Between the two readings, in seconds, at least; and of one reading.
+APART_S = 1.0
+_ANSWER_S = 3.0
+# Since an engine's start, by the names of either engine: tokens of answers, and of prompts.
+_TOKENS = (
+    ("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+    ("sglang:generation_tokens_total", "sglang:prompt_tokens_total"),
+)
+# What sglang tells itself between two requests' ends, when its counts of tokens stand still.
+_SGLANG_RATE = "sglang:gen_throughput"
+
+
+class Sample:
+    """Begun when it is made."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._instances = [row for row in plan.get("instances") or () if row.get("port")]
+        self._counters = Sampler()
+        self._counters.start()
+        self._first = self._readings()
+        self._began = time.monotonic()
+
+    def read(self, proxy: Sequence[Mapping[str, Any]] = ()) -> Dict[str, Any]:
+        """Return the sample, as the status has it; waits until it is long enough.
+
+        `proxy`: the engines as the proxy tells of them.
+        """
+        time.sleep(max(0.0, self._began + APART_S - time.monotonic()))
+        second, apart = self._readings(), time.monotonic() - self._began
+        try:
+            counted: Dict[str, Any] = self._counters.read()
+        except HostError as error:
+            counted = {**_NOTHING, "memory_problem": error.message, "amx_problem": error.message}
+        finally:
+            self._counters.close()
+        rows, problem = gpus.read()
+        behind = {str(row["name"]): row for row in proxy}
+        return {
+            "apart_s": round(apart, 2),
+            "engines": [
+                _engine(instance, first, later, apart, behind)
+                for instance, first, later in zip(self._instances, self._first, second)
+            ],
+            "gpus": rows,
+            "gpus_problem": problem or None,
+            **counted,
+        }
+
+    def _readings(self) -> List[Optional[str]]:
+        found = []
+        for instance in self._instances:
+            why, text = ready.ask(instance["port"], "GET", "/metrics", timeout_s=_ANSWER_S)
+            found.append(None if why else text)
+        return found
+
+
+_NOTHING = {
+    "memory_read_bytes_per_s": None,
+    "memory_write_bytes_per_s": None,
+    "amx_busy_share": None,
+}
+
+
+def _engine(
+    instance: Mapping[str, Any],
+    first: Optional[str],
+    second: Optional[str],
+    apart_s: float,
+    behind: Mapping[str, Mapping[str, Any]],
+) -> Dict[str, Any]:
+    state = metrics.state(second) if second else None
+    row: Dict[str, Any] = {
+        "index": instance["index"],
+        "unit": unit_names.engine(instance),
+        "answers": state is not None,
+        "running": int(state.running) if state else None,
+        "waiting": int(state.waiting) if state else None,
+        "cache_used_share": state.cache_use if state else None,
+        "requests_at_proxy": (behind.get(f"engine{instance['index']}") or {}).get("requests"),
+    }
+    return {**row, **rates(first or "", second or "", apart_s)}
+
+
+def rates(first: str, second: str, apart_s: float) -> Dict[str, Optional[float]]:
+    """Return tokens a second between two readings of an engine's metrics; None where not told."""
+    before, after = metrics.totals(first), metrics.totals(second)
+    for answers, prompts in _TOKENS:
+        if answers in before and answers in after:
+            decode = _rate(before, after, answers, apart_s)
+            if _SGLANG_RATE in after:
+                decode = max(decode or 0.0, after[_SGLANG_RATE])
+            return {
+                "decode_tok_s": decode,
+                "prefill_tok_s": _rate(before, after, prompts, apart_s),
+            }
+    return {"decode_tok_s": None, "prefill_tok_s": None}
+
+
+def _rate(
+    before: Mapping[str, float], after: Mapping[str, float], name: str, apart_s: float
+) -> Optional[float]:
+    """Return how fast a count grew; None where it began anew meanwhile."""
+    grown = after.get(name, 0.0) - before.get(name, 0.0)
+    return round(grown / apart_s, 1) if grown >= 0 and apart_s > 0 else None

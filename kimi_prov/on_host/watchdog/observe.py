@@ -1,0 +1,139 @@
+"""What the watchdog looks at: systemd, the proxy, the engine's metrics, its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+
+from kimi_prov.contract import clean_text, unit_names
+from kimi_prov.contract.errors import HostError
+from kimi_prov.on_host.endpoint import haproxy
+from kimi_prov.on_host.engine import metrics, ready
+from kimi_prov.on_host.system import apply_lock, units
+from kimi_prov.on_host.watchdog import processes
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.paths import Paths
+
+# Who renews the apply lock less often has gone, or waits for something that needs no engine.
+_LOCK_FRESH_S = 900.0
+# Units that do something with the engines, or with the machine below them, while they run.
+_AT_WORK = (
+    unit_names.REST,
+    unit_names.SWITCH,
+    unit_names.BENCH,
+    unit_names.UPDATE,
+    unit_names.DRIVER,
+)
+_PROPERTIES = ("ActiveState", "SubState", "InvocationID", "ControlGroup", "Job")
+_OUT = "MAINT"
+_NO_REQUESTS = ("DRAIN", _OUT)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One instance of the plan: its number, its unit, its port on loopback."""
+
+    index: int
+    unit: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is so at one moment: why nothing is judged, units by name, engines at the proxy."""
+
+    held: str
+    units: Mapping[str, Mapping[str, str]]
+    proxy: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One engine at that moment, as a sample has it; `text`: its metrics, as they came.
+
+    `serves`: its unit is active, so this start of it has answered a chat. `out`: the proxy sends it
+    nothing, and not because it drains.
+    """
+
+    start: str
+    held: str
+    cgroup: str
+    serves: bool
+    out: bool
+    text: str = ""
+    steps: Optional[Dict[str, float]] = None
+    waits: int = 0
+    cpu: float = 0.0
+
+
+def engines(plan: Mapping[str, Any]) -> List[Engine]:
+    """Return the engines of a plan that can be asked: all but a host's part of another's."""
+    return [
+        Engine(int(row["index"]), unit_names.engine(row), int(row["port"]))
+        for row in plan.get("instances") or ()
+        if row.get("port") is not None
+    ]
+
+
+def machine(paths: Paths, found: List[Engine]) -> Machine:
+    """Look at what all engines have in common."""
+    names = [engine.unit for engine in found]
+    shown = units.properties([*names, *_AT_WORK], _PROPERTIES)
+    return Machine(_held(paths, shown), shown, _proxy(paths))
+
+
+def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
+    """Say why no engine of this machine is to be judged now; empty where they are."""
+    holder = apply_lock.holder(fresh_s=_LOCK_FRESH_S)
+    if holder is not None:
+        who = clean_text.line(f"{holder.get('user')}@{holder.get('control_host')}")[:80]
+        return f"{who} works on this machine, and holds the apply lock"
+    for name in _AT_WORK:
+        if shown.get(name, {}).get("ActiveState") in ("active", "activating", "deactivating"):
+            return f"{name} is at work"
+    if paths.stopped.exists():
+        return "the machine is stopped or asleep on purpose"
+    return ""
+
+
+def _proxy(paths: Paths) -> Dict[str, Dict[str, Any]]:
+    try:
+        return {str(row["name"]): dict(row) for row in haproxy.servers(paths.socket)}
+    except (OSError, HostError, ValueError):
+        return {}
+
+
+def engine(found: Engine, around: Machine, timeout_s: float, *, ours: bool = False) -> Looked:
+    """Look at one engine; one that is not to be judged is not asked.
+
+    `ours`: one that is out was taken out by the watchdog, and is judged all the same.
+    """
+    unit = around.units.get(found.unit, {})
+    state = unit.get("ActiveState", "")
+    start, cgroup = unit.get("InvocationID", ""), unit.get("ControlGroup", "")
+    server = around.proxy.get(f"engine{found.index}", {})
+    serves = state == "active" and unit.get("Job", "0") in ("", "0")
+    out = server.get("status") == _OUT
+    held = around.held
+    if not held and not serves:
+        held = f"{found.unit} is {state or 'not there'}"
+    if not held and server.get("status") in _NO_REQUESTS and not (out and ours):
+        held = f"the proxy sends {found.unit} no requests ({server['status']})"
+    if held:
+        return Looked(start, held, cgroup, serves, out)
+    refusal, text = ready.ask(found.port, "GET", "/metrics", timeout_s=timeout_s)
+    told = None if refusal else metrics.state(text)
+    running = int(told.running + told.waiting) if told else 0
+    return Looked(
+        start,
+        "",
+        cgroup,
+        serves,
+        out,
+        text if not refusal else "",
+        metrics.steps(text) if told else None,
+        # An engine whose worker stood still before a request came tells of none.
+        max(running, int(server.get("requests") or 0)),
+        processes.cpu_seconds(processes.of_unit(cgroup)),
+    )

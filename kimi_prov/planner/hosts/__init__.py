@@ -1,0 +1,1 @@
+"""What several hosts decide together: groups, neighbours, batches, the site's network."""

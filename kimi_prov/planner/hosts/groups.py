@@ -1,0 +1,297 @@
+"""Several hosts that serve one model together: who they are, what they share, what each runs."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import ports, unit_names
+from kimi_prov.facts import gpu_names
+from kimi_prov.facts.host import Host, read_host
+from kimi_prov.planner.decisions import Slot
+from kimi_prov.planner.hosts import networks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.planner.decisions import Choice
+    from kimi_prov.planner.settings.parsing import Settings
+
+# What the hosts of a group have to be told alike; the rest of the settings is each host's own.
+SHARED = (
+    "model",
+    "context",
+    "concurrency",
+    "served_names",
+    "weights_source",
+    "weights_format",
+    "kv_dtype",
+    "engine",
+    "engine_version",
+    "engine_args",
+    "engine_stand_in",
+    "speculative_model",
+    "speculative_tokens",
+    "hosts_per_model",
+    "group_port",
+)
+# What the head's own setting says for all of its group.
+OF_HEAD = ("monitor_local", "idle_stop")
+# Flags that tell one host of a group from another; all others are the same on each.
+_OWN_FLAGS = ("node-rank", "headless")
+
+
+@dataclass(frozen=True)
+class Given:
+    """One host of a group as it is handed in: its name, facts, shared settings and addresses.
+
+    `address`: where Ansible reaches it; `group_address`: kimi_group_address, None where not set.
+    """
+
+    host: str
+    facts: Mapping[str, Any]
+    shared: Mapping[str, Any]
+    address: str | None = None
+    group_address: str | None = None
+
+
+@dataclass(frozen=True)
+class GroupHosts:
+    """All hosts of a group as they are handed in, in order of their rank; `own`: who is planned."""
+
+    name: str
+    own: str
+    hosts: tuple[Given, ...]
+
+    def group(self, catalogue: Catalogue) -> Group:
+        """Read the hosts' facts."""
+        return read(self, catalogue)
+
+    def seen_as(self, seen: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> GroupHosts:
+        """Give the same hosts with other facts, as `seen` gives them of the real ones."""
+        return replace(self, hosts=tuple(replace(row, facts=seen(row.facts)) for row in self.hosts))
+
+
+def equal(facts: Mapping[str, Any], settings: Settings) -> GroupHosts | None:
+    """Give a group of hosts that are all like the one described; None where it serves alone."""
+    if settings.hosts_per_model == 1:
+        return None
+    hosts = tuple(
+        Given(f"host-{rank + 1}", facts, shared(settings))
+        for rank in range(settings.hosts_per_model)
+    )
+    return GroupHosts("group", hosts[0].host, hosts)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One host of a group: its rank, its address on their network (None where none was found)."""
+
+    name: str
+    rank: int
+    host: Host
+    shared: Mapping[str, Any]
+    address: str | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Hosts in order of their rank, and which of them is planned; the first is the head."""
+
+    name: str
+    members: tuple[Member, ...]
+    rank: int
+
+    @property
+    def own(self) -> Member:
+        """The host that is planned."""
+        return self.members[self.rank]
+
+    @property
+    def head(self) -> Member:
+        """The host with the API's port."""
+        return self.members[0]
+
+    @property
+    def peers(self) -> list[Member]:
+        """The other hosts, in order of their rank."""
+        return [member for member in self.members if member.rank != self.rank]
+
+
+def shared(settings: Settings) -> dict[str, Any]:
+    """Give the settings of a host that the others of its group have to know."""
+    return {name: getattr(settings, name) for name in (*SHARED, *OF_HEAD)}
+
+
+def read(hosts_given: GroupHosts, catalogue: Catalogue) -> Group:
+    """Read the hosts' facts, and find the address of each."""
+    given = hosts_given.hosts
+    hosts = [read_host(gpu_names.recognised(row.facts, catalogue), catalogue) for row in given]
+    members = tuple(
+        Member(row.host, rank, host, row.shared, _address(row, host))
+        for rank, (row, host) in enumerate(zip(given, hosts, strict=True))
+    )
+    ranks = [row.host for row in given]
+    return Group(hosts_given.name, members, ranks.index(hosts_given.own))
+
+
+def _address(row: Given, host: Host) -> str | None:
+    """Choose a host's address: as set, else as Ansible reaches it, else its only one."""
+    known = [str(address) for address in host.facts["network"].get("addresses") or ()]
+    if row.group_address is not None:
+        return row.group_address
+    if row.address in known:
+        return row.address
+    v4 = [address for address in known if ":" not in address]
+    only = v4 or known
+    return only[0] if len(only) == 1 else None
+
+
+def least(host: Host, group: Group | None) -> Host:
+    """Give the host with as much memory as each host of its group has: shares are equal."""
+    if group is None:
+        return host
+    hosts = [member.host for member in group.members]
+    gpus = min((min(h.gpu_bytes) for h in hosts if h.gpu_bytes), default=0)
+    return replace(
+        host,
+        gpu_bytes=tuple(min(size, gpus) for size in host.gpu_bytes),
+        memory_bytes=min(h.memory_bytes for h in hosts),
+    )
+
+
+def of_rank(settings: Settings, group: Group | None) -> Settings:
+    """Give the settings of a host of a group that is not its head: nothing is served there.
+
+    It shows metrics as any host; a head that watches itself watches its ranks too. The head alone
+    counts how long nobody has asked.
+    """
+    if group is None or group.rank == 0:
+        return settings
+    watched = group.head.shared.get("monitor_local")
+    readers = networks.addresses(group.head.host, group.head.address) if watched else []
+    single = [str(ipaddress.ip_network(address)) for address in readers]
+    return replace(
+        settings,
+        web_ui=False,
+        tls="self-signed",
+        tls_cert_file=None,
+        tls_key_file=None,
+        api_keys_file=None,
+        web_admin_file=None,
+        allowed_networks=[],
+        metrics_networks=list(dict.fromkeys([*settings.metrics_networks, *single])),
+        monitor_local=False,
+        idle_stop=None,
+    )
+
+
+def flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, Any]:
+    """Give vLLM's flags of one host of a group (its own way over nodes, without Ray)."""
+    found: dict[str, Any] = {
+        "nnodes": len(group.members),
+        "node-rank": group.rank,
+        "master-addr": group.head.address or "unknown",
+        "master-port": ports.master(settings.group_port),
+    }
+    if on_cpu:
+        # With GPUs it is chosen where there is more than one node; the CPU build asks for it.
+        found["distributed-executor-backend"] = "mp"
+    if group.rank:
+        found["headless"] = True
+    return found
+
+
+def environment(group: Group, settings: Settings) -> dict[str, str]:
+    """Give what vLLM, Gloo and NCCL read of the group's network."""
+    found = {
+        "VLLM_HOST_IP": group.own.address or "unknown",
+        "VLLM_PORT": str(ports.engine(settings.group_port)[0]),
+    }
+    interface = own_interface(group)
+    if interface:
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+        found |= dict.fromkeys(names, interface)
+        found["NCCL_SOCKET_FAMILY"] = "AF_INET6" if ":" in (group.own.address or "") else "AF_INET"
+    rdma = networks.rdma(group.own.host)
+    if rdma:
+        # With = a name is matched as a whole: mlx5_1 is not mlx5_10.
+        found["NCCL_IB_HCA"] = f"={','.join(rdma['devices'])}"
+        if rdma["gid_index"] is not None:
+            found["NCCL_IB_GID_INDEX"] = str(rdma["gid_index"])
+    return found
+
+
+def own_interface(group: Group) -> str | None:
+    """Name the interface that has the planned host's address; None where it is not known."""
+    found = networks.interface_with(group.own.host, group.own.address)
+    return found.name if found else None
+
+
+def document(group: Group | None, settings: Settings, digest: str) -> dict[str, Any] | None:
+    """Give the plan's `group`; None for a host that serves its model alone."""
+    if group is None:
+        return None
+    first, last = ports.engine(settings.group_port)
+    return {
+        "name": group.name,
+        "size": len(group.members),
+        "rank": group.rank,
+        "members": [
+            {"host": member.name, "rank": member.rank, "address": member.address}
+            for member in group.members
+        ],
+        "address": group.own.address,
+        "interface": own_interface(group),
+        "control_port": settings.group_port,
+        "master_port": ports.master(settings.group_port),
+        "first_port": first,
+        "last_port": last,
+        "peers": [member.address for member in group.peers if member.address],
+        "own_addresses": networks.addresses(group.own.host, group.own.address),
+        "peer_addresses": [
+            address
+            for member in group.peers
+            for address in networks.addresses(member.host, member.address)
+        ],
+        "rdma": networks.rdma(group.own.host),
+        "digest": digest,
+    }
+
+
+def digest(
+    choice: Choice, model: Mapping[str, Any], flags: Mapping[str, Any], names: Iterable[str]
+) -> str:
+    """Sum up what has to be equal on all hosts before their engines start together."""
+    equal = {
+        "environment": choice.env_name,
+        "locks": choice.locks,
+        "model": {key: model[key] for key in ("name", "revision", "weights_format", "kv_dtype")},
+        "names": list(names),
+        "flags": {name: value for name, value in flags.items() if name not in _OWN_FLAGS},
+    }
+    text = json.dumps(equal, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def slots(
+    group: Group | None,
+    settings: Settings,
+    backends: Sequence[Mapping[str, int]],
+    *,
+    on_cpu: bool,
+) -> list[Slot]:
+    """Give what tells the instances of a host from each other, and from those of other hosts."""
+    if group is None:
+        return [
+            Slot(row["index"], unit_names.serve(row["index"]), row["port"], {}, {})
+            for row in backends
+        ]
+    unit = unit_names.RANK if group.rank else unit_names.serve(0)
+    port = backends[0]["port"] if backends else None
+    own = flags(group, settings, on_cpu=on_cpu)
+    return [Slot(0, unit, port, own, environment(group, settings))]

@@ -1,0 +1,1 @@
+"""Which NUMA nodes and CPUs an instance is bound to."""

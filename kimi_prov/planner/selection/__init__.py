@@ -1,0 +1,1 @@
+"""Which engine serves, and the command line of each of its instances."""

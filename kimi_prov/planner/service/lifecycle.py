@@ -1,0 +1,113 @@
+"""What a machine does while it does not serve on purpose, and when nobody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.addresses import sessions_folder
+from kimi_prov.contract.durations import duration
+from kimi_prov.contract.sizes import human
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.decisions import RamDisk
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.hosts.groups import Group
+    from kimi_prov.planner.settings.parsing import Settings
+
+# How often the machine looks whether somebody asks: four times in the time that it waits.
+_MOST_S, _LEAST_S = 30, 2
+
+
+def engine_sleep(
+    host: Host,
+    settings: Settings,
+    engine: str,
+    taken: tuple[int, int],
+    load_s: float | None,
+    findings: Findings,
+) -> None:
+    """Say what the engine's own sleep would gain, where the machine rests; it is not used.
+
+    At level 1 vLLM keeps its process, and copies the weights from the GPUs to host memory and back.
+    `taken`: bytes of the weights, and of host memory while it serves, a RAM disk with it.
+    """
+    rests = settings.idle_stop and settings.idle_action == "stop" and settings.wake != "off"
+    if not rests or engine != "vllm" or not host.gpu_bytes:
+        return
+    weights, held = taken
+    room = held + weights <= host.memory_bytes
+    copy_s = weights / (len(host.gpu_bytes) * host.gpu.pcie_gb_s * 1e9) if host.gpu else None
+    has = "which it has" if room else "which it has not"
+    beside = f"{human(weights)} of host memory beside {human(held)}"
+    gains = f"a wake would copy the weights in {duration(copy_s)} or more" if copy_s else ""
+    start = f"a start takes about {duration(load_s)} by the plan's estimate" if load_s else ""
+    told = "; ".join(part for part in (gains, start) if part and room)
+    findings.add(
+        "rest.engine_sleep",
+        observed=f"vLLM's sleep of level 1 needs {beside}, {has} of {human(host.memory_bytes)}"
+        f"{f'; {told}' if told else ''}",
+        required="answers that are the same after it, seen with this engine and these GPUs: nobody "
+        "has, so the engine is stopped and started",
+    )
+
+
+def document(
+    settings: Settings,
+    tmpfs: RamDisk,
+    source: str,
+    findings: Findings,
+    catalogue: Catalogue,
+    power: Mapping[str, Any] | None,
+    group: Group | None,
+) -> dict[str, Any]:
+    """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
+
+    `source`: the weights', in whose bucket is kept what sessions cost. `power`: the plan's, by
+    which `status` tells what a rest saved. Times in seconds. Only a machine that stays on and
+    sleeps can be woken by a request. Of a `group` the head rests, and is woken; the others end
+    their engines with it, and wait for it.
+    """
+    if settings.stopped_memory == "keep" and tmpfs.enabled:
+        findings.add(
+            "rest.memory",
+            observed=f"{human(tmpfs.size_bytes)} stay taken while the machine is stopped or asleep",
+            required="the inventory's wish (kimi_stopped_memory: keep): a start reads the weights "
+            "from memory",
+        )
+    elif group and group.rank and group.head.shared.get("idle_stop") and tmpfs.enabled:
+        findings.add(
+            "rest.memory",
+            observed=f"{human(tmpfs.size_bytes)} stay taken while {group.head.name}, the head of "
+            f"group {group.name}, is asleep",
+            required="nothing: the host only waits for its head; kimi-prov stop gives the memory "
+            "back",
+        )
+    after_s = settings.idle_stop
+    idle = after_s and {
+        "after_s": after_s,
+        "look_s": max(_LEAST_S, min(_MOST_S, after_s // 4)),
+        "action": settings.idle_action,
+        "hook": settings.idle_hook,
+        "poweroff_self": settings.idle_poweroff_self,
+    }
+    wakes = bool(idle) and settings.idle_action != "poweroff"
+    paid = settings.hour_usd and {
+        "usd_hour": settings.hour_usd,
+        "budget_usd": settings.budget_usd,
+        "kept_in": sessions_folder(source),
+    }
+    return {
+        **({"paid": paid} if paid else {}),
+        "memory": settings.stopped_memory,
+        "idle": idle or None,
+        "power": power
+        and {
+            "idle_kw": round(power["kw"] * catalogue.prices.assumed("idle_power"), 3),
+            "usd_per_kwh": catalogue.prices.assumed("electricity"),
+        },
+        "wake": settings.wake if wakes else "off",
+    }

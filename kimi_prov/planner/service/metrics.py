@@ -1,0 +1,99 @@
+"""Metrics of a machine: their port, who may read them, and what stands behind it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import paths
+from kimi_prov.planner.service import certificates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.settings.parsing import Settings
+
+# The distribution's node exporter, which a unit of ours runs on the loopback.
+PACKAGE = "prometheus-node-exporter"
+
+
+def document(
+    host: Host,
+    settings: Settings,
+    backends: Sequence[Mapping[str, int]],
+    web: Mapping[str, Any] | None,
+    findings: Findings,
+) -> dict[str, Any] | None:
+    """Give the plan's `metrics`, None where none are wished for."""
+    if settings.monitor_local and not settings.metrics:
+        findings.add(
+            "metrics.nothing_to_watch",
+            observed="kimi_monitor_local: true and kimi_metrics: false",
+            required="metrics, where a machine watches itself",
+            fix="set kimi_metrics: true, or remove kimi_monitor_local",
+        )
+    if not settings.metrics:
+        return None
+    taken = _taken(settings, backends, web)
+    if settings.metrics_port in taken:
+        findings.add(
+            "metrics.port",
+            observed=f"kimi_metrics_port {settings.metrics_port}; the API has {settings.port}, "
+            f"what is behind the proxy {', '.join(str(row['port']) for row in backends)}"
+            + (f", the page {web['port']}" if web else ""),
+            required="a port of its own",
+            fix="set kimi_metrics_port to another port",
+        )
+    if not settings.metrics_networks:
+        findings.add(
+            "metrics.closed",
+            observed="kimi_metrics_networks is empty",
+            required="list the networks of those who read metrics; the machine itself may",
+        )
+    return {
+        "port": settings.metrics_port,
+        "node_port": _node_port(settings, len(backends), taken),
+        "allowed_networks": list(settings.metrics_networks),
+        "gpus": "nvidia" if host.gpu_bytes and not host.amd else None,
+        "package": PACKAGE,
+        "key_name": "metrics",
+        "key_given": settings.metrics_key_file is not None,
+        "dir": paths.METRICS,
+        "monitor_local": settings.monitor_local,
+    }
+
+
+def _taken(
+    settings: Settings, backends: Sequence[Mapping[str, int]], web: Mapping[str, Any] | None
+) -> set[int]:
+    pages = [web[name] for name in ("port", "backend_port", "api_port")] if web else []
+    engines = [row["port"] for row in backends]
+    return {settings.port, *engines, *pages, *certificates.ports(settings, len(backends))}
+
+
+def _node_port(settings: Settings, instances: int, taken: set[int]) -> int:
+    """Return the node exporter's port: the next after the engines' that nothing of ours takes.
+
+    It stays where it is when the page comes: two are left for that, and one for an order.
+    """
+    first = certificates.first_port(settings) + instances + 3
+    free = (port for port in range(first, first + 9) if port not in {*taken, settings.metrics_port})
+    return next(free)
+
+
+def ports(metrics: Mapping[str, Any] | None) -> list[int]:
+    """List the ports that the metrics take."""
+    return [metrics["port"], metrics["node_port"]] if metrics else []
+
+
+def firewall(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Give `metrics` of the plan's `firewall`: a port, and networks that are not the API's."""
+    networks = [ipaddress.ip_network(text) for text in metrics["allowed_networks"]]
+    return {
+        "port": metrics["port"],
+        "node_port": metrics["node_port"],
+        "ipv4": [str(net) for net in networks if net.version == 4],
+        "ipv6": [str(net) for net in networks if net.version == 6],
+    }

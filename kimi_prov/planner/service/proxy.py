@@ -1,0 +1,162 @@
+"""How clients reach the engines: ports, proxy and firewall."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.ports import master
+from kimi_prov.planner.service import certificates, metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.findings import Findings
+    from kimi_prov.planner.hosts.groups import Group
+    from kimi_prov.planner.settings.parsing import Settings
+
+
+def backends(settings: Settings, instances: int) -> list[dict[str, int]]:
+    """Give each instance's index and port, behind the proxy's."""
+    first = certificates.first_port(settings)
+    return [{"index": n, "port": first + n} for n in range(instances)]
+
+
+def check_ports(
+    host: Host,
+    settings: Settings,
+    backends: list[dict[str, int]],
+    web: Mapping[str, Any] | None,
+    watched: Mapping[str, Any] | None,
+    group: Group | None,
+    findings: Findings,
+) -> None:
+    """Find ports that another program holds. On a converged host our own units hold them."""
+    ports = [settings.port, *[row["port"] for row in backends]] if backends else []
+    if group and not group.rank:
+        # What a group's engines take besides, they look for past what is taken.
+        ports += [settings.group_port, master(settings.group_port)]
+    ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
+    ports += metrics.ports(watched)
+    ordering = certificates.ports(settings, len(backends))
+    check_free(
+        host,
+        list(dict.fromkeys([*ports, *ordering])),
+        findings,
+        (" (kimi_web_port for the page's)" if web else "")
+        + (" (kimi_metrics_port for that of the metrics)" if watched else "")
+        + ("; kimi_acme_challenge: dns-01 does without port 80" if ordering else "")
+        + ("; kimi_group_port for those of the group" if group else ""),
+    )
+
+
+def check_free(host: Host, ports: list[int], findings: Findings, others: str = "") -> None:
+    """Find which of the ports another program holds; `others`: what else may be set."""
+    if not ports:
+        return
+    taken = []
+    for row in host.listeners:
+        ours = (row.unit or "").startswith("kimi-")
+        if row.port in ports and not ours:
+            taken.append(f"{row.port} by {row.process or 'another program'}")
+    taken += _redirected(host, ports)
+    if taken:
+        findings.add(
+            "port.taken",
+            severity="blocker",
+            observed=", ".join(dict.fromkeys(taken)),
+            required=f"ports {', '.join(str(port) for port in ports)} free",
+            fix="stop that program, or the container that publishes the port (docker ps), or set "
+            f"kimi_port to another port{others}",
+        )
+    else:
+        findings.add(
+            "port.taken",
+            severity="pass",
+            observed=", ".join(str(port) for port in ports),
+            required="not taken by another program",
+        )
+
+
+def _redirected(host: Host, ports: list[int]) -> list[str]:
+    """Name ports that a rule sends elsewhere, as those of containers: nothing need listen there."""
+    own = {None, "127.0.0.1", "::1", *(host.facts["network"].get("addresses") or ())}
+    return [
+        f"{row['port']} by a rule of iptables that sends it to {row.get('to')}"
+        for row in host.facts["firewall"].get("redirected") or ()
+        if row["port"] in ports and row.get("address") in own
+    ]
+
+
+def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
+    """Give the plan's `proxy`."""
+    own = [settings.host, host.system.hostname, settings.address]
+    names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
+    return {
+        "port": settings.port,
+        "tls": {
+            **certificates.document(settings, len(backends)),
+            "names": list(dict.fromkeys(names)),
+        },
+        "backends": backends,
+        "allowed_networks": list(settings.allowed_networks),
+        "timeouts": {},
+    }
+
+
+def firewall(
+    host: Host,
+    settings: Settings,
+    group: Mapping[str, Any] | None = None,
+    watched: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
+
+    `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; at its other
+    members metrics alone are read.
+    """
+    networks = [ipaddress.ip_network(text) for text in settings.allowed_networks]
+    serves = group is None or group["rank"] == 0
+    ports = [settings.port, *([settings.web_port] if settings.web_ui else [])] if serves else []
+    ports += [watched["port"]] if watched else []
+    return {
+        "port": settings.port,
+        "ports": ports,
+        "ipv4": [str(n) for n in networks if n.version == 4],
+        "ipv6": [str(n) for n in networks if n.version == 6],
+        "manager": host.firewall_manager,
+        "challenge_port": certificates.challenge_port(settings) if serves else None,
+        **({"metrics": metrics.firewall(watched)} if watched else {}),
+        **(_peers(group) if group else {}),
+    }
+
+
+def peer_ports(group: Mapping[str, Any]) -> list[str]:
+    """Give the ports on which members of a group listen for each other, as ranges."""
+    own = {
+        *(group["control_port"], group["master_port"]),
+        *range(group["first_port"], group["last_port"] + 1),
+    }
+    starts = sorted(port for port in own if port - 1 not in own)
+    ends = sorted(port for port in own if port + 1 not in own)
+    return [f"{a}-{b}" if a != b else str(a) for a, b in zip(starts, ends, strict=True)]
+
+
+def _peers(group: Mapping[str, Any]) -> dict[str, Any]:
+    addresses = [ipaddress.ip_address(text) for text in group["peer_addresses"]]
+    return {
+        "peers_ipv4": [str(address) for address in addresses if address.version == 4],
+        "peers_ipv6": [str(address) for address in addresses if address.version == 6],
+        "peer_ports": peer_ports(group),
+    }
+
+
+def check_access(settings: Settings, group: Group | None, findings: Findings) -> None:
+    """Check that somebody may reach the proxy, where there is one."""
+    if not settings.allowed_networks and not (group and group.rank):
+        findings.add(
+            "firewall.closed",
+            observed="kimi_allowed_networks is empty",
+            required="list the networks of the clients",
+        )

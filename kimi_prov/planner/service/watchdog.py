@@ -1,0 +1,104 @@
+"""How long an engine may make no step before it is suspected, and before it is known to hang.
+
+What an engine counts moves with each of its steps. The longest step takes in a piece of a prompt
+and gives a token to every request, so it lasts, by the slowest speeds that the plan predicts,
+
+    step = tokens of a piece / prefill + 1 / decode
+
+and sglang tells of answers at every 40th step alone. Twice that, and at least a minute, is borne:
+what an engine compiles when it first meets a size takes that long. vLLM without GPUs takes a prompt
+of an MLA model in as one piece, however long it is. That may take an hour, so there the processors
+are looked at too: an engine that computes has the time of the longest prompt, one that does not
+has that of a step with answers alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract import groups, paths
+from kimi_prov.planner.settings import flag_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.planner.settings.parsing import Settings
+
+STACKS_LOCK = "py-spy.txt"
+# Seconds: at least, and where no speed was predicted; of an answer to our own question.
+_LEAST_S, _UNKNOWN_S = 60, 120
+# Seconds that a prompt may take where nothing says how long it does.
+_UNKNOWN_PROMPT_S = 1800
+_TIMES = 2
+# Steps of answers between two reports of sglang's (its decode_log_interval).
+_REPORTED_STEPS = {"ktransformers": 40}
+# Looks in the shortest time that is judged.
+_LOOKS = 6
+_MOST_APART_S = 10
+# Of a group the supervisor tries the engine, and ends a round after a minute: what it was at is
+# kept before that.
+_GROUP_S = 40
+
+
+def document(
+    settings: Settings, catalogue: Catalogue, plan: Mapping[str, Any], flags: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Give the plan's `watchdog`, in seconds; `plan` and `flags` hold what was decided before."""
+    quiet, computing, reason = _bounds(plan, flags)
+    watches = settings.watchdog and groups.serves(plan)
+    if plan["group"] and watches:
+        quiet = computing = _GROUP_S
+        reason = "the group's supervisor tries the engine and restarts all hosts; stacks are kept"
+    if not watches:
+        reason = "kimi_watchdog is false" if groups.serves(plan) else "the group's head watches"
+    return {
+        "enabled": watches,
+        "quiet_s": quiet,
+        "computing_s": computing,
+        "ask_s": max(quiet, _LEAST_S),
+        "every_s": min(_MOST_APART_S, quiet // _LOOKS),
+        "only_looks": bool(plan["group"]),
+        "reason": reason,
+        "stacks": _stacks(catalogue) if watches else None,
+    }
+
+
+def _bounds(plan: Mapping[str, Any], flags: Mapping[str, Any]) -> tuple[int, int, str]:
+    """Give the seconds without a step, the same while the engine computes, and the reason."""
+    speeds, engine = plan["throughput"], plan["engine"]
+    prefill, decode = speeds["prefill_tok_s"]["low"], speeds["decode_tok_s"]["low"]
+    whole = engine["variant"] == "cpu" and engine["name"] == "vllm"
+    if not prefill or not decode:
+        computing = _UNKNOWN_PROMPT_S if whole else _UNKNOWN_S
+        return _UNKNOWN_S, computing, f"no speed is predicted ({speeds['basis']})"
+    answers = _REPORTED_STEPS.get(engine["name"], 1) / decode
+    context = int(plan["model"]["context"])
+    piece = context if whole else _piece(flags.get(flag_names.names(engine["name"]).chunk), context)
+    longest = piece / prefill + answers
+    step = f"a step of {piece} tokens of a prompt takes up to {longest:.0f} s by the plan"
+    if whole:
+        return _borne(answers), _borne(longest), f"{step}, while it computes"
+    return _borne(longest), _borne(longest), step
+
+
+def _piece(value: object, context: int) -> int:
+    """Return the tokens of a prompt that one step takes in: all, where the flag says no number."""
+    try:
+        tokens = int(str(value))
+    except ValueError:
+        return context
+    return min(tokens, context) if tokens > 0 else context
+
+
+def _borne(step_s: float) -> int:
+    return max(_LEAST_S, math.ceil(_TIMES * step_s))
+
+
+def _stacks(catalogue: Catalogue) -> dict[str, str]:
+    """Return the environment of what reads the stacks of a program that runs."""
+    mark = hashlib.sha256(catalogue.lock(STACKS_LOCK).rstrip().encode()).hexdigest()[:12]
+    env_dir = f"{paths.TOOLS}/py-spy-{mark}"
+    return {"lock": STACKS_LOCK, "env_dir": env_dir, "program": f"{env_dir}/bin/py-spy"}

@@ -1,0 +1,1 @@
+"""What is installed on the machine: packages, driver, environments, kernel settings."""

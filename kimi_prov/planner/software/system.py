@@ -1,0 +1,218 @@
+"""The operating system: what is supported, which settings to change, which packages to install."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.planner.engine import expert_backend
+from kimi_prov.planner.service import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.systems import System
+    from kimi_prov.facts.host import Host
+    from kimi_prov.planner.findings import Findings
+
+# Setting, value, whether a higher one is as good.
+_SYSCTLS = (
+    ("kernel.numa_balancing", 0, False),  # it moves pages that are bound on purpose
+    ("vm.max_map_count", 1048576, True),  # shards are mapped in many pieces
+    ("vm.swappiness", 1, False),  # weights that are swapped out come back a page at a time
+    ("vm.zone_reclaim_mode", 0, False),  # a full node shall borrow, not reclaim
+)
+_NOFILE = 1048576
+# Systems whose packages are not apt's, by the ids of os-release up to a hyphen.
+_WITHOUT_APT = frozenset(
+    {"almalinux", "amzn", "centos", "fedora", "ol", "opensuse", "rhel", "rocky", "sles"}
+)
+_ELSEWHERE = (
+    "install {proven} on the machine, or in a virtual machine that has its GPUs: packages, their "
+    "pins and the driver come by apt here, and nothing by dnf or zypper"
+)
+_PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
+
+
+def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
+    """Check the operating system and the init system."""
+    release = host.system
+    shown = release.title or f"{release.id} {release.version}"
+    named = (release.id, release.version)
+    row = next((row for row in catalogue.systems if (row.id, row.version) == named), None)
+    proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
+    to_install = " or ".join(_title(r) for r in catalogue.systems if r.proven)
+    others = ", ".join(_title(r) for r in catalogue.systems if not r.proven)
+    if release.id is None:
+        findings.add(
+            "os.supported",
+            severity="info",
+            observed="unknown",
+            required=proven,
+        )
+    elif row is None:
+        findings.add(
+            "os.supported",
+            severity="blocker",
+            observed=shown,
+            required=", ".join(f"{r.id} {r.version}" for r in catalogue.systems),
+            fix=_ELSEWHERE.format(proven=to_install)
+            if release.id.partition("-")[0] in _WITHOUT_APT
+            else f"install {to_install}, or one that nobody proved: {others}",
+        )
+    elif not row.proven:
+        findings.add(
+            "os.supported",
+            severity="warning",
+            observed=shown,
+            required=proven,
+            fix=f"try it in a machine that may fail, or install {to_install}",
+        )
+    else:
+        findings.add(
+            "os.supported",
+            severity="pass",
+            observed=shown,
+            required=proven,
+        )
+    if release.systemd is False:
+        findings.add(
+            "os.systemd",
+            observed="no /run/systemd/system",
+            required="systemd as the first process",
+            fix="boot the machine, or the container, with systemd",
+        )
+
+
+def _title(system: System) -> str:
+    return f"{system.id.title()} {system.version}"
+
+
+def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
+    """Choose settings to change, and say what was left alone with the reason.
+
+    The values do not depend on what is set now, except that a higher limit is kept.
+    """
+    have = host.tunables
+    sysctl: dict[str, str] = {}
+    skipped: list[dict[str, str]] = []
+    for name, value, at_least in _SYSCTLS:
+        row = have.sysctl.get(name)
+        if row is None:
+            skipped.append({"what": name, "reason": "this kernel does not have it"})
+        elif not row.writable:
+            skipped.append({"what": name, "reason": _not_ours(host)})
+        else:
+            current = int(row.value) if row.value and row.value.isdigit() else 0
+            sysctl[name] = str(max(value, current) if at_least else value)
+    proposed = {"governor": "performance"}
+    if on_cpu:
+        # Weights in memory of the engine's own are read from end to end for every token.
+        proposed["thp"] = "always"
+    chosen: dict[str, str | None] = {"thp": None, "governor": None}
+    switches = {"thp": have.thp, "governor": have.governor}
+    for name, choice in sorted(proposed.items()):
+        row = switches[name]
+        label = {"thp": "transparent huge pages", "governor": "CPU frequency governor"}[name]
+        if row is None:
+            skipped.append({"what": label, "reason": "this machine does not have it"})
+        elif choice not in row.choices:
+            skipped.append({"what": label, "reason": f"{choice} is not among its choices"})
+        elif not row.writable:
+            skipped.append({"what": label, "reason": _not_ours(host)})
+        else:
+            chosen[name] = choice
+    return {
+        "sysctl": sysctl,
+        **chosen,
+        "limits": {"memlock": "infinity", "nofile": _nofile(host, skipped)},
+        "skipped": skipped,
+    }
+
+
+def _nofile(host: Host, skipped: list[dict[str, str]]) -> int:
+    """Open files that the engine may have; in a container not more than its first process."""
+    most = host.tunables.nofile_max
+    if not host.system.container or most is None or most >= _NOFILE:
+        return _NOFILE
+    skipped.append({"what": f"open files above {most}", "reason": _not_ours(host)})
+    return int(most)
+
+
+def _not_ours(host: Host) -> str:
+    container = host.system.container
+    if container:
+        return f"this is a container ({container}): the setting belongs to its host"
+    return "it cannot be changed on this machine"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What of a machine takes packages beyond those of all.
+
+    `kernel`: that of the experts is compiled when the engine is installed. `drives`: a repository
+    for the driver may have to be written down, and its key be read. `orders`: a certificate comes
+    by ACME. `watched`: metrics are shown. `buckets`: weights come from one.
+    """
+
+    kernel: bool = False
+    drives: bool = False
+    orders: bool = False
+    watched: bool = False
+    buckets: bool = False
+
+    @property
+    def packages(self) -> list[str]:
+        """Debian packages of all of them."""
+        found = list(expert_backend.PACKAGES) if self.kernel else []
+        found += ["gpg", "python3-debian"] if self.drives else []
+        found += ["certbot"] if self.orders else []
+        found += [metrics.PACKAGE] if self.watched else []
+        return found + (["rclone"] if self.buckets else [])
+
+
+def packages(host: Host, python: str | None, parts: Parts, *, compiles: bool) -> list[str]:
+    """Debian packages that the roles need; `python` is the interpreter's path.
+
+    None of one that is brought: its headers come with it. uv is installed with the system's.
+    """
+    named = _package(host, python)
+    more = ["g++"] if compiles else []
+    more += [f"{named}-dev"] if compiles and python else []
+    return sorted({*_PACKAGES, "python3-venv", f"{named}-venv", *more, *parts.packages})
+
+
+def _package(host: Host, python: str | None) -> str:
+    """Name the Debian package of an interpreter, by its path; uv's is the system's own."""
+    name = (python or "").rsplit("/", 1)[-1]
+    versioned = name.startswith("python3.") and python != host.python_path
+    own = (host.python_version or "").startswith(name.removeprefix("python") + ".")
+    return name if versioned and not own else "python3"
+
+
+def page_packages(host: Host, python: str | None) -> list[str]:
+    """Debian packages of a page that stands alone; `python`: None for one that is brought."""
+    return sorted({"python3-venv", f"{_package(host, python)}-venv"})
+
+
+def gateway_packages(
+    *, orders: bool, shared: bool, watched: bool, page: Sequence[str] = ()
+) -> list[str]:
+    """Debian packages of a gateway. `shared`: gateways hold one address together.
+
+    `watched`: metrics are shown. `page`: those of the page, where it has one.
+    """
+    more = ["certbot"] if orders else []
+    # By netbase's list of protocols ufw's rules name VRRP.
+    more += ["keepalived", "netbase"] if shared else []
+    more += [metrics.PACKAGE] if watched else []
+    more += page
+    return sorted({*_PACKAGES, *more} - {"numactl"})
+
+
+def image_packages(*, compiles: bool) -> list[str]:
+    """Debian packages of an image: no proxy and no firewall run in a pod."""
+    return ["ca-certificates", *(["g++"] if compiles else []), "numactl", "python3"] + (
+        ["python3-dev"] if compiles else []
+    )

@@ -1,1 +1,0 @@
-"""Plans and check documents as text, Markdown and HTML."""

@@ -1,0 +1,82 @@
+"""How a command ends: messages to standard error, the documented exit code, no traceback."""
+
+from __future__ import annotations
+
+import io
+import sys
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kimi_prov.contract import clean_text
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.show import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def guarded(run: Callable[[], Any]) -> int:
+    """Run a command and return its exit code; what it raises becomes one message.
+
+    The code is kept with what is kept of the command's runs.
+    """
+    from kimi_prov.runner import run_folder  # noqa: PLC0415
+
+    streams.prepare()
+    code = _run(run)
+    run_folder.conclude(code)
+    return code
+
+
+def _run(run: Callable[[], Any]) -> int:
+    try:
+        result = run()
+    except UserError as error:
+        return _say(error.message, error.exit_code, error.fix)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _say("interrupted", ExitCode.INTERRUPTED)
+    except click.ClickException as error:
+        told = io.StringIO()
+        error.show(told)
+        sys.stderr.write(clean_text.block(told.getvalue()))
+        return ExitCode.BAD_INPUT
+    except BrokenPipeError:
+        # The reader of our output went away; what is left of it is for nobody.
+        sys.stderr.close()
+        return ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001 - a bug goes to a file, not to the screen
+        reason = streams.unwritable(error) if isinstance(error, OSError) else None
+        return _bug(error) if reason is None else _unwritten(reason)
+    return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _say(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
+    """Write the message and its fix, clean; what either echoes never passes for the other."""
+    prefix = "" if code is ExitCode.INTERRUPTED else "error: "
+    fixed = f"  fix: {clean_text.entry(fix)}\n" if fix else ""
+    with suppress(OSError):  # the exit code says it where standard error takes nothing
+        sys.stderr.write(f"{prefix}{clean_text.entry(message)}\n{fixed}")
+    return code
+
+
+def _unwritten(reason: str) -> ExitCode:
+    fix = "make room there, or name a file with --output"
+    return _say(f"standard output: cannot be written: {reason}", ExitCode.FAILED, fix)
+
+
+def _bug(error: Exception) -> ExitCode:
+    from kimi_prov.runner.redaction import Masker  # noqa: PLC0415
+    from kimi_prov.user_dirs import make_private, state_home, write_private  # noqa: PLC0415
+
+    summary = Masker().mask(f"{type(error).__name__}: {error}")
+    try:
+        path = state_home() / "crash.log"
+        make_private(path.parent)
+        told = clean_text.block("".join(traceback.format_exception(error)))
+        write_private(path, Masker().mask(told))
+    except (OSError, RuntimeError):  # nothing can be written there, or the user has no home
+        return _say(f"unexpected: {summary}", ExitCode.FAILED)
+    return _say(f"unexpected: {summary}", ExitCode.FAILED, f"report it with {path}")

@@ -1,0 +1,1 @@
+"""Screens that change while a command runs."""

@@ -1,0 +1,254 @@
+"""The answer of a check: which target to take, and in which order the others follow, and why.
+
+Those that serve the model come first. With a load they stand by what it costs an hour to carry it,
+without one by what a million tokens cost. Who asks for requests at once and no limit between tokens
+wants answers that a person can follow, so pace goes before cost there. A target without a price
+counts with the rent that is usual for its GPUs, and says so; one without either follows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.show.report import hosts
+from kimi_prov.show.report.cost import HOURS_A_YEAR, rounded
+from kimi_prov.show.report.findings import of_severity
+from kimi_prov.show.text.formats import clean, figure, money
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing import demand
+from kimi_prov.sizing.curve import CASES, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.show.report.findings import Target
+    from kimi_prov.sizing.load import Load
+
+_PACES = ("chat", "slow", "batch", None)
+_PACE_WORDS = {
+    "chat": "fast enough to chat",
+    "slow": "slow to read along with",
+    "batch": "only for batch work",
+    None: "of unknown speed",
+}
+Entry = dict[str, Any]
+
+
+def of(targets: Sequence[Target], load: Load | None) -> dict[str, Any]:
+    """Give the document's `answer`."""
+    entries = [_entry(target, load) for target in targets]
+    speeds = {t["name"]: _speed(t) for t in targets}
+    ranking = sorted(entries, key=lambda entry: _rank(entry, load, speeds[entry["target"]]))
+    best = ranking[0] if ranking and _carries(ranking[0], load) else None
+    for place, entry in enumerate(ranking):
+        entry["reason"] = _reason(entry, load, place if best else None, targets)
+    return {
+        "sentence": _sentence(ranking, best, load, targets),
+        "recommended": best and best["target"],
+        "ranking": ranking,
+    }
+
+
+def _carries(entry: Entry, load: Load | None) -> bool:
+    return entry["serves"] and (load is None or entry["machines"] is not None)
+
+
+def _entry(target: Target, load: Load | None) -> Entry:
+    found, sizing = target["cost"], target["sizing"]
+    machines = sizing["machines"] if sizing else UNKNOWN
+    quoted, rent = found["usd_per_hour"], found["usual_rent_usd_per_hour"]
+    hour = quoted if quoted is not None else rent
+    many = machines["expected"] if load else 1
+    total = None if hour is None or many is None else hour * many
+    years = found["years"]["years"]
+    return {
+        "target": target["name"],
+        "serves": not of_severity(target, "blocker"),
+        "pace": target["pace"],
+        "machines": machines["expected"],
+        "machines_low": machines["low"],
+        "machines_high": machines["high"],
+        "usd_per_hour": rounded(total),
+        "usd_total": rounded(total and total * HOURS_A_YEAR * years),
+        "years": years,
+        "usd_per_million_output_tokens": _per_million(target, hour),
+        "priced_by": "quote" if quoted is not None else "usual rent" if rent is not None else None,
+        "lacks": _lacks(target, load),
+        "reason": "",
+    }
+
+
+def _per_million(target: Target, hour: float | None) -> dict[str, float | None]:
+    """Dollars for a million output tokens under the load; as planned where there is none."""
+    found, sizing = target["cost"], target["sizing"]
+    row: Mapping[str, Any] | None = target["plan"]["throughput"]
+    if sizing is not None:
+        share = sizing["requests_a_machine"]
+        row = curves.at(target["curve"], share) if share else None
+    if hour is None or row is None:
+        return dict(UNKNOWN)
+    inputs, use = found["input_tokens_per_output_token"], found["utilisation"]
+    rates = [curves.output_rate(row, inputs, case) for case in reversed(CASES)]
+    return {
+        case: rounded(hour * 1e6 / (rate * 3600 * use)) if rate else None
+        for case, rate in zip(CASES, rates, strict=True)
+    }
+
+
+def _lacks(target: Target, load: Load | None) -> list[str]:
+    """Name what stands between a target and the reader's wish, the gravest first."""
+    lacks = [clean(row["title"]) for row in of_severity(target, "blocker")]
+    curve, sizing = target["curve"], target["sizing"]
+    if not curve:
+        lacks.append("an estimate of its speed")
+    context = target["plan"]["model"]["context"]
+    if load is not None and not load.fits(context):
+        wanted = load.input_tokens + load.output_tokens
+        lacks.append(f"a context of {wanted:,} tokens (it has {context:,})")
+    elif sizing is not None and sizing["machines"]["expected"] is None and load is not None:
+        lacks += _over(sizing, load) or _too_few(target, load)
+    if target["pace"] in ("slow", "batch") and not (load and load.tpot_ms):
+        lacks.append(f"the speed to chat ({figure(_slowest(target))} tokens/s for each request)")
+    if target["cost"]["usd_per_hour"] is None:
+        lacks.append("a price")
+    return lacks
+
+
+def _over(sizing: Mapping[str, Any], load: Load) -> list[str]:
+    ttft, tpot = sizing["ttft_s"]["expected"], sizing["tpot_ms"]["expected"]
+    found = []
+    if load.ttft_s is not None and (ttft or 0) > load.ttft_s:
+        reached = f"{figure(ttft)} s with one request alone"
+        found.append(f"a first token within {load.ttft_s:g} s (it takes {reached})")
+    if load.tpot_ms is not None and (tpot or 0) > load.tpot_ms:
+        reached = f"{figure(tpot)} ms with one request alone"
+        found.append(f"{load.tpot_ms:g} ms between tokens (it takes {reached})")
+    return found
+
+
+def _too_few(target: Target, load: Load) -> list[str]:
+    """Say how many tokens a day the requests in flight give at most, where more were asked for."""
+    if target["sizing"]["bound_by"] != "tokens_per_day" or load.users is None:
+        return []
+    most = demand.a_day(target["curve"], load, "expected", load.users)
+    each = "the one request" if load.users == 1 else f"{load.users:,} requests"
+    gives = f"{each} in flight, each alone on a machine, would give {figure(most / 1e6)} million"
+    return [f"{load.tokens_per_day:,.0f} output tokens a day ({gives})"]
+
+
+def _slowest(target: Target) -> float | None:
+    row = curves.at(target["curve"], demand.at_once(target["plan"], target["sizing"]))
+    speed: float | None = row["decode_tok_s"]["expected"] if row else None
+    return speed
+
+
+def _speed(target: Target) -> float:
+    return max((row["aggregate_tok_s"]["expected"] or 0 for row in target["curve"]), default=0)
+
+
+def _rank(entry: Entry, load: Load | None, speed: float) -> tuple[float, ...]:
+    """Give what a target is sorted by: the smaller, the better."""
+    pace = _PACES.index(entry["pace"]) if entry["pace"] in _PACES else len(_PACES)
+    if load is not None and not _paced(load):
+        pace = 0
+    group = float(not entry["serves"]) + (not _carries(entry, load))
+    cost = entry["usd_per_hour"]
+    if load is None:
+        cost = entry["usd_per_million_output_tokens"]["expected"]
+    known = 0.0 if cost is not None else 1.0
+    machines = entry["machines"] or math.inf
+    return (group, pace, known, cost or 0.0, machines, -speed)
+
+
+def _paced(load: Load) -> bool:
+    """Whether the load is of people who wait and who named no limit between tokens."""
+    return load.users is not None and load.tpot_ms is None
+
+
+def _reason(entry: Entry, load: Load | None, place: int | None, targets: Sequence[Target]) -> str:
+    """Say in a sentence why a target stands where it stands."""
+    if not entry["serves"]:
+        return f"It cannot serve the model as it stands: {entry['lacks'][0]}."
+    if load is not None and entry["machines"] is None:
+        return f"No number of them carries the load. It lacks {_first(entry['lacks'])}."
+    pace = _PACE_WORDS.get(entry["pace"], "")
+    if load is None:
+        what = f"{money(entry['usd_per_million_output_tokens']['expected'])} a million tokens"
+    else:
+        what = f"{_machines(entry, targets)} for {money(entry['usd_per_hour'])} an hour"
+    if entry["priced_by"] is None:
+        what = "its cost is not known" + (f" ({_machines(entry, targets)})" if load else "")
+    elif entry["priced_by"] == "usual rent":
+        what += ", by the usual rent of such GPUs, for it has no price"
+    first = "" if place or len(targets) == 1 or place is None else ": the first of its pace"
+    return f"It is {pace}: {what}{first}."
+
+
+def _first(lacks: Sequence[str]) -> str:
+    return lacks[0] if lacks else "what the load asks for"
+
+
+def _machines(entry: Entry, targets: Sequence[Target]) -> str:
+    low, high = entry["machines_low"], entry["machines_high"]
+    together = next(hosts.of(t) for t in targets if t["name"] == entry["target"])
+    word = hosts.machines(entry["machines"], together)
+    if low == high:
+        return word
+    if high is None:
+        return f"{word} ({low:,} or more)"
+    return f"{word} ({low:,} to {high:,})"
+
+
+def _sentence(
+    ranking: Sequence[Entry], best: Entry | None, load: Load | None, targets: Sequence[Target]
+) -> str:
+    """Say which target to take, or that none will do."""
+    models = clean(" and ".join(dict.fromkeys(t["plan"]["model"]["name"] for t in targets)))
+    if best is None:
+        return _no_answer(ranking, load, models)
+    cost = best["usd_per_hour"] if load else best["usd_per_million_output_tokens"]["expected"]
+    price = "; its price is not known"
+    if cost is not None:
+        price = f", {money(cost)} {'an hour' if load else 'for a million output tokens'}"
+    if best["priced_by"] == "usual rent":
+        price += " at the usual rent of its GPUs"
+    name = clean(best["target"])
+    if load is None:
+        done = f"{name} serves {models}, {_PACE_WORDS[best['pace']]}{price}."
+    else:
+        done = f"For {describe(load)} of {models}: {_machines(best, targets)} like {name}{price}."
+    rest = len(ranking) - 1
+    others = sum(_carries(entry, load) for entry in ranking) - 1
+    if rest == 0:
+        return done
+    if others == rest:
+        return f"{done} The other {rest if rest > 1 else 'one'} can too."
+    return f"{done} {others or 'None'} of the other {rest} can too."
+
+
+def _no_answer(ranking: Sequence[Entry], load: Load | None, models: str) -> str:
+    serving = load is not None and any(entry["serves"] for entry in ranking)
+    wish = f"carries {describe(load)}" if serving and load else f"serves {models}"
+    if len(ranking) > 1:
+        return f"None of the {len(ranking)} machines {wish}."
+    name, lacks = clean(ranking[0]["target"]), _first(ranking[0]["lacks"])
+    if not serving:
+        return f"{name} cannot serve {models} as it stands: {lacks}."
+    return f"No number of {name} {wish}: it lacks {lacks}."
+
+
+def describe(load: Load) -> str:
+    """Say a load in words."""
+    parts = []
+    if load.users is not None:
+        parts.append(f"{load.users:,} request{'s' * (load.users != 1)} at once")
+    if load.tokens_per_day is not None:
+        parts.append(f"{load.tokens_per_day:,.0f} output tokens a day")
+    text = " and ".join(parts)
+    limits = []
+    if load.ttft_s is not None:
+        limits.append(f"a first token within {load.ttft_s:g} s")
+    if load.tpot_ms is not None:
+        limits.append(f"{load.tpot_ms:g} ms between tokens")
+    return f"{text} with {' and '.join(limits)}" if limits else text

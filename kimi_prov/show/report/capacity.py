@@ -1,0 +1,32 @@
+"""How many requests the cache holds, by the length of their context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kimi_prov.show.report.findings import Target
+
+
+_LEAST_CONTEXT = 4096
+
+
+def cache_tokens(target: Target) -> int:
+    """Tokens that the cache holds, all instances together."""
+    plan = target["plan"]
+    return int(plan["memory"]["kv_tokens_max"]) * max(1, len(plan["instances"]))
+
+
+def capacity(target: Target) -> list[tuple[int, int]]:
+    """Give how many requests the cache holds at once for each length of context, in tokens.
+
+    Lengths double up to the longest that the model was made for.
+    """
+    plan = target["plan"]
+    copies = max(1, len(plan["instances"])) * int(plan["parallel"]["data"])
+    tokens = cache_tokens(target) // copies
+    most = int(plan["model"]["context_max"])
+    lengths = [_LEAST_CONTEXT << n for n in range(32) if _LEAST_CONTEXT << n < most]
+    return [
+        (length, copies * (tokens // length)) for length in [*lengths, most] if tokens >= length
+    ]

@@ -1,0 +1,118 @@
+"""The check document: each target's facts, plan, findings, cost and size, and the answer."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.show.report import answer, cost, measured
+from kimi_prov.show.report.findings import of_severity
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing import demand
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.show.report.cost import MachinePrices, Use
+    from kimi_prov.sizing.load import Load
+
+
+SCHEMA = "kimi-prov/check/v1"
+_KINDS = {
+    "probe": "probed on the machine itself",
+    "recording": "recorded output of the machine, not probed live",
+    "spec": "a spec sheet: what was promised, nothing was measured",
+    "made": "made up for a test",
+    "suggested": "made from the catalogue: nobody has offered it",
+}
+
+
+def document(targets: Sequence[Mapping[str, Any]], load: Load | None = None) -> dict[str, Any]:
+    """Put targets together; `ok` is false where any has a blocker. Their names become unique.
+
+    `load` is the one that they were judged for.
+    """
+    named: list[dict[str, Any]] = []
+    taken: set[str] = set()
+    for target in targets:
+        name, number = str(target["name"]), 2
+        while name in taken:
+            name, number = f"{target['name']} ({number})", number + 1
+        taken.add(name)
+        named.append({**target, "name": name})
+    blocked = any(of_severity(target, "blocker") for target in named)
+    return {
+        "schema": SCHEMA,
+        "ok": not blocked,
+        "load": load and load.document(),
+        "answer": answer.of(named, load),
+        "targets": named,
+    }
+
+
+def target(
+    name: str,
+    facts: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    use: Use,
+    known: MachinePrices,
+    load: Load | None = None,
+) -> dict[str, Any]:
+    """Judge one target. The plan is the planner's own, its findings included."""
+    curve = curves.of(plan["throughput"])
+    serves = not of_severity(plan, "blocker")
+    sizing = demand.of_plan(plan, load, serves=serves) if load else None
+    daily = demand.use(curve, load, sizing) if load and sizing else None
+    costs, assumed = cost.of(facts, plan, use, known, load, daily)
+    return {
+        "name": name,
+        "facts": facts,
+        "plan": plan,
+        "findings": plan["findings"],
+        "curve": curve,
+        "pace": curves.pace(curve, demand.at_once(plan, sizing)) if serves else "blocked",
+        "sizing": sizing,
+        "cost": costs,
+        "assumptions": [*_origin(facts), *_speed(plan), *assumed],
+        "measured": [],
+        "effect": None,
+    }
+
+
+def with_measured(target: Mapping[str, Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Add what was measured on the machine and what that did to its prediction, if anything was."""
+    if found is None:
+        return dict(target)
+    what, _, value = measured.line(found).partition(": ")
+    row = _row(what, value, measured.SOURCE)
+    return {**target, **found, "assumptions": [*target["assumptions"], row]}
+
+
+def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Say where the facts are from, and which of them the catalogue filled in."""
+    origin = facts.get("origin") or {}
+    rows = []
+    if origin.get("kind"):
+        detail = str(origin.get("detail") or origin.get("name") or "")
+        rows.append(_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
+    by_source: dict[str, list[str]] = {}
+    for key, source in (facts.get("origins") or {}).items():
+        # What the sheet itself says is no assumption; like parts are listed once.
+        if source != "sheet":
+            by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
+    rows += [
+        _row("Not given, filled in", ", ".join(dict.fromkeys(keys)), source)
+        for source, keys in by_source.items()
+    ]
+    return rows
+
+
+def _speed(plan: Mapping[str, Any]) -> list[dict[str, str]]:
+    if plan["throughput"]["decode_tok_s"]["expected"] is None:
+        return []
+    value = "estimated, not measured; the range is where a measurement is expected"
+    return [_row("Speed", value, str(plan["throughput"]["basis"]))]
+
+
+def _row(what: str, value: str, source: str) -> dict[str, str]:
+    return {"what": what, "value": value, "source": source}

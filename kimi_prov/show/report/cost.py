@@ -1,0 +1,432 @@
+"""What a machine costs by the hour and by the token, and where an API would be cheaper.
+
+All money is in US dollars. A token of cost is an output token together with the input tokens that
+come with it; how many those are is an assumption, and every assumption is listed with its source.
+What has no price stays unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.show.report import hosts
+from kimi_prov.show.text.formats import share
+from kimi_prov.sizing import curve as curves
+from kimi_prov.sizing.curve import output_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.sizing.curve import Row
+    from kimi_prov.sizing.load import Load
+
+HOURS_A_YEAR = 8766
+_MILLION = 1_000_000
+_USES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+_LOADS = (1, 4, 16, 64, 256)
+_FREE_OF_INTEREST = "no interest, nothing left at the end"
+
+
+@dataclass(frozen=True)
+class Use:
+    """How the machine is paid for and used; None takes the catalogue's assumption.
+
+    `utilisation` is the share of all hours in which it works at the planned number of requests,
+    `power_price` is in dollars a kWh.
+    """
+
+    amortise_years: float | None = None
+    utilisation: float | None = None
+    power_price: float | None = None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A figure with its source; the unit stands where it is used."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Api:
+    """What somebody else asks, in dollars per million tokens. `model` is the catalogue's name."""
+
+    name: str
+    model: str | None
+    input_usd: float
+    output_usd: float
+    source: str
+
+
+@dataclass(frozen=True)
+class MachinePrices:
+    """What the catalogue knows about one machine's money and power.
+
+    `power_kw` is the draw at full work with cooling, `usual_rent` dollars an hour for its GPUs,
+    `usual_gpu_price` the lowest and highest price of all its GPUs, with the source, `assumed` the
+    figures that nobody gave: amortise, utilisation, electricity, input_per_output, idle_power.
+    """
+
+    assumed: Mapping[str, Rate]
+    apis: Sequence[Api] = ()
+    power_kw: Rate | None = None
+    usual_rent: Rate | None = None
+    usual_gpu_price: tuple[float, float, str] | None = None
+
+    def of_hosts(self, many: int) -> MachinePrices:
+        """Give money and power of several equal machines."""
+        if many == 1:
+            return self
+
+        def all_of(one: Rate | None) -> Rate | None:
+            return one and Rate(one.value * many, f"{many} hosts, each by {one.source}")
+
+        sold = self.usual_gpu_price
+        return replace(
+            self,
+            power_kw=all_of(self.power_kw),
+            usual_rent=all_of(self.usual_rent),
+            usual_gpu_price=sold and (sold[0] * many, sold[1] * many, sold[2]),
+        )
+
+
+@dataclass
+class _Notes:
+    """What stands beside the figures: assumptions, and what stays unknown."""
+
+    known: MachinePrices
+    rows: list[dict[str, str]] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    def add(self, what: str, value: str, source: str) -> None:
+        self.rows.append({"what": what, "value": value, "source": source})
+
+    def chosen(self, name: str, given: float | None) -> Rate:
+        """Give what the command line has, else the catalogue's assumption."""
+        return self.known.assumed[name] if given is None else Rate(given, "given by the reader")
+
+
+@dataclass(frozen=True)
+class _Hour:
+    """What an hour costs, in dollars: `fixed` in any case, `work` in proportion to the use."""
+
+    fixed: float
+    work: float = 0.0
+
+    def at(self, use: float) -> float:
+        return self.fixed + self.work * use
+
+
+def of(
+    facts: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    use: Use,
+    known: MachinePrices,
+    load: Load | None = None,
+    daily: float | None = None,
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """Return the cost of one target, and every assumption that went into it with its source.
+
+    A load tells how many tokens are put in for each that comes out, and `daily` is the use that
+    its tokens a day make; else both are assumed. A use that `use` names goes before either.
+    Facts, prices and the plan's power are of one host; the cost is of all that serve together.
+    """
+    own = plan.get("power")
+    if own:
+        known = replace(known, power_kw=Rate(float(own["kw"]), str(own["source"])))
+    together = hosts.count(plan)
+    notes = _Notes(known.of_hosts(together))
+    utilisation = notes.chosen("utilisation", use.utilisation)
+    if daily is not None and use.utilisation is None:
+        utilisation = Rate(float(f"{daily:.5g}"), "the load's tokens a day")
+    inputs = known.assumed["input_per_output"]
+    if load is not None:
+        inputs = Rate(load.inputs, "the load")
+    price = _of_hosts(facts.get("price") or {}, together, notes)
+    hour, parts = _hour(price, use, utilisation.value, notes)
+    rate = _rate(plan["throughput"], inputs.value, notes)
+    curve = curves.of(plan["throughput"])
+    points = _points(curve, inputs.value)
+    years = notes.chosen("amortise", use.amortise_years).value
+    apis = _comparable(str(plan["model"]["name"]), known.apis)
+    worths = [_worth(api, inputs.value) for api in apis[:1]]
+    if rate["expected"]:
+        many = plan["throughput"]["concurrency"]
+        notes.add(
+            "Use",
+            f"{share(utilisation.value)} of all hours, then {many} requests at once",
+            utilisation.source,
+        )
+        notes.add(
+            "Input", f"{inputs.value:g} tokens for each output token, none cached", inputs.source
+        )
+    for api in apis:
+        notes.add(
+            f"API price of {api.name}",
+            f"${api.input_usd:,.2f} per million input tokens, ${api.output_usd:,.2f} output",
+            api.source,
+        )
+    document = {
+        "currency": "USD",
+        "utilisation": utilisation.value,
+        "input_tokens_per_output_token": inputs.value,
+        **parts,
+        "output_tok_s_at_full_use": rate,
+        "usd_per_million_output_tokens": _costs(hour, rate, utilisation.value),
+        "concurrency_computed": [many for many, _ in points],
+        "break_even": [
+            _break_even(hour, rate, utilisation.value, _worth(api, inputs.value), api)
+            | {"at_best": _at_best(hour, points, utilisation.value, _worth(api, inputs.value))}
+            for api in apis
+        ],
+        "by_use": _by_use(hour, rate, worths),
+        "by_load": [
+            _with(many, hour, curve, inputs.value, utilisation.value, worths) for many in _LOADS
+        ],
+        "years": {
+            "years": years,
+            "usd": hour and rounded(hour.at(utilisation.value) * HOURS_A_YEAR * years),
+        },
+        "unknown": notes.unknown,
+    }
+    return document, notes.rows
+
+
+def _of_hosts(price: Mapping[str, Any], many: int, notes: _Notes) -> Mapping[str, Any]:
+    """Give the price of all hosts, of which each costs the same."""
+    amounts = {key: price[key] for key in ("purchase_usd", "hourly_usd") if price.get(key)}
+    if many == 1 or not amounts:
+        return price
+    one = " and ".join(f"${amount:,.2f}" for amount in amounts.values())
+    notes.add("Hosts", f"{many} that serve one model together, each {one}", "the quote")
+    return {**price, **{key: amount * many for key, amount in amounts.items()}}
+
+
+def _hour(
+    price: Mapping[str, Any], use: Use, utilisation: float, notes: _Notes
+) -> tuple[_Hour | None, dict[str, Any]]:
+    """Give the cost of an hour and its parts; a part that is not known is null and named."""
+    purchase, rent = price.get("purchase_usd"), price.get("hourly_usd")
+    known = notes.known
+    quoted = price.get("quoted")
+    if quoted:
+        notes.add(
+            "Rate of exchange",
+            f"${quoted['usd_per_unit']:g} for one {quoted['currency']}; {_amounts(quoted)} quoted",
+            "the quote",
+        )
+    years, power_price = None, None
+    parts: dict[str, float | None] = {"purchase": None, "power": None, "rent": None}
+    hour: _Hour | None = None
+    if rent is not None:
+        notes.add("Rent", f"${rent:,.2f} an hour at all hours, power included", "the quote")
+        parts["rent"] = float(rent)
+        hour = _Hour(float(rent))
+    elif purchase is not None:
+        years = notes.chosen("amortise", use.amortise_years)
+        power_price = notes.chosen("electricity", use.power_price)
+        notes.add("Purchase", f"${purchase:,.0f}", "the quote")
+        notes.add("Amortisation", f"{years.value:g} years, {_FREE_OF_INTEREST}", years.source)
+        notes.add("People, network, rack space", "not counted", "a site's own")
+        paid_off = purchase / (years.value * HOURS_A_YEAR)
+        hour = _with_power(paid_off, power_price, notes)
+        parts["purchase"] = paid_off
+        if known.power_kw is not None:
+            parts["power"] = hour.at(utilisation) - paid_off
+    else:
+        notes.unknown.append("price: the target names neither a purchase price nor an hourly one")
+    rented, sold = known.usual_rent, known.usual_gpu_price
+    return hour, {
+        "purchase_usd": purchase,
+        "amortise_years": years and years.value,
+        "power_price_usd_per_kwh": power_price and power_price.value,
+        "power_kw": rounded(known.power_kw.value) if known.power_kw else None,
+        "usd_per_hour_parts": {name: rounded(value) for name, value in parts.items()},
+        "usd_per_hour": rounded(hour.at(utilisation)) if hour else None,
+        "usd_per_hour_excludes": ["power"]
+        if purchase is not None and hour is not None and rent is None and known.power_kw is None
+        else [],
+        "usual_rent_usd_per_hour": rented and rounded(rented.value),
+        "usual_rent_source": rented and rented.source,
+        "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
+    }
+
+
+def _amounts(quoted: Mapping[str, Any]) -> str:
+    """Write what was quoted in its own currency."""
+    ways = {"purchase": "", "hourly": " an hour"}
+    return " and ".join(
+        f"{quoted['currency']} {quoted[key]:,.2f}{end}"
+        for key, end in ways.items()
+        if quoted.get(key) is not None
+    )
+
+
+def _with_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
+    power, idle = notes.known.power_kw, notes.known.assumed["idle_power"]
+    if power is None:
+        notes.unknown.append("power: the catalogue has no figure for this machine; it is left out")
+        return _Hour(purchase)
+    notes.add("Power", f"{power.value:.2f} kW at full work", power.source)
+    notes.add("Power when idle", f"{idle.value:.0%} of that", idle.source)
+    notes.add("Price of power", f"${price.value:g} a kWh", price.source)
+    full = power.value * price.value
+    return _Hour(purchase + full * idle.value, full * (1 - idle.value))
+
+
+def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, float | None]:
+    """Output tokens a second at full load, when the same machine has to read the input too."""
+    if not speed["aggregate_tok_s"]["expected"]:
+        notes.unknown.append("speed: the plan has no estimate for this machine")
+        return dict(curves.UNKNOWN)
+    if not speed["prefill_tok_s"]["expected"]:
+        notes.unknown.append("time to read the input: the plan has no estimate of it")
+    found: dict[str, float | None] = {
+        key: rounded(output_rate(speed, inputs, key)) for key in curves.CASES
+    }
+    notes.add(
+        "Output at full work",
+        f"{found['expected']:,.0f} tokens/s, the time to read the input included",
+        f"the plan's estimate of speed: {speed['basis']}",
+    )
+    return found
+
+
+def _points(curve: Sequence[Row], inputs: float) -> list[tuple[int, float]]:
+    """Give requests at once and output tokens a second of each row of the curve."""
+    found = [(int(row["concurrency"]), output_rate(row, inputs, "expected")) for row in curve]
+    return [(many, float(f"{rate:.5g}")) for many, rate in found if rate]
+
+
+def _with(
+    many: int,
+    hour: _Hour | None,
+    curve: Sequence[Row],
+    inputs: float,
+    use: float,
+    worths: Sequence[float],
+) -> dict[str, Any]:
+    """Give the cost with so many requests at once, those that run, and the API's beside it."""
+    row = curves.at(curve, many)
+    speeds: dict[str, float | None] = dict(curves.UNKNOWN)
+    if row is not None:
+        speeds = {case: output_rate(row, inputs, case) for case in curves.CASES}
+    worth = worths[0] if worths else None
+    balance = _balance(hour, speeds["expected"], use, worth or 0.0)
+    return {
+        "concurrency": many,
+        "running": row and row["concurrency"],
+        "output_tok_s": rounded(speeds["expected"]),
+        "usd_per_million_output_tokens": _costs(hour, speeds, use),
+        "api_usd_per_million_output_tokens": rounded(worth),
+        "utilisation": None if worth is None else balance["utilisation"],
+        "cheaper": None if worth is None else balance["cheaper"],
+    }
+
+
+def _costs(
+    hour: _Hour | None, rate: Mapping[str, float | None], use: float
+) -> dict[str, float | None]:
+    """Dollars for a million output tokens; the low cost is that of the high speed."""
+    if hour is None:
+        return dict(curves.UNKNOWN)
+    speeds = zip(curves.CASES, (rate["high"], rate["expected"], rate["low"]), strict=True)
+    return {
+        key: rounded(_per_million(hour, speed, use)) if speed else None for key, speed in speeds
+    }
+
+
+def _per_million(hour: _Hour, speed: float, use: float) -> float:
+    return usd_per_million(hour.at(use), speed * use)
+
+
+def usd_per_million(usd_hour: float, tok_s: float) -> float:
+    """Return dollars for a million output tokens, of which so many come each second."""
+    return usd_hour * _MILLION / (tok_s * 3600)
+
+
+def _worth(api: Api, inputs: float) -> float:
+    """Give what an API asks for a million output tokens with the input that comes with them."""
+    return api.output_usd + inputs * api.input_usd
+
+
+def _break_even(
+    hour: _Hour | None, rate: Mapping[str, float | None], use: float, worth: float, api: Api
+) -> dict[str, Any]:
+    """Say from which use on the machine is cheaper than the API.
+
+    That is for the planned number of requests at once.
+    """
+    return {
+        "api": api.name,
+        "api_usd_per_million_output_tokens": rounded(worth),
+        **_balance(hour, rate["expected"], use, worth),
+    }
+
+
+def _at_best(
+    hour: _Hour | None, points: Sequence[tuple[int, float]], use: float, worth: float
+) -> dict[str, Any] | None:
+    """Say the same for the number of requests at once that makes a token cheapest."""
+    if not points:
+        return None
+    many, speed = max(points, key=lambda point: (point[1], -point[0]))
+    return {"concurrency": many, "output_tok_s": speed, **_balance(hour, speed, use, worth)}
+
+
+def _balance(hour: _Hour | None, speed: float | None, use: float, worth: float) -> dict[str, Any]:
+    """Compare what an hour costs with what its tokens are worth.
+
+    `utilisation` is null where no use is enough; `usd_per_hour_at_most` is what the machine may
+    cost an hour at the stated use: known also where its price is not.
+    """
+    document: dict[str, Any] = {
+        "usd_per_hour_at_most": None,
+        "cost_over_api_at_full_use": None,
+        "utilisation": None,
+        "output_tokens_per_day": None,
+        "cheaper": None,
+    }
+    if not speed:
+        return document
+    earned = speed * 3600 / _MILLION * worth
+    document["usd_per_hour_at_most"] = rounded(earned * use)
+    if hour is None:
+        return document
+    document["cost_over_api_at_full_use"] = rounded(hour.at(1) / earned)
+    document["cheaper"] = "self-hosting" if hour.at(use) < earned * use else "api"
+    if hour.at(1) <= earned:
+        share = hour.fixed / (earned - hour.work)
+        document["utilisation"] = rounded(share)
+        document["output_tokens_per_day"] = round(share * speed * 86400)
+    return document
+
+
+def _by_use(
+    hour: _Hour | None, rate: Mapping[str, float | None], worths: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Give the cost of a million output tokens as use grows, beside the model's own API."""
+    speed = rate["expected"]
+    if hour is None or not speed:
+        return []
+    costs = [(use, _per_million(hour, speed, use)) for use in _USES]
+    return [
+        {
+            "utilisation": use,
+            "usd_per_million_output_tokens": rounded(cost),
+            "cheaper": ("self-hosting" if cost < worths[0] else "api") if worths else None,
+        }
+        for use, cost in costs
+    ]
+
+
+def _comparable(model: str, apis: Sequence[Api]) -> list[Api]:
+    """Put the prices of the model itself first; then those of others, the cheapest first."""
+    return sorted(apis, key=lambda api: (api.model != model, api.output_usd + api.input_usd))
+
+
+def rounded(value: float | None) -> float | None:
+    """Keep what is shown at most: figures beyond that would claim a precision."""
+    return None if value is None else float(f"{value:.5g}")

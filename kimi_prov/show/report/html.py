@@ -1,0 +1,200 @@
+"""A check document as one HTML file: it opens offline, prints, and needs no script."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from kimi_prov import __version__
+from kimi_prov.contract.sizes import human
+from kimi_prov.show.report import (
+    assumptions,
+    capacity,
+    charts,
+    comparison,
+    cost_text,
+    findings,
+    measured,
+    memory_bars,
+    ranking,
+    verdict,
+)
+from kimi_prov.show.report import plots as lines
+from kimi_prov.show.text import formats
+from kimi_prov.show.text.formats import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.show.report.plots import Line
+
+_HERE = Path(__file__).resolve().parent
+# What the template calls, by its module's name.
+_MODULES = {
+    "assumptions": assumptions,
+    "capacity": capacity,
+    "charts": charts,
+    "comparison": comparison,
+    "cost_text": cost_text,
+    "findings": findings,
+    "formats": formats,
+    "lines": lines,
+    "measured": measured,
+    "memory_bars": memory_bars,
+    "ranking": ranking,
+    "verdict": verdict,
+}
+
+
+def check(document: Mapping[str, Any]) -> str:
+    """Give the page."""
+    targets = document["targets"]
+    return rendered(
+        "page.html.j2",
+        **_MODULES,
+        title=verdict.title(targets),
+        document=document,
+        targets=targets,
+        ordered=ranking.ranked(document),
+        index={target["name"]: number for number, target in enumerate(targets, 1)},
+        settle=findings.to_settle(targets),
+        plots=_plots(document),
+        command=_command,
+    )
+
+
+def rendered(template: str, **values: Any) -> str:  # noqa: ANN401  (what the template names)
+    """Give a page from a template of this package, with the style of all pages."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"clean": clean, "bytes": human}
+    # Our own file, no user's text in it.
+    style = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704
+    today = datetime.now(UTC).date()
+    return environment.get_template(template).render(
+        style=style, version=__version__, date=f"{today.day} {today:%B %Y}", **values
+    )
+
+
+def _plots(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Draw what there are figures for."""
+    drawn = (_decode(document), _both_speeds(document), _cost(document))
+    return [plot for plot in drawn if plot is not None]
+
+
+def _decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.decode(document)
+    if not rows:
+        return None
+    points = [point for row in rows for point in row.points]
+    y = charts.axis(
+        value for point in points for value in (point.low, point.y, point.high) if value
+    )
+    return {
+        "kind": "speed",
+        "title": "Decode against requests at once",
+        "note": "What each of so many requests gets; the bands are where a measurement is "
+        "expected to lie.",
+        "x": "Requests at once",
+        "y": "Decode of each request, tokens/s",
+        "picture": charts.lines(
+            rows,
+            charts.doublings(point.x for point in points),
+            y,
+            label=_said("Decode of each request in tokens/s, by requests at once", rows),
+            # On a linear scale both paces lie on the ground.
+            levels=[
+                level
+                for level in lines.PACES
+                if y.scale.log and y.scale.low <= level.y <= y.scale.high
+            ],
+        ),
+        "key": rows,
+        "said": [],
+        "table": lines.decode_table(document),
+    }
+
+
+def _both_speeds(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.both_speeds(document)
+    if not rows:
+        return None
+    points = [point for row in rows for point in row.points]
+    best = lines.front(rows)
+    names = ", ".join(dict.fromkeys(line.name for line, _ in best))
+    return {
+        "kind": "speed",
+        "title": "Speed for one against speed for all",
+        "note": "Each dot is a number of requests at once, one alone at the right. The broad line "
+        "is the Pareto front: nothing is better in both.",
+        "x": "Decode of each request, tokens/s",
+        "y": "Decode of all together, tokens/s",
+        "picture": charts.lines(
+            rows,
+            charts.axis(point.x for point in points),
+            charts.axis(point.y for point in points),
+            label=_said("Decode of all together against that of each, in tokens/s", rows),
+            front=[point for _, point in best],
+        ),
+        "key": rows,
+        "said": [f"On the front: {names}."],
+        "table": lines.front_table(document),
+    }
+
+
+def _cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.costs(document)
+    if not rows:
+        return None
+    api = lines.api(document)
+    prices = [point.y for row in rows for point in row.points]
+    rings = lines.break_evens(document)
+    return {
+        "kind": "cost",
+        "title": "Cost of a million output tokens against use",
+        "note": "With the planned requests at once and the input that comes with the tokens."
+        + " Rings: where a machine breaks even with the API." * bool(rings),
+        "x": "Share of all hours in use",
+        "y": "Dollars for a million output tokens",
+        "picture": charts.lines(
+            rows,
+            charts.shares(),
+            charts.axis([*prices, *([api.y] if api else [])], "$"),
+            label=_said("Dollars for a million output tokens, by share of hours in use", rows),
+            levels=[api] if api else [],
+            rings=rings,
+        ),
+        "key": rows,
+        "said": lines.break_even_sentences(document),
+        "table": lines.cost_table(document),
+    }
+
+
+def _said(title: str, rows: Sequence[Line]) -> str:
+    """Name a plot for who does not see it: each line's ends."""
+    ends = [
+        f"{row.name} from {formats.figure(row.points[0].y)} at {row.points[0].x:.4g} "
+        f"to {formats.figure(row.points[-1].y)} at {row.points[-1].x:.4g}"
+        for row in rows
+    ]
+    return f"{title}: {'; '.join(ends)}"
+
+
+def _command(instance: Mapping[str, Any]) -> str:
+    """Give the command a flag a line, as a shell would take it."""
+    lines: list[list[str]] = [[]]
+    for word in (*instance["numactl"], *instance["argv"]):
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(clean(shlex.quote(word)))
+    return " \\\n  ".join(" ".join(line) for line in lines if line)

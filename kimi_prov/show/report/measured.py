@@ -1,0 +1,51 @@
+"""What was measured on a machine, what it stands in place of, what that did to the prediction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.show.text.formats import clean, figure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SOURCE = "kimi-prov probe --measure, kimi-prov bench, on the machine itself"
+_SPEEDS = (
+    ("single_tok_s", "decode of one request alone"),
+    ("decode_tok_s", "decode of each request"),
+    ("prefill_tok_s", "prefill"),
+)
+
+
+def line(target: Mapping[str, Any]) -> str:
+    """Say it in one line; empty where nothing was measured."""
+    if not target.get("measured"):
+        return ""
+    parts = [_part(row) for row in target["measured"]]
+    effects = _effects(target["effect"] or {})
+    return "Measured on the machine: " + "; ".join([", ".join(parts), *effects])
+
+
+def _part(row: Mapping[str, Any]) -> str:
+    unit = clean(row["unit"])
+    instead = row["instead_of"]
+    known = f"instead of {figure(instead)}" if instead is not None else "instead of nothing known"
+    return f"{clean(row['what'])} {figure(row['measured'])} {unit} {known}"
+
+
+def _effects(effect: Mapping[str, Any]) -> list[str]:
+    """Say of each speed what was expected without the measurement and with it."""
+    found = []
+    for key, label in _SPEEDS:
+        if key not in effect:
+            continue
+        before, after = effect[key]["before"], effect[key]["after"]
+        found.append(
+            f"expected {label} {figure(before['expected'])} -> {figure(after['expected'])} "
+            f"tokens/s, range {_width(before)} -> {_width(after)} times wide"
+        )
+    return found
+
+
+def _width(span: Mapping[str, float]) -> str:
+    return f"{span['high'] / span['low']:.2f}"

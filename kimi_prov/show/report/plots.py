@@ -1,0 +1,293 @@
+"""What the plots show, as numbers: HTML draws them, Markdown and text set them in tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.show.report.findings import of_severity
+from kimi_prov.show.report.ranking import numbers, ranked
+from kimi_prov.show.text.formats import clean, figure, money, share
+from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kimi_prov.show.report.findings import Target
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a line; `low` and `high` bound y where a range is known.
+
+    `requests` is how many run at once, where the axes do not tell.
+    """
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    requests: int | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A machine's line: `number` is its place in the ranking."""
+
+    number: int
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A line across the plot, such as a price to compare with."""
+
+    y: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The same figures as text."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+# From where on people chat, and from where on they wait.
+PACES = tuple(
+    Level(least, f"{word}: {least:g} tokens/s")
+    for word, least in (("chat", CHAT_TOK_S), ("slow", SLOW_TOK_S))
+)
+
+
+def shown(document: Mapping[str, Any]) -> list[Target]:
+    """Give the targets that plots show, in the ranking's order: all that serve, else all."""
+    targets = ranked(document)
+    return [t for t in targets if not of_severity(t, "blocker")] or targets
+
+
+def decode(document: Mapping[str, Any]) -> list[Line]:
+    """Give decode speed of each request, in tokens/s, against requests at once."""
+    return _lines(
+        document,
+        lambda target: [
+            Point(
+                row["concurrency"],
+                row["decode_tok_s"]["expected"],
+                row["decode_tok_s"]["low"],
+                row["decode_tok_s"]["high"],
+            )
+            for row in target["curve"]
+            if row["decode_tok_s"]["expected"]
+        ],
+    )
+
+
+def both_speeds(document: Mapping[str, Any]) -> list[Line]:
+    """Give the speed of all requests together against that of each, in tokens/s."""
+    return _lines(
+        document,
+        lambda target: [
+            Point(
+                row["decode_tok_s"]["expected"],
+                row["aggregate_tok_s"]["expected"],
+                requests=row["concurrency"],
+            )
+            for row in target["curve"]
+            if row["decode_tok_s"]["expected"] and row["aggregate_tok_s"]["expected"]
+        ],
+    )
+
+
+def front(lines: Sequence[Line]) -> list[tuple[Line, Point]]:
+    """Give the points that no other beats in both speeds (the Pareto front), by falling x.
+
+    Of equal points the one of the machine that ranks first is kept.
+    """
+    points = [(line, point) for line in lines for point in line.points]
+    best: list[tuple[Line, Point]] = []
+    for line, point in sorted(points, key=lambda pair: (-pair[1].x, -pair[1].y, pair[0].number)):
+        if not best or point.y > best[-1][1].y:
+            best.append((line, point))
+    return best
+
+
+def costs(document: Mapping[str, Any]) -> list[Line]:
+    """Give dollars for a million output tokens against the share of hours in use."""
+    return _lines(
+        document,
+        lambda target: [
+            Point(row["utilisation"], row["usd_per_million_output_tokens"])
+            for row in target["cost"]["by_use"]
+            if row["usd_per_million_output_tokens"]
+        ],
+    )
+
+
+def api(document: Mapping[str, Any]) -> Level | None:
+    """Give what the model's own API asks for a million output tokens with their input."""
+    for target in shown(document):
+        for row in target["cost"]["break_even"][:1]:
+            asked = row["api_usd_per_million_output_tokens"]
+            if asked:
+                return Level(asked, f"API of {clean(row['api'])}, {money(asked)}")
+    return None
+
+
+def break_evens(document: Mapping[str, Any]) -> dict[int, Point]:
+    """Give for each machine's number the use from which it is cheaper than the API."""
+    found = {}
+    for target in shown(document):
+        rows = target["cost"]["break_even"][:1]
+        if rows and rows[0]["utilisation"] and rows[0]["utilisation"] <= 1:
+            asked = rows[0]["api_usd_per_million_output_tokens"]
+            found[numbers(document)[target["name"]]] = Point(rows[0]["utilisation"], asked)
+    return found
+
+
+def break_even_sentences(document: Mapping[str, Any]) -> list[str]:
+    """Say for each machine with a price from which use on it is cheaper than the API."""
+    asked, found, rows = api(document), break_evens(document), costs(document)
+    if asked is None or not rows:
+        return []
+    # All that are shown are blocked, or none is.
+    blocked = any(of_severity(target, "blocker") for target in shown(document))
+    start = "Once the blockers are fixed, cheaper" if blocked else "Cheaper"
+    wins = [
+        f"{row.name} from {share(found[row.number].x)} use" for row in rows if row.number in found
+    ]
+    never = [row.name for row in rows if row.number not in found]
+    said = [f"{start} than the {asked.label}: {', '.join(wins)}."] if wins else []
+    if never:
+        said.append(
+            f"Not cheaper than the {asked.label}, at any use, with the planned requests at once: "
+            f"{', '.join(never)}. For other numbers see the costs by requests at once."
+        )
+    return said
+
+
+def without_costs(document: Mapping[str, Any]) -> list[str]:
+    """Say which of the machines shown have no costs here, and why."""
+    targets = [target["cost"] | {"name": clean(target["name"])} for target in shown(document)]
+    unpriced = [cost for cost in targets if cost["usd_per_hour"] is None]
+    unknown = [
+        cost["name"]
+        for cost in targets
+        if cost["usd_per_hour"] is not None
+        and cost["usd_per_million_output_tokens"]["expected"] is None
+    ]
+    said = []
+    if unpriced:
+        names = ", ".join(cost["name"] for cost in unpriced)
+        rented = any(cost["usual_rent_usd_per_hour"] is not None for cost in unpriced)
+        rent = (
+            "; the answer's costs are by the usual rent of such GPUs, where one is known" * rented
+        )
+        said.append(f"Not shown here, for lack of a price: {names}{rent}.")
+    if unknown:
+        said.append(f"Not shown here, for lack of an estimate of speed: {', '.join(unknown)}.")
+    return said
+
+
+def decode_table(document: Mapping[str, Any]) -> Table:
+    """Give decode speed against requests at once, the range in brackets."""
+    return _table(
+        "Decode of each request, tokens/s, by requests at once",
+        "Requests at once",
+        decode(document),
+        lambda x: f"{x:,.0f}",
+        lambda point: (
+            figure(point.y)
+            + (
+                f" ({figure(point.low)} to {figure(point.high)})"
+                if point.low and point.high
+                else ""
+            )
+        ),
+    )
+
+
+def cost_table(document: Mapping[str, Any]) -> Table:
+    """Give the cost of a million output tokens by use, and what the API asks."""
+    found = _table(
+        "Dollars for a million output tokens and their input, by use of the machine, with the "
+        "planned requests at once",
+        "Use",
+        costs(document),
+        share,
+        lambda point: money(point.y),
+    )
+    asked = api(document)
+    if asked is None or not found.rows:
+        return found
+    row = (asked.label.partition(",")[0], *[money(asked.y)] * (len(found.head) - 1))
+    return Table(found.caption, found.head, (*found.rows, row))
+
+
+def load_table(document: Mapping[str, Any]) -> Table:
+    """Give the cost of a million output tokens by requests at once, and which is cheaper."""
+    targets = [
+        target
+        for target in shown(document)
+        if any(
+            row["usd_per_million_output_tokens"]["expected"] for row in target["cost"]["by_load"]
+        )
+    ]
+    steps = sorted({row["concurrency"] for t in targets for row in t["cost"]["by_load"]})
+    rows = []
+    for target in targets:
+        by_step = {row["concurrency"]: row for row in target["cost"]["by_load"]}
+        cells = [_by_load(by_step.get(step)) for step in steps]
+        rows.append((clean(target["name"]), *cells))
+    asked = api(document)
+    wins = f"; wins: cheaper than the {asked.label}" if asked else ""
+    return Table(
+        "Dollars for a million output tokens and their input, by requests at once, at the stated "
+        f"use{wins}",
+        ("Requests at once", *(f"{step:,}" for step in steps)),
+        tuple(rows),
+    )
+
+
+def front_table(document: Mapping[str, Any]) -> Table:
+    """Give the Pareto front: each point, from the fastest for one to the fastest for all."""
+    return Table(
+        "Decode of each request against decode of all, tokens/s: the Pareto front, which no other "
+        "machine or number of requests beats in both",
+        ("Machine", "Requests at once", "Each request", "All together"),
+        tuple(
+            (line.name, f"{point.requests:,}", figure(point.x), figure(point.y))
+            for line, point in front(both_speeds(document))
+        ),
+    )
+
+
+def _by_load(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["usd_per_million_output_tokens"]["expected"] is None:
+        return "-"
+    cost = money(row["usd_per_million_output_tokens"]["expected"])
+    return f"{cost} wins" if row["cheaper"] == "self-hosting" else cost
+
+
+def _lines(document: Mapping[str, Any], points: Callable[[Target], list[Point]]) -> list[Line]:
+    places = numbers(document)
+    found = [Line(places[t["name"]], clean(t["name"]), tuple(points(t))) for t in shown(document)]
+    return [line for line in found if line.points]
+
+
+def _table(
+    caption: str,
+    corner: str,
+    lines: Sequence[Line],
+    x: Callable[[float], str],
+    y: Callable[[Point], str],
+) -> Table:
+    steps = sorted({point.x for line in lines for point in line.points})
+    rows = []
+    for line in lines:
+        by_step = {point.x: y(point) for point in line.points}
+        rows.append((line.name, *(by_step.get(step, "-") for step in steps)))
+    return Table(caption, (corner, *map(x, steps)), tuple(rows))

@@ -1,0 +1,98 @@
+"""What the catalogue knows about one machine's money and power, for the costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog.currency import dated
+from kimi_prov.show.report.cost import Api, MachinePrices, Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.catalog.hardware import Cpu, Gpu
+    from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.prices import GpuHour
+
+
+def for_machine(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices:
+    """Look up prices and power of the machine that the facts describe."""
+    prices = catalogue.prices
+    assumed = {row.name: Rate(row.value, row.source) for row in prices.assumptions}
+    gpus = _gpus(facts, catalogue)
+    hours = {row.name: row for row in prices.gpu_hour}
+    known_hours = [hours[gpu.name] for gpu in gpus or () if gpu.name in hours]
+    complete = known_hours if gpus and len(known_hours) == len(gpus) else []
+    return MachinePrices(
+        assumed=assumed,
+        apis=[
+            Api(row.name, row.model, row.input_usd_per_mtok, row.output_usd_per_mtok, dated(row))
+            for row in prices.api
+        ],
+        power_kw=_all_in(complete) or _added_up(facts, gpus, catalogue, assumed),
+        usual_rent=_rent(complete) or _seen(gpus, catalogue),
+        usual_gpu_price=_sold(gpus, catalogue),
+    )
+
+
+def _gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | None:
+    """Find the machine's GPUs in the catalogue; None where one of them is not there."""
+    found = []
+    for part in facts.get("gpus") or ():
+        size = part.get("memory_bytes") or part.get("memory_total_bytes")
+        gpu = catalogue.find_gpu(str(part.get("model") or part.get("name_raw") or ""), size)
+        if gpu is None:
+            return None
+        found.append(gpu)
+    return found
+
+
+def _all_in(hours: Sequence[GpuHour]) -> Rate | None:
+    """Add up the draw of whole servers, given for each of their GPUs."""
+    kw = [row.power_kw for row in hours if row.power_kw is not None]
+    if not hours or len(kw) < len(hours):
+        return None
+    return Rate(sum(kw), f"the server's share of each GPU: {dated(hours[0])}")
+
+
+def _added_up(
+    facts: Mapping[str, Any],
+    gpus: Sequence[Gpu] | None,
+    catalogue: Catalogue,
+    assumed: Mapping[str, Rate],
+) -> Rate | None:
+    """Add up what processors and GPUs may draw, the rest of the machine, and cooling."""
+    cpu = facts.get("cpu") or {}
+    row: Cpu | None = catalogue.find_cpu(str(cpu.get("catalogue_name") or cpu.get("model") or ""))
+    if row is None or row.tdp_w is None or gpus is None or any(c.tdp_w is None for c in gpus):
+        return None
+    rest, cooling = assumed["machine_power"], assumed["cooling"]
+    watts = (cpu.get("sockets") or 1) * row.tdp_w + sum(gpu.tdp_w or 0 for gpu in gpus)
+    return Rate(
+        (watts + rest.value) * cooling.value / 1000,
+        f"design power of processors and GPUs, {rest.value:g} W for the rest ({rest.source}), "
+        f"times {cooling.value:g} for cooling ({cooling.source})",
+    )
+
+
+def _rent(hours: Sequence[GpuHour]) -> Rate | None:
+    if not hours:
+        return None
+    return Rate(sum(row.neocloud_usd for row in hours), dated(hours[0]))
+
+
+def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
+    """Find a whole machine with these GPUs that was seen for rent."""
+    names = [gpu.name for gpu in gpus or ()]
+    for row in catalogue.prices.machine_hour:
+        if names == [row.gpu] * row.gpus:
+            return Rate(row.usd, f"{row.name}: {dated(row)}")
+    return None
+
+
+def _sold(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> tuple[float, float, str] | None:
+    rows = {row.name: row for row in catalogue.prices.purchase}
+    found = [rows[gpu.name] for gpu in gpus or () if gpu.name in rows]
+    if not gpus or len(found) < len(gpus):
+        return None
+    return sum(r.low_usd for r in found), sum(r.high_usd for r in found), dated(found[0])

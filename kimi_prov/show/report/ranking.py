@@ -1,0 +1,240 @@
+"""The answer as every form shows it: the machines ranked in one table, each with what it lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.show.report import hosts
+from kimi_prov.show.report.verdict import running
+from kimi_prov.show.text.formats import Cell, cells, clean, figure, money, sentence, years
+from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from kimi_prov.show.report.findings import Target
+
+    Pick = Callable[[Iterable[float]], float]
+
+# How fast a machine is, in words for who has never counted tokens; and as a column holds them.
+PACE = {
+    None: "Speed not known",
+    "chat": "Fast enough to chat",
+    "slow": "Slow to chat",
+    "batch": "Too slow to chat",
+    "blocked": "Blocked",
+}
+SHORT_PACE = {
+    None: "unknown",
+    "chat": "chat",
+    "slow": "slow chat",
+    "batch": "batch only",
+    "blocked": "blocked",
+}
+_PACE_MEANS = (
+    f"decode of one request alone and of each of all at once: at {CHAT_TOK_S:g} tokens a second or "
+    f"more people chat, at {SLOW_TOK_S:g} to {CHAT_TOK_S:g} they wait for it, below {SLOW_TOK_S:g} "
+    "is too slow to chat, for batches that nobody waits for"
+)
+# Each word of the figures once, in plain words.
+WORDS = (
+    ("Decode", "writing the answer, token by token; a token is about three quarters of a word"),
+    ("Prefill", "reading the question before the answer begins"),
+    ("Time to first token", "how long somebody waits until the answer begins"),
+    ("Pace", _PACE_MEANS),
+)
+_LOAD = (
+    ("users", "requests at once"),
+    ("tokens_per_day", "output tokens a day"),
+    ("ttft_s", "s to the first token at most"),
+    ("tpot_ms", "ms between tokens at most"),
+    ("input_tokens", "tokens in each question"),
+    ("output_tokens", "tokens in each answer"),
+)
+# Stands before money that no quote names.
+RENTED = "~"
+_SPEEDS = ("single_tok_s", "decode_tok_s", "aggregate_tok_s")
+_OF_THOSE_THAT_RUN = ("decode_tok_s", "ttft_s")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A machine's place: `number` from 1, `cells` in the order of the table's heads."""
+
+    number: int
+    name: str
+    index: int
+    pace: str | None
+    serves: bool
+    recommended: bool
+    cells: tuple[Cell, ...]
+    lacks: str
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The table of the answer. `heads` are those of `cells`; `kinds` tells what they hold.
+
+    `rented`: some costs are by the usual rent, and marked so.
+    """
+
+    heads: tuple[str, ...]
+    kinds: tuple[str, ...]
+    rows: tuple[Row, ...]
+    rented: bool
+
+    @property
+    def plain_heads(self) -> list[tuple[str, str]]:
+        """Heads that stand alone, with their kinds."""
+        return [pair for pair in zip(self.heads, self.kinds, strict=True) if pair[1] != "speed"]
+
+    @property
+    def speed_heads(self) -> tuple[str, ...]:
+        """Heads of the speeds of decode."""
+        return self.heads[-len(_SPEEDS) :]
+
+
+def ranking(document: Mapping[str, Any], dollars: Callable[[float | None], str] = money) -> Ranking:
+    """Give the table; `dollars` writes money. The best of each column is one that serves."""
+    answer, targets = document["answer"], document["targets"]
+    places = {target["name"]: place for place, target in enumerate(targets)}
+    rows = answer["ranking"]
+    columns = _columns(rows, [targets[places[row["target"]]] for row in rows], dollars)
+    lines = zip(*(column for _, _, column in columns), strict=True)
+    return Ranking(
+        tuple(head for head, _, _ in columns),
+        tuple(kind for _, kind, _ in columns),
+        tuple(
+            Row(
+                number=number,
+                name=clean(row["target"]),
+                index=places[row["target"]] + 1,
+                pace=row["pace"],
+                serves=row["serves"],
+                recommended=row["target"] == answer["recommended"],
+                cells=tuple(line),
+                lacks="; ".join(map(clean, row["lacks"])) or "nothing",
+            )
+            for number, (row, line) in enumerate(zip(rows, lines, strict=True), 1)
+        ),
+        any(row.get("priced_by") == "usual rent" for row in rows),
+    )
+
+
+def numbers(document: Mapping[str, Any]) -> dict[str, int]:
+    """Give each target's place in the ranking, by name."""
+    rows = document["answer"]["ranking"]
+    return {row["target"]: number for number, row in enumerate(rows, 1)}
+
+
+def ranked(document: Mapping[str, Any]) -> list[Target]:
+    """Give the targets in the order of the ranking."""
+    places = numbers(document)
+    return sorted(document["targets"], key=lambda target: places[target["name"]])
+
+
+def answer_sentence(document: Mapping[str, Any]) -> str:
+    """Say which machine it is, and why."""
+    return sentence(document["answer"]["sentence"])
+
+
+def load_text(load: Mapping[str, Any]) -> str:
+    """Say what load was asked for, and which of its values were assumed."""
+    parts = []
+    for key, unit in _LOAD:
+        found = load.get(key)
+        if found and found["value"] is not None:
+            parts.append(f"{found['value']:,.12g} {unit}" + (" (assumed)" * bool(found["assumed"])))
+    return ", ".join(parts)
+
+
+def each_of(targets: Sequence[Target]) -> str:
+    """Name the planned number of requests at once: a number where all have the same."""
+    many = {target["plan"]["throughput"]["concurrency"] for target in targets}
+    return f"{many.pop():,}" if len(many) == 1 else "N"
+
+
+def n_means(targets: Sequence[Target]) -> str:
+    """Say what N stands for, where machines differ in it."""
+    return "N: the requests at once planned for each machine. " * (each_of(targets) == "N")
+
+
+def of_how_many(document: Mapping[str, Any]) -> str:
+    """Say which columns are of all machines and which of one, where several may be needed."""
+    if not document["load"]:
+        return ""
+    return "An hour and the years: of all machines that the load takes; speeds: of one of them. "
+
+
+def waiting(target: Target) -> str:
+    """Say how many of the planned requests run where the others wait; else nothing."""
+    few = running(target)
+    return f" ({few:,} run)" if few < target["plan"]["throughput"]["concurrency"] else ""
+
+
+def marked(
+    key: str,
+    texts: Iterable[str],
+    values: Sequence[float | None],
+    targets: Sequence[Target],
+) -> tuple[list[str], list[float | None]]:
+    """Mark figures of those requests alone that run; none of them is the best of all requests."""
+    marks = [waiting(target) if key in _OF_THOSE_THAT_RUN else "" for target in targets]
+    return (
+        [text + mark for text, mark in zip(texts, marks, strict=True)],
+        [None if mark else value for value, mark in zip(values, marks, strict=True)],
+    )
+
+
+def _columns(
+    rows: Sequence[Mapping[str, Any]],
+    targets: Sequence[Target],
+    dollars: Callable[[float | None], str],
+) -> list[tuple[str, str, list[Cell]]]:
+    """Give each column's head, kind and cells, one for each row."""
+    serves = [row["serves"] for row in rows]
+
+    def column(
+        head: str, kind: str, texts: list[str], values: list[float | None], pick: Pick
+    ) -> tuple[str, str, list[Cell]]:
+        mine = [value if fits else None for value, fits in zip(values, serves, strict=True)]
+        return head, kind, cells(texts, mine, pick)
+
+    def costs(head: str, values: list[float | None]) -> tuple[str, str, list[Cell]]:
+        marks = [RENTED * (row.get("priced_by") == "usual rent") for row in rows]
+        texts = [
+            (mark if value is not None else "") + dollars(value)
+            for mark, value in zip(marks, values, strict=True)
+        ]
+        return column(head, "money", texts, values, min)
+
+    per_million = [row["usd_per_million_output_tokens"]["expected"] for row in rows]
+    span = {row["years"] for row in rows if row["years"] is not None}
+    total = f"Over {years(span.pop())}" if len(span) == 1 else "Over the years"
+    columns = [
+        costs("An hour", [row["usd_per_hour"] for row in rows]),
+        costs(total, [row["usd_total"] for row in rows]),
+        costs("A million tokens", per_million),
+    ]
+    many = each_of(targets)
+    heads = ("one alone", f"each of {many}", f"all {many}")
+    for key, head in zip(_SPEEDS, heads, strict=True):
+        values = [target["plan"]["throughput"][key]["expected"] for target in targets]
+        texts, values = marked(key, map(figure, values), values, targets)
+        columns.append(column(head, "speed", texts, values, max))
+    if any(row["machines"] is not None for row in rows):
+        machines = [row["machines"] for row in rows]
+        texts = [_machines(row, hosts.of(t)) for row, t in zip(rows, targets, strict=True)]
+        columns.insert(0, column("Machines", "count", texts, machines, min))
+    return columns
+
+
+def _machines(row: Mapping[str, Any], together: int) -> str:
+    if row["machines"] is None:
+        return "none do"
+    low, high = row["machines_low"], row["machines_high"]
+    many = f"{row['machines']:,}" + (f" groups of {together}" if together > 1 else "")
+    if low is None or low == high:
+        return many
+    return f"{many} ({low:,} " + ("or more)" if high is None else f"to {high:,})")

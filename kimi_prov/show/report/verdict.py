@@ -1,0 +1,82 @@
+"""Whether a target serves the model, in a word and in a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kimi_prov.show.report.findings import of_severity, warnings
+from kimi_prov.show.text.formats import Span, clean, figure, sentence, span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kimi_prov.show.report.findings import Target
+
+
+STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}
+
+
+def title(targets: Sequence[Target]) -> str:
+    """Say what the report is about."""
+    models = list(dict.fromkeys(clean(t["plan"]["model"]["name"]) for t in targets))
+    many = (
+        f"{clean(targets[0]['name'])}" if len(targets) == 1 else f"{len(targets)} machines compared"
+    )
+    return f"Serving {' and '.join(models)}: {many}"
+
+
+def status(target: Target) -> str:
+    """Tell "blocked", "warnings" or "fits"."""
+    if of_severity(target, "blocker"):
+        return "blocked"
+    return "warnings" if warnings(target) else "fits"
+
+
+def verdict(target: Target) -> str:
+    """Say in a sentence or two whether the target serves the model, and how well."""
+    plan = target["plan"]
+    model = f"{clean(plan['model']['name'])} ({plan['model']['weights_format']})"
+    blockers = of_severity(target, "blocker")
+    if blockers:
+        more = len(blockers) - 1
+        rest = f" {more} more thing{'s' * (more > 1)} in the way." if more else ""
+        return f"Cannot serve {model} as it stands. {sentence(blockers[0]['title'])}{rest}"
+    speed = span(plan["throughput"]["decode_tok_s"])
+    many = plan["throughput"]["concurrency"]
+    pace = "speed not estimated"
+    if speed.expected is not None:
+        pace = f"each at about {_pace(speed)}"
+    few = running(target)
+    wait = f" ({few:,} of them running, the others waiting)" if few < many else ""
+    return (
+        f"Serves {model} with {engine(target)}: up to {plan['model']['context']:,} tokens of "
+        f"context, {many:,} request{'s' * (many != 1)} at once{wait}, {pace}."
+        + _installed_by_hand(target)
+    )
+
+
+def _installed_by_hand(target: Target) -> str:
+    """Say where `apply` would not install the engine."""
+    if target["plan"]["engine"].get("provisioned", True):
+        return ""
+    return " This engine is planned here and has to be installed by hand."
+
+
+def running(target: Target) -> int:
+    """Tell how many of the planned requests the speeds count as running at the same time."""
+    speed = target["plan"]["throughput"]
+    one, many = speed["decode_tok_s"]["expected"], speed["aggregate_tok_s"]["expected"]
+    planned = int(speed["concurrency"])
+    return min(planned, max(1, round(many / one))) if one and many else planned
+
+
+def engine(target: Target) -> str:
+    """Name the engine, its version and build."""
+    found = target["plan"]["engine"]
+    return clean(f"{found['name']} {found['version']} ({found['variant']})")
+
+
+def _pace(speed: Span) -> str:
+    if speed.low is None or speed.high is None:
+        return f"{figure(speed.expected)} tokens/s"
+    return f"{figure(speed.expected)} tokens/s ({figure(speed.low)} to {figure(speed.high)})"

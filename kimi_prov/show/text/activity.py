@@ -1,0 +1,128 @@
+"""What a host does now, as lines: its engines, GPUs and memory, and what hung last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.durations import duration
+from kimi_prov.contract.sizes import human
+from kimi_prov.show.text.host_lines import entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def lines(host: Mapping[str, Any], *, known: bool = False) -> list[str]:
+    """Write what a host's document says of this moment; an earlier version says nothing.
+
+    `known`: without what the machine cannot tell.
+    """
+    found = host.get("now")
+    told = _now(found, known=known) if found else []
+    return [*told, *watchdog(host.get("watchdog"))]
+
+
+def _now(found: Mapping[str, Any], *, known: bool) -> list[str]:
+    told: list[str] = []
+    for engine in found["engines"]:
+        told += entry(f"now, engine {engine['index']}", _engine(engine))
+    for gpu in found["gpus"] or ():
+        told += entry(f"  GPU {gpu['index']}", _gpu(gpu))
+    if found["gpus_problem"]:
+        told += entry("  GPUs", f"not told: {found['gpus_problem']}")
+    read, write = found["memory_read_bytes_per_s"], found["memory_write_bytes_per_s"]
+    if read is not None and write is not None:
+        told += entry(
+            "  memory moves", f"{read / 1e9:.1f} GB/s read, {write / 1e9:.1f} GB/s written"
+        )
+    elif not known:
+        told += entry("  memory moves", f"not told: {found['memory_problem']}")
+    share = found["amx_busy_share"]
+    if share is not None:
+        told += entry("  AMX", f"busy in {_share(share)} of all cycles")
+    elif not known:
+        told += entry("  AMX", f"not told: {found['amx_problem']}")
+    return told
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    at_proxy = engine["requests_at_proxy"]
+    asked = f"; {at_proxy} at the proxy" if at_proxy is not None else ""
+    if not engine["answers"]:
+        return f"tells nothing of itself{asked}"
+    speeds = [
+        f"{engine[key]:g} tokens/s {what}"
+        for key, what in (("decode_tok_s", "out"), ("prefill_tok_s", "in"))
+        if engine[key] is not None
+    ]
+    cache = engine["cache_used_share"]
+    used = [f"cache {_share(cache)} in use"] if cache is not None else []
+    rest = ", ".join([*speeds, *used])
+    return f"{engine['running']} running, {engine['waiting']} waiting, {rest}{asked}"
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    parts = [f"{_share(gpu['busy_share'])} busy"] if gpu["busy_share"] is not None else []
+    if gpu["memory_used_bytes"] is not None and gpu["memory_total_bytes"]:
+        parts.append(f"{human(gpu['memory_used_bytes'])} of {human(gpu['memory_total_bytes'])}")
+    if gpu["power_w"] is not None:
+        limit = f" of {gpu['power_limit_w']:.0f}" if gpu["power_limit_w"] is not None else ""
+        parts.append(f"{gpu['power_w']:.0f}{limit} W")
+    degrees = [
+        f"{gpu[key]:.0f}"
+        for key in ("temperature_c", "memory_temperature_c")
+        if gpu[key] is not None
+    ]
+    if degrees:
+        parts.append(f"{' and '.join(degrees)} °C")
+    if gpu["clock_mhz"] is not None:
+        most = f" of {gpu['clock_max_mhz']:.0f}" if gpu["clock_max_mhz"] is not None else ""
+        parts.append(f"{gpu['clock_mhz']:.0f}{most} MHz")
+    if gpu["throttled"]:
+        parts.append(f"SLOWED DOWN: {', '.join(gpu['throttled'])}")
+    if gpu["ecc_uncorrected"]:
+        parts.append(f"{gpu['ecc_uncorrected']} UNCORRECTED ERRORS OF MEMORY")
+    return ", ".join(parts) or "tells nothing"
+
+
+def brief(host: Mapping[str, Any]) -> str:
+    """Write what a host does now in one line, for a log or a pipe."""
+    found = host.get("now") or {}
+    parts = [
+        str(host["detail"]),
+        *(f"engine {row['index']}: {_engine(row)}" for row in found.get("engines") or ()),
+        *(f"GPU {row['index']}: {_gpu(row)}" for row in found.get("gpus") or ()),
+    ]
+    read = found.get("memory_read_bytes_per_s")
+    parts += [f"memory {read / 1e9:.1f} GB/s read"] if read is not None else []
+    last = (host.get("watchdog") or {}).get("last_hang")
+    if last and last["served_again_s"] is None:
+        parts.append(f"{last['unit']} hangs ({last['done']})")
+    return "; ".join(parts)
+
+
+def watchdog(found: Mapping[str, Any] | None) -> list[str]:
+    """Write whether a hang would be seen, and the last one; nothing for an earlier version."""
+    if not found:
+        return []
+    if not found["enabled"]:
+        return entry("watchdog", f"none: {found['reason']}")
+    stopped = "" if found["state"] == "active" else f"IT IS {found['state'].upper()}; "
+    last = found["last_hang"]
+    if not last:
+        return entry("watchdog", f"{stopped}no engine hung so far")
+    again = last["served_again_s"]
+    ended = f"it went on {duration(again)} after its last step" if again else "NOT SERVING SINCE"
+    kept = f"; kept as /var/lib/kimi/hangs/{last['bundle']}" if last["bundle"] else ""
+    return [
+        *entry(
+            "watchdog",
+            f"{stopped}{last['unit'].removesuffix('.service')} hung at {last['at']} "
+            f"({last['done']}); {ended}{kept}",
+        ),
+        *entry("", last["why"]),
+    ]
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.0f} %"

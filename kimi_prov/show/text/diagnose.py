@@ -1,0 +1,30 @@
+"""The document of `diagnose` as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.sizes import human
+from kimi_prov.show.text import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write for each host what was recognised, then where the bundle is."""
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        lines += terminal.wrap(f"{name}: {host['detail']}", "", "  ")
+        if host["findings"]:
+            lines.append(terminal.findings(host["findings"]))
+        elif host["reached"]:
+            lines.append("  nothing was recognised in its logs and metrics")
+        for part, why in sorted(host["missing"].items()):
+            lines += terminal.wrap(f"not gathered: {part}: {why}", "  ", "    ")
+        lines.append("")
+    if document["bundle"]:
+        size = human(document["bundle_bytes"])
+        lines += terminal.wrap(f"bundle: {document['bundle']} ({size})")
+        lines.append("  look through its logs before you hand it on; secrets are masked")
+    return "\n".join(lines).rstrip() + "\n"

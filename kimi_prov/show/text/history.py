@@ -1,0 +1,102 @@
+"""The history of a machine as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.durations import duration
+from kimi_prov.show.text.host_lines import entry, head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_RESULTS = {
+    None: "under way",
+    "done": "done",
+    "failed": "FAILED",
+    "returned": "WENT BACK",
+    "interrupted": "INTERRUPTED",
+}
+_KINDS = {"apply": "apply", "rollback": "rollback", "found": "found in place"}
+_SERVES = {
+    "former": "the former version serves",
+    "new": "the new version serves",
+    "both": "some instances are of the former version",
+    "none": "no engine runs",
+}
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write the history document: for each host its entries, oldest first."""
+    return _text(document, lambda rows: rows)
+
+
+def last(document: Mapping[str, Any]) -> str:
+    """Write for each host the newest entry alone."""
+    return _text(document, lambda rows: rows[-1:])
+
+
+def _text(document: Mapping[str, Any], chosen: Any) -> str:  # noqa: ANN401
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        lines += head(name, host["detail"])
+        if host.get("ok"):
+            lines += _host(host, chosen(host["entries"]))
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _host(host: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for row in rows:
+        lines += _entry(row, current=row["number"] == host["current"])
+    state = host.get("switch")
+    if state:
+        how = "under way" if state["under_way"] else "CUT: the next apply takes it over"
+        serves = _SERVES.get(state["serves"], state["serves"])
+        lines += entry(
+            "switch", f"to entry {state['entry']}, {how} ({state['phase']}); meanwhile {serves}"
+        )
+    return lines
+
+
+def _entry(row: Mapping[str, Any], *, current: bool) -> list[str]:
+    by = row.get("by") or {}
+    who = f" by {by.get('user')}@{by.get('control_host')}" if by else ""
+    kind = _KINDS.get(row["kind"], row["kind"])
+    kind += f" to {row['restores']}" if row.get("restores") else ""
+    result = _RESULTS.get(row["result"], row["result"])
+    result += f" to {row['returned_to']}" if row.get("returned_to") else ""
+    now = ", in place now" if current else ""
+    kept = "" if row["restorable"] else ", not kept"
+    mark = f"{row['number']}{' *' if current else ''}"
+    lines = entry(mark, f"{row['started_at']} {kind}{who}: {result}{now}{kept}")
+    lines += entry("  serves", _serves(row)) if row.get("serves") else []
+    lines += entry("  sends to", _sends(row["gateway"])) if row.get("gateway") else []
+    lines += entry("  speed", _speed(row)) if row.get("speed") or row.get("speed_before") else []
+    away = row.get("seconds_without_service")
+    lines += entry("  without service", duration(away)) if away is not None else []
+    lines += entry("  why", row["why"]) if row.get("why") else []
+    if row.get("inventory"):
+        lines += entry("  from", f"{row['inventory']}, kimi-prov {row['kimi_prov']}")
+    return lines
+
+
+def _sends(gateway: Mapping[str, Any]) -> str:
+    at = f", by {gateway['address']}" if gateway["address"] else ""
+    return f"{', '.join(gateway['hosts'])}{at}"
+
+
+def _serves(row: Mapping[str, Any]) -> str:
+    found = row["serves"]
+    form = f" ({found['format']})" if found["format"] else ""
+    return (
+        f"{found['model']}{form} {found['revision']} by {found['engine']} {found['version']} "
+        f"({found['variant']}), context {found['context']}"
+    )
+
+
+def _speed(row: Mapping[str, Any]) -> str:
+    now, before = row.get("speed"), row.get("speed_before")
+    told = f"{now['decode_tok_s']:.1f} tok/s" if now else "not measured"
+    return told + (f", {before['decode_tok_s']:.1f} before" if before else "")

@@ -1,0 +1,46 @@
+"""The verify document as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.show.text.host_lines import entry, head, stand_ins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# Columns of a check's status and name.
+_NAMES = 27
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """Write the verify document: for each host its checks, one a line, then the verdict."""
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        lines += head(name, host.get("endpoint", ""))
+        lines += entry("seen from", f"{host['vantage']}: {host['vantage_reason']}", _NAMES)
+        for check in host["checks"]:
+            lines += _check(check)
+        for told in host.get("unproven") or []:
+            lines += entry("not proven", told, _NAMES)
+        lines += stand_ins(host, _NAMES)
+        lines += ["", _verdict(host["checks"]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _check(check: Mapping[str, Any]) -> list[str]:
+    """Write one check; of one that failed also what was expected, and what came."""
+    label = f"{check['status']:<4} {check['name']}"
+    lines = entry(label, f"{check['detail']} ({check['seconds']:.2f} s)", _NAMES)
+    for key, word in (("expected", "expected"), ("observed", "came")):
+        if check.get(key):
+            lines += entry(f"     {word}", check[key], _NAMES)
+    return lines
+
+
+def _verdict(checks: Iterable[Mapping[str, Any]]) -> str:
+    found = [check["status"] for check in checks]
+    failed, skipped = found.count("fail"), found.count("skip")
+    passed = f"{found.count('ok')} passed"
+    word = "PASSED" if "ok" in found else "NOTHING WAS CHECKED"
+    return f"{'FAILED' if failed else word}: {passed}, {failed} failed, {skipped} skipped"

@@ -1,0 +1,46 @@
+"""What `web backup` and `web restore` did, as text."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.contract.sizes import files, human
+from kimi_prov.show.text.host_lines import entry, head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def backup(document: Mapping[str, Any]) -> str:
+    """Write for each host where its archive is, and what it holds."""
+    return _text(document, "written to")
+
+
+def restore(document: Mapping[str, Any]) -> str:
+    """Write what a host's page has now, and from where."""
+    return _text(document, "restored from")
+
+
+def _text(document: Mapping[str, Any], verb: str) -> str:
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        lines += head(name, host["detail"])
+        if host["ok"]:
+            lines += _host(host, verb)
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _host(host: Mapping[str, Any], verb: str) -> list[str]:
+    left_out = host.get("left_out") or []
+    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(host["made_unix"]))
+    return [
+        *entry(verb, f"{host['file']}, {human(host['bytes'])}"),
+        *entry("made", f"{made}, by version {host['version']} of the page"),
+        *entry(
+            "holds",
+            f"{host['accounts']} accounts, {host['chats']} chats, {files(host['uploads'])}",
+        ),
+        *(entry("left out", f"{files(len(left_out))} with names too long") if left_out else []),
+    ]
