@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Optional, Tuple
 from urllib.parse import urlsplit
 
 # scheme://LOGIN@rest, LOGIN of what may stand there unescaped (RFC 3986).
@@ -45,13 +44,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def without_login(url: str) -> Tuple[str, str]:
+def without_login(url: str) -> tuple[str, str]:
     """Return the URL without `user:password@`, and that part; empty where there is none."""
     found = _WITH_LOGIN.fullmatch(url)
     return (f"{found[1]}{found[3]}", found[2]) if found else (url, "")
 
 
-def sessions_folder(source: Optional[str]) -> Optional[str]:
+def sessions_folder(source: str | None) -> str | None:
     """Return where machines keep what sessions cost, in the bucket of a source of weights.
 
     None for a source that is no bucket.

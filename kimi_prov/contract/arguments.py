@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Collection, List, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 
-def without(words: Sequence[str], flags: Collection[str]) -> List[str]:
+def without(words: Sequence[str], flags: Collection[str]) -> list[str]:
     """Leave out these flags (`--name`, also as `--name=VALUE`), each with its values."""
-    found: List[str] = []
+    found: list[str] = []
     skipping = False
     for word in words:
         if word.startswith("--"):

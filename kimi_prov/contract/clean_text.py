@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 # What Unicode calls control, surrogate, line and paragraph separator or default ignorable, and
 # marks of annotations; line breaks and tabs are left to the functions below.
@@ -65,7 +65,7 @@ def data(value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
 
 
 def as_json(
-    document: object, indent: Optional[int] = 2, default: Optional[Callable[[Any], Any]] = None
+    document: object, indent: int | None = 2, default: Callable[[Any], Any] | None = None
 ) -> str:
     """Return a document as JSON that is safe to print and has the same values.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 UNCHANGED = "unchanged"
 KEPT = "kept"
 WRITTEN = "written"
 REMOVED = "removed"
 
 
-def on_write(there: Optional[str], former: Optional[str], new: str, *, force: bool) -> str:
+def on_write(there: str | None, former: str | None, new: str, *, force: bool) -> str:
     """Say what becomes of a file: UNCHANGED, KEPT or WRITTEN.
 
     Digests: of what is there now (None: nothing), of what was written last, and of what is to be.

@@ -7,8 +7,9 @@ ends, requests and tokens a minute, requests and tokens a day; 0 where there is 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any
 
 # In the order of a rule.
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day")
@@ -39,7 +40,7 @@ _RULE = re.compile(r"([0-9]{1,12})" + r":([0-9]{1,13})" * len(LIMITS))
 class Rule:
     """When a key ends, in seconds since 1970, and its limits by name; None and absent: never."""
 
-    ends: Optional[int] = None
+    ends: int | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -51,12 +52,12 @@ class Rule:
         """Return the rule as the proxy's map has it."""
         return ":".join(str(n or 0) for n in (self.ends, *map(self.limits.get, LIMITS)))
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the rule for a file or a document."""
         return {"ends": self.ends, "limits": dict(self.limits)}
 
 
-def refusal(reason: str, wait_s: int) -> Tuple[str, str]:
+def refusal(reason: str, wait_s: int) -> tuple[str, str]:
     """Return type and message of the refusal of a key that has reached a limit."""
     kind, words = _WORDS.get(reason, ("requests", "requests"))
     return kind, f"This key has reached its limit of {words}. Try again in {wait_s} s."

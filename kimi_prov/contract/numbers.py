@@ -6,25 +6,24 @@ Digits of other scripts, numbers of a thousand digits and `26.5.6` are no number
 from __future__ import annotations
 
 import re
-from typing import Optional
 
 _WHOLE = re.compile(r"[0-9]{1,18}(?![0-9])")
 _DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?(?![0-9.])")
 
 
-def whole(text: Optional[str]) -> Optional[int]:
+def whole(text: str | None) -> int | None:
     """Return `128` as a number; None for anything else."""
     match = _WHOLE.fullmatch(text or "")
     return int(match.group()) if match else None
 
 
-def leading(text: Optional[str]) -> Optional[int]:
+def leading(text: str | None) -> int | None:
     """Return the whole number that `128 GB` begins with; None where it begins otherwise."""
     match = _WHOLE.match(text or "")
     return int(match.group()) if match else None
 
 
-def decimal(text: Optional[str]) -> Optional[float]:
+def decimal(text: str | None) -> float | None:
     """Return the number that `26.562 GB/s` begins with; None where it begins otherwise."""
     match = _DECIMAL.match(text or "")
     return float(match.group()) if match else None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Whom the engine and its weights belong to; its group has the same name.
 USER = "kimi"

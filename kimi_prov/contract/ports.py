@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Tuple
-
 _ENGINE, _COUNT = 10, 32
 
 
@@ -12,6 +10,6 @@ def master(control: int) -> int:
     return control + 1
 
 
-def engine(control: int) -> Tuple[int, int]:
+def engine(control: int) -> tuple[int, int]:
     """First and last port of those that an engine of a group listens on besides."""
     return control + _ENGINE, control + _ENGINE + _COUNT - 1

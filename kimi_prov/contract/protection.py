@@ -6,11 +6,14 @@ Each kind of unit differs from it by what it needs, and says why.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 
-Settings = List[Tuple[str, str]]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Settings = list[tuple[str, str]]
 
 # The cards, their control, unified memory and MIG's and fabric's capabilities, by what the kernel
 # calls them: a path is only allowed when it exists at the start of a unit, and /dev/nvidia-uvm may
@@ -43,9 +46,9 @@ class Needs:
     network: str = "none"
     netlink: bool = False
     packets: bool = False
-    capabilities: Tuple[str, ...] = ()
-    calls: Tuple[str, ...] = ("@system-service",)
-    without_calls: Tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ("@system-service",)
+    without_calls: tuple[str, ...] = ()
     home: str = "yes"
     tmp: bool = False
     proc: bool = False
@@ -66,7 +69,7 @@ _ENGINE = Needs(
     own_users=True,
 )
 # Netlink: the interfaces are listed when the workers of an engine find each other.
-KINDS: Dict[str, Needs] = {
+KINDS: dict[str, Needs] = {
     "engine": replace(_ENGINE, network="loopback", netlink=True),
     "conversion": _ENGINE,
     # A source may be a directory anywhere, also in /tmp, and its files readable to their owner
@@ -179,7 +182,7 @@ KINDS: Dict[str, Needs] = {
 }  # fmt: skip
 
 
-def _chosen(needs: Needs) -> List[Tuple[Tuple[str, str], bool]]:
+def _chosen(needs: Needs) -> list[tuple[tuple[str, str], bool]]:
     return [
         (("PrivateTmp", "yes"), not needs.tmp),
         (("PrivateUsers", "yes"), needs.own_users),
@@ -265,14 +268,14 @@ def lines(
     return "\n".join(f"{name}={value}" for name, value in found)
 
 
-def options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> List[str]:
+def options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> list[str]:
     """Return the settings as options of systemd-run."""
     return [f"--property={name}={value}" for name, value in settings(kind, gpus=gpus, write=write)]
 
 
 def sandbox(
     *, gpus: bool, peers: Sequence[str] = (), rdma: bool = False, binds: bool = True
-) -> List[str]:
+) -> list[str]:
     """Return the options of systemd-run for code of an engine: its user, and its unit's protection.
 
     It has the cache to write to, and a /tmp of its own. `peers`: addresses that it reaches beside
@@ -313,7 +316,7 @@ _CLOSED = (
 )
 
 
-def code(limit_s: float) -> List[str]:
+def code(limit_s: float) -> list[str]:
     """Return the options of systemd-run for code that a model wrote; it may run `limit_s`."""
     given = [
         # A user that is there as long as the unit is.

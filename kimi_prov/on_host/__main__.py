@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from importlib import import_module
-from typing import List, Optional
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import utf8
@@ -76,7 +75,7 @@ COMMANDS = {
 }
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the subcommand named first; without one, describe this machine."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0].startswith("-"):
@@ -96,7 +95,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return status
 
 
-def run(argv: Optional[List[str]] = None) -> int:
+def run(argv: list[str] | None = None) -> int:
     """Run the subcommand as a process of its own."""
     utf8.adopt()
     return main(argv)

@@ -22,7 +22,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import IO, TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
@@ -48,6 +48,7 @@ from kimi_prov.on_host.web.store import DATABASE
 
 if TYPE_CHECKING:
     import tarfile
+    from collections.abc import Iterator
 
     from kimi_prov.contract.paths import Paths
 
@@ -74,13 +75,13 @@ _KEY = re.compile(r"[!-~]{8,200}")
 _MACHINES = (publish.VERIFY, layout.WEB_KEY_NAME)
 
 
-def make(paths: Paths, reader: int) -> Dict[str, Any]:
+def make(paths: Paths, reader: int) -> dict[str, Any]:
     """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
     plan = _plan(paths)
     return transfer.make(paths, reader, lambda descriptor: _save(paths, plan, descriptor))
 
 
-def _plan(paths: Paths) -> Dict[str, Any]:
+def _plan(paths: Paths) -> dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         raise HostError(
@@ -90,9 +91,9 @@ def _plan(paths: Paths) -> Dict[str, Any]:
     return plan
 
 
-def _save(paths: Paths, plan: Dict[str, Any], descriptor: int) -> Dict[str, Any]:
-    rows: Dict[str, archives.Row] = {}
-    left_out: List[str] = []
+def _save(paths: Paths, plan: dict[str, Any], descriptor: int) -> dict[str, Any]:
+    rows: dict[str, archives.Row] = {}
+    left_out: list[str] = []
     told = {"made_unix": int(time.time()), "hostname": os.uname().nodename}
     with os.fdopen(os.dup(descriptor), "wb") as out:
         with archives.packing(out) as archive:
@@ -113,7 +114,7 @@ def _save(paths: Paths, plan: Dict[str, Any], descriptor: int) -> Dict[str, Any]
     }
 
 
-def _held(names: List[str], key_map: str, pem: str, page: Any) -> Dict[str, Any]:  # noqa: ANN401
+def _held(names: list[str], key_map: str, pem: str, page: Any) -> dict[str, Any]:  # noqa: ANN401
     """Tell what an archive with these files holds."""
     there = set(names)
     known = sorted(set(publish.parse_map(key_map)) - {*_MACHINES}) if KEYS in there else []
@@ -127,13 +128,13 @@ def _held(names: List[str], key_map: str, pem: str, page: Any) -> Dict[str, Any]
     }
 
 
-def _certificate(paths: Paths, plan: Dict[str, Any]) -> Tuple[str, Path]:
+def _certificate(paths: Paths, plan: dict[str, Any]) -> tuple[str, Path]:
     """Return under which name which file with the certificate goes along."""
     issued = plan["proxy"]["tls"]["mode"] == "acme" and paths.acme_pem.exists()
     return (ISSUED, paths.acme_pem) if issued else (CERTIFICATE, paths.tls_pem)
 
 
-def _files(paths: Paths, plan: Dict[str, Any]) -> Iterator[Tuple[str, Path]]:
+def _files(paths: Paths, plan: dict[str, Any]) -> Iterator[tuple[str, Path]]:
     """Give the files of an archive, by their name in it."""
     single = {KEYS: paths.key_map, BOOK: paths.key_book, OPERATOR: paths.operator_new}
     if plan["proxy"]["tls"]["mode"] != "files":
@@ -150,7 +151,7 @@ def _files(paths: Paths, plan: Dict[str, Any]) -> Iterator[Tuple[str, Path]]:
     yield from _account_files(paths)
 
 
-def _account_files(paths: Paths) -> Iterator[Tuple[str, Path]]:
+def _account_files(paths: Paths) -> Iterator[tuple[str, Path]]:
     """Give the files of the client's account; its folder is its user's, who could lay a trap."""
     top = paths.acme / "client" / "config" / "accounts"
     uid, _ = owner_ids(layout.ACME_USER, layout.ACME_USER)
@@ -169,7 +170,7 @@ def _regular(name: str, _flags: int) -> int:
     return descriptor
 
 
-def _add_usage(archive: tarfile.TarFile, rows: Dict[str, archives.Row], paths: Paths) -> None:
+def _add_usage(archive: tarfile.TarFile, rows: dict[str, archives.Row], paths: Paths) -> None:
     if not paths.usage_db.exists():
         return
     with tempfile.TemporaryFile(dir=paths.transfer) as stream:
@@ -180,10 +181,10 @@ def _add_usage(archive: tarfile.TarFile, rows: Dict[str, archives.Row], paths: P
 
 def _add_page(
     archive: tarfile.TarFile,
-    rows: Dict[str, archives.Row],
+    rows: dict[str, archives.Row],
     paths: Paths,
-    plan: Dict[str, Any],
-    left_out: List[str],
+    plan: dict[str, Any],
+    left_out: list[str],
 ) -> Any:  # noqa: ANN401
     """Add the page's own archive; return what it holds, None without one."""
     web = _web(paths, plan)
@@ -200,13 +201,13 @@ def _add_page(
     return _page(told)
 
 
-def _web(paths: Paths, plan: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def _web(paths: Paths, plan: dict[str, Any]) -> dict[str, Any] | None:
     """Return the plan's page, None where none is planned."""
     web = plan.get("web")
     return {**web, "data": str(paths.at(web["data"]))} if web else None
 
 
-def _page(told: Dict[str, Any]) -> Dict[str, Any]:
+def _page(told: dict[str, Any]) -> dict[str, Any]:
     names = ("version", "made_unix", "accounts", "chats", "uploads")
     return {**{name: told[name] for name in names}, "left_out": told.get("left_out") or []}
 
@@ -223,16 +224,16 @@ class Contents:
     """What came, read and found to be what it should be, before anything is put back."""
 
     folder: Path
-    names: List[str]
+    names: list[str]
     made_unix: int
     hostname: str
-    keys: Dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
     book: metadata.Book = field(default_factory=dict)
-    usage: Tuple[Dict[str, Any], ...] = ()
+    usage: tuple[dict[str, Any], ...] = ()
     operator: str = ""
     pem: str = ""
-    issued: Dict[str, Any] = field(default_factory=dict)
-    history: Tuple[Dict[str, Any], ...] = ()
+    issued: dict[str, Any] = field(default_factory=dict)
+    history: tuple[dict[str, Any], ...] = ()
 
     def has(self, *names: str) -> bool:
         """Whether one of these files is there."""
@@ -268,7 +269,7 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     )
 
 
-def _book(text: Optional[str]) -> metadata.Book:
+def _book(text: str | None) -> metadata.Book:
     """Read the rules of keys; none where the archive is of a version before them."""
     try:
         return metadata.parse(json.loads(text)) if text is not None else {}
@@ -276,7 +277,7 @@ def _book(text: Optional[str]) -> metadata.Book:
         raise HostError(f"its {BOOK} holds no rules of keys", archives.BAD) from error
 
 
-def _usage(path: Path) -> Tuple[Dict[str, Any], ...]:
+def _usage(path: Path) -> tuple[dict[str, Any], ...]:
     """Read what was used, by key and day."""
     if path.stat().st_size > _USAGE_AT_MOST:
         raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
@@ -286,7 +287,7 @@ def _usage(path: Path) -> Tuple[Dict[str, Any], ...]:
         raise HostError(f"its {USAGE} tells of no use", archives.BAD) from error
 
 
-def _entry(folder: Path, name: str) -> Dict[str, Any]:
+def _entry(folder: Path, name: str) -> dict[str, Any]:
     """Return an entry of the history as a line of the list."""
     if (folder / name).stat().st_size > _SMALL_AT_MOST:
         raise HostError(f"its {name} is larger than any that a machine has", archives.BAD)
@@ -315,7 +316,7 @@ def _require_pair(pem: str) -> None:
         raise HostError("its certificate is none, or has another key", archives.BAD) from error
 
 
-def _order(path: Path) -> Dict[str, Any]:
+def _order(path: Path) -> dict[str, Any]:
     """Return for what the certificate was issued; empty where the archive does not tell."""
     issued = read_json(path).get("issued")
     issued = issued if isinstance(issued, dict) else {}
@@ -329,7 +330,7 @@ def _order(path: Path) -> Dict[str, Any]:
     }
 
 
-def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
+def restore(paths: Paths, sha256: str) -> dict[str, Any]:
     """Put back what is in the archive that came, as far as the plan has a place for it.
 
     All of it is read and checked first. The page goes first: one that does not answer with what
@@ -347,8 +348,8 @@ def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
             transfer.end(paths)
 
 
-def _put_back(paths: Paths, plan: Dict[str, Any], contents: Contents) -> Dict[str, Any]:
-    left_out: List[str] = []
+def _put_back(paths: Paths, plan: dict[str, Any], contents: Contents) -> dict[str, Any]:
+    left_out: list[str] = []
     page = _put_page(paths, plan, contents, left_out)
     first = gateways.of_keys(plan) if gateways.is_gateway(plan) else None
     if first:
@@ -371,7 +372,7 @@ def _put_back(paths: Paths, plan: Dict[str, Any], contents: Contents) -> Dict[st
     }
 
 
-def _put_history(paths: Paths, contents: Contents, left_out: List[str]) -> None:
+def _put_history(paths: Paths, contents: Contents, left_out: list[str]) -> None:
     """Put back the entries whose numbers this machine has not: as a list, for reading alone."""
     there = {*entries.numbers(paths)}
     both = sorted(there & {entry["number"] for entry in contents.history})
@@ -384,7 +385,7 @@ def _put_history(paths: Paths, contents: Contents, left_out: List[str]) -> None:
         )
 
 
-def _put_page(paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: List[str]) -> Any:  # noqa: ANN401
+def _put_page(paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]) -> Any:  # noqa: ANN401
     if not contents.has(PAGE):
         return None
     web = _web(paths, plan)
@@ -433,7 +434,7 @@ def _put_keys(paths: Paths, contents: Contents) -> None:
     publish.publish(paths, wanted, {**known, **metadata.read(paths)})
 
 
-def _put_usage(paths: Paths, contents: Contents, left_out: List[str]) -> None:
+def _put_usage(paths: Paths, contents: Contents, left_out: list[str]) -> None:
     """Put back what was used on days of which this machine knows nothing of that key."""
     if not contents.usage:
         return
@@ -446,7 +447,7 @@ def _put_usage(paths: Paths, contents: Contents, left_out: List[str]) -> None:
 
 
 def _put_certificate(
-    paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: List[str]
+    paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
 ) -> None:
     planned = plan["proxy"]["tls"]
     if not contents.pem:
@@ -468,7 +469,7 @@ def _put_certificate(
 
 
 def _put_accounts(
-    paths: Paths, plan: Dict[str, Any], contents: Contents, left_out: List[str]
+    paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
 ) -> None:
     """Put the client's account back, in a folder of its own that takes the place of the other.
 
@@ -505,13 +506,13 @@ def _replace(source: Path, folder: Path, name: str, owner: str = "root") -> None
     shutil.rmtree(str(old), ignore_errors=True)
 
 
-def receive(paths: Paths, writer: int) -> Dict[str, Any]:
+def receive(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
     _plan(paths)
     return transfer.receive(paths, writer)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Do one of the four; prints JSON."""
     archives.bound_memory()
     return transfer.command("backup", transfer.Steps(make, receive, restore), argv)

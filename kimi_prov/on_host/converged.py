@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -22,14 +22,14 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.weights import fetch, stage
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print {"settled", "differs"}: the first thing that is not converged, or null."""
     del argv
     difference = differs(json.load(sys.stdin))
     return answer({"settled": difference is None, "differs": difference})
 
 
-def differs(wanted: Dict[str, Any]) -> Optional[str]:
+def differs(wanted: dict[str, Any]) -> str | None:
     """Return the first thing that is not converged."""
     for path, sha256 in wanted.get("files", {}).items():
         if not _is(path, sha256):
@@ -45,7 +45,7 @@ def differs(wanted: Dict[str, Any]) -> Optional[str]:
     return _unprepared(wanted)
 
 
-def _unprepared(wanted: Dict[str, Any]) -> Optional[str]:
+def _unprepared(wanted: dict[str, Any]) -> str | None:
     """Return the weights that are not fetched, in memory or converted as planned."""
     try:
         if wanted.get("weights"):

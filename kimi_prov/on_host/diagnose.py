@@ -10,7 +10,7 @@ import glob
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract.errors import HostError, plain
@@ -25,6 +25,9 @@ from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 from kimi_prov.on_host.watchdog import bundles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Of each unit, and of the kernel.
 MOST_LINES = 3000
@@ -51,17 +54,17 @@ _PROPERTIES = (
 )
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print what was gathered."""
     del argv
     paths = Paths()
     return answer(Secrets(paths).mask(gather(paths)))
 
 
-def gather(paths: Paths) -> Dict[str, Any]:
+def gather(paths: Paths) -> dict[str, Any]:
     """Gather all parts; `missing` tells of each that could not be gathered why."""
     plan = read_json(paths.plan)
-    found: Dict[str, Any] = {"missing": {}, "plan": plan}
+    found: dict[str, Any] = {"missing": {}, "plan": plan}
     parts: Mapping[str, Callable[[], Any]] = {
         "status": lambda: machine.collect(paths),
         "units": _units,
@@ -85,7 +88,7 @@ def gather(paths: Paths) -> Dict[str, Any]:
     return found
 
 
-def _units() -> Dict[str, Dict[str, str]]:
+def _units() -> dict[str, dict[str, str]]:
     return units.properties(unit_names.journals(), _PROPERTIES)
 
 
@@ -94,7 +97,7 @@ def _unit_files() -> str:
     return bounded(run("systemctl", "cat", "--no-pager", "--", *names).stdout) if names else ""
 
 
-def _logs() -> Dict[str, Dict[str, Any]]:
+def _logs() -> dict[str, dict[str, Any]]:
     """Return the end of each unit's journal: those that serve first, for all have one bound."""
     left, found = MOST_LOG_BYTES, {}
     for name in in_order(_units()):
@@ -107,19 +110,19 @@ def _logs() -> Dict[str, Dict[str, Any]]:
     return found
 
 
-def in_order(names: Iterable[str]) -> List[str]:
+def in_order(names: Iterable[str]) -> list[str]:
     """Return units in the order of what a bug report needs first: engines, proxy, the others."""
     first = (unit_names.PROXY, unit_names.GATEWAY_ADDRESS)
     return sorted(names, key=lambda n: (not unit_names.is_serve(n), n not in first, n))
 
 
-def configuration(paths: Paths) -> Dict[str, str]:
+def configuration(paths: Paths) -> dict[str, str]:
     """Return what HAProxy and, at a gateway, keepalived are told; keys lie in other files."""
     names = [name for name in (PROXY_CONFIG, ADDRESS_CONFIG) if paths.at(name).exists()]
     return {os.path.basename(name): bounded(read_text(paths.at(name))) for name in names}
 
 
-def _kernel() -> Dict[str, Any]:
+def _kernel() -> dict[str, Any]:
     read = journals.last([journals.KERNEL], MOST_LINES, most_bytes=MOST_BYTES)
     if read["entries"]:
         return {"entries": read["entries"], "cut": read["cut"]}
@@ -135,13 +138,13 @@ def _kernel() -> Dict[str, Any]:
     return {"entries": entries, "cut": False}
 
 
-def engine_metrics(plan: Mapping[str, Any], pause_s: float = APART_S) -> List[Dict[str, Any]]:
+def engine_metrics(plan: Mapping[str, Any], pause_s: float = APART_S) -> list[dict[str, Any]]:
     """Read each instance's /metrics; where requests run a second time, to see whether it moves."""
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for instance in plan.get("instances") or []:
         port = instance["port"]
         why, text = ready.ask(port, "GET", "/metrics", timeout_s=_ANSWER_S)
-        row: Dict[str, Any] = {"unit": unit_names.engine(instance), "first": text, "said": why}
+        row: dict[str, Any] = {"unit": unit_names.engine(instance), "first": text, "said": why}
         found.append({**row, "second": None, "apart_s": None})
     busy = [row for row in found if _runs(row["first"])]
     if busy:
@@ -164,7 +167,7 @@ def _runs(text: str) -> bool:
     return state is not None and state.running > 0
 
 
-def packages(link: Path) -> List[str]:
+def packages(link: Path) -> list[str]:
     """Name the packages of the engine's environment and their versions, as their folders do."""
     if not link.exists():
         raise HostError(f"there is no {link}")

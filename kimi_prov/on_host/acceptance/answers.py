@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.on_host.endpoint.api_client import ApiError
@@ -14,7 +15,7 @@ from kimi_prov.on_host.endpoint.api_client import ApiError
 if TYPE_CHECKING:
     from kimi_prov.on_host.endpoint.checks import Subject
 
-Body = Dict[str, Any]
+Body = dict[str, Any]
 Messages = Sequence[Mapping[str, Any]]
 # What no part of an answer may show: the marks by which a tokenizer's special tokens are written.
 MARKS = ("<think>", "</think>", "<|im_", "<|tool_call", "[EOS]", "[BOS]", "<|media_")
@@ -34,7 +35,7 @@ class Call:
     name: str
     arguments: str
 
-    def values(self) -> Dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """Return the arguments; empty where they are no JSON object."""
         try:
             found = json.loads(self.arguments)
@@ -55,7 +56,7 @@ class Answer:
 
     text: str = ""
     thought: str = ""
-    calls: Tuple[Call, ...] = ()
+    calls: tuple[Call, ...] = ()
     finish: str = ""
     prompt_tokens: int = 0
     tokens: int = 0
@@ -71,7 +72,7 @@ class Answer:
             return f"no answer within {self.tokens} tokens, reasoning that ends: {self.thought}"
         return f"no text; reasoning: {self.thought}" if self.thought else "no text"
 
-    def marks(self) -> List[str]:
+    def marks(self) -> list[str]:
         """Return the marks of special tokens that stand in the answer or its reasoning."""
         return [mark for mark in MARKS if mark in self.text or mark in self.thought]
 
@@ -94,7 +95,7 @@ class Asker:
         self._seconds = seconds
         self._until = time.monotonic() + seconds
 
-    def body(self, asked: Union[str, Messages], tokens: int, **more: object) -> Body:
+    def body(self, asked: str | Messages, tokens: int, **more: object) -> Body:
         """Return a request. In thinking mode as its makers advise, sampled with a fixed seed."""
         messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
         sampled: Body = {"temperature": 1, "top_p": 0.95, "seed": 1}
@@ -106,7 +107,7 @@ class Asker:
             **more,
         }
 
-    def ask(self, asked: Union[str, Messages], tokens: int, **more: object) -> Answer:
+    def ask(self, asked: str | Messages, tokens: int, **more: object) -> Answer:
         """Ask for one whole answer. Raises ApiError."""
         return self.send(self.body(asked, tokens, **more))
 
@@ -124,7 +125,7 @@ class Asker:
                 raise self._over() from error
             raise
 
-    def many(self, bodies: Sequence[Body], *, all_at_once: bool = False) -> List[Found]:
+    def many(self, bodies: Sequence[Body], *, all_at_once: bool = False) -> list[Found]:
         """Send several requests, as many at once as the engine takes; errors stand in the list.
 
         `all_at_once`: more than it takes, so that it has to keep them apart in its queue too.
@@ -166,8 +167,8 @@ def read(reply: api_client.Reply) -> Answer:
 
 def assembled(pieces: Sequence[Mapping[str, Any]]) -> Answer:
     """Put a streamed answer together. Raises ApiError where the stream ends with an error."""
-    texts: Dict[str, str] = {"content": "", "reasoning": ""}
-    calls: Dict[int, Dict[str, str]] = {}
+    texts: dict[str, str] = {"content": "", "reasoning": ""}
+    calls: dict[int, dict[str, str]] = {}
     finish = ""
     usage: Mapping[str, Any] = {}
     for piece in pieces:
@@ -213,16 +214,16 @@ def _answer(
     )
 
 
-def _first(value: object) -> Dict[str, Any]:
+def _first(value: object) -> dict[str, Any]:
     found = _dicts(value)
     return found[0] if found else {}
 
 
-def _dicts(value: object) -> List[Dict[str, Any]]:
+def _dicts(value: object) -> list[dict[str, Any]]:
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
-def _object(value: object) -> Dict[str, Any]:
+def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 

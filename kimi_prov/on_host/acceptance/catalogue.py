@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Optional
 
 from kimi_prov.on_host.acceptance import (
     counters,
@@ -21,6 +21,8 @@ from kimi_prov.on_host.acceptance.verdicts import Verdict, skipped
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.on_host.acceptance.expectations import Promise
     from kimi_prov.on_host.acceptance.target import Door
     from kimi_prov.on_host.endpoint.checks import Subject
@@ -75,29 +77,29 @@ class Check:
     in_turn: bool = False
 
 
-def _no_tools(exam: Exam) -> Optional[str]:
+def _no_tools(exam: Exam) -> str | None:
     return None if exam.subject.tools else "the engine runs without a tool call parser"
 
 
-def _no_thought(exam: Exam) -> Optional[str]:
+def _no_thought(exam: Exam) -> str | None:
     if not exam.subject.reasons:
         return "the engine runs without a reasoning parser"
     return _no_tools(exam)
 
 
-def _blind(exam: Exam) -> Optional[str]:
+def _blind(exam: Exam) -> str | None:
     return None if exam.promise.vision else "the model takes no images"
 
 
-def _no_draft(exam: Exam) -> Optional[str]:
+def _no_draft(exam: Exam) -> str | None:
     return None if exam.promise.speculative else "no speculative decoding is planned"
 
 
-def _no_cache(exam: Exam) -> Optional[str]:
+def _no_cache(exam: Exam) -> str | None:
     return None if exam.promise.cache else "no prefix cache is planned"
 
 
-CHECKS: Tuple[Check, ...] = (
+CHECKS: tuple[Check, ...] = (
     Check("facts", lambda _, asker: knowledge.facts(asker), answers=len(knowledge.FACTS)),
     Check("problems", lambda _, asker: knowledge.problems(asker), answers=len(knowledge.PROBLEMS)),
     Check("image", lambda _, asker: images.image(asker), unable=_blind, answers=5),
@@ -187,14 +189,14 @@ class Selection:
     """
 
     suite: str = BASIC
-    only: Tuple[str, ...] = ()
-    leave: Tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    leave: tuple[str, ...] = ()
 
     def takes(self, name: str) -> bool:
         """Whether a check is to be run."""
         return (not self.only or _fits(name, self.only)) and not _fits(name, self.leave)
 
-    def names(self, subject: Subject) -> List[str]:
+    def names(self, subject: Subject) -> list[str]:
         """Return the checks that ask this model, in order, those that are left out among them."""
         port = [name for name in PORT if name != checks.PAGE or subject.page]
         if subject.gateway:
@@ -215,7 +217,7 @@ def may_be_needle(pattern: str) -> bool:
     return any(fnmatch(needle_name(size * 1000), pattern) for size in range(1, _MOST_K))
 
 
-def expanded(names: Sequence[str], exam: Exam) -> List[str]:
+def expanded(names: Sequence[str], exam: Exam) -> list[str]:
     """Return the names with each length of the needles in place of their one name."""
     lengths = [needle_name(length) for length in needles.lengths(exam.promise.context)]
     return [one for name in names for one in (lengths if name == NEEDLES else [name])]
@@ -226,7 +228,7 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(word, pattern) for word in called for pattern in patterns)
 
 
-def reason(check: Check, exam: Exam) -> Optional[Verdict]:
+def reason(check: Check, exam: Exam) -> Verdict | None:
     """Return why a check is not run on this model; None where it is."""
     told = check.unable(exam)
     if told is None and check.meant and exam.subject.random_weights:
@@ -235,4 +237,4 @@ def reason(check: Check, exam: Exam) -> Optional[Verdict]:
 
 
 MEANINGLESS = "random weights: answers have no meaning"
-BY_NAME: Dict[str, Check] = {check.name: check for check in CHECKS}
+BY_NAME: dict[str, Check] = {check.name: check for check in CHECKS}

@@ -11,7 +11,7 @@ import select
 import subprocess
 import tempfile
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from kimi_prov.contract import clean_text, protection, unit_names
 from kimi_prov.contract.errors import HostError
@@ -26,7 +26,7 @@ _SYSTEMD = "/run/systemd/system"
 _GRACE_S = 15.0
 
 
-def run(source: str, limit_s: float = LIMIT_S) -> Dict[str, Any]:
+def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Return what a program wrote, cut and clean, as `out`; `ended` says why it did not end well.
 
     `reason` is there instead where no such unit can be started.
@@ -57,13 +57,13 @@ def run(source: str, limit_s: float = LIMIT_S) -> Dict[str, Any]:
     return {"out": clean_text.block(output.decode(errors="replace")), "ended": ended}
 
 
-def _watched(running: subprocess.Popen[Any], limit_s: float) -> Tuple[bytes, str]:
+def _watched(running: subprocess.Popen[Any], limit_s: float) -> tuple[bytes, str]:
     """Read until the program ends, writes too much or takes too long; the unit ends after that."""
     descriptor = running.stdout.fileno() if running.stdout else -1
     started = time.monotonic()
     until = started + limit_s + _GRACE_S
     late = f"ended, for it ran longer than {limit_s:.0f} s"
-    parts: List[bytes] = []
+    parts: list[bytes] = []
     size = 0
     while True:
         left = until - time.monotonic()

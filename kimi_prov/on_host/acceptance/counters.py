@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.acceptance import needles
 from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipped
@@ -114,9 +115,9 @@ def judge_speculative(grown: Counts, after: Sequence[Counts], *, meant: bool) ->
     return passed(told)
 
 
-def gained(before: Sequence[Counts], after: Sequence[Counts]) -> Dict[str, float]:
+def gained(before: Sequence[Counts], after: Sequence[Counts]) -> dict[str, float]:
     """Sum over the instances by how much each counter grew; a restarted engine's begins anew."""
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     for then, now in zip(before, after):
         for name, value in now.items():
             start = then.get(name, 0.0)
@@ -124,7 +125,7 @@ def gained(before: Sequence[Counts], after: Sequence[Counts]) -> Dict[str, float
     return found
 
 
-def _counts(door: Door) -> Tuple[List[Counts], str]:
+def _counts(door: Door) -> tuple[list[Counts], str]:
     found = door.found("metrics")
     rows = found.get("instances")
     return (rows if isinstance(rows, list) else []), str(found["reason"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional
+from typing import Any
 
 # An engine that a plan says nothing of takes this many requests at once.
 _AT_ONCE = 8
@@ -29,8 +30,8 @@ class Promise:
     speculative: str
     cache: bool
     copies: int
-    prefill_tok_s: Optional[float]
-    decode_tok_s: Optional[float]
+    prefill_tok_s: float | None
+    decode_tok_s: float | None
 
 
 def of_plan(plan: Mapping[str, Any]) -> Promise:
@@ -54,13 +55,13 @@ def of_plan(plan: Mapping[str, Any]) -> Promise:
     )
 
 
-def _has_cache(engine: str, argv: List[str]) -> bool:
+def _has_cache(engine: str, argv: list[str]) -> bool:
     """Whether the plan has a prefix cache: sglang's is on unless it is taken off."""
     if any(word in argv for word in _NO_CACHE):
         return False
     return engine == "ktransformers" or "--enable-prefix-caching" in argv
 
 
-def _expected(speed: object) -> Optional[float]:
+def _expected(speed: object) -> float | None:
     value = speed.get("expected") if isinstance(speed, Mapping) else None
     return float(value) if isinstance(value, (int, float)) and value > 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Dict, List, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.acceptance.answers import INSTANT, Answer, Asker, Found, said
 from kimi_prov.on_host.acceptance.knowledge import holds
@@ -17,13 +17,15 @@ from kimi_prov.on_host.acceptance.verdicts import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.on_host.acceptance.target import Door
 
 _INSTANT = ("What is 25 plus 17? Answer with the number alone.", "42")
 # A thinking model that was told not to think answers such a question in few tokens.
 _INSTANT_TOKENS = 256
 # Enumerations and truth values alone: a grammar of these ends, whatever the weights are.
-SCHEMA: Dict[str, Any] = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "enum": ["Oslo", "Rome", "Lima", "Cairo"]},
@@ -111,7 +113,7 @@ def _unlike(text: str, meant: bool) -> str:
     return "" if kept and (not meant or value == _FILLED) else text
 
 
-def _fits(value: object, rule: Dict[str, Any]) -> bool:
+def _fits(value: object, rule: dict[str, Any]) -> bool:
     return value in rule["enum"] if "enum" in rule else isinstance(value, bool)
 
 
@@ -132,7 +134,7 @@ def _echo(marker: str) -> str:
 
 def judge_mixing(markers: Sequence[str], found: Sequence[Found]) -> Verdict:
     """Judge answers to requests at once: each has its own word and nobody else's."""
-    wrong: List[Wrong] = []
+    wrong: list[Wrong] = []
     strange = False
     for marker, answer in zip(markers, found):
         text = answer.text if isinstance(answer, Answer) else ""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 from kimi_prov.on_host.acceptance.answers import Answer, Asker, said
 from kimi_prov.on_host.acceptance.knowledge import chooses
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers
 
-Colour = Tuple[int, int, int]
+Colour = tuple[int, int, int]
 # Ten tokens wide and high: 28 pixels of Kimi K2.5 are a token's.
 SIDE = 280
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
-COLOURS: Dict[str, Colour] = {"red": (220, 20, 20), "green": (20, 160, 40), "blue": (20, 40, 220)}
+COLOURS: dict[str, Colour] = {"red": (220, 20, 20), "green": (20, 160, 40), "blue": (20, 40, 220)}
 _SQUARE = "Which colour has the square in the picture? Answer with one word: red, green or blue."
 _BARS = "How many black bars are in the picture? Answer with the number alone."
 _TOKENS = 2048
@@ -47,18 +47,18 @@ def bars(count: int) -> bytes:
     return png(lambda x, _: _BLACK if x // width % 2 and x // width < 2 * count + 1 else _WHITE)
 
 
-def questions() -> List[Tuple[str, bytes, str]]:
+def questions() -> list[tuple[str, bytes, str]]:
     """Return question, picture and answer; the same question with several pictures."""
     squares = [(_SQUARE, square(colour), name) for name, colour in COLOURS.items()]
     return [*squares, *((_BARS, bars(count), str(count)) for count in (2, 5))]
 
 
-def rivals(expected: str) -> Tuple[str, ...]:
+def rivals(expected: str) -> tuple[str, ...]:
     """Return the colours of which the answer is one; none for a number."""
     return tuple(COLOURS) if expected in COLOURS else ()
 
 
-def content(question: str, picture: bytes) -> List[Dict[str, Any]]:
+def content(question: str, picture: bytes) -> list[dict[str, Any]]:
     """Return the message's content: the picture as a data URL, then the question."""
     url = "data:image/png;base64," + base64.b64encode(picture).decode()
     return [

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, Sequence, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, said
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers
 
-Question = Tuple[str, str]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Question = tuple[str, str]
 
 # A question, and the word or number that its answer has to hold.
-FACTS: Tuple[Question, ...] = (
+FACTS: tuple[Question, ...] = (
     ("What is the chemical symbol of silver? Answer with the symbol alone.", "Ag"),
     ("Which planet is the largest of the solar system? Answer with one word.", "Jupiter"),
     ("What is the capital of Canada? Answer with one word.", "Ottawa"),
@@ -44,7 +47,7 @@ FACTS: Tuple[Question, ...] = (
         "H2O",
     ),
 )  # fmt: skip
-PROBLEMS: Tuple[Question, ...] = (
+PROBLEMS: tuple[Question, ...] = (
     ("A farmer has 17 sheep. All but 9 run away. How many are left? Answer with the number.", "9"),
     (
         (
@@ -71,7 +74,7 @@ PROBLEMS: Tuple[Question, ...] = (
     ),
 )
 # The other choices of questions that offer some, by the right one: who names all chooses none.
-_RIVALS: Dict[str, Sequence[str]] = {
+_RIVALS: dict[str, Sequence[str]] = {
     "carbon dioxide": ("oxygen",),
     "directory": ("date", "user"),
     "Bob": ("Tom", "Ann"),

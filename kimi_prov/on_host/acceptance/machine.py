@@ -10,7 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
@@ -21,11 +21,12 @@ from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths
 
-Found = Dict[str, Any]
+Found = dict[str, Any]
 # Of the tokenizer's special tokens, those that a chat is made of.
 _CHAT = (
     "<think>", "</think>", "[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>",
@@ -101,7 +102,7 @@ def tokens(place: Place, question: Mapping[str, Any]) -> Found:
     return {"ids": found}
 
 
-def _tokens(place: Place, asked: Mapping[str, Any]) -> Tuple[str, List[int]]:
+def _tokens(place: Place, asked: Mapping[str, Any]) -> tuple[str, list[int]]:
     value = _posted(place, "/tokenize", asked)
     if isinstance(value, str):
         return f"the engine has no /tokenize ({value})", []
@@ -124,7 +125,7 @@ def _posted(place: Place, path: str, body: Mapping[str, Any]) -> Any:  # noqa: A
     return value if isinstance(value, dict) else f"{path} answers no JSON"
 
 
-def _ports(place: Place) -> List[int]:
+def _ports(place: Place) -> list[int]:
     ports = [int(item["port"]) for item in place.plan["instances"] if item.get("port")]
     if not ports:
         raise HostError("no engine of this machine has a port: the head of its group serves")
@@ -145,9 +146,9 @@ def files(place: Place, question: Mapping[str, Any]) -> Found:
     }
 
 
-def special(place: Place) -> Dict[str, int]:
+def special(place: Place) -> dict[str, int]:
     """Return the special tokens that a chat uses, by their text, as the tokenizer's files say."""
-    found: Dict[str, int] = {}
+    found: dict[str, int] = {}
     by_number = read_json(str(place.model("serve_dir", _TOKENIZER))).get("added_tokens_decoder")
     for number, row in by_number.items() if isinstance(by_number, dict) else ():
         if isinstance(row, dict) and str(number).isdigit():
@@ -159,7 +160,7 @@ def special(place: Place) -> Dict[str, int]:
     return {text: found[text] for text in _CHAT if text in found}
 
 
-def _template(place: Place) -> Tuple[Found, str]:
+def _template(place: Place) -> tuple[Found, str]:
     """Return the hashes of the template that is used and of the verified one, and its text."""
     name, used = _own(place, "serve_dir")
     told: Found = {"file": name, "verified": _verified(place)}
@@ -170,7 +171,7 @@ def _template(place: Place) -> Tuple[Found, str]:
     return {**told, "used": _sha256(used)}, used.decode(errors="replace")
 
 
-def _own(place: Place, key: str) -> Tuple[str, bytes]:
+def _own(place: Place, key: str) -> tuple[str, bytes]:
     """Return the name of the file that holds the model's template, and the template."""
     content = _bytes(place.model(key, _TEMPLATE))
     if content:
@@ -207,7 +208,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest() if content else ""
 
 
-def _flag(argv: List[str]) -> str:
+def _flag(argv: list[str]) -> str:
     for number, word in enumerate(argv):
         if word.startswith(f"{_FLAG}="):
             return word.partition("=")[2]
@@ -246,7 +247,7 @@ def code(place: Place, question: Mapping[str, Any]) -> Found:
     return code_unit.run(str(question.get("source") or ""))
 
 
-ANSWERS: Dict[str, Callable[[Place, Mapping[str, Any]], Found]] = {
+ANSWERS: dict[str, Callable[[Place, Mapping[str, Any]], Found]] = {
     "metrics": counts,
     "tokens": tokens,
     "files": files,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, List, Optional, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.acceptance.knowledge import holds
 from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipped
@@ -19,7 +19,7 @@ _ROOM_TOKENS = 2048
 _CLOSE = 0.9
 _MARGIN = 0.98
 # How deep in the prompt each word lies, and which it is.
-NEEDLES: Tuple[Tuple[float, str, str], ...] = (
+NEEDLES: tuple[tuple[float, str, str], ...] = (
     (0.1, "Bergen", "copper"),
     (0.5, "Quito", "lantern"),
     (0.9, "Dakar", "velvet"),
@@ -50,7 +50,7 @@ def room(context: int) -> int:
     return min(_ROOM_TOKENS, context // 4)
 
 
-def lengths(context: int) -> List[int]:
+def lengths(context: int) -> list[int]:
     """Return the prompts' lengths in tokens: 10,000, doubling, and what the context holds."""
     most = context - room(context)
     found = []
@@ -115,7 +115,7 @@ def judge(aimed: int, counted: int, text: str, told: str) -> Verdict:
     return passed(count)
 
 
-def too_slow(tokens: int, prefill_tok_s: Optional[float], limit_s: float) -> Optional[Verdict]:
+def too_slow(tokens: int, prefill_tok_s: float | None, limit_s: float) -> Verdict | None:
     """Return why a length is not tried: by the plan's own speed it takes longer than the limit."""
     if not prefill_tok_s or tokens / prefill_tok_s <= limit_s:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, said
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers, skipped
@@ -25,7 +25,7 @@ class Task:
 
     name: str
     asked: str
-    cases: Tuple[Tuple[List[Any], Any], ...]
+    cases: tuple[tuple[list[Any], Any], ...]
 
     def question(self) -> str:
         """Return the task in words."""
@@ -43,7 +43,7 @@ class Task:
             f'print("\\n{_RESULT}" + _json.dumps(_found), flush=True)\n'
         )
 
-    def judge(self, output: str) -> Optional[Wrong]:
+    def judge(self, output: str) -> Wrong | None:
         """Hold the program's output against what the function had to give; None where it did."""
         lines = [line for line in output.splitlines() if line.startswith(_RESULT)]
         try:
@@ -62,7 +62,7 @@ class Task:
         return None
 
 
-TASKS: Tuple[Task, ...] = (
+TASKS: tuple[Task, ...] = (
     Task(
         "roman",
         "roman(n) that returns the Roman numeral of a whole number from 1 to 3999.",
@@ -100,7 +100,7 @@ def programs(asker: Asker, door: Door) -> Verdict:
     return of_answers(len(TASKS), wrong, "programs right, run in a unit without network")
 
 
-def _judged(task: Task, found: Found, door: Door) -> Optional[Wrong]:
+def _judged(task: Task, found: Found, door: Door) -> Wrong | None:
     code = code_of(found.text, task.name) if isinstance(found, Answer) else None
     if code is None:
         return Wrong(task.name, "a block of Python code", said(found))
@@ -112,7 +112,7 @@ def _judged(task: Task, found: Found, door: Door) -> Optional[Wrong]:
     return replace(wrong, observed=f"{ended}; {wrong.observed}") if wrong and ended else wrong
 
 
-def code_of(text: str, name: str) -> Optional[str]:
+def code_of(text: str, name: str) -> str | None:
     """Return the code of an answer: its blocks with the function, or all of it without blocks.
 
     It is not compiled here: that is for the unit as well.

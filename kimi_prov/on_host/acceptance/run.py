@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import groups
 from kimi_prov.contract.errors import HostError
@@ -23,10 +23,13 @@ from kimi_prov.on_host.endpoint.api_client import ApiError
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 Tell = Callable[[str], None]
 
 
-def batches(names: Sequence[str]) -> List[List[str]]:
+def batches(names: Sequence[str]) -> list[list[str]]:
     """Cut the checks into what is run together, in order: what others would disturb runs alone."""
     port = [name for name in names if name in catalogue.PORT]
     together = [name for name in names if name in BY_NAME and not BY_NAME[name].alone]
@@ -36,10 +39,10 @@ def batches(names: Sequence[str]) -> List[List[str]]:
     return [batch for batch in (port, together, *alone, lengths) if batch]
 
 
-def whole(selection: Selection, exam: Exam, batch: Callable[[List[str]], List[Row]]) -> List[Row]:
+def whole(selection: Selection, exam: Exam, batch: Callable[[list[str]], list[Row]]) -> list[Row]:
     """Return the rows of all checks of a selection, in order; `batch` runs some of them."""
     names = catalogue.expanded(selection.names(exam.subject), exam)
-    rows: List[Row] = []
+    rows: list[Row] = []
     for chosen in batches(names):
         taken = [name for name in chosen if selection.takes(name)]
         found = batch(taken) if taken else []
@@ -48,12 +51,12 @@ def whole(selection: Selection, exam: Exam, batch: Callable[[List[str]], List[Ro
     return rows
 
 
-def _place(name: str, names: List[str]) -> int:
+def _place(name: str, names: list[str]) -> int:
     """Return where a row stands; the rows of one check keep their own order."""
     return names.index(name) if name in names else len(names)
 
 
-def run(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
+def run(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
     """Run one batch of checks, one after the other; `tell` hears of each that begins or ends.
 
     Each has as many requests at once as the engine takes: two checks at once would have more.
@@ -92,7 +95,7 @@ def _timed(name: str, work: Callable[[], Verdict]) -> Row:
     return verdict.row(name, time.monotonic() - started)
 
 
-def _needles(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
+def _needles(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
     """Try one length after the other; a length after one that had no answer is not tried."""
     promised = exam.promise
     lengths = [
@@ -104,9 +107,9 @@ def _needles(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
     if exam.subject.random_weights:
         told = skipped(catalogue.MEANINGLESS)
         return [told.row(catalogue.needle_name(length), 0.0) for length in lengths]
-    rows: List[Row] = []
-    scale: List[needles.Scale] = []
-    unanswered: Optional[str] = None
+    rows: list[Row] = []
+    scale: list[needles.Scale] = []
+    unanswered: str | None = None
     for length in lengths:
         name = catalogue.needle_name(length)
         slow = needles.too_slow(length, exam.promise.prefill_tok_s, catalogue.NEEDLE_S)
@@ -128,7 +131,7 @@ def _needles(exam: Exam, names: Sequence[str], tell: Tell) -> List[Row]:
     return rows
 
 
-def _plan(paths: Paths) -> Dict[str, Any]:
+def _plan(paths: Paths) -> dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
@@ -151,9 +154,9 @@ def here(paths: Paths) -> Exam:
     return Exam(subject, expectations.of_plan(plan), door)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run what the request on standard input asks for."""
-    request: Dict[str, Any] = json.load(sys.stdin)
+    request: dict[str, Any] = json.load(sys.stdin)
     if argv[:1] == ["ask"]:
         plan = _plan(Paths())
         return answer({"ok": True, **machine.answer(machine.Place(Paths(), plan), request)})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable
 
 from kimi_prov.contract.errors import HostError
 
-Question = Dict[str, Any]
-Found = Dict[str, Any]
+Question = dict[str, Any]
+Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Door:
     `why`: the reason for none.
     """
 
-    ask: Optional[Callable[[Question], Found]]
+    ask: Callable[[Question], Found] | None
     why: str = ""
 
     def found(self, what: str, **more: object) -> Found:

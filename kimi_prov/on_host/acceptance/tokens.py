@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.acceptance.verdicts import (
     Verdict,
@@ -14,11 +14,13 @@ from kimi_prov.on_host.acceptance.verdicts import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kimi_prov.on_host.acceptance.answers import Asker
     from kimi_prov.on_host.acceptance.target import Door
 
 # A conversation that every template can write.
-MESSAGES: List[Dict[str, str]] = [
+MESSAGES: list[dict[str, str]] = [
     {"role": "system", "content": "You are a storekeeper."},
     {"role": "user", "content": "How many lamps are there?"},
 ]
@@ -29,7 +31,7 @@ _TOKENS = 4096
 def special_tokens(asker: Asker, door: Door) -> Verdict:
     """Ask the engine how it cuts the special tokens, and look for their marks in an answer."""
     files = door.found("files")
-    known: Dict[str, int] = files.get("special") or {}
+    known: dict[str, int] = files.get("special") or {}
     fault = judge_files(known, files.get("unknown") or [], str(files["reason"]))
     if fault:
         return fault
@@ -50,7 +52,7 @@ def special_tokens(asker: Asker, door: Door) -> Verdict:
     return passed(f"{verdict.detail}, none in an answer")
 
 
-def judge_files(known: Mapping[str, int], unknown: Sequence[str], reason: str) -> Optional[Verdict]:
+def judge_files(known: Mapping[str, int], unknown: Sequence[str], reason: str) -> Verdict | None:
     """Judge the tokenizer's files; None where they have every mark that the template writes."""
     if reason:
         return skipped(f"the tokenizer's files cannot be read: {reason}")
@@ -114,5 +116,5 @@ def judge_rendered(files: Verdict, own: str, engine: str) -> Verdict:
     return passed(f"{files.detail}; the engine writes a chat as it does")
 
 
-def _text(value: object) -> Optional[str]:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None

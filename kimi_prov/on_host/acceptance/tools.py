@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.acceptance.answers import Answer, Asker, Call, said
 from kimi_prov.on_host.acceptance.knowledge import chooses
 from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, failed, of_answers, passed
 from kimi_prov.on_host.endpoint.api_client import ApiError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 _TOKENS = 4096
-Wanted = Tuple[str, Dict[str, Any]]
+Wanted = tuple[str, dict[str, Any]]
 
 
-def _tool(name: str, description: str, **parameters: Dict[str, Any]) -> Dict[str, Any]:
+def _tool(name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
@@ -41,7 +44,7 @@ TOOLS = (
     _tool("add_numbers", "Sum of two whole numbers.", first=_NUMBER, second=_NUMBER),
 )
 # A question, and the calls that it wants; none where no tool is of use.
-SINGLE: Tuple[Tuple[str, Tuple[Wanted, ...]], ...] = (
+SINGLE: tuple[tuple[str, tuple[Wanted, ...]], ...] = (
     ("How warm is it in Oslo now?", (("get_temperature", {"city": "Oslo"}),)),
     ("What time is it in Lima now?", (("get_time", {"city": "Lima"}),)),
     (
@@ -128,8 +131,8 @@ def inside_reasoning(asker: Asker) -> Verdict:
 def rounds(asker: Asker) -> Verdict:
     """Answer the model's calls until it gives its own answer, which the tools' results decide."""
     question, expected = ROUNDS
-    messages: List[Dict[str, Any]] = [{"role": "user", "content": question}]
-    made: List[Call] = []
+    messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
+    made: list[Call] = []
     for _ in range(_MOST_ROUNDS):
         answer = asker.ask(messages, _TOKENS, **_given(TEMPERATURE))
         if not answer.calls:
@@ -171,16 +174,16 @@ def lost(answer: Answer) -> str:
     return ""
 
 
-def _given(*tools: Mapping[str, Any]) -> Dict[str, Any]:
+def _given(*tools: Mapping[str, Any]) -> dict[str, Any]:
     return {"tools": list(tools or TOOLS), "tool_choice": "auto"}
 
 
-def _plain(values: Mapping[str, Any]) -> Dict[str, Any]:
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as they are compared: a model may write a city in its own case."""
     return {k: v.strip().lower() if isinstance(v, str) else v for k, v in values.items()}
 
 
-def _turn(answer: Answer) -> Dict[str, Any]:
+def _turn(answer: Answer) -> dict[str, Any]:
     calls = [
         {
             "id": call.id,
@@ -198,9 +201,9 @@ def _turn(answer: Answer) -> Dict[str, Any]:
     }
 
 
-def _result(call: Call) -> Dict[str, Any]:
+def _result(call: Call) -> dict[str, Any]:
     city = str(call.values().get("city", "")).strip().lower()
-    degrees: Optional[int] = _MEASURED.get(city)
+    degrees: int | None = _MEASURED.get(city)
     told = f"{degrees} degrees Celsius" if degrees is not None else "no such city"
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": told}
 

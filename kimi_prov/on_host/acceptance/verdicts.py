@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _CUT = 200
-Row = Dict[str, Any]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,6 @@ def shown(text: object, limit: int = _CUT) -> str:
     return f"{flat[:half]}...{flat[-half:]}"
 
 
-def names(rows: Sequence[Row], status: str) -> List[str]:
+def names(rows: Sequence[Row], status: str) -> list[str]:
     """Return the names of the rows with this status."""
     return [str(row["name"]) for row in rows if row["status"] == status]

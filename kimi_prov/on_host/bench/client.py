@@ -8,12 +8,15 @@ the parsers of the first.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Optional
 
 from kimi_prov.on_host.bench import load as bench_load
 from kimi_prov.on_host.bench.load import KTRANSFORMERS, Load
 
-Shape = Tuple[Optional[int], Optional[int]]
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Shape = tuple[Optional[int], Optional[int]]
 # What the client is at while it warms up.
 WARM_UP = "warm-up"
 # The file of prompts in the client's current directory.
@@ -24,7 +27,7 @@ LIMITS = (
 )
 
 
-def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> List[Dict[str, Any]]:
+def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> list[dict[str, Any]]:
     """Return each run of the client, in order: warm-up, then round by round each load.
 
     `level` is the requests at once, `round` from 1 (0 is the warm-up), `prompts` where in a file's
@@ -62,7 +65,7 @@ def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> List[D
 
 def _run(
     plan: Mapping[str, Any], load: Load, shape: Shape, level: int, count: int, seed: int
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     sglang = plan["engine"]["name"] == KTRANSFORMERS
     argv = ["--base-url", f"https://127.0.0.1:{plan['proxy']['port']}"]
     model = plan["model"]
@@ -81,13 +84,13 @@ def _run(
     }
 
 
-def _into(plan: Mapping[str, Any], result: str) -> List[str]:
+def _into(plan: Mapping[str, Any], result: str) -> list[str]:
     if plan["engine"]["name"] == KTRANSFORMERS:
         return ["--output-file", result]
     return ["--save-result", "--result-dir", ".", "--result-filename", result]
 
 
-def _vllm(load: Load, shape: Shape, count: int) -> List[str]:
+def _vllm(load: Load, shape: Shape, count: int) -> list[str]:
     # Over the loopback, to the certificate whose fingerprint was compared before.
     argv = ["--insecure", "--ignore-eos", "--percentile-metrics", "ttft,tpot,itl"]
     # Its first request would put a prompt that is measured next into the cache.
@@ -113,7 +116,7 @@ def _vllm(load: Load, shape: Shape, count: int) -> List[str]:
     return [*argv, "--random-mm-bucket-config", f"{{{size}: 1.0}}"]
 
 
-def _sglang(load: Load, shape: Shape) -> List[str]:
+def _sglang(load: Load, shape: Shape) -> list[str]:
     argv = ["--backend", "sglang-oai-chat" if load.chat else "sglang-oai"]
     argv += ["--warmup-requests", "0"]
     if load.form:
@@ -126,7 +129,7 @@ def _sglang(load: Load, shape: Shape) -> List[str]:
 
 def conversations(
     prompts: Sequence[Mapping[str, Any]], taken: Mapping[str, int], *, whole: bool
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Give the prompts of one run in ShareGPT's form, from where the run before it ended.
 
     `whole` gives all that follow, around the end of the file: vLLM's client takes as many as it

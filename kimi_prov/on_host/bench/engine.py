@@ -17,7 +17,7 @@ import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 from kimi_prov.on_host.bench import client as bench_client
 from kimi_prov.on_host.kt import layer as kt_layer
@@ -31,7 +31,7 @@ _WARM_UP, _REPEATS = 3, 15
 _DISTINCT = 4
 
 
-def memory(config: Dict[str, Any]) -> Dict[str, Any]:
+def memory(config: dict[str, Any]) -> dict[str, Any]:
     """Read `bytes` of memory with `threads` threads over and over; bytes a second."""
     torch = import_module("torch")
     torch.set_num_threads(config["threads"])
@@ -46,7 +46,7 @@ def memory(config: Dict[str, Any]) -> Dict[str, Any]:
     return {"bytes_per_s": round(count * data.numel() * 4 / seconds)}
 
 
-def layer(config: Dict[str, Any]) -> Dict[str, Any]:
+def layer(config: dict[str, Any]) -> dict[str, Any]:
     """Run one layer of routed experts, on INT4 weights in groups of 32, as the engine does.
 
     Random weights: the time does not depend on them. Milliseconds are medians.
@@ -54,7 +54,7 @@ def layer(config: Dict[str, Any]) -> Dict[str, Any]:
     return (_own_layer if config["by"] == "native" else _kt_layer)(config)
 
 
-def _own_layer(config: Dict[str, Any]) -> Dict[str, Any]:
+def _own_layer(config: dict[str, Any]) -> dict[str, Any]:
     """Run it by the own kernel of vLLM's plugin, in so many of torch's threads."""
     torch = import_module("torch")
     torch.set_num_threads(config["threads"])
@@ -75,7 +75,7 @@ def _own_layer(config: Dict[str, Any]) -> Dict[str, Any]:
     return {"kernel": "own", "variant": kernel.build, "load_s": round(loaded, 2), "rows": rows}
 
 
-def _shape(config: Dict[str, Any]) -> kt_layer.Shape:
+def _shape(config: dict[str, Any]) -> kt_layer.Shape:
     return kt_layer.Shape(
         config["experts"],
         config["top_k"],
@@ -85,7 +85,7 @@ def _shape(config: Dict[str, Any]) -> kt_layer.Shape:
     )
 
 
-def _kt_layer(config: Dict[str, Any]) -> Dict[str, Any]:
+def _kt_layer(config: dict[str, Any]) -> dict[str, Any]:
     """Run it by kt-kernel, in its own pools of threads."""
     torch = import_module("torch")
     kt_kernel = import_module("kt_kernel")
@@ -111,7 +111,7 @@ def _kt_layer(config: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _random(torch: Any, rows: int, columns: int) -> Tuple[Any, Any]:  # noqa: ANN401
+def _random(torch: Any, rows: int, columns: int) -> tuple[Any, Any]:  # noqa: ANN401
     packed = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8)
     return packed, torch.full((rows, columns // kt_layer.GROUP), 0.01, dtype=torch.bfloat16)
 
@@ -119,9 +119,9 @@ def _random(torch: Any, rows: int, columns: int) -> Tuple[Any, Any]:  # noqa: AN
 def _timed(
     torch: Any,  # noqa: ANN401
     forward: Callable[[Any, Any, Any], Any],
-    config: Dict[str, Any],
+    config: dict[str, Any],
     batch: int,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Time one decode step of `batch` tokens, each routed to experts of its own."""
     experts, top_k, hidden = config["experts"], config["top_k"], config["hidden"]
     tokens = torch.randn(batch, hidden).to(torch.bfloat16)
@@ -143,7 +143,7 @@ def _timed(
     }
 
 
-def client(config: Dict[str, Any]) -> Dict[str, Any]:
+def client(config: dict[str, Any]) -> dict[str, Any]:
     """Run the engine's bench client once for each of `runs`, in one process that imports once.
 
     `results` are its files' texts, by run; a run's arguments name them in the current directory, as
@@ -174,14 +174,14 @@ def client(config: Dict[str, Any]) -> Dict[str, Any]:
         return {"results": [path.read_text() if path.exists() else "" for path in results]}
 
 
-_PARTS: Dict[str, Callable[[Dict[str, Any]], Dict[str, Any]]] = {
+_PARTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "memory": memory,
     "layer": layer,
     "client": client,
 }
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the named part; its result is the last line of standard output."""
     found = _PARTS[argv[0]](json.load(sys.stdin))
     print(json.dumps(found), flush=True)

@@ -7,12 +7,15 @@ import json
 import os
 import re
 import tempfile
-from typing import Any, Callable, Dict, Iterator, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.bench.load import LIMIT_S
 from kimi_prov.on_host.system import sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Say = Callable[[str], None]
 
@@ -20,14 +23,14 @@ Say = Callable[[str], None]
 class Engine:
     """The engine's environment: runs parts of `bench_engine` there, in the sandbox."""
 
-    def __init__(self, plan: Dict[str, Any]) -> None:
+    def __init__(self, plan: dict[str, Any]) -> None:
         self._python = f"{plan['engine']['env_dir']}/bin/python"
         self._env = plan["instances"][0]["env"]
         self._gpus = on_gpus(plan)
 
     def run(
-        self, part: str, config: Dict[str, Any], line: Say, *, before: Tuple[str, ...] = ()
-    ) -> Dict[str, Any]:
+        self, part: str, config: dict[str, Any], line: Say, *, before: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
         """Run a part, pass each line of its output to `line`, and return its result.
 
         `before` stands before the command (numactl). Raises HostError with its last line of output.
@@ -65,7 +68,7 @@ class Engine:
         return found if isinstance(found, dict) else {}
 
 
-def on_gpus(plan: Dict[str, Any]) -> bool:
+def on_gpus(plan: dict[str, Any]) -> bool:
     """Whether instances of the plan have GPUs."""
     return any(instance.get("gpus") for instance in plan["instances"])
 

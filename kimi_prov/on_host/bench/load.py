@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Used where the plan predicts nothing: long enough to be a measurement, over in seconds.
 INPUT_TOKENS, OUTPUT_TOKENS = 256, 64
@@ -38,19 +41,19 @@ class Load:
     how many of them have an image, `unanswered` how many more were left out, for nobody answered.
     """
 
-    profile: Optional[str] = None
-    requests: Optional[int] = None
-    rate_per_s: Optional[float] = None
-    concurrency: Tuple[int, ...] = ()
-    input_tokens: Optional[int] = None
-    output_tokens: Optional[int] = None
+    profile: str | None = None
+    requests: int | None = None
+    rate_per_s: float | None = None
+    concurrency: tuple[int, ...] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     rounds: int = 1
     warm_up: int = 1
     chat: bool = False
     images: int = 0
     image_width: int = 1024
     image_height: int = 1024
-    form: Optional[str] = None
+    form: str | None = None
     prompts: int = 0
     pictures: int = 0
     unanswered: int = 0
@@ -76,7 +79,7 @@ def of(asked: Mapping[str, Any]) -> Load:
     return Load(**{**known, "concurrency": tuple(known.get("concurrency") or ())})
 
 
-def sweep(load: Load, planned: int) -> List[int]:
+def sweep(load: Load, planned: int) -> list[int]:
     """Return the numbers of requests at once: as asked; else 1, 4, 16, ... and the planned one.
 
     At a rate and nothing else there is one load, which nothing bounds but its requests.
@@ -102,7 +105,7 @@ def requests(load: Load, level: int) -> int:
 
 def lengths(
     load: Load, throughput: Mapping[str, Any], context: int
-) -> Tuple[Optional[int], Optional[int]]:
+) -> tuple[int | None, int | None]:
     """Return prompt and answer length in tokens; None is as each prompt of a file has it.
 
     As asked, else the prediction's, or shorter to save time. Raises HostError where what was asked
@@ -147,7 +150,7 @@ def _seconds(throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: i
     return float(waiting + (answer_tokens / decode if decode else 0.0))
 
 
-def refusal(load: Load, plan: Mapping[str, Any], read: Callable[[str], str]) -> Optional[HostError]:
+def refusal(load: Load, plan: Mapping[str, Any], read: Callable[[str], str]) -> HostError | None:
     """Say what of a load the engine's own client, or the model, cannot do; None where it can all.
 
     `read` gives the text of a file of this machine.
@@ -162,7 +165,7 @@ def refusal(load: Load, plan: Mapping[str, Any], read: Callable[[str], str]) -> 
     return _too_long(load, plan) or _vllms_refusal(load)
 
 
-def _too_long(load: Load, plan: Mapping[str, Any]) -> Optional[HostError]:
+def _too_long(load: Load, plan: Mapping[str, Any]) -> HostError | None:
     levels = sweep(load, int(plan["throughput"]["concurrency"]))
     asked = load.rounds * sum(requests(load, level) for level in levels)
     if load.rate_per_s is None or asked / load.rate_per_s <= LIMIT_S:
@@ -174,7 +177,7 @@ def _too_long(load: Load, plan: Mapping[str, Any]) -> Optional[HostError]:
     )
 
 
-def _vllms_refusal(load: Load) -> Optional[HostError]:
+def _vllms_refusal(load: Load) -> HostError | None:
     most = _VLLM_BOTH - _VLLM_LEAST
     if not load.form or (load.output_tokens or 0) <= most:
         return None
@@ -185,7 +188,7 @@ def _vllms_refusal(load: Load) -> Optional[HostError]:
     )
 
 
-def _sglangs_refusal(load: Load, plan: Mapping[str, Any]) -> Optional[HostError]:
+def _sglangs_refusal(load: Load, plan: Mapping[str, Any]) -> HostError | None:
     if load.form and load.output_tokens and load.output_tokens < _SGLANG_LEAST_ANSWER:
         return HostError(
             f"sglang's bench client takes no answers of {load.output_tokens} tokens to prompts of "
@@ -224,7 +227,7 @@ def _sees(plan: Mapping[str, Any], read: Callable[[str], str]) -> bool:
     return isinstance(config, dict) and "vision_config" in config
 
 
-def told(load: Load, shape: Tuple[Optional[int], Optional[int]]) -> Dict[str, Any]:
+def told(load: Load, shape: tuple[int | None, int | None]) -> dict[str, Any]:
     """Say in the document what load it was: what was chosen is filled in."""
     return {
         "profile": load.profile,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # Of several rounds the least and the greatest are told of these.
 _SPREAD = ("decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
@@ -16,7 +19,7 @@ _SUMS = ("requests", "failed", "left_out", "input_tokens", "output_tokens")
 _FIGURES = 5
 
 
-def read(run: Mapping[str, Any], text: str, sampled: Optional[int] = None) -> Dict[str, Any]:
+def read(run: Mapping[str, Any], text: str, sampled: int | None = None) -> dict[str, Any]:
     """Read the result file of a run of either client; seconds, and tokens a second.
 
     `sampled` is how many requests the client itself said it would ask: sglang's passes over prompts
@@ -59,21 +62,21 @@ def read(run: Mapping[str, Any], text: str, sampled: Optional[int] = None) -> Di
     }
 
 
-def _seconds_of(found: Mapping[str, Any], name: str, *, least: float = 1e-9) -> Optional[float]:
+def _seconds_of(found: Mapping[str, Any], name: str, *, least: float = 1e-9) -> float | None:
     value = found.get(name)
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
         return None
     return round(value / 1000, _FIGURES)
 
 
-def over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+def over_rounds(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Give a load's figures: medians over its rounds, and what was counted in all of them.
 
     `spread` has the least and the greatest of each speed, and of the median time to the first
     token; None of a single round.
     """
     first = rounds[0]
-    found: Dict[str, Any] = {"concurrency": first["concurrency"], "rounds": len(rounds)}
+    found: dict[str, Any] = {"concurrency": first["concurrency"], "rounds": len(rounds)}
     for name in _SUMS:
         found[name] = sum(row[name] for row in rounds)
     found["seconds"] = round(sum(row["seconds"] for row in rounds), 3)
@@ -90,21 +93,21 @@ def over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
     return found
 
 
-def _median(values: Sequence[Optional[float]]) -> Optional[float]:
+def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(statistics.median(known), _FIGURES) if known else None
 
 
-def _range(values: Sequence[Optional[float]]) -> Optional[Dict[str, float]]:
+def _range(values: Sequence[float | None]) -> dict[str, float] | None:
     known = [value for value in values if value is not None]
     return {"low": min(known), "high": max(known)} if known else None
 
 
 def levels(
     runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Group the results of runs by their load, in the order of the sweep."""
-    found: Dict[int, List[Mapping[str, Any]]] = {}
+    found: dict[int, list[Mapping[str, Any]]] = {}
     for run, result in zip(runs, results):
         if run["round"]:
             found.setdefault(run["level"], []).append(result)
@@ -113,7 +116,7 @@ def levels(
 
 def warm_up(
     runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
-) -> Optional[Dict[str, Any]]:
+) -> dict[str, Any] | None:
     """Give what the warm-up took, which is in no other figure; None where there was none."""
     for run, result in zip(runs, results):
         if not run["round"]:

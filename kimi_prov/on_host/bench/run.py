@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable
 
 from kimi_prov.contract import groups, protection, unit_names
 from kimi_prov.contract import paths as layout
@@ -46,7 +46,7 @@ _SHARE_OF_FREE = 0.6
 _READ_BYTES, _READ_SHARE = 4 << 30, 8
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the named verb."""
     action = argv[0] if argv else ""
     if action == "run":
@@ -58,7 +58,7 @@ def main(argv: List[str]) -> int:
     raise HostError("usage: bench start [FILE]|run|result")
 
 
-def start(file: Optional[str]) -> Optional[Dict[str, Any]]:
+def start(file: str | None) -> dict[str, Any] | None:
     """Start the unit with the load of a file, or without one; stop a leftover one first.
 
     Returns the load that it took, so that who sent it sees that this version knows loads.
@@ -101,11 +101,11 @@ def start(file: Optional[str]) -> Optional[Dict[str, Any]]:
     if done.returncode != 0:
         remove(LOAD)
         raise HostError(f"{unit_names.BENCH} cannot be started: {done.stderr.strip()}")
-    found: Optional[Dict[str, Any]] = asked.get("load")
+    found: dict[str, Any] | None = asked.get("load")
     return found
 
 
-def result() -> Dict[str, Any]:
+def result() -> dict[str, Any]:
     """Print the result."""
     found = read_json(RESULT)
     _end()
@@ -144,7 +144,7 @@ def _no_plan() -> HostError:
     return HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
 
 
-def _measured(paths: Paths, say: Say, asked: Dict[str, Any]) -> Dict[str, Any]:
+def _measured(paths: Paths, say: Say, asked: dict[str, Any]) -> dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         raise _no_plan()
@@ -172,7 +172,7 @@ def _measured(paths: Paths, say: Say, asked: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def memory(machine: Machine, facts: Dict[str, Any], engine: Engine, say: Say) -> Dict[str, Any]:
+def memory(machine: Machine, facts: dict[str, Any], engine: Engine, say: Say) -> dict[str, Any]:
     """Read memory as `probe --measure` does, else by the engine's torch; `by` names which."""
     say("memory bandwidth")
     found = measure.memory(machine, facts)
@@ -190,7 +190,7 @@ def memory(machine: Machine, facts: Dict[str, Any], engine: Engine, say: Say) ->
     return {"bytes_per_s": speed, "by": "torch", "reason": None, "nodes": [], "seconds": None}
 
 
-def layer(plan: Dict[str, Any], facts: Dict[str, Any], engine: Engine, say: Say) -> Dict[str, Any]:
+def layer(plan: dict[str, Any], facts: dict[str, Any], engine: Engine, say: Say) -> dict[str, Any]:
     """Run one MoE layer of the model's own shape by the installed kernel, where there is one."""
     shape, reason = layer_shape(plan, read_text)
     if shape is None:
@@ -227,8 +227,8 @@ def layer(plan: Dict[str, Any], facts: Dict[str, Any], engine: Engine, say: Say)
 
 
 def layer_shape(
-    plan: Dict[str, Any], read: Callable[[Path], str]
-) -> Tuple[Optional[Dict[str, Any]], str]:
+    plan: dict[str, Any], read: Callable[[Path], str]
+) -> tuple[dict[str, Any] | None, str]:
     """Read the shape of a layer of experts and how the engine runs it, or the reason for none."""
     ran = kernel_of(plan)
     if isinstance(ran, str):
@@ -250,7 +250,7 @@ def layer_shape(
     }, ""
 
 
-def kernel_of(plan: Dict[str, Any]) -> Union[Tuple[str, int, List[int]], str]:
+def kernel_of(plan: dict[str, Any]) -> tuple[str, int, list[int]] | str:
     """Return which kernel has the experts, its threads and NUMA nodes, or why there is none.
 
     kt-kernel's server has them on the command line; vLLM's plugin for experts reads its
@@ -273,11 +273,11 @@ def kernel_of(plan: Dict[str, Any]) -> Union[Tuple[str, int, List[int]], str]:
     return "kt", int((_flag(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
 
 
-def _config(plan: Dict[str, Any]) -> Path:
+def _config(plan: dict[str, Any]) -> Path:
     return Path(plan["model"]["serve_dir"]) / "config.json"
 
 
-def _flag(argv: List[str], name: str) -> List[str]:
+def _flag(argv: list[str], name: str) -> list[str]:
     """Return the values that follow a flag, none where it is not given."""
     if name not in argv:
         return []

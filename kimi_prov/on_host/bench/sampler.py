@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.on_host.engine import metrics, ready
 from kimi_prov.on_host.engine.metrics import State
 from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # Either client says so before the first request that it measures; what it does before is not load.
 BEGINS = "Starting main benchmark run"
@@ -19,7 +22,7 @@ _DIGITS = 4
 # The first look of a window still sees idle GPUs: below so many, joules would be of those.
 _LEAST_LOOKS = 5
 # Begin and end of a run, in seconds of the same clock as samples.
-Window = Tuple[float, float]
+Window = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Sample:
 
     asked: float
     told: float
-    engine: Optional[State]
-    watts: Optional[float]
+    engine: State | None
+    watts: float | None
 
 
 class Meter:
@@ -43,13 +46,13 @@ class Meter:
     """
 
     def __init__(
-        self, engine: Callable[[], Optional[State]], power: Callable[[], Optional[float]]
+        self, engine: Callable[[], State | None], power: Callable[[], float | None]
     ) -> None:
         self._engine, self._power = engine, power
         self._ended = threading.Event()
         self._wanted = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.samples: List[Sample] = []
+        self.samples: list[Sample] = []
 
     def start(self) -> None:
         """Take the first sample, and go on."""
@@ -81,7 +84,7 @@ class Meter:
             self._look()
 
 
-def engine_of(plan: Mapping[str, Any]) -> Optional[State]:
+def engine_of(plan: Mapping[str, Any]) -> State | None:
     """Ask every instance for its /metrics, on loopback; the whole of them, None without any."""
     found = []
     for instance in plan["instances"]:
@@ -91,7 +94,7 @@ def engine_of(plan: Mapping[str, Any]) -> Optional[State]:
     if not known or len(known) < len(found):
         return None
 
-    def whole(values: Sequence[Optional[float]]) -> Optional[float]:
+    def whole(values: Sequence[float | None]) -> float | None:
         told = [value for value in values if value is not None]
         return sum(told) if len(told) == len(values) else None
 
@@ -106,12 +109,12 @@ def engine_of(plan: Mapping[str, Any]) -> Optional[State]:
     )
 
 
-def gpus_of(plan: Mapping[str, Any]) -> List[int]:
+def gpus_of(plan: Mapping[str, Any]) -> list[int]:
     """Give the GPUs of all instances."""
     return sorted({gpu for instance in plan["instances"] for gpu in instance.get("gpus") or ()})
 
 
-def watts_of(gpus: Sequence[int]) -> Optional[float]:
+def watts_of(gpus: Sequence[int]) -> float | None:
     """Ask nvidia-smi what these GPUs draw together; None where one of them does not tell."""
     if not gpus:
         return None
@@ -127,7 +130,7 @@ def watts_of(gpus: Sequence[int]) -> Optional[float]:
     return sum(found) if len(found) == len(gpus) else None
 
 
-def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> Dict[str, Any]:
+def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> dict[str, Any]:
     """Say what the engine was at in these windows: shares of 1, requests, tokens."""
     inside = [
         one.engine
@@ -166,7 +169,7 @@ def power_during(
     output_tokens: int,
     *,
     alone: bool = True,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Say what the GPUs drew in these windows: watts, joules, and tokens of answers a joule.
 
     Joules are the watts of each sample for the time in which it is the nearest: of GPUs alone, and
@@ -207,7 +210,7 @@ def _in(sample: Sample, window: Window) -> bool:
     return window[0] < sample.asked <= window[1]
 
 
-def _joules(looks: Sequence[Tuple[float, float]], window: Window) -> float:
+def _joules(looks: Sequence[tuple[float, float]], window: Window) -> float:
     """Give the joules of a window by its looks, each a time and its watts."""
     times = [at for at, _ in looks]
     between = [(times[one] + times[one + 1]) / 2 for one in range(len(times) - 1)]
@@ -215,7 +218,7 @@ def _joules(looks: Sequence[Tuple[float, float]], window: Window) -> float:
     return sum(watts * (end - begin) for (_, watts), begin, end in zip(looks, edges, edges[1:]))
 
 
-def _ends(samples: Sequence[Sample], window: Window) -> Optional[Tuple[State, State]]:
+def _ends(samples: Sequence[Sample], window: Window) -> tuple[State, State] | None:
     """Give what was told last before a window and first behind it; None where either is not."""
     told = [one for one in samples if one.engine is not None]
     before = [one.engine for one in told if one.told <= window[0]]
@@ -226,8 +229,8 @@ def _ends(samples: Sequence[Sample], window: Window) -> Optional[Tuple[State, St
 
 
 def _counted(
-    ends: Sequence[Optional[Tuple[State, State]]], of: Callable[[State], Optional[float]]
-) -> Optional[float]:
+    ends: Sequence[tuple[State, State] | None], of: Callable[[State], float | None]
+) -> float | None:
     """Give what a counter moved over all windows; None where it is not known, or began anew."""
     moved = 0.0
     for pair in ends:
@@ -238,7 +241,7 @@ def _counted(
     return moved if ends else None
 
 
-def _spread(values: Sequence[Optional[float]]) -> Optional[Dict[str, float]]:
+def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
     known = [value for value in values if value is not None]
     if not known:
         return None

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.bench import client, results, sampler
@@ -22,8 +22,8 @@ _BAR = re.compile(r"(\d+)/(\d+) \[")
 
 
 def serve(
-    plan: Dict[str, Any], paths: Paths, engine: Engine, say: Say, asked: Dict[str, Any]
-) -> Dict[str, Any]:
+    plan: dict[str, Any], paths: Paths, engine: Engine, say: Say, asked: dict[str, Any]
+) -> dict[str, Any]:
     """Run the engine's own bench client through the opened port, with the load that was asked.
 
     `asked` is what the control machine sent: `load`, and `prompts` where they are of a file.
@@ -87,7 +87,7 @@ def serve(
     }
 
 
-def _mean(levels: List[Dict[str, Any]], name: str) -> int:
+def _mean(levels: list[dict[str, Any]], name: str) -> int:
     """Give tokens a request, over all loads."""
     asked: int = sum(row["requests"] for row in levels)
     return round(float(sum(row[name] for row in levels)) / asked)
@@ -100,13 +100,13 @@ class ClientOutput:
     between two runs. `sampled` has how many requests the client was to ask.
     """
 
-    def __init__(self, say: Say, runs: List[Dict[str, Any]], look: Callable[[], None]) -> None:
+    def __init__(self, say: Say, runs: list[dict[str, Any]], look: Callable[[], None]) -> None:
         self._say, self._runs, self._look = say, runs, look
         self._rounds = max(run["round"] for run in runs)
-        self._number: Optional[int] = None
+        self._number: int | None = None
         self._starting = False
-        self.began: Dict[int, float] = {}
-        self.sampled: Dict[int, int] = {}
+        self.began: dict[int, float] = {}
+        self.sampled: dict[int, int] = {}
 
     def __call__(self, text: str) -> None:
         """Take a line of it."""

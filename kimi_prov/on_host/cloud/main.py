@@ -14,7 +14,7 @@ import argparse
 import json
 import time
 import urllib.parse
-from typing import Callable, List, Optional
+from typing import Callable
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
@@ -34,7 +34,7 @@ _API = "https://compute.googleapis.com"
 Tell = Callable[[str], None]
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="cloud")
     parser.add_argument("verb", choices=("watch", "leave", "release"))
@@ -60,7 +60,7 @@ def tell(line: str) -> None:
     print(clean_text.line(line), flush=True)
 
 
-def wait(provider: str, told: Tell, look_s: float = _LOOK_S, most: Optional[int] = None) -> str:
+def wait(provider: str, told: Tell, look_s: float = _LOOK_S, most: int | None = None) -> str:
     """Wait for the notice and return it; a server that does not answer is told once.
 
     `most`: how often to look, without end where it is None. Raises HostError after that.

@@ -10,9 +10,12 @@ import json
 import os
 import urllib.error
 import urllib.request
-from typing import Any, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GCP, AWS = "gcp", "aws"
 PROVIDERS = (GCP, AWS)
@@ -25,7 +28,7 @@ class AbsentError(HostError):
     """The server answered, and has no such thing."""
 
 
-def ask(url: str, *, method: str = "GET", headers: Optional[Mapping[str, str]] = None) -> str:
+def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> str:
     """Return what an address of the cloud answers. Raises HostError."""
     request = urllib.request.Request(url, method=method, headers=dict(headers or {}))  # noqa: S310
     try:
@@ -55,13 +58,13 @@ def aws(path: str) -> str:
     return ask(f"{base}/{path}", headers={"X-aws-ec2-metadata-token": token})
 
 
-def notice(provider: str) -> Optional[str]:
+def notice(provider: str) -> str | None:
     """Return why the machine is about to be taken; None while it is not. Raises HostError."""
     if provider == GCP:
         taken = gcp("instance/preempted").strip() == "TRUE"
         return "Google takes the machine within 30 s" if taken else None
     try:
-        said: Dict[str, Any] = json.loads(aws("meta-data/spot/instance-action"))
+        said: dict[str, Any] = json.loads(aws("meta-data/spot/instance-action"))
         return f"AWS will {said.get('action', 'take')} the machine at {said.get('time', 'once')}"
     except AbsentError:
         return None

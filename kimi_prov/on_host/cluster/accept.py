@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, List, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import EXIT_TRANSIENT
@@ -16,10 +16,12 @@ from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.on_host.acceptance.verdicts import Row
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print a line a check; 1 where one of them failed."""
     parser = argparse.ArgumentParser(prog="accept")
     parser.add_argument("job", nargs="?", default=endpoint.NEWEST)
@@ -34,7 +36,7 @@ def main(argv: List[str]) -> int:
         Door(None, "a job is asked through its port alone, and has no unit for code of a model"),
     )
 
-    def batch(names: List[str]) -> List[Row]:
+    def batch(names: list[str]) -> list[Row]:
         done = acceptance.run(exam, names, lambda _: None)
         for row in done:
             print(_line(row), flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
 
 from kimi_prov.on_host.engine.metrics import totals
 
@@ -19,7 +18,7 @@ class Activity:
     tokens: float
 
 
-def read(metrics: str) -> Optional[Activity]:
+def read(metrics: str) -> Activity | None:
     """Read vLLM's metrics, of all its engines together; None where they are not there."""
     found = totals(metrics)
     if not set(_WORK) <= found.keys() or not found.keys() & set(_TOKENS):
@@ -35,10 +34,10 @@ class Idle:
     def __init__(self, limit_s: float, now: float) -> None:
         self._limit_s = limit_s
         self._since = now
-        self._tokens: Optional[float] = None
+        self._tokens: float | None = None
         self._moved = now
 
-    def seen(self, found: Optional[Activity], now: float) -> bool:
+    def seen(self, found: Activity | None, now: float) -> bool:
         """Take down what was read; whether nobody has used the engine for the limit."""
         if found is None or found.requests or found.tokens != self._tokens:
             self._since = now
@@ -47,7 +46,7 @@ class Idle:
         self._tokens = found.tokens if found else None
         return self._limit_s > 0 and now - self._since >= self._limit_s
 
-    def own(self, found: Optional[Activity], tokens: float) -> None:
+    def own(self, found: Activity | None, tokens: float) -> None:
         """Take down a request of ours, of so many tokens: it is nobody's use."""
         if found is not None and self._tokens is not None and found.tokens == self._tokens + tokens:
             self._tokens = found.tokens

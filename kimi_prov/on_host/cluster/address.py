@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from kimi_prov.on_host.cluster import endpoint
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.envelope import answer
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print `{"endpoint": ..., "key": ...}`. Raises HostError where it does not answer."""
     site = Site.read()
     found, key = endpoint.with_key(site, argv[0] if argv else endpoint.NEWEST)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from typing import List
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import endpoint
@@ -14,7 +13,7 @@ from kimi_prov.on_host.cluster.site import Site
 _MODULE = "vllm.entrypoints.cli.main"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run `vllm bench serve` with the endpoint's address, certificate and key."""
     wanted, rest = (argv[0], argv[1:]) if argv and argv[0] != "--" else (endpoint.NEWEST, argv)
     site = Site.read()

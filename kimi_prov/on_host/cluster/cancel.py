@@ -6,7 +6,7 @@ successor. `--now` has SLURM kill it as anything else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import queue, slurm
@@ -23,7 +23,7 @@ NOW = "--now"
 _END = ("--batch", "--signal=TERM")
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Cancel, and print what was done with each job."""
     site = Site.read()
     words = [word for word in argv if word != NOW]
@@ -34,7 +34,7 @@ def main(argv: List[str]) -> int:
     return answer({"schema": SCHEMA, "folder": site.folder, "jobs": done})
 
 
-def _chosen(site: Site, words: List[str], living: List[Queued]) -> List[Queued]:
+def _chosen(site: Site, words: list[str], living: list[Queued]) -> list[Queued]:
     """Return the jobs that are named. Raises HostError for what is none of this folder's."""
     if not words:
         return living
@@ -49,7 +49,7 @@ def _chosen(site: Site, words: List[str], living: List[Queued]) -> List[Queued]:
     return [job for job in living if job.number in words or job.name in words]
 
 
-def _one(job: Queued, *, now: bool) -> Dict[str, Any]:
+def _one(job: Queued, *, now: bool) -> dict[str, Any]:
     gently = job.name == queue.SERVER and not job.waits and not now
     done = run("scancel", *(_END if gently else ()), job.number, timeout=slurm.TIMEOUT_S)
     if done.returncode != 0:

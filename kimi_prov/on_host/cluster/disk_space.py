@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from typing import Optional
 
 from kimi_prov.contract.errors import HostError, plain
 
@@ -21,7 +20,7 @@ def named(error: OSError, folder: str) -> HostError:
     return HostError(told, FIX if error.errno in _FULL else None)
 
 
-def missing(folder: str) -> Optional[str]:
+def missing(folder: str) -> str | None:
     """Return why a folder takes no more files; None where it does, or does not tell."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import slurm
@@ -14,6 +14,8 @@ from kimi_prov.on_host.endpoint.api_client import Endpoint
 from kimi_prov.on_host.system.files import read_json, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.on_host.cluster.site import Site
 
 SCHEMA = "kimi-prov/endpoint/v1"
@@ -27,15 +29,15 @@ class Published:
 
     site: Site
     job: str
-    nodes: List[str]
+    nodes: list[str]
     port: int
     certificate: str
-    ends_at: Optional[str]
+    ends_at: str | None
     state: str = "loading"
-    successor: Optional[str] = None
-    notes: List[str] = field(default_factory=list)
+    successor: str | None = None
+    notes: list[str] = field(default_factory=list)
 
-    def write(self, state: Optional[str] = None) -> None:
+    def write(self, state: str | None = None) -> None:
         """Write the file, with another state where one is given."""
         self.state = state or self.state
         self.site.private(FOLDER)
@@ -46,7 +48,7 @@ class Published:
         """The job's file."""
         return self.site.at(FOLDER, f"{self.job}.json")
 
-    def document(self) -> Dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Give the content."""
         return {
             "schema": SCHEMA,
@@ -65,7 +67,7 @@ class Published:
         }
 
 
-def find(site: Site, wanted: str) -> Dict[str, Any]:
+def find(site: Site, wanted: str) -> dict[str, Any]:
     """Return the endpoint of a job, or the newest that answers. Raises HostError."""
     folder = site.at(FOLDER)
     names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -85,7 +87,7 @@ def find(site: Site, wanted: str) -> Dict[str, Any]:
     )
 
 
-def with_key(site: Site, wanted: str) -> Tuple[Dict[str, Any], str]:
+def with_key(site: Site, wanted: str) -> tuple[dict[str, Any], str]:
     """Return the endpoint as `find` does, and the API key. Raises HostError."""
     found = find(site, wanted)
     key = site.key()

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -20,10 +20,13 @@ from kimi_prov.on_host.cluster import disk_space, lock
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.process import run
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _TELLS_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
-def main(_argv: List[str]) -> int:
+def main(_argv: list[str]) -> int:
     """Install what is missing."""
     site = Site.read()
     engine = site.plan["engine"]
@@ -93,7 +96,7 @@ def make(folder: str) -> None:
     _call([sys.executable, "-I", "-m", "venv", folder], "python -m venv")
 
 
-def install(site: Site, python: str, locks: Sequence[str], target: Optional[str] = None) -> None:
+def install(site: Site, python: str, locks: Sequence[str], target: str | None = None) -> None:
     """Install the locks' packages for an interpreter; each has to have one of its hashes.
 
     `target`: a folder beside the interpreter's own packages.
@@ -109,7 +112,7 @@ def install(site: Site, python: str, locks: Sequence[str], target: Optional[str]
     _call(line, "pip install", offline if site.offline else online)
 
 
-def sources(site: Site) -> List[str]:
+def sources(site: Site) -> list[str]:
     """Return pip's options for where wheels come from."""
     found = []
     for folder in (site.wheels, os.path.join(site.folder, "wheels")):
@@ -136,12 +139,12 @@ def _finish(site: Site, folder: str) -> None:
         raise HostError(f"{folder}: its python does not run: {done.stderr.strip()[-300:]}")
 
 
-def environment() -> Dict[str, str]:
+def environment() -> dict[str, str]:
     """Return pip's environment. A site's pip.conf counts: each file has its hash all the same."""
     return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
 
 
-def _call(line: List[str], what: str, fix: Optional[str] = None) -> None:
+def _call(line: list[str], what: str, fix: str | None = None) -> None:
     """Run a program whose lines go to the job's log. Raises HostError where it fails."""
     done = subprocess.run(line, check=False, env=environment())
     if done.returncode != 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 from datetime import datetime, timedelta, timezone
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.on_host.cluster import endpoint, queue
 from kimi_prov.on_host.cluster.queue import Queued
@@ -23,13 +23,13 @@ LOST = "lost"
 _OPEN = ("loading", "ready", "draining")
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print the document."""
     site = Site.read()
     return answer(document(site, history="--living" not in argv))
 
 
-def document(site: Site, *, history: bool) -> Dict[str, Any]:
+def document(site: Site, *, history: bool) -> dict[str, Any]:
     """Return the folder's jobs, the newest first. Raises HostError where SLURM does not tell."""
     files = _endpoints(site)
     listed = queue.of_folder(site.folder, history=history)
@@ -43,10 +43,10 @@ def document(site: Site, *, history: bool) -> Dict[str, Any]:
     }
 
 
-def _endpoints(site: Site) -> Dict[str, Dict[str, Any]]:
+def _endpoints(site: Site) -> dict[str, dict[str, Any]]:
     """Return what this folder's servers published, by job."""
     here = os.path.realpath(site.folder)
-    found: Dict[str, Dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for path in glob.glob(site.at(endpoint.FOLDER, "*.json")):
         number = os.path.basename(path)[: -len(".json")]
         told = read_json(path)
@@ -56,7 +56,7 @@ def _endpoints(site: Site) -> Dict[str, Dict[str, Any]]:
     return found
 
 
-def _recent(told: Dict[str, Any]) -> bool:
+def _recent(told: dict[str, Any]) -> bool:
     """Whether a server that SLURM no longer knows is worth a line still.
 
     It writes its file at its start and at its end: of one that was lost the walltime counts.
@@ -72,7 +72,7 @@ def _recent(told: Dict[str, Any]) -> bool:
     return lost or now.timestamp() - written < queue.LATELY_S
 
 
-def _row(site: Site, job: Queued, told: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+def _row(site: Site, job: Queued, told: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "id": job.number,
         "name": job.name,
@@ -89,13 +89,13 @@ def _row(site: Site, job: Queued, told: Optional[Dict[str, Any]]) -> Dict[str, A
     }
 
 
-def _forgotten(site: Site, number: str, told: Dict[str, Any]) -> Dict[str, Any]:
+def _forgotten(site: Site, number: str, told: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a server that SLURM no longer knows."""
     gone = Queued(number, queue.SERVER, "", "", None, None, None, None, None)
     return {**_row(site, gone, told), "state": None, "endpoint": _shown(told, lives=False)}
 
 
-def _shown(told: Dict[str, Any], *, lives: bool) -> Dict[str, Any]:
+def _shown(told: dict[str, Any], *, lives: bool) -> dict[str, Any]:
     """Return what a file says, as far as its job's life bears it out."""
     state = str(told.get("state"))
     return {
@@ -110,13 +110,13 @@ def _shown(told: Dict[str, Any], *, lives: bool) -> Dict[str, Any]:
     }
 
 
-def _log(site: Site, job: Queued) -> Optional[str]:
+def _log(site: Site, job: Queued) -> str | None:
     """Return the job's log, by the name that the rendered jobs give it; None where it is not."""
     path = os.path.join("logs", f"kimi-{job.name}.{job.number}.out")
     return path if os.path.exists(os.path.join(site.folder, path)) else None
 
 
-def _fingerprint(told: Dict[str, Any]) -> Optional[str]:
+def _fingerprint(told: dict[str, Any]) -> str | None:
     try:
         return tls.fingerprint(str(told.get("certificate"))) or None
     except ValueError:

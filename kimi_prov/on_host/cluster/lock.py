@@ -13,11 +13,14 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import processes
 from kimi_prov.on_host.cluster import slurm
 from kimi_prov.on_host.system.files import read_json, remove
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TOUCH_S = 30.0
 # An owner without a job that touched its lock longer ago is gone.
@@ -26,7 +29,7 @@ _STALE_S = 900.0
 _BREAKING_S = 60.0
 
 
-def owner() -> Dict[str, Any]:
+def owner() -> dict[str, Any]:
     """Describe this process."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "node": socket.gethostname(), "pid": os.getpid()}
@@ -37,7 +40,7 @@ def held(
     path: str,
     waiting: Callable[[str], None],
     step_s: float = 10.0,
-    lives: Callable[[str], Optional[bool]] = slurm.lives,
+    lives: Callable[[str], bool | None] = slurm.lives,
 ) -> Iterator[None]:
     """Hold the lock file `path`; wait for its owner, `waiting` is told once who that is."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
@@ -97,7 +100,7 @@ def _make(path: str) -> bool:
     return True
 
 
-def _is_stale(path: str, found: Dict[str, Any], lives: Callable[[str], Optional[bool]]) -> bool:
+def _is_stale(path: str, found: dict[str, Any], lives: Callable[[str], bool | None]) -> bool:
     job = found.get("job")
     # A job that was queued again has its number from before: what it held then is nobody's.
     if isinstance(job, str) and job.isdigit() and job != owner()["job"]:
@@ -123,7 +126,7 @@ def _age(path: str) -> float:
         remove(probe)
 
 
-def _break(path: str, found: Dict[str, Any]) -> None:
+def _break(path: str, found: dict[str, Any]) -> None:
     """Remove a stale lock; of several that want to, one does, and none takes a new owner's."""
     breaking = f"{path}.breaking"
     if not _make(breaking):
@@ -144,7 +147,7 @@ def _touch(path: str, stop: threading.Event) -> None:
             os.utime(path)
 
 
-def _name(found: Dict[str, Any]) -> str:
+def _name(found: dict[str, Any]) -> str:
     if not found:
         return "another job"
     job = f"job {found['job']}" if found.get("job") else f"process {found.get('pid')}"

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import List
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import disk_space
@@ -33,7 +32,7 @@ ANSWERING = {
 }
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the subcommand. A job that SLURM ends leaves what others wait for as it ought to be."""
     name = argv[0] if argv else ""
     if name in ANSWERING:

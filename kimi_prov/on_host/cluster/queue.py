@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import List, Optional
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import slurm
@@ -33,14 +32,14 @@ class Queued:
     """A job: what SLURM says of it. `name` is the folder's (`serve`), `job_name` is free text."""
 
     number: str
-    name: Optional[str]
+    name: str | None
     job_name: str
     state: str
-    reason: Optional[str]
-    nodes: Optional[str]
-    starts_at: Optional[str]
-    ends_at: Optional[str]
-    left_s: Optional[int]
+    reason: str | None
+    nodes: str | None
+    starts_at: str | None
+    ends_at: str | None
+    left_s: int | None
 
     @property
     def lives(self) -> bool:
@@ -53,7 +52,7 @@ class Queued:
         return self.state in slurm.WAITING
 
 
-def of_folder(folder: str, *, history: bool = False) -> List[Queued]:
+def of_folder(folder: str, *, history: bool = False) -> list[Queued]:
     """Return the folder's jobs, the newest first; with `history` those that ended lately too.
 
     What the controller still remembers is always there. Raises HostError where SLURM does not tell.
@@ -75,7 +74,7 @@ def of_folder(folder: str, *, history: bool = False) -> List[Queued]:
     return sorted(found.values(), key=lambda row: int(row.number), reverse=True)
 
 
-def _queued(record: str, here: str) -> Optional[Queued]:
+def _queued(record: str, here: str) -> Queued | None:
     """Read one record of squeue; None for another folder's job, and for what is no record."""
     parts = record.lstrip("\n").split(_FIELD, len(_ASKED) - 1)
     if len(parts) != len(_ASKED):
@@ -96,7 +95,7 @@ def _queued(record: str, here: str) -> Optional[Queued]:
     )
 
 
-def _ended(here: str) -> List[Queued]:
+def _ended(here: str) -> list[Queued]:
     """Return what the site's accounting knows of lately; nothing where there is none."""
     done = run(
         *("sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={_FIELD}"),
@@ -121,13 +120,13 @@ def _ended(here: str) -> List[Queued]:
     return found
 
 
-def _name(script: str, called: str) -> Optional[str]:
+def _name(script: str, called: str) -> str | None:
     """Return which of the folder's jobs it is; None for one that somebody added."""
     found = _SCRIPT.search(script) or _CALLED.fullmatch(called)
     return found[1] if found and found[1] in NAMES else None
 
 
-def _seconds(left: str) -> Optional[int]:
+def _seconds(left: str) -> int | None:
     """Read what is left of a walltime, D-HH:MM:SS; None for UNLIMITED and the like."""
     found = _LEFT.fullmatch(left.strip())
     if not found:

@@ -13,13 +13,16 @@ import signal
 import socket
 import subprocess
 import time
-from typing import Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.engine import placement
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE
 from kimi_prov.on_host.system.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SETTINGS = "run.json"
 STOP = "stop"
@@ -34,7 +37,7 @@ _WHOLE_NODE = (
 )
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the engine of this node; return its exit status."""
     parser = argparse.ArgumentParser(prog="rank")
     parser.add_argument("--run", required=True)
@@ -47,7 +50,7 @@ def main(argv: List[str]) -> int:
     if not settings:
         raise HostError(f"{options.run}/{SETTINGS} is missing", "sbatch jobs/serve.sbatch")
     arguments = [word for word in options.arguments if word != "--"]
-    notes: List[str] = []
+    notes: list[str] = []
     hidden = placement.hidden_nodes(site.plan["instances"][0]["numa_nodes"])
     arguments = placement.visible(arguments, hidden, notes, _WHOLE_NODE)
     arguments += of_run(settings, number, options.run)
@@ -61,11 +64,11 @@ def main(argv: List[str]) -> int:
     return _supervise([*line, *arguments], environment, options.run, head=number == 0)
 
 
-def of_run(settings: Mapping[str, object], number: int, folder: str) -> List[str]:
+def of_run(settings: Mapping[str, object], number: int, folder: str) -> list[str]:
     """Give the arguments that only the run knows."""
     nodes = settings["nodes"]
     assert isinstance(nodes, list)  # noqa: S101 - written by the job itself
-    found: List[str] = []
+    found: list[str] = []
     if len(nodes) > 1:
         found += ["--nnodes", str(len(nodes)), "--node-rank", str(number)]
         found += ["--master-addr", str(settings["master_address"])]
@@ -78,8 +81,8 @@ def of_run(settings: Mapping[str, object], number: int, folder: str) -> List[str
 
 
 def environment_of(
-    site: Site, settings: Mapping[str, object], number: int, folder: str, notes: List[str]
-) -> Dict[str, str]:
+    site: Site, settings: Mapping[str, object], number: int, folder: str, notes: list[str]
+) -> dict[str, str]:
     """Give the engine's environment: no home, its own keys' files, the network of its peers."""
     found = site.of_engine()
     found["TRITON_CACHE_DIR"] = site.at("cache", "triton")
@@ -92,14 +95,14 @@ def environment_of(
     return found
 
 
-def _supervise(line: List[str], environment: Dict[str, str], folder: str, *, head: bool) -> int:
+def _supervise(line: list[str], environment: dict[str, str], folder: str, *, head: bool) -> int:
     """Run the engine until it ends, or has to: see the module's docstring."""
     ended = os.path.join(folder, HEAD_ENDED)
     try:
         child = subprocess.Popen(line, env=environment)
     except OSError as error:
         raise HostError(f"{line[0]}: {error.strerror}", "sbatch jobs/environment.sbatch") from None
-    told: List[int] = []
+    told: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
         told.append(number)
@@ -107,7 +110,7 @@ def _supervise(line: List[str], environment: Dict[str, str], folder: str, *, hea
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     asked = False
-    gone_at: Optional[float] = None
+    gone_at: float | None = None
     while child.poll() is None:
         stop = bool(told) if head else False
         stop = stop or (head and os.path.exists(os.path.join(folder, STOP)))

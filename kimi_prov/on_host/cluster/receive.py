@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.contract import addresses, hand_changes
 from kimi_prov.contract.errors import HostError
@@ -24,7 +24,7 @@ RECORD = "brought.json"
 _FORCE = "--force"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Put it in its place and print what was done with the files."""
     site = Site.read()
     (name,) = [word for word in argv if word != _FORCE] or [""]
@@ -39,9 +39,9 @@ def main(argv: List[str]) -> int:
     return answer({"folder": place, **done})
 
 
-def _settle(staged: Path, place: Path, *, force: bool) -> Dict[str, List[str]]:
+def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
     new = _digests(staged)
-    done: Dict[str, List[str]] = {
+    done: dict[str, list[str]] = {
         outcome: []
         for outcome in (
             hand_changes.WRITTEN,
@@ -56,7 +56,7 @@ def _settle(staged: Path, place: Path, *, force: bool) -> Dict[str, List[str]]:
         staged.rename(place)
         # What the caller removes is no longer there.
         return {**done, hand_changes.WRITTEN: sorted(new)}
-    former: Dict[str, Any] = read_json(place / RECORD).get("files") or {}
+    former: dict[str, Any] = read_json(place / RECORD).get("files") or {}
     if not former:
         raise HostError(
             f"{place}: this folder was not brought here",
@@ -81,7 +81,7 @@ def _settle(staged: Path, place: Path, *, force: bool) -> Dict[str, List[str]]:
     return done
 
 
-def _digests(folder: Path) -> Dict[str, str]:
+def _digests(folder: Path) -> dict[str, str]:
     """Return the digest of each file below a folder, by its path there."""
     found = {}
     for path in folder.rglob("*"):
@@ -90,7 +90,7 @@ def _digests(folder: Path) -> Dict[str, str]:
     return found
 
 
-def _digest(path: Path) -> Optional[str]:
+def _digest(path: Path) -> str | None:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except (FileNotFoundError, NotADirectoryError):

@@ -20,7 +20,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.cluster import rank, slurm, weights
@@ -42,7 +42,7 @@ _HTTP_OK = 200
 _LONGER = f"--time in {_SCRIPT} is too short"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Serve until the walltime, a signal, idleness or a failure that does not mend."""
     parser = argparse.ArgumentParser(prog="serve")
     parser.add_argument("--module", required=True)
@@ -132,7 +132,7 @@ def _secrets(job: slurm.Job, folder: str) -> str:
     return certificate
 
 
-def _address(node: str) -> Optional[str]:
+def _address(node: str) -> str | None:
     try:
         return socket.gethostbyname(node)
     except OSError:
@@ -146,9 +146,9 @@ class Server:
     site: Site
     shown: Published
     folder: str
-    line: List[str]
+    line: list[str]
     step_s: float
-    signals: List[int] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
 
     def run(self) -> int:
         """Start, watch and end the engine; the exit status of the job."""
@@ -162,7 +162,7 @@ class Server:
                 print(f"the engine is started again, {starts + 1} of {_MOST_RESTARTS}", flush=True)
         return self._failed(f"the engine ended {_MOST_RESTARTS + 1} times in this job")
 
-    def _once(self) -> Optional[int]:
+    def _once(self) -> int | None:
         """Run the engine once; None where it is to be started again."""
         for name in (rank.STOP, rank.HEAD_ENDED):
             _remove(os.path.join(self.folder, name))
@@ -176,7 +176,7 @@ class Server:
             return ready
         return self._watch(step)
 
-    def _wait_ready(self, step: subprocess.Popen[bytes]) -> Optional[int]:
+    def _wait_ready(self, step: subprocess.Popen[bytes]) -> int | None:
         """Wait until the model answers; an exit status where it will not."""
         began = time.monotonic()
         limit = self.site.number("KIMI_START_S", 3600)
@@ -215,7 +215,7 @@ class Server:
         )
         return None
 
-    def _watch(self, step: subprocess.Popen[bytes]) -> Optional[int]:
+    def _watch(self, step: subprocess.Popen[bytes]) -> int | None:
         """Watch an engine that answers; None where it is to be started again."""
         minutes = self.site.decimal("KIMI_IDLE_MINUTES", 0)
         limit = 60 * minutes
@@ -285,7 +285,7 @@ class Server:
         print(f"{reason}; mend it and  sbatch {_SCRIPT}", flush=True)
         return EXIT_TRANSIENT
 
-    def _notes(self) -> List[str]:
+    def _notes(self) -> list[str]:
         """Collect what the nodes say is not as planned."""
         found = []
         for number in range(len(self.shown.nodes)):
@@ -307,9 +307,9 @@ class Server:
         with open(os.path.join(self.folder, rank.KEY), encoding="ascii") as stream:
             return stream.read().strip()
 
-    def _chat(self, timeout_s: float) -> Tuple[float, str]:
+    def _chat(self, timeout_s: float) -> tuple[float, str]:
         """Ask for one token: the tokens that it took, and why it was refused, if it was."""
-        body: Dict[str, Any] = {
+        body: dict[str, Any] = {
             "model": self.site.model(),
             "messages": [{"role": "user", "content": "Hello"}],
             "max_tokens": 1,
@@ -323,7 +323,7 @@ class Server:
         usage = reply.json().get("usage") or {}
         return float(usage.get("total_tokens") or 0), ""
 
-    def _activity(self) -> Optional[Activity]:
+    def _activity(self) -> Activity | None:
         try:
             reply = api_client.call(self._client(_ASK_S), "GET", "/metrics", self._key())
         except api_client.ApiError:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _OURS = re.compile(re.escape(paths.ROOT) + r"(?=/|$)")
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -26,7 +29,7 @@ class Site:
     environment: Mapping[str, str]
 
     @classmethod
-    def read(cls, environment: Optional[Mapping[str, str]] = None) -> Site:
+    def read(cls, environment: Mapping[str, str] | None = None) -> Site:
         """Read cluster.env's variables and the folder's plan. Raises HostError."""
         given = dict(os.environ if environment is None else environment)
         folder = given.get("KIMI_DIR") or os.getcwd()
@@ -86,7 +89,7 @@ class Site:
             )
         return int(text)
 
-    def of_engine(self) -> Dict[str, str]:
+    def of_engine(self) -> dict[str, str]:
         """Return the environment of the engine's own python: no home, nobody else's packages.
 
         A site's modules for Python may set PYTHONPATH, and a home may be full.
@@ -134,7 +137,7 @@ class Site:
         """The program that runs in the jobs."""
         return os.path.join(self.folder, "kimi-cluster.pyz")
 
-    def locks(self) -> Dict[str, str]:
+    def locks(self) -> dict[str, str]:
         """Return the path of each lock file of the folder by its name."""
         folder = os.path.join(self.folder, "locks")
         found = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

@@ -6,10 +6,13 @@ import os
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import List, Mapping, Optional, Sequence, Set
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.process import NOT_FOUND, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 NUMBER = re.compile(r"[0-9]+")
@@ -37,7 +40,7 @@ class Job:
     """The job that this process runs in: its number, and its nodes, the head first."""
 
     number: str
-    nodes: List[str]
+    nodes: list[str]
 
     @classmethod
     def own(cls, environment: Mapping[str, str]) -> Job:
@@ -52,7 +55,7 @@ class Job:
         return cls(number, nodes)
 
 
-def walltime_s(script: str) -> Optional[float]:
+def walltime_s(script: str) -> float | None:
     """Return the seconds that a job's file asks for: 0 without a line, None for what is no time.
 
     The last line holds.
@@ -61,7 +64,7 @@ def walltime_s(script: str) -> Optional[float]:
     return time_s(asked[-1]) if asked else 0.0
 
 
-def time_s(text: str) -> Optional[float]:
+def time_s(text: str) -> float | None:
     """Return the seconds of a walltime, None for what is no time.
 
     As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
@@ -78,26 +81,26 @@ def time_s(text: str) -> Optional[float]:
     return float(((found[0] * 24 + found[1]) * 60 + found[2]) * 60 + found[3])
 
 
-def lives(number: str) -> Optional[bool]:
+def lives(number: str) -> bool | None:
     """Whether a job runs or waits; None where SLURM does not tell."""
     states = _states(number)
     return None if states is None else bool(states - ENDED)
 
 
-def runs(number: str) -> Optional[bool]:
+def runs(number: str) -> bool | None:
     """Whether a job runs; None where SLURM does not tell."""
     states = _states(number)
     return None if states is None else bool(states - ENDED - WAITING)
 
 
-def _states(number: str) -> Optional[Set[str]]:
+def _states(number: str) -> set[str] | None:
     done = run("squeue", "--noheader", f"--jobs={number}", "--format=%T", timeout=TIMEOUT_S)
     if done.returncode != 0:
         return set() if any(words in done.stderr.lower() for words in _GONE) else None
     return set(done.stdout.split())
 
 
-def ends_at(number: str, environment: Mapping[str, str]) -> Optional[str]:
+def ends_at(number: str, environment: Mapping[str, str]) -> str | None:
     """Return when a job's walltime ends, UTC; None where SLURM does not tell."""
     known = environment.get("SLURM_JOB_END_TIME", "")
     if NUMBER.fullmatch(known):
@@ -106,7 +109,7 @@ def ends_at(number: str, environment: Mapping[str, str]) -> Optional[str]:
     return moment(done.stdout)
 
 
-def moment(text: str) -> Optional[str]:
+def moment(text: str) -> str | None:
     """Return a time as SLURM prints it, in UTC; None for what is none (N/A, Unknown).
 
     SLURM prints the cluster's own time, which is this process's.
@@ -139,7 +142,7 @@ def batch(
     script: str,
     folder: str,
     options: Sequence[str],
-    fix: Optional[str] = None,
+    fix: str | None = None,
     arguments: Sequence[str] = (),
 ) -> str:
     """Submit a job from a folder; return its number. Raises HostError, with `fix`.

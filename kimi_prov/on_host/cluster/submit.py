@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from typing import Any, Dict, List, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.acceptance import catalogue
@@ -17,6 +17,9 @@ from kimi_prov.on_host.cluster import endpoint, environment, queue, slurm, weigh
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCHEMA = "kimi-prov/submit/v1"
 DEFAULT = ("environment", "weights", "serve")
@@ -40,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
         raise HostError(f"submit: {message}", "submit [--suite basic|full] [JOB ...]")
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Submit, and print what was done with each job."""
     parser = _Parser(prog="submit")
     parser.add_argument("jobs", nargs="*")
@@ -55,14 +58,14 @@ def main(argv: List[str]) -> int:
     if set(wanted) & set(_ASKING):
         endpoint.find(site, endpoint.NEWEST)
     living = _living(site)
-    done: List[Dict[str, Any]] = []
+    done: list[dict[str, Any]] = []
     for name in wanted:
         whole = options.suite == catalogue.FULL and name == "accept"
         done.append(_one(site, name, living, done, more if whole else None))
     return answer({"schema": SCHEMA, "folder": site.folder, "jobs": done})
 
 
-def check(words: List[str]) -> List[str]:
+def check(words: list[str]) -> list[str]:
     """Return the jobs to submit, in the order in which they are needed. Raises HostError."""
     unknown = [word for word in words if word not in queue.NAMES]
     if unknown:
@@ -76,7 +79,7 @@ def check_suite(jobs: Sequence[str]) -> None:
         raise HostError("--suite: belongs to the job accept", "name it, or leave out --suite")
 
 
-def _full_time(site: Site) -> List[str]:
+def _full_time(site: Site) -> list[str]:
     """Return the options for the time of the full suite; none where the job's own is as long.
 
     Raises HostError where the job's file does not hand on which suite it is to run.
@@ -92,9 +95,9 @@ def _full_time(site: Site) -> List[str]:
     return [_FULL_TIME] if asked is not None and asked < _FULL_S else []
 
 
-def _living(site: Site) -> Dict[str, str]:
+def _living(site: Site) -> dict[str, str]:
     """Return by name the newest job of the folder that waits or runs."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for job in queue.of_folder(site.folder):
         if job.name and job.lives:
             found.setdefault(job.name, job.number)
@@ -104,15 +107,15 @@ def _living(site: Site) -> Dict[str, str]:
 def _one(
     site: Site,
     name: str,
-    living: Dict[str, str],
-    done: List[Dict[str, Any]],
-    full: Optional[Sequence[str]],
-) -> Dict[str, Any]:
+    living: dict[str, str],
+    done: list[dict[str, Any]],
+    full: Sequence[str] | None,
+) -> dict[str, Any]:
     """Submit one job unless there is no need; `living` gets its number.
 
     `full`: the options with which it runs the full suite; None where it does not.
     """
-    row: Dict[str, Any] = {"name": name, "id": living.get(name), "after": []}
+    row: dict[str, Any] = {"name": name, "id": living.get(name), "after": []}
     if name in living and name not in _ASKING:
         return {**row, "outcome": "queued"}
     if name in _COMPLETE and _COMPLETE[name](site):

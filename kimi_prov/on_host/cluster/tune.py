@@ -7,7 +7,6 @@ import os
 import subprocess
 import urllib.request
 from pathlib import Path
-from typing import List
 
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.cluster import environment, weights
@@ -17,7 +16,7 @@ _LOCK = "ray.txt"
 _TIMEOUT_S = 120
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Bring the tuner and its packages, run it; its tables count at the server's next start."""
     site = Site.read()
     site.require_environment()

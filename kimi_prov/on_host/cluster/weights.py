@@ -7,7 +7,7 @@ cluster weights --online    on the login node, whatever KIMI_OFFLINE says
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, List
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import disk_space, environment, lock
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.system.progress import Progress
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Fetch and verify; a second job waits for the first and finds all done."""
     os.umask(0o022)
     site = Site.read()

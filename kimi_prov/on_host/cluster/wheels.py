@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from tempfile import TemporaryDirectory
-from typing import List
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import environment, lock
 from kimi_prov.on_host.cluster.site import Site
 
 
-def main(_argv: List[str]) -> int:
+def main(_argv: list[str]) -> int:
     """Download what is missing; pip holds each file to its hash."""
     site = Site.read({**os.environ, "KIMI_OFFLINE": "0"})
     os.makedirs(site.wheels, mode=0o755, exist_ok=True)

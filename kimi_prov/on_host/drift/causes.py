@@ -10,9 +10,11 @@ import json
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kimi_prov.on_host.drift.difference import Account
 
 _DPKG = re.compile(
@@ -55,9 +57,9 @@ Clock = Callable[[str], int]
 class Cause:
     """`since`: seconds since 1970; `basis`: what says so; `by`: through what, in words."""
 
-    since: Optional[int] = None
-    basis: Optional[str] = None
-    by: Optional[str] = None
+    since: int | None = None
+    basis: str | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class Transaction:
     start: int
     end: int
     command: str
-    user: Optional[str]
-    packages: FrozenSet[str]
+    user: str | None
+    packages: frozenset[str]
 
     @property
     def told(self) -> str:
@@ -101,20 +103,20 @@ class Session:
     """A login; `end` None: it is still there, or its end is not known."""
 
     start: int
-    end: Optional[int]
+    end: int | None
     user: str
-    address: Optional[str]
+    address: str | None
 
 
 @dataclass(frozen=True)
 class Logs:
     """What was read, oldest first."""
 
-    changes: Tuple[Change, ...] = ()
-    transactions: Tuple[Transaction, ...] = ()
-    commands: Tuple[Command, ...] = ()
-    sessions: Tuple[Session, ...] = ()
-    accounts: Tuple[Tuple[int, str, str], ...] = field(default=())
+    changes: tuple[Change, ...] = ()
+    transactions: tuple[Transaction, ...] = ()
+    commands: tuple[Command, ...] = ()
+    sessions: tuple[Session, ...] = ()
+    accounts: tuple[tuple[int, str, str], ...] = field(default=())
 
 
 def local(text: str) -> int:
@@ -122,7 +124,7 @@ def local(text: str) -> int:
     return int(time.mktime(time.strptime(" ".join(text.split()), "%Y-%m-%d %H:%M:%S")))
 
 
-def dpkg(text: str, clock: Clock = local) -> Tuple[Change, ...]:
+def dpkg(text: str, clock: Clock = local) -> tuple[Change, ...]:
     """Read dpkg.log."""
     found = (_DPKG.match(line) for line in text.splitlines())
     return tuple(
@@ -130,7 +132,7 @@ def dpkg(text: str, clock: Clock = local) -> Tuple[Change, ...]:
     )
 
 
-def apt(text: str, clock: Clock = local) -> Tuple[Transaction, ...]:
+def apt(text: str, clock: Clock = local) -> tuple[Transaction, ...]:
     """Read apt's history.log; a transaction without an end was cut, or still goes on."""
     found = []
     for block in text.split("\n\n"):
@@ -152,10 +154,10 @@ def apt(text: str, clock: Clock = local) -> Tuple[Transaction, ...]:
 
 def journal(text: str) -> Logs:
     """Read lines of `journalctl --output=json` of IDENTIFIERS; what is no such line is left out."""
-    commands: List[Command] = []
-    accounts: List[Tuple[int, str, str]] = []
-    sessions: Dict[str, Session] = {}
-    logins: List[Tuple[int, str, str]] = []
+    commands: list[Command] = []
+    accounts: list[tuple[int, str, str]] = []
+    sessions: dict[str, Session] = {}
+    logins: list[tuple[int, str, str]] = []
     for at, name, message in _rows(text):
         if name == "sudo" and (sudo := _SUDO.match(message)):
             commands.append(Command(at, sudo[1], sudo[2].strip()))
@@ -175,7 +177,7 @@ def journal(text: str) -> Logs:
     )
 
 
-def _rows(text: str) -> Iterable[Tuple[int, str, str]]:
+def _rows(text: str) -> Iterable[tuple[int, str, str]]:
     for line in text.splitlines():
         try:
             row = json.loads(line)
@@ -188,7 +190,7 @@ def _rows(text: str) -> Iterable[Tuple[int, str, str]]:
             yield at, name, message
 
 
-def _from(logins: List[Tuple[int, str, str]], user: str, at: int) -> Optional[str]:
+def _from(logins: list[tuple[int, str, str]], user: str, at: int) -> str | None:
     known = [address for then, name, address in logins if name == user and 0 <= at - then <= _SSH_S]
     return known[-1] if known else None
 
@@ -196,7 +198,7 @@ def _from(logins: List[Tuple[int, str, str]], user: str, at: int) -> Optional[st
 def shown(command: str) -> str:
     """Return a command's program and plain words, without options and what they hold."""
     words = command.split()
-    kept: List[str] = []
+    kept: list[str] = []
     skip = False
     for at, word in enumerate(words):
         if skip or word in _VALUED:
@@ -291,7 +293,7 @@ def at_moment(at: int, basis: str, words: Iterable[str], logs: Logs) -> Cause:
     return Cause(at, basis, _logged_in(at, logs))
 
 
-def _words(line: str) -> FrozenSet[str]:
+def _words(line: str) -> frozenset[str]:
     """Split a command into words: whole, without folders before them, and without a unit's kind."""
     found = set()
     for word in line.split():
@@ -315,7 +317,7 @@ def _sudo(command: Command) -> str:
     return f"{program.rpartition('/')[2]}, by {command.user} through sudo"
 
 
-def _logged_in(at: int, logs: Logs) -> Optional[str]:
+def _logged_in(at: int, logs: Logs) -> str | None:
     there = [s for s in logs.sessions if s.start <= at and (s.end is None or at <= s.end + 1)]
     if not there:
         return None

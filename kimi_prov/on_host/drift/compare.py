@@ -6,7 +6,8 @@ is amended in the record, and so no difference here.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -22,7 +23,7 @@ _MASKED = ("masked", "masked-runtime")
 _ON = ("enabled", "enabled-runtime")
 
 
-def differences(applied: Row, now: Row) -> List[Difference]:
+def differences(applied: Row, now: Row) -> list[Difference]:
     """Return all that the two documents tell; units and processes are compared apart."""
     return [
         *files(applied.get("files") or (), now.get("files") or ()),
@@ -61,7 +62,7 @@ def files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
             )
 
 
-def _differs(was: Row, found: Row) -> Optional[tuple[str, str]]:
+def _differs(was: Row, found: Row) -> tuple[str, str] | None:
     parts = []
     if was["sha256"] is not None and was["sha256"] != found["sha256"]:
         parts.append((_sha(was["sha256"]), _sha(found["sha256"])))
@@ -80,7 +81,7 @@ def _about(row: Row) -> str:
     return f"{_sha(row['sha256'])}, {owner}" if row["sha256"] else owner
 
 
-def _sha(sha256: Optional[str]) -> str:
+def _sha(sha256: str | None) -> str:
     return f"sha256 {sha256[:12]}" if sha256 else "no file whose content can be told"
 
 
@@ -180,7 +181,7 @@ def _unit(name: str, row: Row, found: Row) -> Iterator[Difference]:
 
 
 def accounts(
-    applied: Mapping[str, Optional[Row]], now: Mapping[str, Optional[Row]]
+    applied: Mapping[str, Row | None], now: Mapping[str, Row | None]
 ) -> Iterator[Difference]:
     """Compare our users: number, group, home and shell."""
     for name, row in applied.items():
@@ -198,14 +199,14 @@ def accounts(
         )
 
 
-def _changed(name: str, found: Optional[Row], fields: Sequence[str]) -> Account:
+def _changed(name: str, found: Row | None, fields: Sequence[str]) -> Account:
     if found is None:
         return Account(name, gone=True)
     return Account(name, fields=tuple((key, str(found[key])) for key in fields))
 
 
 def members(
-    applied: Mapping[str, Optional[Sequence[str]]], now: Mapping[str, Optional[Sequence[str]]]
+    applied: Mapping[str, Sequence[str] | None], now: Mapping[str, Sequence[str] | None]
 ) -> Iterator[Difference]:
     """Compare who else is in our groups: such a user reads what is closed to others."""
     for name, was in applied.items():
@@ -231,7 +232,7 @@ def _members(names: Sequence[str]) -> str:
 _OPTIONS = {"uid": "--uid", "gid": "--gid", "home": "--home", "shell": "--shell"}
 
 
-def _fields(row: Row, found: Row) -> List[str]:
+def _fields(row: Row, found: Row) -> list[str]:
     differing = [key for key in _OPTIONS if row.get(key) != found.get(key)]
     return differing or list(_OPTIONS)
 
@@ -246,7 +247,7 @@ def _usermod(name: str, row: Row, fields: Sequence[str]) -> str:
 
 def packages(applied: Row, now: Row) -> Iterator[Difference]:
     """Compare versions of the packages that the plan needs, and which are held."""
-    there: Dict[str, str] = dict(now.get("versions") or {})
+    there: dict[str, str] = dict(now.get("versions") or {})
     for name, version in (applied.get("versions") or {}).items():
         found = there.get(name)
         if found != version:
@@ -261,7 +262,7 @@ def packages(applied: Row, now: Row) -> Iterator[Difference]:
             yield Difference("drift.package_hold", name, "held", "not held", fix, trace)
 
 
-def driver(applied: Optional[str], now: Optional[str]) -> Iterator[Difference]:
+def driver(applied: str | None, now: str | None) -> Iterator[Difference]:
     """Compare the version of the NVIDIA module that is loaded."""
     if applied != now and applied is not None:
         trace = Trace(package="nvidia-kernel-open-dkms")
@@ -316,9 +317,9 @@ def _lines(lines: Sequence[str]) -> str:
 
 def keys(applied: Row, now: Row) -> Iterator[Difference]:
     """Compare the API keys by name and digest; none is shown."""
-    was: Dict[str, Optional[str]] = dict.fromkeys(applied.get("keys") or ())
+    was: dict[str, str | None] = dict.fromkeys(applied.get("keys") or ())
     was.update(applied.get("key_digests") or {})
-    found: Dict[str, str] = now.get("key_digests") or {}
+    found: dict[str, str] = now.get("key_digests") or {}
     trace = Trace(path=layout.KEY_MAP)
     for name in sorted({*was, *found}):
         if name not in found:

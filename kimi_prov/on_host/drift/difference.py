@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional, Tuple
 
 # INVENTORY: the control machine, which knows it, puts the inventory's path there.
 APPLY = "kimi-prov apply INVENTORY"
@@ -20,9 +19,9 @@ class Account:
     """
 
     name: str
-    fields: Tuple[Tuple[str, str], ...] = ()
-    joined: Tuple[str, ...] = ()
-    left: Tuple[str, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     gone: bool = False
 
 
@@ -36,13 +35,13 @@ class Trace:
     seconds since 1970, where the change itself is known to be of then.
     """
 
-    path: Optional[str] = None
+    path: str | None = None
     gone: bool = False
-    package: Optional[str] = None
-    account: Optional[Account] = None
-    unit: Optional[str] = None
-    words: Tuple[str, ...] = ()
-    at: Optional[int] = None
+    package: str | None = None
+    account: Account | None = None
+    unit: str | None = None
+    words: tuple[str, ...] = ()
+    at: int | None = None
 
 
 @dataclass(frozen=True)

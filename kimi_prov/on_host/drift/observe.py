@@ -11,14 +11,6 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
 )
 
 from kimi_prov.contract import gateways, unit_form, unit_names
@@ -34,6 +26,8 @@ from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from kimi_prov.contract.paths import Paths
 
 _PROPERTIES = (
@@ -53,7 +47,7 @@ _MOST_LINES = 20000
 _INODE = re.compile(r"socket:\[(\d+)\]")
 
 
-def units(names: Iterable[str]) -> Dict[str, Dict[str, Any]]:
+def units(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the state of units by name, in the form that `compare.units` takes.
 
     Raises HostError where systemd does not answer: a unit that is gone is no such case.
@@ -68,7 +62,7 @@ def units(names: Iterable[str]) -> Dict[str, Dict[str, Any]]:
     return {name: _unit(name, rows.get(name, {})) for name in names}
 
 
-def _unit(name: str, row: Mapping[str, str]) -> Dict[str, Any]:
+def _unit(name: str, row: Mapping[str, str]) -> dict[str, Any]:
     masks = [f"{folder}/{name}" for folder in _UNIT_FOLDERS if _is_mask(f"{folder}/{name}")]
     return {
         "load": row.get("LoadState", ""),
@@ -93,7 +87,7 @@ def _is_mask(path: str) -> bool:
     return False
 
 
-def _moment(monotonic_us: Optional[str]) -> Optional[int]:
+def _moment(monotonic_us: str | None) -> int | None:
     """Return the seconds since 1970 of a time since the boot; None for none."""
     text = monotonic_us or ""
     if not text.isdigit() or int(text) in (0, 2**64 - 1):
@@ -102,7 +96,7 @@ def _moment(monotonic_us: Optional[str]) -> Optional[int]:
     return int(time.time() - past)
 
 
-def drop_ins(name: str, root: str = "/") -> List[str]:
+def drop_ins(name: str, root: str = "/") -> list[str]:
     """List the drop-ins that lie on the disk for a unit, its template and the names before a dash.
 
     systemd may not have read them yet.
@@ -122,9 +116,9 @@ def drop_ins(name: str, root: str = "/") -> List[str]:
     ]
 
 
-def would_start(found: Mapping[str, Any]) -> List[str]:
+def would_start(found: Mapping[str, Any]) -> list[str]:
     """Return the words by which systemd would start a unit from the files that are there."""
-    words: List[str] = []
+    words: list[str] = []
     for name in dict.fromkeys([found["file"], *found["drop_ins"], *found["extra"]]):
         for key, value in unit_form.assignments(read_text(name)) if name else ():
             if key == "ExecStart":
@@ -135,7 +129,7 @@ def would_start(found: Mapping[str, Any]) -> List[str]:
 
 def processes(
     paths: Paths, applied: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Return each engine that runs: its command line, that of its unit, and both stamps."""
     places = started.UnitPaths(str(paths.root))
     rows = []
@@ -160,7 +154,7 @@ def processes(
 
 def listeners(
     plan: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Return processes that listen on an engine's or the proxy's port and are of no such unit."""
     ports = {
         row["port"]: unit_names.engine(row) for row in plan.get("instances") or () if row["port"]
@@ -178,7 +172,7 @@ def listeners(
     ]
 
 
-def _listening(ports: Mapping[int, str]) -> Iterator[Tuple[int, str]]:
+def _listening(ports: Mapping[int, str]) -> Iterator[tuple[int, str]]:
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(name).splitlines()[1:]:
             words = line.split()
@@ -187,7 +181,7 @@ def _listening(ports: Mapping[int, str]) -> Iterator[Tuple[int, str]]:
                 yield port, words[9]
 
 
-def _holders(inodes: Mapping[str, int]) -> Iterator[Tuple[int, str, str]]:
+def _holders(inodes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
     """Give each process that holds one of the sockets, with its name."""
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):  # it has ended
@@ -204,7 +198,7 @@ def _inside(pid: int, cgroup: str) -> bool:
     return pid == 1 or (bool(cgroup) and any(cgroup in line for line in text.splitlines()))
 
 
-def proxy_runs(paths: Paths) -> Dict[str, Any]:
+def proxy_runs(paths: Paths) -> dict[str, Any]:
     """Return what the running proxy has loaded beside what its files say; raises HostError."""
     try:
         loaded = haproxy.description(paths.socket)
@@ -227,7 +221,7 @@ def proxy_certificate(paths: Paths) -> str:
     return tls.fingerprint(read_text(paths.tls_pem))
 
 
-def firewall_rules_missing(rules: Sequence[Mapping[str, str]]) -> List[Dict[str, str]]:
+def firewall_rules_missing(rules: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Return which of our rules in ufw or firewalld are not there."""
     return firewall.missing([dict(rule) for rule in rules])
 
@@ -237,7 +231,7 @@ def table_can_be_listed() -> bool:
     return run("nft", "list", "tables").returncode == 0
 
 
-def sysctl_files(name: str, root: str = "/") -> List[str]:
+def sysctl_files(name: str, root: str = "/") -> list[str]:
     """List the files, other than ours, that set a kernel setting at boot."""
     pattern = re.compile(
         rf"^\s*-?\s*{re.escape(name).replace(chr(92) + '.', '[./]')}\s*=", re.MULTILINE
@@ -264,9 +258,9 @@ def logs(paths: Paths, since: int) -> causes.Logs:
     )
 
 
-def _rotated(path: Path, since: int) -> List[str]:
+def _rotated(path: Path, since: int) -> list[str]:
     """Read a log and what was rotated away since, oldest first."""
-    texts: List[str] = []
+    texts: list[str] = []
     for file in (
         path,
         *(path.with_name(f"{path.name}.{n}{gz}") for n in range(1, 13) for gz in ("", ".gz")),
@@ -281,7 +275,7 @@ def _rotated(path: Path, since: int) -> List[str]:
     return texts
 
 
-def changed_at(path: str) -> Optional[int]:
+def changed_at(path: str) -> int | None:
     """Return when a file or link last changed, its owner and mode too; None where there is none.
 
     A file's own times may be set at will, this one the kernel writes.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -26,6 +26,8 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_json, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kimi_prov.on_host.drift.causes import Cause, Logs
 
 _FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
@@ -53,9 +55,9 @@ class Seen:
     """Collects differences, and what could not be looked at."""
 
     def __init__(self) -> None:
-        self.differences: List[Difference] = []
-        self.unseen: List[Dict[str, Optional[str]]] = []
-        self.weights_from: Dict[str, str] = {}
+        self.differences: list[Difference] = []
+        self.unseen: list[dict[str, str | None]] = []
+        self.weights_from: dict[str, str] = {}
 
     def take(self, what: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (what the part gives)
         """Do a part of the looking; None where it failed, which is told."""
@@ -70,7 +72,7 @@ class Seen:
         self.unseen.append({"what": what, "why": why, "fix": None})
 
 
-def collect(paths: Paths, *, read_weights: bool = False) -> Dict[str, Any]:
+def collect(paths: Paths, *, read_weights: bool = False) -> dict[str, Any]:
     """Return the drift of this machine; `complete` when all of it could be looked at."""
     was = record.read(paths)
     if os.geteuid() != 0:
@@ -83,7 +85,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> Dict[str, Any]:
     if apply_lock.holder():
         seen.blind("what is being applied", "an apply is under way")
     plan = read_json(paths.plan)
-    failed: Dict[str, str] = {}
+    failed: dict[str, str] = {}
     now = record.observe(paths, was, failed)
     for name, why in failed.items():
         if name in _PARTS:
@@ -115,7 +117,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> Dict[str, Any]:
     }
 
 
-def _unknown(why: str, fix: str, *, provisioned: bool = False) -> Dict[str, Any]:
+def _unknown(why: str, fix: str, *, provisioned: bool = False) -> dict[str, Any]:
     return {
         "ok": False,
         "complete": False,
@@ -131,7 +133,7 @@ def _unknown(why: str, fix: str, *, provisioned: bool = False) -> Dict[str, Any]
     }
 
 
-def _detail(count: int, unseen: List[Dict[str, Optional[str]]]) -> str:
+def _detail(count: int, unseen: list[dict[str, str | None]]) -> str:
     told = f"{count} difference{'s' if count != 1 else ''}" if count else "no drift"
     if not unseen:
         return told
@@ -139,7 +141,7 @@ def _detail(count: int, unseen: List[Dict[str, Optional[str]]]) -> str:
     return f"{told if count else 'no drift seen'}; could not look at {names}"
 
 
-def _firewall(seen: Seen, was: Mapping[str, Any], now: Dict[str, Any]) -> None:
+def _firewall(seen: Seen, was: Mapping[str, Any], now: dict[str, Any]) -> None:
     before, after = was.get("firewall") or {}, now.get("firewall") or {}
     if before.get("table_sha256") and not after.get("table_sha256"):
         nft = observe.table_can_be_listed()
@@ -176,11 +178,11 @@ def _served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> Non
 
 def _units(
     seen: Seen, was: Mapping[str, Any], rests: Sequence[str]
-) -> Optional[Dict[str, Dict[str, Any]]]:
+) -> dict[str, dict[str, Any]] | None:
     """Compare the units; `rests`: those that were stopped on purpose."""
     rows: Mapping[str, Any] = was.get("units") or {}
     names = [*rows, *(row["unit"] for row in was.get("instances") or ())]
-    found: Optional[Dict[str, Dict[str, Any]]] = seen.take("units", lambda: observe.units({*names}))
+    found: dict[str, dict[str, Any]] | None = seen.take("units", lambda: observe.units({*names}))
     if found is not None:
         # What masks a unit lies among our units' files.
         masks = {row["mask"] for row in found.values()}
@@ -211,7 +213,7 @@ def _processes(
 def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) -> None:
     before: Mapping[str, Any] = was.get("weights") or {}
 
-    def compared() -> List[Difference]:
+    def compared() -> list[Difference]:
         found = list(weights.differences(before, read=read, told=seen.weights_from))
         if paths.at(layout.CONVERT).exists():
             config = convert.Config.load(str(paths.at(layout.CONVERT)))
@@ -227,7 +229,7 @@ def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) ->
 
 def _told(
     paths: Paths, seen: Seen, was: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Add causes to the differences."""
     if not seen.differences:
         return []
@@ -262,7 +264,7 @@ def cause(row: Difference, logs: Logs, found: Mapping[str, Mapping[str, Any]], s
     return causes.of_command(names, logs, since)
 
 
-def _row(row: Difference, why: Cause) -> Dict[str, Any]:
+def _row(row: Difference, why: Cause) -> dict[str, Any]:
     return {
         "id": row.id,
         "subject": row.subject,
@@ -277,7 +279,7 @@ def _row(row: Difference, why: Cause) -> Dict[str, Any]:
 
 def keep(paths: Paths, document: Mapping[str, Any]) -> None:
     """Keep a result for `status`: counts by finding, never what was found."""
-    counts: Dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in document["drift"]:
         counts[row["id"]] = counts.get(row["id"], 0) + 1
     make_directory(paths.state, 0o700)
@@ -292,7 +294,7 @@ def keep(paths: Paths, document: Mapping[str, Any]) -> None:
     write_json(str(paths.drift_state), kept, mode=0o600)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Answer with what `collect` finds."""
     paths = Paths()
     read = "--weights" in argv

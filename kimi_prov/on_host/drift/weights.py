@@ -10,7 +10,7 @@ import os
 import select
 import sys
 import threading
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -21,6 +21,9 @@ from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.progress import Progress
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights import stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 # From where the bytes of a folder were read.
 DISK = "disk"
@@ -35,10 +38,10 @@ class Folder(NamedTuple):
     """A folder with weights, and the manifest that they were verified against."""
 
     path: str
-    manifest: Optional[manifests.Manifest]
+    manifest: manifests.Manifest | None
 
 
-def folders(applied: Mapping[str, Any]) -> List[Folder]:
+def folders(applied: Mapping[str, Any]) -> list[Folder]:
     """List the folders whose weights are served, of the record's `weights`.
 
     The manifest beside them is believed: its own digest is in the record.
@@ -58,7 +61,7 @@ def _filling() -> bool:
 
 
 def differences(
-    applied: Mapping[str, Any], *, read: bool, told: Optional[Dict[str, str]] = None
+    applied: Mapping[str, Any], *, read: bool, told: dict[str, str] | None = None
 ) -> Iterator[Difference]:
     """Compare the weights with their manifests; `applied`: the record's `weights`.
 
@@ -78,7 +81,7 @@ def differences(
             yield from _folder(folder.path, folder.manifest, told, read=read)
 
 
-def _sha256(path: str) -> Optional[str]:
+def _sha256(path: str) -> str | None:
     try:
         with open(path, "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -87,7 +90,7 @@ def _sha256(path: str) -> Optional[str]:
 
 
 def _folder(
-    root: str, manifest: manifests.Manifest, told: Dict[str, str], *, read: bool
+    root: str, manifest: manifests.Manifest, told: dict[str, str], *, read: bool
 ) -> Iterator[Difference]:
     records = manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
     whole = []

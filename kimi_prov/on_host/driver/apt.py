@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import process
 from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SOURCE = "/etc/apt/sources.list.d/kimi-nvidia.sources"
 _POLICY = "/usr/sbin/policy-rc.d"
@@ -28,7 +31,7 @@ class Step(NamedTuple):
     """One package of a transaction; `version` is None where it is removed."""
 
     name: str
-    version: Optional[str]
+    version: str | None
 
 
 def upstream(version: str) -> str:
@@ -36,7 +39,7 @@ def upstream(version: str) -> str:
     return re.sub(r"^\d+:|-[^-]*$", "", version)
 
 
-def installed() -> Dict[str, str]:
+def installed() -> dict[str, str]:
     """Every installed package with its version."""
     done = process.run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n")
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -57,19 +60,19 @@ def lists() -> str:
     return own if os.path.exists(paths.APT_CONFIG) else "/var/lib/apt/lists"
 
 
-def versions(name: str, url: str = "") -> List[str]:
+def versions(name: str, url: str = "") -> list[str]:
     """Versions of a package that the repository at `url`, or any, has; the newest first."""
     done = process.run(*_command("apt-cache", "madison", name))
     rows = [[part.strip() for part in line.split("|")] for line in done.stdout.splitlines()]
     return [row[1] for row in rows if len(row) == 3 and row[2].startswith(url.rstrip("/"))]
 
 
-def simulate(*words: str) -> List[Step]:
+def simulate(*words: str) -> list[Step]:
     """Return what `apt-get install` of these would do. Raises HostError where apt refuses."""
     return _steps(apt("apt-get", "install", "--simulate", *ALLOWED, *words))
 
 
-def _steps(text: str) -> List[Step]:
+def _steps(text: str) -> list[Step]:
     found = [_INST.match(line) for line in text.splitlines()]
     return [Step(m[2].partition(":")[0], m[4] if m[1] == "Inst" else None) for m in found if m]
 
@@ -86,7 +89,7 @@ ALLOWED = (
 )
 
 
-def apt(*words: str, folder: Optional[str] = None) -> str:
+def apt(*words: str, folder: str | None = None) -> str:
     """Run an apt command and return its output. Raises HostError."""
     here = os.getcwd()
     if folder:
@@ -103,7 +106,7 @@ def apt(*words: str, folder: Optional[str] = None) -> str:
 _ENVIRONMENT = ("DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
 
 
-def _command(*words: str) -> List[str]:
+def _command(*words: str) -> list[str]:
     if not os.path.exists(paths.APT_CONFIG):
         return list(words)
     if not os.path.exists(SOURCE):

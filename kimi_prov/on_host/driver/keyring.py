@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import TYPE_CHECKING, List
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import process
@@ -46,7 +46,7 @@ def pinned(content: bytes, fingerprint: str, where: str) -> bytes:
             return stream.read()
 
 
-def _missing(where: str, fingerprint: str, found: List[str]) -> HostError:
+def _missing(where: str, fingerprint: str, found: list[str]) -> HostError:
     if not found:
         return HostError(
             f"{where} is no OpenPGP key", "set kimi_nvidia_repo_key_url to the repository's key"
@@ -57,7 +57,7 @@ def _missing(where: str, fingerprint: str, found: List[str]) -> HostError:
     )
 
 
-def _primary(home: str, ring: str, *words: str) -> List[str]:
+def _primary(home: str, ring: str, *words: str) -> list[str]:
     """Fingerprints of the primary keys that gpg lists."""
     found = []
     primary = False

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError, plain
@@ -34,10 +34,10 @@ _FOREIGN = re.compile(r".*nvidia-(container|docker).*")
 _STEP_S = 2.0
 # DKMS compiles with all cores; a slow machine takes minutes.
 _BUILD_S = 1800.0
-Answer = Dict[str, Any]
+Answer = dict[str, Any]
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`driver VERB [--check]`."""
     verb = _VERBS.get(argv[0] if argv else "")
     if verb is None:
@@ -64,7 +64,7 @@ def key(request: Answer) -> Answer:
     return {"changed": changed, "path": path}
 
 
-def _fetched(url: str, ca_bundle: Optional[str]) -> bytes:
+def _fetched(url: str, ca_bundle: str | None) -> bytes:
     bundle = ca_bundle if ca_bundle and os.path.exists(ca_bundle) else None
     try:
         return sources.read_all(sources.Web(bundle, 30.0).open(url, {}, 0))
@@ -76,7 +76,7 @@ def _fetched(url: str, ca_bundle: Optional[str]) -> bytes:
         ) from None
 
 
-def _content(path: str) -> Optional[bytes]:
+def _content(path: str) -> bytes | None:
     try:
         with open(path, "rb") as stream:
             return stream.read()
@@ -113,7 +113,7 @@ def prepare(request: Answer) -> Answer:
     }
 
 
-def _transaction(request: Answer) -> List[str]:
+def _transaction(request: Answer) -> list[str]:
     """Return the arguments of one `apt-get install`; a package to remove ends with `-`."""
     version, url = request["version"], request["repository"]["url"]
     have = family(apt.installed())
@@ -133,7 +133,7 @@ def _transaction(request: Answer) -> List[str]:
     ]
 
 
-def _resolved(slot: str, version: str, url: str) -> Tuple[str, str]:
+def _resolved(slot: str, version: str, url: str) -> tuple[str, str]:
     """Return the first of the names `a|b` that exists in this version, and that exact version."""
     names = slot.split("|")
     for name in names:
@@ -148,11 +148,11 @@ def _resolved(slot: str, version: str, url: str) -> Tuple[str, str]:
     )
 
 
-def _exact(name: str, version: str, url: str) -> Optional[str]:
+def _exact(name: str, version: str, url: str) -> str | None:
     return next((v for v in apt.versions(name, url) if apt.upstream(v) == version), None)
 
 
-def _headers() -> List[str]:
+def _headers() -> list[str]:
     """Return the kernel headers that the module is built against, where they are not installed.
 
     Those of the kernel that the next start brings too: the driver's own restart may be that start.
@@ -173,7 +173,7 @@ def _headers() -> List[str]:
     return [f"linux-headers-{release}" for release in lacking]
 
 
-def family(packages: Dict[str, str]) -> Dict[str, str]:
+def family(packages: dict[str, str]) -> dict[str, str]:
     """Select a driver's packages: by name, and by a version like a driver's."""
     return {
         name: version
@@ -184,7 +184,7 @@ def family(packages: Dict[str, str]) -> Dict[str, str]:
     }
 
 
-def _check_transaction(steps: List[apt.Step], version: str, url: str) -> None:
+def _check_transaction(steps: list[apt.Step], version: str, url: str) -> None:
     """Refuse a transaction that mixes versions, or that removes other packages."""
     new = {s.name: s.version for s in steps if s.version}
     mixed = {name: v for name, v in family(new).items() if _exact(name, version, url) != v}
@@ -203,7 +203,7 @@ def _check_transaction(steps: List[apt.Step], version: str, url: str) -> None:
         )
 
 
-def _package_names(packages: Dict[str, str]) -> str:
+def _package_names(packages: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
 
 
@@ -235,7 +235,7 @@ def _kept(name: str, exact: str) -> bool:
     return True
 
 
-def main_version(packages: Dict[str, str]) -> str:
+def main_version(packages: dict[str, str]) -> str:
     """Return the version that most of the packages have."""
     found = [apt.upstream(version) for version in packages.values()]
     return max(sorted(set(found)), key=found.count)
@@ -263,7 +263,7 @@ def _prepared() -> Answer:
     return files.read_json(WANTED)
 
 
-def require_modules(version: Optional[str] = None) -> None:
+def require_modules(version: str | None = None) -> None:
     """Raise HostError where a start would be without the module, of this version or of any.
 
     DKMS builds it for the kernel that runs, and not everywhere for the one that waits for its
@@ -283,13 +283,13 @@ def require_modules(version: Optional[str] = None) -> None:
             )
 
 
-def _built_version(release: str) -> Optional[str]:
+def _built_version(release: str) -> str | None:
     """Version of the module that a start with this kernel would load."""
     words = ["modinfo", "-k", release, "nvidia"]
     return fields(Machine().run(words), ":").get("version")
 
 
-def _hold(packages: Dict[str, str]) -> List[str]:
+def _hold(packages: dict[str, str]) -> list[str]:
     if packages:
         process.run("apt-mark", "hold", *sorted(packages))
     return sorted(packages)
@@ -335,7 +335,7 @@ def hold(request: Answer) -> Answer:
     return {"changed": bool(done), "done": done}
 
 
-def _drop_stale_pin(have: Dict[str, str], *, check: bool) -> List[str]:
+def _drop_stale_pin(have: dict[str, str], *, check: bool) -> list[str]:
     """Remove a pin whose version no package of the driver has; return what is removed.
 
     The repository goes with it, for the pin is what keeps it from superseding other packages.
@@ -382,7 +382,7 @@ def wait_for_gpus(request: Answer) -> Answer:
     return {"gpus": request["gpus"], "version": request["version"]}
 
 
-def _not_ready_reason(request: Answer) -> Optional[str]:
+def _not_ready_reason(request: Answer) -> str | None:
     """Return why the driver is not ready; None when it is."""
     text = Machine().run(["nvidia-smi", "-q", "-x"], timeout_s=60.0)
     reported = nvidia_smi.query(text)
@@ -414,7 +414,7 @@ def rollback(request: Answer) -> Answer:
             "look at the machine's console: dmesg | grep -i nvrm; to try this version again, "
             f"remove {paths.DRIVER_STATE}",
         )
-    packages: Dict[str, str] = previous["packages"]
+    packages: dict[str, str] = previous["packages"]
     going = sorted(set(family(apt.installed())) - set(packages))
     debs = Machine().glob(f"{PREVIOUS}/*.deb")
     apt.transaction(*debs, *(f"{name}-" for name in going))
@@ -426,7 +426,7 @@ def rollback(request: Answer) -> Answer:
     return {"changed": True, "version": previous["version"], "why": request["why"]}
 
 
-_VERBS: Dict[str, Callable[[Answer], Answer]] = {
+_VERBS: dict[str, Callable[[Answer], Answer]] = {
     "key": key,
     "prepare": prepare,
     "install": install,

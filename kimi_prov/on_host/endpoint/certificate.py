@@ -6,7 +6,7 @@ import re
 import ssl
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.on_host.system.files import read_json, read_text
@@ -35,7 +35,7 @@ class Certificate:
 
     not_before: int
     not_after: int
-    names: Tuple[str, ...]
+    names: tuple[str, ...]
     issuer: str
 
     @property
@@ -44,7 +44,7 @@ class Certificate:
         return self.not_after - self.not_before
 
 
-def read(pem: str) -> Optional[Certificate]:
+def read(pem: str) -> Certificate | None:
     """Read a certificate; None where the text holds none, or none that openssl understands."""
     done = run(
         *(
@@ -83,8 +83,8 @@ def _ends(left_s: int) -> str:
 
 
 def standing(
-    found: Optional[Certificate], mode: str, order: Dict[str, Any], now: int
-) -> Dict[str, Any]:
+    found: Certificate | None, mode: str, order: dict[str, Any], now: int
+) -> dict[str, Any]:
     """Judge a certificate: {"state", "detail", "fix"}; `fix` is None where there is nothing to do.
 
     `state`: ok, failing (an order or a renewal was refused), expiring, expired, early (not valid
@@ -114,11 +114,11 @@ def standing(
     return _judged("ok", told, None)
 
 
-def _judged(state: str, detail: str, fix: Optional[str]) -> Dict[str, Any]:
+def _judged(state: str, detail: str, fix: str | None) -> dict[str, Any]:
     return {"state": state, "detail": detail, "fix": fix}
 
 
-def _fix(mode: str, problem: Optional[Dict[str, Any]]) -> str:
+def _fix(mode: str, problem: dict[str, Any] | None) -> str:
     if mode == "files":
         return "put a new one into kimi_tls_cert_file and kimi_tls_key_file, then `kimi-prov apply`"
     if mode == "acme" and problem:
@@ -130,9 +130,9 @@ def _fix(mode: str, problem: Optional[Dict[str, Any]]) -> str:
 
 
 def due(
-    found: Optional[Certificate],
-    issued: Dict[str, Any],
-    settings: Dict[str, Any],
+    found: Certificate | None,
+    issued: dict[str, Any],
+    settings: dict[str, Any],
     now: int,
 ) -> str:
     """Say why a certificate has to be ordered, empty where that is not so.
@@ -151,12 +151,10 @@ def due(
     return ""
 
 
-def shown(
-    found: Optional[Certificate], mode: str, order: Dict[str, Any], now: int
-) -> Dict[str, Any]:
+def shown(found: Certificate | None, mode: str, order: dict[str, Any], now: int) -> dict[str, Any]:
     """Return what `status` tells of the certificate in use."""
     problem = order.get("problem") if mode == "acme" else None
-    names: List[str] = list(found.names) if found else []
+    names: list[str] = list(found.names) if found else []
     return {
         **standing(found, mode, order, now),
         "mode": mode,
@@ -168,7 +166,7 @@ def shown(
     }
 
 
-def _order(order: Dict[str, Any], problem: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+def _order(order: dict[str, Any], problem: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "tried": moment(int(order.get("tried", 0))),
         "ok": problem is None,
@@ -178,7 +176,7 @@ def _order(order: Dict[str, Any], problem: Optional[Dict[str, Any]]) -> Dict[str
     }
 
 
-def in_use(paths: Paths, plan: Dict[str, Any]) -> Dict[str, Any]:
+def in_use(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     """Return `shown` of the certificate that the proxy uses, now."""
     found = read(read_text(paths.tls_crt))
     mode = plan["proxy"]["tls"]["mode"]

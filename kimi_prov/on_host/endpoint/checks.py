@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Collection
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways
 from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.on_host.endpoint.api_client import ApiError, Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 Check = dict[str, Any]
 Outcome = tuple[str, str]

@@ -9,7 +9,7 @@ import errno
 import ipaddress
 import socket
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import certificate, haproxy
@@ -17,9 +17,11 @@ from kimi_prov.on_host.system.exposition import Sample
 from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
-HELPS: Dict[str, str] = {
+HELPS: dict[str, str] = {
     "kimi_gateway_machine_up": "1 while the gateway sends requests to the machine.",
     "kimi_gateway_requests": "Requests that the machine is answering for this gateway.",
     "kimi_gateway_requests_waiting": "Requests that wait at the gateway for a machine.",
@@ -47,12 +49,12 @@ def has(address: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _ends(pem: str) -> Optional[int]:
+def _ends(pem: str) -> int | None:
     found = certificate.read(pem) if pem else None
     return found.not_after if found else None
 
 
-def samples(paths: Paths, plan: Mapping[str, Any], apart: Mapping[str, float]) -> List[Sample]:
+def samples(paths: Paths, plan: Mapping[str, Any], apart: Mapping[str, float]) -> list[Sample]:
     """Return what is so now; `apart`: seconds by machine. A proxy that is silent has no machine."""
     own = plan["gateway"]
     try:

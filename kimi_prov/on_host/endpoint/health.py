@@ -8,7 +8,6 @@ from __future__ import annotations
 import http
 import http.client
 import ssl
-from typing import List
 
 from kimi_prov.contract.errors import HostError
 
@@ -38,7 +37,7 @@ def serves(port: int) -> bool:
     return status(port) == http.HTTPStatus.OK
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Ask once."""
     if len(argv) != 2 or argv[0] not in _QUESTIONS or not argv[1].isdigit():
         raise HostError("usage: gateway-health answers|serves PORT")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
@@ -12,6 +12,9 @@ from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.system import apply_lock, group_state, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What a line in the engine's journal means, and what the operator can do about it.
 ADVICE = (

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.system import files
 from kimi_prov.on_host.system.boot import booted, identity
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/rests/v1"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, Paths
@@ -18,7 +18,7 @@ from kimi_prov.on_host.endpoint import draining, haproxy, stop_log
 from kimi_prov.on_host.system import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 STOPPED, ASLEEP = "stopped", "asleep"
 # Of a machine that switched itself off: a row of its history, and no mark.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, List, Optional, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.engine import gate, launch
@@ -40,7 +40,7 @@ class KeyFile:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        self._read_at: Optional[Tuple[int, int]] = None
+        self._read_at: tuple[int, int] | None = None
         self._key = ""
         if not path or not self.is_of(self._current()):
             raise HostError(f"there is no key in {path or 'no file'}")
@@ -92,7 +92,7 @@ class ApiGate:
 GATE = f"{ApiGate.__module__}.{ApiGate.__qualname__}"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run vLLM as python itself would, in its own python; return when it ends."""
     if len(argv) < 2 or argv[0] != "-m" or argv[1].partition(".")[0] != "vllm":
         raise HostError("usage: engine -m vllm.MODULE ARGUMENT...")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Awaitable, Callable, Dict, MutableMapping
+from collections.abc import Awaitable, MutableMapping
+from typing import Any, Callable
 
 Scope = MutableMapping[str, Any]
-Message = Dict[str, Any]
+Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]

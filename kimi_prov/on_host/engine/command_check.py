@@ -15,7 +15,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Callable
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import process, sandbox
@@ -32,7 +32,7 @@ Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Read {"env_dir", "gpus", "instances": [{"argv", "env"}]} from standard input, answer in JSON.
 
     The answer is {"ok", "changed"}: `changed` when a parser ran. `--check` runs none.
@@ -60,7 +60,7 @@ def main(argv: List[str]) -> int:
     return answer({"ok": True, "changed": changed})
 
 
-def ask(argv: List[str], env: Dict[str, str], *, run: Optional[Run] = None) -> Optional[str]:
+def ask(argv: list[str], env: dict[str, str], *, run: Run | None = None) -> str | None:
     """Check a command line with the engine's parser; the reason when it refuses, else None.
 
     `argv` is the whole of it: `PYTHON -m MODULE ARGUMENT...`. `run` runs it; without
@@ -82,11 +82,11 @@ def ask(argv: List[str], env: Dict[str, str], *, run: Optional[Run] = None) -> O
     return _reason(done.stderr)
 
 
-def _digest(argv: List[str]) -> str:
+def _digest(argv: list[str]) -> str:
     return hashlib.sha256("\0".join(argv).encode()).hexdigest()[:32]
 
 
-def _here(*argv: str, env: Dict[str, str], timeout: float) -> Result:
+def _here(*argv: str, env: dict[str, str], timeout: float) -> Result:
     with tempfile.TemporaryDirectory(prefix="kimi-engine-check-") as home:
         own = {"HOME": home, "XDG_CACHE_HOME": home}
         return process.run(*argv, env={**env, **own}, cwd=home, timeout=timeout)

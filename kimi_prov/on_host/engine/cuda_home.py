@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import sandbox
@@ -34,7 +34,7 @@ extern "C" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }
 """
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Make DIR and compile with it; an error names what is missing."""
     if len(argv) != 1:
         raise HostError("expected: cuda-home DIR")
@@ -55,7 +55,7 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def links(wheels: Path, release: str) -> Dict[str, Path]:
+def links(wheels: Path, release: str) -> dict[str, Path]:
     """Return the link target of each name in the toolkit; the compiler's own headers come first."""
     own = wheels / release
     found = {"bin": own / "bin", "nvvm": own / "nvvm"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import key_rules, paths
 from kimi_prov.contract.errors import HostError
@@ -54,7 +54,7 @@ class Gate:
     def __init__(self, app: App, path: str = paths.MACHINE_KEY) -> None:
         self._app = Meter(app)
         self._path = Path(path)
-        self._read_at: Optional[Tuple[int, int]] = None
+        self._read_at: tuple[int, int] | None = None
         self._key = ""
         if not self._current():
             raise HostError(f"there is no key in {path}", "run `kimi-prov apply`")

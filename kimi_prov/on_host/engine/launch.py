@@ -17,12 +17,15 @@ import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.engine.gate import Gate
 from kimi_prov.on_host.system import machine_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _HEADLESS = "--headless"
 # As vLLM imports it.
@@ -39,7 +42,7 @@ class Hidden(str):
         return "'***'"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the engine's module as python itself would; return when it ends."""
     if len(argv) < 2 or argv[0] != "-m":
         raise HostError("usage: engine -m MODULE ARGUMENT...")
@@ -59,14 +62,14 @@ def main(argv: List[str]) -> int:
     return start(module, arguments)
 
 
-def start(module: str, arguments: List[str]) -> int:
+def start(module: str, arguments: list[str]) -> int:
     """Run a module as `python -m` would; return when it ends."""
     sys.argv = [module, *arguments]
     _engine_first()
     return _told(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
-def headless(arguments: List[str]) -> None:
+def headless(arguments: list[str]) -> None:
     """Run vLLM's workers of this host for a head elsewhere, until they end.
 
     Its server's module parses `--headless` and then serves all the same; `vllm serve` does not, and
@@ -108,7 +111,7 @@ def guard_sglang(key: str) -> None:
     @functools.wraps(parse)
     def parsed(
         self: argparse.ArgumentParser,
-        args: Optional[Sequence[str]] = None,
+        args: Sequence[str] | None = None,
         namespace: Any = None,  # noqa: ANN401 - argparse's own signature
     ) -> Any:  # noqa: ANN401
         found = parse(self, args, namespace)

@@ -14,7 +14,8 @@ import sys
 import time
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import key_rules, paths
 
@@ -49,9 +50,9 @@ class Line:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._streams: Optional[Tuple[asyncio.StreamReader, asyncio.StreamWriter]] = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def say(self, **said: object) -> Dict[str, Any]:
+    async def say(self, **said: object) -> dict[str, Any]:
         """Return the counter's answer. Raises AwayError where there is none."""
         try:
             if self._streams is None:
@@ -61,7 +62,7 @@ class Line:
             line = await asyncio.wait_for(reader.readline(), _ANSWER_S)
             answer = json.loads(line)
         # Before Python 3.11 asyncio's is another class.
-        except (asyncio.TimeoutError, OSError, ValueError) as error:  # noqa: UP041
+        except (asyncio.TimeoutError, OSError, ValueError) as error:
             self.close()
             raise AwayError(str(error)) from error
         return dict(answer)
@@ -81,7 +82,7 @@ class Use:
         self.key = key
         self.prompt = 0
         self._final = 0
-        self._by_choice: Dict[int, int] = {}
+        self._by_choice: dict[int, int] = {}
         self._pieces = 0
 
     @property
@@ -116,7 +117,7 @@ class Use:
         else:
             self._final = max(self._final, completion)
 
-    def told(self, *, ended: bool) -> Dict[str, Any]:
+    def told(self, *, ended: bool) -> dict[str, Any]:
         """Return what the counter is told."""
         return {
             "do": "tell",
@@ -128,7 +129,7 @@ class Use:
         }
 
 
-def _number(usage: Mapping[str, Any], name: str) -> Optional[int]:
+def _number(usage: Mapping[str, Any], name: str) -> int | None:
     value = usage.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         return None
@@ -142,8 +143,8 @@ class Meter:
         self._app = app
         self._address = address
         # What could not be told yet, oldest first.
-        self._kept: Deque[Dict[str, Any]] = deque(maxlen=_KEPT)
-        self._telling: Optional[asyncio.Task[None]] = None
+        self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self._telling: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on and count it, or refuse it."""
@@ -173,7 +174,7 @@ class Meter:
         finally:
             line.close()
 
-    async def _ask(self, line: Line, use: Use, rule: str) -> Optional[Tuple[int, str, str, int]]:
+    async def _ask(self, line: Line, use: Use, rule: str) -> tuple[int, str, str, int] | None:
         """Return status, type, message and seconds to wait of a refusal; None for none."""
         limited = bool(key_rules.parse(rule).limits)
         until = time.monotonic() + PATIENCE_S
@@ -214,7 +215,7 @@ class Meter:
             if self._kept and self._kept[0] is said:
                 self._kept.popleft()
 
-    def _later(self, said: Dict[str, Any]) -> None:
+    def _later(self, said: dict[str, Any]) -> None:
         self._kept.append(said)
         if self._telling is None or self._telling.done():
             self._telling = asyncio.get_running_loop().create_task(self._until_told())
@@ -246,13 +247,13 @@ class _Passing:
         self._at_end, self._always = True, True
         self._streams = False
         self._rest = b""
-        self._parts: List[bytes] = []
+        self._parts: list[bytes] = []
         self._size = 0
         # Of a whole answer, where its head says so.
-        self._length: Optional[int] = None
+        self._length: int | None = None
         self._told_at = time.monotonic()
 
-    async def asking(self, scope: Scope, receive: Receive) -> Tuple[Scope, Receive]:
+    async def asking(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
         """Have the engine tell what a stream used, whether or not the client wants to know."""
         path = str(scope["path"])
         if not path.endswith((*_ASKED, _DETACHED)):
@@ -284,7 +285,7 @@ class _Passing:
 
         return scope, replay
 
-    def _with_usage(self, body: bytes) -> Optional[bytes]:
+    def _with_usage(self, body: bytes) -> bytes | None:
         """Return the body of a request for a stream that tells its use; None where it is as is."""
         wish = _document(body)
         given = wish.get("stream_options")
@@ -348,7 +349,7 @@ class _Passing:
             await self._meter.tell(self._line, self._use, ended=False)
         return out
 
-    def _event(self, event: bytes) -> Optional[bytes]:
+    def _event(self, event: bytes) -> bytes | None:
         """Read one event; return what the client gets of it, None where it is ours alone."""
         head, mark, data = event.partition(b"data: ")
         piece = _document(data) if b'"usage"' in data else {}
@@ -377,7 +378,7 @@ class _Passing:
             await self._meter.tell(self._line, self._use, ended=True)
 
 
-def _document(text: bytes) -> Dict[str, Any]:
+def _document(text: bytes) -> dict[str, Any]:
     """Return a JSON object; an empty one where it is none."""
     try:
         found = json.loads(text)
@@ -409,7 +410,7 @@ def _header(scope: Scope, name: str) -> str:
     return ""
 
 
-def _sized(headers: List[Tuple[bytes, bytes]], size: int) -> List[Tuple[bytes, bytes]]:
+def _sized(headers: list[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
     rest = [pair for pair in headers if pair[0].lower() != b"content-length"]
     return [*rest, (b"content-length", str(size).encode())]
 
@@ -431,7 +432,7 @@ async def _refuse_detached(send: Send) -> None:
 
 
 async def _say(
-    send: Send, status: int, error: Mapping[str, object], headers: List[Tuple[bytes, bytes]]
+    send: Send, status: int, error: Mapping[str, object], headers: list[tuple[bytes, bytes]]
 ) -> None:
     headers = [(b"content-type", b"application/json"), *headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})

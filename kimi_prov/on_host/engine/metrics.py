@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterator, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 _LINE = re.compile(r"^((?:vllm|sglang):\w+)(?:\{.*\})? (\S+)(?: \d+)?$", re.MULTILINE)
 # What a server is at, by the names of vLLM (the same in 0.19.1, 0.25.1 and 0.32.0) and of sglang-kt
@@ -50,26 +53,26 @@ _STEPS = frozenset(
 class State:
     """What a server is at; None is what it does not tell."""
 
-    cache_use: Optional[float]
+    cache_use: float | None
     running: float
     waiting: float
-    preemptions: Optional[float]
-    queried_tokens: Optional[float]
-    hit_tokens: Optional[float]
+    preemptions: float | None
+    queried_tokens: float | None
+    hit_tokens: float | None
 
 
-def totals(metrics: str) -> Dict[str, float]:
+def totals(metrics: str) -> dict[str, float]:
     """Sum each count over its labels, by its name with the engine's prefix (`vllm:NAME`).
 
     What is not finite is left out.
     """
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     for name, value in _rows(metrics):
         found[name] = found.get(name, 0.0) + value
     return found
 
 
-def steps(metrics: str) -> Dict[str, float]:
+def steps(metrics: str) -> dict[str, float]:
     """Give each count of the engine's steps, which move while it goes on, from its /metrics.
 
     Empty for a text that tells none of them.
@@ -77,15 +80,15 @@ def steps(metrics: str) -> Dict[str, float]:
     return {name: value for name, value in totals(metrics).items() if name in _STEPS}
 
 
-def _largest(metrics: str) -> Dict[str, float]:
+def _largest(metrics: str) -> dict[str, float]:
     """Give the largest value of each name over its labels: of shares, whose sum says nothing."""
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     for name, value in _rows(metrics):
         found[name] = max(found.get(name, value), value)
     return found
 
 
-def _rows(metrics: str) -> Iterator[Tuple[str, float]]:
+def _rows(metrics: str) -> Iterator[tuple[str, float]]:
     for name, value in _LINE.findall(metrics):
         try:
             number = float(value)
@@ -95,7 +98,7 @@ def _rows(metrics: str) -> Iterator[Tuple[str, float]]:
             yield name, number
 
 
-def state(metrics: str) -> Optional[State]:
+def state(metrics: str) -> State | None:
     """Read what a server of either engine is at; None where its requests are not told."""
     summed = totals(metrics)
     for cache, running, waiting, *counts in _NAMES:
@@ -107,7 +110,7 @@ def state(metrics: str) -> Optional[State]:
 
 def _known(
     summed: Mapping[str, float], names: list[str]
-) -> Tuple[Optional[float], Optional[float], Optional[float]]:
+) -> tuple[float | None, float | None, float | None]:
     preemptions, queried, hit = (summed.get(name) for name in names)
     # A counter of sglang's with a label is not there until it counts: what is asked for is.
     if queried is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -18,12 +18,12 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`nccl-plugins [--check]`."""
     return answer(quarantine(check="--check" in argv))
 
 
-def quarantine(*, check: bool) -> Dict[str, Any]:
+def quarantine(*, check: bool) -> dict[str, Any]:
     """Move the found files below `layout.QUARANTINE` and rebuild the loader's cache."""
     found = _found()
     if not found or not found["present"]:
@@ -44,7 +44,7 @@ def quarantine(*, check: bool) -> Dict[str, Any]:
     return {"changed": True, "moved": places}
 
 
-def _found() -> Optional[Dict[str, Any]]:
+def _found() -> dict[str, Any] | None:
     machine = Machine()
     return software.gib(machine, software.loader(machine))
 

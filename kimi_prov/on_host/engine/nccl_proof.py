@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -44,7 +44,7 @@ group.destroy_process_group()
 """
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Prove and record; `--ranks` is what the sandbox runs."""
     request = json.load(sys.stdin)
     if "--ranks" in argv:
@@ -59,7 +59,7 @@ def main(argv: List[str]) -> int:
     return answer({"proven": True, "said": ""})
 
 
-def _in_sandbox(request: Dict[str, Any]) -> Dict[str, Any]:
+def _in_sandbox(request: dict[str, Any]) -> dict[str, Any]:
     """Return what the ranks said; it is data, whatever it looks like."""
     done = sandbox.run(
         *(request["python"], "-I", paths.ZIPAPP, "nccl-proof", "--ranks"),
@@ -77,7 +77,7 @@ def _in_sandbox(request: Dict[str, Any]) -> Dict[str, Any]:
         return {"proven": False, "said": said[-_SAID:]}
 
 
-def prove(request: Dict[str, Any], *, backend: str = "nccl") -> Dict[str, Any]:
+def prove(request: dict[str, Any], *, backend: str = "nccl") -> dict[str, Any]:
     """Run one process for each GPU; `said` is the first error."""
     ranks = int(request["ranks"])
     common = {

@@ -18,7 +18,7 @@ import json
 import os
 import time
 from importlib import import_module
-from typing import Any, Dict, List
+from typing import Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -41,7 +41,7 @@ _FLOAT = 4
 _SAID = 400
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Answer with {"rank", "found", "said", "link"}; `--rank` is what the sandbox runs.
 
     `found` is what `measure` returns, None where it could not measure: `said` has the reason then.
@@ -67,7 +67,7 @@ def main(argv: List[str]) -> int:
     return answer({"rank": group["rank"], "link": link(group, Machine()), **found})
 
 
-def _options(argv: List[str]) -> argparse.Namespace:
+def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="network-proof")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)
@@ -78,7 +78,7 @@ def _options(argv: List[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _in_sandbox(plan: Dict[str, Any], group: Dict[str, Any]) -> Dict[str, Any]:
+def _in_sandbox(plan: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
     """Return what this rank measured, or why it did not; it is data, whatever it looks like."""
     instance = plan["instances"][0]
     gpus = bool(instance["gpus"])
@@ -121,7 +121,7 @@ def _positive(value: object) -> float:
     raise ValueError(value)
 
 
-def link(group: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
+def link(group: dict[str, Any], machine: Machine) -> dict[str, Any]:
     """Return what the network of the group promises here; speeds in bits a second.
 
     `rdma_bits_per_s` is the slowest of the devices that NCCL takes, None without them.
@@ -142,7 +142,7 @@ def link(group: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     }
 
 
-def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> Dict[str, Any]:
+def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> dict[str, Any]:
     """Measure as one of `size` processes that call this; all of them return about the same.
 
     {"backend", "bandwidth_bytes_s", "latency_s", "bytes"}: bytes a second as above, seconds, and

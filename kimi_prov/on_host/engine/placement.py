@@ -11,12 +11,15 @@ import os
 import shutil
 import socket
 import struct
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.arguments import without
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _BIND = "VLLM_CPU_OMP_THREADS_BIND"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -24,7 +27,7 @@ _NUMA_FLAGS = ("--numa-bind", "--numa-bind-nodes")
 _SIOCGIFADDR = 0x8915
 
 
-def hidden_nodes(planned: Sequence[int]) -> List[int]:
+def hidden_nodes(planned: Sequence[int]) -> list[int]:
     """Return the NUMA nodes of the plan whose memory this process may not use."""
     status = read_text("/proc/self/status")
     rows = [line for line in status.splitlines() if line.startswith("Mems_allowed_list:")]
@@ -33,8 +36,8 @@ def hidden_nodes(planned: Sequence[int]) -> List[int]:
 
 
 def visible(
-    arguments: List[str], hidden: List[int], notes: List[str], advice: str = ""
-) -> List[str]:
+    arguments: list[str], hidden: list[int], notes: list[str], advice: str = ""
+) -> list[str]:
     """Leave out the flags that bind workers to nodes which the cgroup hides."""
     if not hidden or _NUMA_FLAGS[0] not in arguments:
         return list(arguments)
@@ -45,7 +48,7 @@ def visible(
     return without(arguments, _NUMA_FLAGS)
 
 
-def numactl(wanted: List[str], hidden: List[int], notes: List[str]) -> List[str]:
+def numactl(wanted: list[str], hidden: list[int], notes: list[str]) -> list[str]:
     """Return the words before the engine's command; none where they cannot be kept."""
     if not wanted:
         return []
@@ -71,8 +74,8 @@ def numactl(wanted: List[str], hidden: List[int], notes: List[str]) -> List[str]
 
 
 def threads(
-    environment: Mapping[str, str], allowed: Sequence[int], count: int, notes: List[str]
-) -> Dict[str, str]:
+    environment: Mapping[str, str], allowed: Sequence[int], count: int, notes: list[str]
+) -> dict[str, str]:
     """Return the processors of an engine without GPUs where it does not have the planned ones.
 
     `allowed`: those it may run on; `count`: how many of them it has time for.
@@ -93,7 +96,7 @@ def threads(
     return {_BIND: format_list(used)}
 
 
-def network(environment: Mapping[str, str], peer: str, notes: List[str]) -> Dict[str, str]:
+def network(environment: Mapping[str, str], peer: str, notes: list[str]) -> dict[str, str]:
     """Return what tells the engine by which of its addresses another node reaches it."""
     address, interface = own_address(peer)
     if interface is None:
@@ -108,7 +111,7 @@ def network(environment: Mapping[str, str], peer: str, notes: List[str]) -> Dict
     return found
 
 
-def own_address(peer: str) -> Tuple[Optional[str], Optional[str]]:
+def own_address(peer: str) -> tuple[str | None, str | None]:
     """Return the address by which this node reaches another, and the interface that has it."""
     try:
         row = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
@@ -120,7 +123,7 @@ def own_address(peer: str) -> Tuple[Optional[str], Optional[str]]:
     return address, _interface(address)
 
 
-def _interface(address: str) -> Optional[str]:
+def _interface(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -133,6 +136,6 @@ def _interface(address: str) -> Optional[str]:
     return None
 
 
-def available() -> List[int]:
+def available() -> list[int]:
     """Return the processors that this process may run on."""
     return sorted(os.sched_getaffinity(0))

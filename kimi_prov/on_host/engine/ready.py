@@ -16,7 +16,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
 
 from kimi_prov.contract import key_rules, processes
 from kimi_prov.contract.paths import MACHINE_KEY, MODEL_VERIFIED
@@ -32,7 +31,7 @@ _GPU_PATIENCE_S = 120.0
 _HELD_MIB = 2048
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Wait; 0 when it is ready, 1 when the process that it waits for has ended."""
     parser = argparse.ArgumentParser(prog="ready")
     parser.add_argument("--weights", metavar="DIR")
@@ -61,7 +60,7 @@ def wait_for_weights(directory: str) -> int:
     return 0
 
 
-def wait_for_gpus(gpus: List[int], patience_s: float) -> int:
+def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
     """Wait until these GPUs' memory is free; 1 with who holds it when that takes too long."""
     started = time.monotonic()
     reported = ""
@@ -82,7 +81,7 @@ def wait_for_gpus(gpus: List[int], patience_s: float) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _held(gpus: List[int]) -> Optional[str]:
+def _held(gpus: list[int]) -> str | None:
     """Return what keeps the GPUs from being free; None where they are free."""
     table = _smi("--query-gpu=index,uuid,memory.used")
     rows = [[cell.strip() for cell in line.split(",")] for line in (table or "").splitlines()]
@@ -99,9 +98,9 @@ def _held(gpus: List[int]) -> Optional[str]:
     )
 
 
-def _holders() -> Dict[str, str]:
+def _holders() -> dict[str, str]:
     """List the processes on each GPU, by its UUID."""
-    found: Dict[str, List[str]] = {}
+    found: dict[str, list[str]] = {}
     for line in (_smi("--query-compute-apps=gpu_uuid,pid,process_name") or "").splitlines():
         cells = [cell.strip() for cell in line.split(",", 2)]
         if len(cells) == 3:
@@ -111,7 +110,7 @@ def _holders() -> Dict[str, str]:
     return {uuid: ", ".join(names) for uuid, names in found.items()}
 
 
-def _smi(question: str) -> Optional[str]:
+def _smi(question: str) -> str | None:
     done = run("nvidia-smi", question, "--format=csv,noheader,nounits", timeout=_TIMEOUT_S)
     return done.stdout if done.returncode == 0 else None
 
@@ -134,11 +133,11 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _health(port: int) -> Optional[str]:
+def _health(port: int) -> str | None:
     return ask(port, "GET", "/health")[0]
 
 
-def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = "") -> Optional[str]:
+def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = "") -> str | None:
     """Ask the engine for one token; None when it came, else why not.
 
     `asker`: by which name it is asked, as the proxy tells an engine the name of a client's key.
@@ -156,11 +155,11 @@ def ask(
     port: int,
     method: str,
     path: str,
-    body: Optional[str] = None,
+    body: str | None = None,
     *,
     timeout_s: float = _TIMEOUT_S,
     asker: str = "",
-) -> Tuple[Optional[str], str]:
+) -> tuple[str | None, str]:
     """Send one request over the loopback, with the machine key.
 
     Returns None when it was answered with 200, else why not, and the answer's text.

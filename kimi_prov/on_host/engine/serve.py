@@ -16,7 +16,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
@@ -45,7 +45,7 @@ _PROPERTIES = (
 )  # fmt: skip
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Read {"template": TEXT, "drop_ins": {UNIT: TEXT}} from standard input.
 
     `template` is the file that the units share, of which a host has one kind: instances of its own
@@ -71,7 +71,7 @@ def wake(places: started.UnitPaths) -> None:
     stop_state.clear(paths.Paths(places.root))
 
 
-def planned(plan: Dict[str, Any], places: started.UnitPaths) -> Tuple[str, Dict[str, str]]:
+def planned(plan: dict[str, Any], places: started.UnitPaths) -> tuple[str, dict[str, str]]:
     """Return what `ensure` takes, as the units of a plan are in place."""
     names = [unit_names.engine(row) for row in plan["instances"]]
     return read_text(places.file(names[0])), {
@@ -81,12 +81,12 @@ def planned(plan: Dict[str, Any], places: started.UnitPaths) -> Tuple[str, Dict[
 
 def ensure(
     template: str,
-    drop_ins: Dict[str, str],
+    drop_ins: dict[str, str],
     places: started.UnitPaths,
     *,
     check: bool,
     hold: bool = False,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Write units; start, restart and remove until exactly the units in `drop_ins` run.
 
     `hold`: write and enable them, and leave what runs.
@@ -149,7 +149,7 @@ def ensure(
     }
 
 
-def verdict(state: Dict[str, str], *, differs: bool) -> str:
+def verdict(state: dict[str, str], *, differs: bool) -> str:
     """Decide on one unit: `start`, `restart` or `leave`, from its systemd properties.
 
     `differs`: its process was started with another unit. A unit whose start is queued or that
@@ -180,24 +180,24 @@ def _check_gate(places: started.UnitPaths, *, supervised: bool) -> None:
         raise HostError(f"{places.proxy_config} is of an older version: it sends no key", fix)
 
 
-def installed(units: Path) -> List[str]:
+def installed(units: Path) -> list[str]:
     """List the units of engines that have a drop-in of ours."""
     found = (_DROP_IN.fullmatch(path.name) for path in units.glob(f"{unit_names.ALL_SERVE}.d"))
     serving = sorted(unit_names.serve(int(match.group(1))) for match in found if match)
     return [*serving, *([unit_names.RANK] if (units / f"{unit_names.RANK}.d").is_dir() else [])]
 
 
-def show(units: List[str]) -> Dict[str, Dict[str, str]]:
+def show(units: list[str]) -> dict[str, dict[str, str]]:
     """Ask systemd for the state of each unit, by name."""
     return systemd.properties(units, _PROPERTIES)
 
 
-def stamp_of(state: Dict[str, str], places: started.UnitPaths) -> str:
+def stamp_of(state: dict[str, str], places: started.UnitPaths) -> str:
     """Read the stamp that a unit's process was started with; empty where there is none."""
     return started.running_stamp(started.pid_of(state), places) or ""
 
 
-def remove(unit: str, places: started.UnitPaths, keep: List[Path]) -> None:
+def remove(unit: str, places: started.UnitPaths, keep: list[Path]) -> None:
     """Stop and remove a unit that is no longer planned, its file with it where none shares it."""
     run("systemctl", "disable", "--quiet", unit)
     run("systemctl", "stop", unit, timeout=300)
@@ -207,11 +207,11 @@ def remove(unit: str, places: started.UnitPaths, keep: List[Path]) -> None:
         files.remove(str(places.file(unit)))
 
 
-def _form(text: Optional[str]) -> Optional[Form]:
+def _form(text: str | None) -> Form | None:
     return None if text is None else form(text)
 
 
-def _differing(files: Dict[Path, str]) -> List[Dict[str, str]]:
+def _differing(files: dict[Path, str]) -> list[dict[str, str]]:
     """Return the files whose content differs from the planned one."""
     there = {path: read_text(path) for path in files}
     return [

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, List, Optional
+from typing import Callable
 
 _PR_SET_PDEATHSIG = 1
 _STEP_S = 0.1
@@ -20,7 +20,7 @@ _STEP_S = 0.1
 class Child:
     """A process and those that it starts, as long as they stay in its group."""
 
-    def __init__(self, command: List[str]) -> None:
+    def __init__(self, command: list[str]) -> None:
         # Loaded before the fork: nothing may be imported between it and the start.
         libc = ctypes.CDLL(None, use_errno=True)
         parent = os.getpid()
@@ -38,7 +38,7 @@ class Child:
             preexec_fn=tied,  # noqa: PLW1509
         )
 
-    def end(self) -> Optional[str]:
+    def end(self) -> str | None:
         """Tell how it ended; None while it runs."""
         status = self._process.poll()
         if status is None:

@@ -8,7 +8,7 @@ supervisor again, and they meet again. Times are in seconds of a monotonic clock
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Union
 
 from kimi_prov.contract.clean_text import line
 from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT
@@ -47,7 +47,7 @@ class Send:
 
     rank: int
     kind: str
-    fields: Dict[str, object]
+    fields: dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class End:
 
 
 Action = Union[Send, Drop, Say, Start, Failed, Answered, End]
-Actions = List[Action]
+Actions = list[Action]
 
 
 class _Supervisor:
@@ -100,10 +100,10 @@ class _Supervisor:
         self._facts = facts
         self._limits = limits
         # Last sign of life of each rank that is connected.
-        self._seen: Dict[int, float] = {}
+        self._seen: dict[int, float] = {}
         self._beaten = float("-inf")
         self._said = ""
-        self._started: Optional[float] = None
+        self._started: float | None = None
         self._serves = False
         self._ended = False
 
@@ -142,7 +142,7 @@ class _Supervisor:
         self._beaten = now
         return [Send(rank, "beat", {}) for rank in self._seen]
 
-    def _silent(self, now: float) -> Optional[int]:
+    def _silent(self, now: float) -> int | None:
         """Return a rank that gave no sign of life for too long."""
         late = (r for r, seen in self._seen.items() if now - seen > self._limits.silence)
         return next(late, None)
@@ -155,7 +155,7 @@ class Head(_Supervisor):
         """`failed` rounds were counted before this one."""
         super().__init__(group, facts, limits)
         self._failed = failed
-        self._alive: Optional[float] = None
+        self._alive: float | None = None
         self._trouble = ""
 
     def begin(self) -> Actions:
@@ -243,7 +243,7 @@ class Head(_Supervisor):
         return self._meet(now) if self._whole else self._waiting()
 
     @property
-    def _missing(self) -> List[int]:
+    def _missing(self) -> list[int]:
         return [rank for rank in self._group.others if rank not in self._seen]
 
     @property
@@ -286,7 +286,7 @@ class Rank(_Supervisor):
 
     def __init__(self, group: Group, facts: Facts, limits: Limits) -> None:
         super().__init__(group, facts, limits)
-        self._farewell: Optional[float] = None
+        self._farewell: float | None = None
 
     def begin(self) -> Actions:
         """Say who is waited for."""
@@ -356,6 +356,6 @@ class Rank(_Supervisor):
         return self._beats(now)
 
 
-def _difference(keys: List[str], head: str) -> str:
+def _difference(keys: list[str], head: str) -> str:
     fix = "run `kimi-prov apply` for the whole group"
     return f"{', '.join(keys)} not as on {head}; {NOT_EQUAL}: {fix}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.group.members import Group, normal
@@ -21,10 +20,10 @@ class Link:
 
     socket: socket.socket
     address: str
-    rank: Optional[int] = None
+    rank: int | None = None
     reader: Reader = field(default_factory=Reader)
 
-    def receive(self) -> Tuple[List[Message], Optional[str]]:
+    def receive(self) -> tuple[list[Message], str | None]:
         """Return the messages that came in, and why the connection is at its end, if it is."""
         try:
             data = self.socket.recv(_CHUNK)
@@ -39,7 +38,7 @@ class Link:
         except BadMessageError as error:
             return [], f"it sent something else than a message: {error}"
 
-    def send(self, kind: str, fields: Dict[str, object]) -> bool:
+    def send(self, kind: str, fields: dict[str, object]) -> bool:
         """Send a message whole; False where the other side takes none."""
         try:
             line = encode(kind, **fields)
@@ -76,7 +75,7 @@ def listen(group: Group, port: int) -> socket.socket:
     return found
 
 
-def accept(listener: socket.socket) -> Optional[Link]:
+def accept(listener: socket.socket) -> Link | None:
     """Take the next connection; None where it is gone again."""
     try:
         connection, address = listener.accept()
@@ -87,7 +86,7 @@ def accept(listener: socket.socket) -> Optional[Link]:
     return Link(connection, normal(address[0].partition("%")[0]))
 
 
-def connect(group: Group, port: int) -> Tuple[Optional[Link], str]:
+def connect(group: Group, port: int) -> tuple[Link | None, str]:
     """Connect to the head from this host's own address in the group; else tell why not."""
     found = socket.socket(_family(group.head.address), socket.SOCK_STREAM)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Callable, Dict, Optional
+from typing import Callable, Optional
 
 from kimi_prov.on_host.engine import ready
 from kimi_prov.on_host.engine.metrics import steps
@@ -28,9 +28,9 @@ class Watch:
     def __init__(self, port: int, model: str, *, every_s: float, limit_s: float) -> None:
         self._port, self._model = port, model
         self._every_s, self._limit_s = every_s, limit_s
-        self._last: Dict[str, float] = {}
+        self._last: dict[str, float] = {}
         self._answered = False
-        self._chat: Optional[threading.Thread] = None
+        self._chat: threading.Thread | None = None
 
     def start(self, told: Told) -> None:
         """Begin to ask; it goes on until this process ends."""

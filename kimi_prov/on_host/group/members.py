@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # By name on each host.
-Facts = Dict[str, str]
+Facts = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Group:
     """A group as one of its hosts sees it; members in the order of their ranks."""
 
     name: str
-    members: Tuple[Member, ...]
+    members: tuple[Member, ...]
     rank: int
 
     @property
@@ -53,7 +54,7 @@ class Group:
         return self.members[0]
 
     @property
-    def others(self) -> List[int]:
+    def others(self) -> list[int]:
         """Return the ranks of the other hosts."""
         return [rank for rank in range(len(self.members)) if rank != self.rank]
 
@@ -88,6 +89,6 @@ def _digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def differing(own: Facts, other: Facts) -> List[str]:
+def differing(own: Facts, other: Facts) -> list[str]:
     """Name the facts that are not equal, sorted; one that a host lacks is not."""
     return sorted(key for key in {*own, *other} if own.get(key) != other.get(key))

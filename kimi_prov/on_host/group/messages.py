@@ -7,14 +7,14 @@ ends the connection.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List
+from typing import Any
 
-Message = Dict[str, Any]
+Message = dict[str, Any]
 
 LONGEST = 8192
 _TEXT = 1000
 # Kind to its fields and their types.
-_KINDS: Dict[str, Dict[str, type]] = {
+_KINDS: dict[str, dict[str, type]] = {
     # A rank to the head: who it is, and what has to be equal.
     "hello": {"rank": int, "facts": dict},
     # The head to a rank, before the start.
@@ -83,7 +83,7 @@ class Reader:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> List[Message]:
+    def feed(self, data: bytes) -> list[Message]:
         """Take in bytes and return the messages that are complete.
 
         Raises BadMessageError for what is none, and for a line that does not end.

@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.group import lifecycle, links, members
@@ -39,7 +39,7 @@ _HELLO_S = 10.0
 _LIMITS = Limits()
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Supervise one round; the exit status says whether systemd is to begin another."""
     options, command = _options(argv)
     found = tuple(members.Member.parse(text) for text in options.member)
@@ -57,7 +57,7 @@ def main(argv: List[str]) -> int:
         rounds=options.rounds,
     )
     kept = Record(os.environ.get("RUNTIME_DIRECTORY"), options.digest)
-    logic: Union[Head, Rank] = Rank(group, facts, limits)
+    logic: Head | Rank = Rank(group, facts, limits)
     watch = None
     if options.rank == HEAD:
         logic = Head(group, facts, limits, kept.failed)
@@ -68,7 +68,7 @@ def main(argv: List[str]) -> int:
     return Supervisor(group, logic, kept, engine, notifier).run(options.port, options.grace)
 
 
-def _options(argv: List[str]) -> Tuple[argparse.Namespace, List[str]]:
+def _options(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Read the options, and the command line of the engine: this program's own."""
     at = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(prog="group")
@@ -99,8 +99,8 @@ def _options(argv: List[str]) -> Tuple[argparse.Namespace, List[str]]:
 class Engine(NamedTuple):
     """How the engine is started, and on the head how it is asked whether it goes on."""
 
-    command: List[str]
-    watch: Optional[Watch]
+    command: list[str]
+    watch: Watch | None
 
 
 class Supervisor:
@@ -109,7 +109,7 @@ class Supervisor:
     def __init__(
         self,
         group: members.Group,
-        logic: Union[Head, Rank],
+        logic: Head | Rank,
         kept: Record,
         engine: Engine,
         notifier: Notifier,
@@ -117,18 +117,18 @@ class Supervisor:
         self._group, self._logic, self._kept = group, logic, kept
         self._engine, self._notifier = engine, notifier
         self._port = 0
-        self._links: Dict[int, Link] = {}
+        self._links: dict[int, Link] = {}
         # Connected and without a hello yet, by address, with the time of each.
-        self._strangers: Dict[str, Tuple[Link, float]] = {}
-        self._child: Optional[Child] = None
-        self._status: Optional[int] = None
+        self._strangers: dict[str, tuple[Link, float]] = {}
+        self._child: Child | None = None
+        self._status: int | None = None
         self._selector = selectors.DefaultSelector()
-        self._answers: queue.SimpleQueue[Optional[str]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._waker, self._woken = socket.socketpair()
         self._stop = False
         self._next_try = 0.0
         self._said = ""
-        self._turned_away: List[str] = []
+        self._turned_away: list[str] = []
 
     def run(self, port: int, grace_s: float) -> int:
         """Work until the round is over; the exit status."""
@@ -150,7 +150,7 @@ class Supervisor:
                 self._child.stop(grace_s, self._notifier.alive)
         return self._status
 
-    def _turn(self, listener: Optional[socket.socket]) -> None:
+    def _turn(self, listener: socket.socket | None) -> None:
         """One turn: what came in, what ended, what is late."""
         self._notifier.alive()
         if isinstance(self._logic, Rank) and not self._links:
@@ -188,7 +188,7 @@ class Supervisor:
     def _stopped(self, *_: object) -> None:
         self._stop = True
 
-    def _told(self, head: Head, reason: Optional[str]) -> None:
+    def _told(self, head: Head, reason: str | None) -> None:
         if reason is None:
             self._do(head.engine_lives(time.monotonic()))
         else:
@@ -294,7 +294,7 @@ class Supervisor:
         if self._engine.watch is not None:
             self._engine.watch.start(self._answered)
 
-    def _answered(self, reason: Optional[str]) -> None:
+    def _answered(self, reason: str | None) -> None:
         """Take in what came of a question, from the thread that asked it."""
         self._answers.put(reason)
         try:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
@@ -27,6 +27,7 @@ from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths

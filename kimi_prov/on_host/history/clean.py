@@ -6,7 +6,7 @@ A version that can be put back is the plan in place, or an entry of the history 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
@@ -17,6 +17,7 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import disk_bytes, read_json, read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 

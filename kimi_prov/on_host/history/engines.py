@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
@@ -18,6 +18,8 @@ from kimi_prov.on_host.system import apply_lock, files, started, units
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 Tell = Callable[[str], None]

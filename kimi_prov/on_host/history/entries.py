@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
@@ -20,7 +20,7 @@ from kimi_prov.on_host.system import files
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths

@@ -9,7 +9,7 @@ speed are told by the head, and nothing follows from them.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import groups
 from kimi_prov.contract.errors import HostError
@@ -19,6 +19,8 @@ from kimi_prov.on_host.system import apply_lock
 from kimi_prov.on_host.system import group_state as supervision
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 # After a verdict of the head that is told and not followed.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -15,6 +15,7 @@ from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.system import files, started, units
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths

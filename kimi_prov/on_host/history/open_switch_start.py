@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
@@ -13,6 +13,8 @@ from kimi_prov.on_host.history import applied, entries, open_switch
 from kimi_prov.on_host.system import files, units
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -20,6 +20,7 @@ from kimi_prov.on_host.system import files, started, units
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths

@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from typing import TYPE_CHECKING, Any, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.system import machine_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from kimi_prov.contract.paths import Paths
 
 # One answer of so many tokens, a few times: the best counts, for what else runs only slows it.

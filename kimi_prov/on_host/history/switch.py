@@ -19,7 +19,7 @@ import json
 import sys
 import time
 from functools import partial
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups
 from kimi_prov.contract import paths as layout
@@ -40,6 +40,9 @@ from kimi_prov.on_host.history import (
 from kimi_prov.on_host.system import files
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Of the probe of a new engine that seems too slow: clients come back at that moment.
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.usage import store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
     from kimi_prov.on_host.keys.metadata import Book
 
 
-def rows(paths: Paths, keys: Mapping[str, str], book: Book) -> List[Dict[str, Any]]:
+def rows(paths: Paths, keys: Mapping[str, str], book: Book) -> list[dict[str, Any]]:
     """Return a row a key: name, made, ends, limits, last_used, and whether it has ended.
 
     Times are seconds since 1970, None where there is none, or it is not known.

@@ -8,8 +8,9 @@ not name it, and the next apply keeps it all the same.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.errors import HostError
@@ -28,11 +29,11 @@ class Entry:
     """One key: `made` in seconds since 1970, `digest` of one that was added on the machine."""
 
     rule: Rule = field(default_factory=Rule)
-    made: Optional[int] = None
-    digest: Optional[str] = None
+    made: int | None = None
+    digest: str | None = None
 
 
-Book = Dict[str, Entry]
+Book = dict[str, Entry]
 Given = Mapping[str, Union[str, Mapping[str, Any]]]
 
 
@@ -71,7 +72,7 @@ def render(book: Book) -> str:
     return json.dumps({"schema": _SCHEMA, "keys": rows}, indent=1) + "\n"
 
 
-def write(paths: Paths, book: Book) -> Dict[str, str]:
+def write(paths: Paths, book: Book) -> dict[str, str]:
     """Write the book and the map of its rules; return what the map holds, by name."""
     write_atomic(paths.key_book, render(book), 0o600)
     found = rules(book)
@@ -80,12 +81,12 @@ def write(paths: Paths, book: Book) -> Dict[str, str]:
     return found
 
 
-def rules(book: Book) -> Dict[str, str]:
+def rules(book: Book) -> dict[str, str]:
     """Return the rules that the proxy holds keys to, by name."""
     return {name: e.rule.text() for name, e in sorted(book.items()) if not e.rule.empty}
 
 
-def added(book: Book) -> Dict[str, str]:
+def added(book: Book) -> dict[str, str]:
     """Return name and hash of the keys that were added on the machine."""
     return {name: entry.digest for name, entry in book.items() if entry.digest}
 

@@ -6,11 +6,14 @@ whoever sets up a Prometheus; one that was given does not.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.keys.publish import digest, new_key, render_map
 from kimi_prov.on_host.system.files import read_text, remove, write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NAME = "metrics"
 
@@ -20,7 +23,7 @@ def read(paths: Paths) -> str:
     return read_text(paths.metrics_key).strip()
 
 
-def ensure(paths: Paths, wanted: Optional[Mapping[str, Any]], *, check: bool = False) -> bool:
+def ensure(paths: Paths, wanted: Mapping[str, Any] | None, *, check: bool = False) -> bool:
     """Converge the key to {"sha256": of a given key, or null}; None leaves all as it is.
 
     A rollback may need it again, and `destroy` takes it. True when something was (or would be)

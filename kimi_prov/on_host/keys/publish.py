@@ -17,7 +17,7 @@ import secrets
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways as gateways_of
 from kimi_prov.contract import groups, key_rules, unit_names
@@ -38,6 +38,7 @@ from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.usage import counting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 OPERATOR = "operator"

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
@@ -32,6 +32,8 @@ from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.on_host.system.progress import Progress
 
 CONFIG = paths.CONVERT
@@ -50,9 +52,9 @@ class Config:
     directory: str
     method: str
     python: str
-    nodes: List[int]
+    nodes: list[int]
     threads: int
-    progress: Optional[str]
+    progress: str | None
 
     @classmethod
     def load(cls, path: str) -> Config:
@@ -94,14 +96,14 @@ class Layers:
     top_k: int
     hidden: int
     width: int
-    block: List[int]
-    places: Dict[int, Dict[str, List[Dict[str, Any]]]]
+    block: list[int]
+    places: dict[int, dict[str, list[dict[str, Any]]]]
 
 
 def survey(directory: str, files: Sequence[str]) -> Layers:
     """Find the experts in the files of a checkpoint. Raises HostError for what kt cannot take."""
     shape = _dimensions(directory)
-    places: Dict[int, Dict[str, List[Dict[str, Any]]]] = {}
+    places: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for name in files:
         path = os.path.join(directory, name)
         for tensor, row in tensor_files.header(path).items():
@@ -128,7 +130,7 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
     return Layers(**shape, places=places)
 
 
-def _dimensions(directory: str) -> Dict[str, Any]:
+def _dimensions(directory: str) -> dict[str, Any]:
     path = os.path.join(directory, "config.json")
     document = read_json(path)
     shown = document.get("text_config", document)
@@ -155,7 +157,7 @@ def _unsupported(path: str, tensor: str, kind: str) -> HostError:
     )
 
 
-def _check_complete(directory: str, layer: int, matrices: Dict[str, List[Dict[str, Any]]]) -> None:
+def _check_complete(directory: str, layer: int, matrices: dict[str, list[dict[str, Any]]]) -> None:
     for name in _MATRICES:
         for expert, row in enumerate(matrices.get(name, [{"weight": None}])):
             if row["weight"] is None or (row["kind"] == "F8_E4M3" and row["scale"] is None):
@@ -166,7 +168,7 @@ def _check_complete(directory: str, layer: int, matrices: Dict[str, List[Dict[st
                 )
 
 
-def verified(config: Config) -> Optional[Manifest]:
+def verified(config: Config) -> Manifest | None:
     """Return the result's manifest, where its mark holds and it is of these very weights."""
     source = fetch.recorded(config.weights)
     written = manifests.load(os.path.join(config.directory, manifests.NAME))
@@ -211,12 +213,12 @@ def _journal(directory: str) -> str:
     return os.path.join(_scratch(directory), "journal.json")
 
 
-def _resumed(directory: str, identity: str) -> Dict[str, Record]:
+def _resumed(directory: str, identity: str) -> dict[str, Record]:
     """Return the layers that are complete; remove what an interrupted run left incomplete.
 
     Files that were never ours are left alone.
     """
-    kept: Dict[str, Record] = {}
+    kept: dict[str, Record] = {}
     for path, key in ((_journal(directory), "identity"), (_mark(directory), None)):
         document = read_json(path)
         if not document:
@@ -245,11 +247,11 @@ def _mark(directory: str) -> str:
     return os.path.join(directory, manifests.MARK)
 
 
-def _entries(directory: str) -> List[str]:
+def _entries(directory: str) -> list[str]:
     return os.listdir(directory) if os.path.isdir(directory) else []
 
 
-def _recorded(identity: str, records: Dict[str, Record]) -> Dict[str, Any]:
+def _recorded(identity: str, records: dict[str, Record]) -> dict[str, Any]:
     return {
         "identity": identity,
         "verified": {path: record.to_json() for path, record in records.items()},
@@ -263,7 +265,7 @@ def _file(layer: int) -> str:
 def _convert(
     config: Config,
     layers: Layers,
-    records: Dict[str, Record],
+    records: dict[str, Record],
     progress: Progress,
     identity: str,
 ) -> None:
@@ -348,7 +350,7 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
     return float(report["relative_error"])
 
 
-def _last(text: str) -> Dict[str, Any]:
+def _last(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text.strip().splitlines()[-1])
     except (IndexError, ValueError):
@@ -360,7 +362,7 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
     """Make one file of what kt-kernel wrote for a layer, with the names that its loader reads."""
     scratch = _scratch(config.directory)
     made = os.path.join(scratch, f"_layer_{layer}")
-    parts: List[tensor_files.Part] = []
+    parts: list[tensor_files.Part] = []
     kind = config.method[len("AMX") :]
     for pool in range(len(config.nodes)):
         folder = os.path.join(made, f"_numa_{pool}")
@@ -388,7 +390,7 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
     return Record.of(final, sha256)
 
 
-def _finish(directory: str, records: Dict[str, Record], identity: str) -> Manifest:
+def _finish(directory: str, records: dict[str, Record], identity: str) -> Manifest:
     """Write the manifest, then the mark as the last thing."""
     entries = [Entry(path, r.size, r.sha256) for path, r in sorted(records.items())]
     manifest = Manifest(entries, source=identity)
@@ -417,7 +419,7 @@ def made_for(directory: str, pools: int) -> None:
         )
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     os.umask(0o022)
     parser = argparse.ArgumentParser(prog="convert")
@@ -450,7 +452,7 @@ def main(argv: List[str]) -> int:
     )
 
 
-def _made_for(parser: argparse.ArgumentParser, directory: Optional[str], pools: int) -> int:
+def _made_for(parser: argparse.ArgumentParser, directory: str | None, pools: int) -> int:
     if directory is None:
         parser.error("--made-for needs the directory of converted experts")
     try:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # Weights that share a scale in Kimi's native INT4.
 GROUP = 32
 # Kernels read these at every pass, by their address alone: they have to outlive them.
-_HELD: List[Any] = []
+_HELD: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Shape:
     width: int
     tokens: int
 
-    def matrices(self) -> Dict[str, Tuple[int, int]]:
+    def matrices(self) -> dict[str, tuple[int, int]]:
         """Rows and columns of an expert's three matrices, by name."""
         across, back = (self.width, self.hidden), (self.hidden, self.width)
         return {"gate": across, "up": across, "down": back}
@@ -57,7 +60,7 @@ def load(
     torch: Any,  # noqa: ANN401
     pool: Any,  # noqa: ANN401
     shape: Shape,
-    weights: Mapping[str, Sequence[Tuple[Any, Any]]],
+    weights: Mapping[str, Sequence[tuple[Any, Any]]],
 ) -> Any:  # noqa: ANN401
     """Return the kernel that kt-kernel picks for this CPU, with the weights in its own buffers.
 

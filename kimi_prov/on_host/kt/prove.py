@@ -14,7 +14,7 @@ import sys
 import types
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.kt import layer as kt_layer
@@ -24,7 +24,7 @@ _BOUND = 0.02
 _EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS = 8, 2, 512, 256, 3
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Check the packages' origin, assemble the kernels, compute a layer; print JSON."""
     del argv
     refuse_stock_sglang({str(d.metadata["Name"]).lower() for d in metadata.distributions()})
@@ -67,7 +67,7 @@ def assemble() -> str:
     return str(path.parents[len(Path(first).parts) - 1])
 
 
-def layer() -> Tuple[str, str, float]:
+def layer() -> tuple[str, str, float]:
     """Compute a small layer of INT4 experts by the build that kt-kernel picks for this CPU.
 
     Returns the build, the kernel's class and the relative error (Frobenius norm) against the same
@@ -94,7 +94,7 @@ def layer() -> Tuple[str, str, float]:
     return str(kt_kernel.__cpu_variant__), type(kernel).__name__, error
 
 
-def _quantised(torch: Any, rows: int, columns: int) -> Tuple[Any, Any, Any]:  # noqa: ANN401
+def _quantised(torch: Any, rows: int, columns: int) -> tuple[Any, Any, Any]:  # noqa: ANN401
     """Make packed values (two a byte, 8 is zero), scales a group, and what both mean."""
     values = torch.randint(0, 16, (rows, columns), dtype=torch.uint8)
     packed = values[:, 0::2] | (values[:, 1::2] << 4)

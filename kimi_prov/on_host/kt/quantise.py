@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from importlib import import_module
-from typing import Any, Dict, List
+from typing import Any
 
 from kimi_prov.on_host.kt import layer
 
@@ -31,7 +31,7 @@ def layer_bytes(method: str, experts: int, hidden: int, width: int, pools: int) 
     return values + experts * 4 * (2 * width + pools * hidden)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Quantise the layer, then compute some tokens by it and by the checkpoint's own weights."""
     del argv
     job = json.load(sys.stdin)
@@ -53,14 +53,14 @@ def main(argv: List[str]) -> int:
     os._exit(0)
 
 
-def stacked(torch: Any, shape: layer.Shape, name: str, job: Dict[str, Any]) -> Any:  # noqa: ANN401
+def stacked(torch: Any, shape: layer.Shape, name: str, job: dict[str, Any]) -> Any:  # noqa: ANN401
     """Return one matrix of every expert as bfloat16, [experts, rows, columns]."""
     safe_open = import_module("safetensors").safe_open
-    opened: Dict[str, Any] = {}
+    opened: dict[str, Any] = {}
     # In place: experts of one Kimi layer are 34 GB, and a list beside would double that.
     whole = torch.empty((shape.experts, *shape.matrices()[name]), dtype=torch.bfloat16)
 
-    def tensor(place: List[str]) -> Any:  # noqa: ANN401
+    def tensor(place: list[str]) -> Any:  # noqa: ANN401
         path, key = place
         if path not in opened:
             opened[path] = safe_open(path, framework="pt")
@@ -74,7 +74,7 @@ def stacked(torch: Any, shape: layer.Shape, name: str, job: Dict[str, Any]) -> A
     return whole
 
 
-def plain(values: Any, scales: Any, block: List[int]) -> Any:  # noqa: ANN401
+def plain(values: Any, scales: Any, block: list[int]) -> Any:  # noqa: ANN401
     """Multiply FP8 values by their blocks' scales, in float32."""
     rows, columns = values.shape
     every = scales.float().repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
@@ -86,8 +86,8 @@ def quantise(
     torch: Any,  # noqa: ANN401
     pool: Any,  # noqa: ANN401
     shape: layer.Shape,
-    weights: Dict[str, Any],
-    job: Dict[str, Any],
+    weights: dict[str, Any],
+    job: dict[str, Any],
 ) -> Any:  # noqa: ANN401
     """Let the kernel quantise and write; returns it, ready to compute.
 

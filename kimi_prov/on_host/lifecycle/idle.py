@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import IO, TYPE_CHECKING, Any, Callable, Mapping
+from typing import IO, TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract.durations import in_words
@@ -25,6 +25,8 @@ from kimi_prov.on_host.endpoint import draining, haproxy, stop_state
 from kimi_prov.on_host.system import apply_lock, files, units
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 # Variables of the proxy's process: the last request of a client, and of verify.

@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text, groups, unit_names
 from kimi_prov.contract import paths as layout
@@ -35,7 +35,7 @@ from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.system.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Tell = Callable[[str], None]
 STOP, RESTART, SLEEP = "stop", "restart", "sleep"

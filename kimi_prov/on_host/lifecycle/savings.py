@@ -8,7 +8,7 @@ serving, or nothing that anybody asked for.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.contract.errors import plain
 from kimi_prov.on_host.endpoint import stop_log
@@ -16,6 +16,8 @@ from kimi_prov.on_host.lifecycle import idle
 from kimi_prov.on_host.system import boot, files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/session-ledger/v1"
@@ -82,13 +84,13 @@ def settle(paths: Paths, plan: Mapping[str, Any]) -> None:
         _save(paths, _at_now(paths, str(session.get("doing") or STARTING)))
 
 
-def cost(session: Mapping[str, Any], usd_hour: float, name: Optional[str] = None) -> float:
+def cost(session: Mapping[str, Any], usd_hour: float, name: str | None = None) -> float:
     """Return the dollars of a session, or of one phase of it."""
     seconds = session["seconds"]
     return float((seconds[name] if name else sum(seconds.values())) / 3600 * usd_hour)
 
 
-def document(paths: Paths, plan: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Say what this session and those before it cost; None where nobody said what an hour does."""
     paid = (plan.get("rest") or {}).get("paid")
     if not paid:

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract import paths as layout
@@ -26,6 +26,8 @@ from kimi_prov.on_host.system import files, forward_proxy, process
 from kimi_prov.on_host.weights.rclone import Access, Bucket, CredentialsError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/session/v1"
@@ -104,7 +106,7 @@ def ending(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> Calla
     return thread.join
 
 
-def _place(plan: Mapping[str, Any]) -> Optional[str]:
+def _place(plan: Mapping[str, Any]) -> str | None:
     """Name the folder; None where no price was set, or the weights come from no bucket."""
     found = ((plan.get("rest") or {}).get("paid") or {}).get("kept_in")
     return str(found) if found else None
@@ -115,7 +117,7 @@ def _bucket(plan: Mapping[str, Any]) -> Bucket:
 
 
 def _write(
-    paths: Paths, plan: Mapping[str, Any], why: Optional[str], limit_s: float, tell: Tell
+    paths: Paths, plan: Mapping[str, Any], why: str | None, limit_s: float, tell: Tell
 ) -> bool:
     """Write the record and note what came of it; tells what is new."""
     before = files.read_json(paths.sessions_kept)
@@ -165,7 +167,7 @@ def machine() -> str:
     return _UNPLAIN.sub("-", socket.gethostname()).strip("-.")[:63] or "machine"
 
 
-def record(paths: Paths, plan: Mapping[str, Any], why: Optional[str]) -> Dict[str, Any]:
+def record(paths: Paths, plan: Mapping[str, Any], why: str | None) -> dict[str, Any]:
     """Return what is kept of this session; `why` it ended, None while it goes on."""
     found = savings.document(paths, plan)
     if found is None:
@@ -184,7 +186,7 @@ def record(paths: Paths, plan: Mapping[str, Any], why: Optional[str]) -> Dict[st
 # --- reading -----------------------------------------------------------------------------------
 
 
-def read(bucket: Bucket, limit_s: float = READ_S) -> List[Dict[str, Any]]:
+def read(bucket: Bucket, limit_s: float = READ_S) -> list[dict[str, Any]]:
     """Return the sessions that a bucket keeps, the oldest first; of many the newest ones.
 
     Raises HostError; AbsentError where nothing was ever kept there.
@@ -200,7 +202,7 @@ def read(bucket: Bucket, limit_s: float = READ_S) -> List[Dict[str, Any]]:
     return sorted(filter(None, map(parsed, lines)), key=lambda row: str(row["since"]))
 
 
-def parsed(text: str) -> Optional[Dict[str, Any]]:
+def parsed(text: str) -> dict[str, Any] | None:
     """Read one record; None for what is none: anybody who may write there may write anything."""
     try:
         found = json.loads(text)
@@ -230,7 +232,7 @@ def _sane(value: object) -> bool:
     return number and math.isfinite(value) and 0 <= value <= _MOST_USD  # type: ignore[operator,arg-type]
 
 
-def document(paths: Paths, plan: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Say what this session and those before it cost, of other machines too, and where it is kept.
 
     None where nobody said what an hour costs.

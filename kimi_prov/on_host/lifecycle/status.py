@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
@@ -12,6 +12,8 @@ from kimi_prov.on_host.lifecycle import session_history, starts
 from kimi_prov.on_host.system import files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 SERVING, STARTING, STOPPING, FAILED = "serving", "starting", "stopping", "failed"

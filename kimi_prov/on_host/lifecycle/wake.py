@@ -15,7 +15,7 @@ import json
 import math
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
@@ -27,6 +27,7 @@ from kimi_prov.on_host.system.process import run as call
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
+    from collections.abc import Mapping
 
 HOLD = "hold"
 # Where systemd puts the first socket that it hands over.

@@ -11,7 +11,7 @@ import hashlib
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
@@ -32,7 +32,10 @@ from kimi_prov.on_host.system.files import (
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import run
 
-HELPS: Dict[str, str] = {
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HELPS: dict[str, str] = {
     "kimi_plan_info": "The plan that was applied last: its hash, model, engine and version.",
     "kimi_weights_verified": "1 while the mark is there that each weight was verified.",
     "kimi_weights_bytes": "Bytes of the weights.",
@@ -79,17 +82,17 @@ class Look:
         self.machine = Machine(str(paths.root))
         self.plan = read_json(paths.plan)
         self.kept = read_json(paths.metrics_state)
-        self.samples: List[Sample] = []
-        self.failed: Dict[str, str] = {}
+        self.samples: list[Sample] = []
+        self.failed: dict[str, str] = {}
 
-    def take(self, name: str, part: Callable[[], List[Sample]]) -> None:
+    def take(self, name: str, part: Callable[[], list[Sample]]) -> None:
         """Add the samples of a part, or why there are none."""
         try:
             self.samples += part()
         except _FAULTS as error:
             self.failed[name] = plain(error)
 
-    def planned(self) -> List[Sample]:
+    def planned(self) -> list[Sample]:
         """Tell what the plan says, and what speed was seen.
 
         Speeds are those of clients, which are served by the head of a group alone.
@@ -117,7 +120,7 @@ class Look:
             Sample("kimi_measured_decode_tokens_per_second", self._measured() if serves else None),
         ]
 
-    def _measured(self) -> Optional[float]:
+    def _measured(self) -> float | None:
         """Return the speed that the last switch measured."""
         # Their names are numbers of at least four digits.
         folders = sorted(self.paths.history.glob("*"), key=lambda path: (len(path.name), path.name))
@@ -127,7 +130,7 @@ class Look:
                 return float(speed["decode_tok_s"])
         return None
 
-    def weights(self) -> List[Sample]:
+    def weights(self) -> list[Sample]:
         """Tell whether the mark of verified weights is there, and the copy in memory."""
         mark = self.paths.at(f"{self.plan['model']['dir']}/{layout.MODEL_VERIFIED}")
         found = [Sample("kimi_weights_verified", mark.exists())]
@@ -137,7 +140,7 @@ class Look:
         filled = disk["enabled"] and os.path.ismount(self.paths.at(layout.RAM)) and copy.exists()
         return [*found, Sample("kimi_ram_disk_filled", filled)]
 
-    def certificate(self) -> List[Sample]:
+    def certificate(self) -> list[Sample]:
         """Tell from when until when the certificate is valid."""
         found = certificate.read(read_text(self.paths.tls_crt))
         begins, ends = (found.not_before, found.not_after) if found else (None, None)
@@ -146,7 +149,7 @@ class Look:
             Sample("kimi_certificate_expires_timestamp_seconds", ends),
         ]
 
-    def engines(self) -> List[Sample]:
+    def engines(self) -> list[Sample]:
         """Tell what of the engine runs."""
         names = [unit_names.engine(row) for row in self.plan["instances"]]
         found, keep = instances.collect(
@@ -159,7 +162,7 @@ class Look:
         self.kept["instances"] = keep
         return [*found, Sample("kimi_stopped", self.paths.stopped.exists())]
 
-    def gpus(self) -> List[Sample]:
+    def gpus(self) -> list[Sample]:
         """Tell what the GPUs do, where the plan has some."""
         if not self.plan["metrics"]["gpus"]:
             return []
@@ -167,7 +170,7 @@ class Look:
         cards, _ = gpu_now.read(_ASK_S)
         return gpus.collect(len(planned), cards or [], _ask)
 
-    def driver(self) -> List[Sample]:
+    def driver(self) -> list[Sample]:
         """Tell whether the driver that runs is the one that is installed."""
         if not self.plan["metrics"]["gpus"]:
             return []
@@ -190,11 +193,11 @@ class Look:
             kept = self.kept["driver"] = {"changed": changed, "version": version}
         return str(kept["version"])
 
-    def clock(self) -> List[Sample]:
+    def clock(self) -> list[Sample]:
         """Tell whether the clock is kept; a container may not ask."""
         return [Sample("kimi_clock_synchronised", clock.clock(self.machine)["synchronized"])]
 
-    def group(self) -> List[Sample]:
+    def group(self) -> list[Sample]:
         """Tell which hosts of a group are there: each has a connection to the head's supervisor."""
         group = self.plan.get("group")
         if not group or not groups.serves(self.plan):
@@ -211,13 +214,13 @@ class Look:
             for rank, row in enumerate(group["members"])
         ]
 
-    def drift(self) -> List[Sample]:
+    def drift(self) -> list[Sample]:
         """Tell what the timer found last."""
         if not (self.plan.get("drift") or {}).get("timer"):
             return []
         return [Sample("kimi_drift_findings", read_json(self.paths.drift_state).get("differences"))]
 
-    def updates(self) -> List[Sample]:
+    def updates(self) -> list[Sample]:
         """Tell what of the operating system waits, as of the last hour."""
         if not self.machine.live:
             return []
@@ -234,19 +237,19 @@ class Look:
         return [Sample("kimi_updates_waiting", counts[kind], {"kind": kind}) for kind in counts]
 
 
-def _ask(argv: Sequence[str]) -> Optional[str]:
+def _ask(argv: Sequence[str]) -> str | None:
     done = run(*argv, timeout=_ASK_S)
     return done.stdout if done.returncode == 0 else None
 
 
-def _from(address: Optional[str], connections: str) -> bool:
+def _from(address: str | None, connections: str) -> bool:
     """Whether one of these connections comes from an address, as `ss` writes them."""
     peers = (line.split()[-1] for line in connections.splitlines() if line.split())
     found = {peer.rpartition(":")[0].strip("[]").replace("::ffff:", "") for peer in peers}
     return bool(address) and address in found
 
 
-def collect(paths: Paths) -> Dict[str, Any]:
+def collect(paths: Paths) -> dict[str, Any]:
     """Look at all parts; return {"text", "kept", "failed"}."""
     look = Look(paths)
     for name in _OF_GATEWAY if gateways.is_gateway(look.plan) else _OF_MACHINE:
@@ -271,7 +274,7 @@ def write(paths: Paths) -> Mapping[str, str]:
     return failed
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`metrics`: write the file; what could not be looked at goes to standard error."""
     del argv
     os.umask(0o022)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Callable, Optional
 
 from kimi_prov.on_host.probe.gpu_now import THROTTLES, GpuNow
 from kimi_prov.on_host.system.exposition import Sample
@@ -32,7 +33,7 @@ _LINK = re.compile(r"^\s+Link \d+: .*\bErrors?: (\d+)\s*$")
 
 # Runs a command that only reads; None where it is missing, failed or too slow.
 Ask = Callable[[Sequence[str]], Optional[str]]
-HELPS: Dict[str, str] = {
+HELPS: dict[str, str] = {
     "kimi_gpus_planned": "GPUs that the plan uses.",
     "kimi_gpus_seen": "GPUs that nvidia-smi shows.",
     "kimi_gpu_power_watts": "Power that a GPU draws.",
@@ -52,7 +53,7 @@ HELPS: Dict[str, str] = {
 }
 
 
-def collect(planned: int, cards: Sequence[GpuNow], ask: Ask) -> List[Sample]:
+def collect(planned: int, cards: Sequence[GpuNow], ask: Ask) -> list[Sample]:
     """Return all metrics of the GPUs; `planned`: how many the plan uses."""
     errors = link_errors(ask(LINK_ERRORS) or "") if len(cards) > 1 else {}
     return [
@@ -70,7 +71,7 @@ def collect(planned: int, cards: Sequence[GpuNow], ask: Ask) -> List[Sample]:
     ]
 
 
-def _card(card: GpuNow) -> List[Sample]:
+def _card(card: GpuNow) -> list[Sample]:
     label = {"gpu": str(card.index)}
     clock = None if card.clock_mhz is None else card.clock_mhz * 1_000_000
     found = [Sample(name, getattr(card, field), label) for name, field in _FIELDS.items()]
@@ -83,9 +84,9 @@ def _card(card: GpuNow) -> List[Sample]:
     ]
 
 
-def link_errors(text: str) -> Dict[str, int]:
+def link_errors(text: str) -> dict[str, int]:
     """Sum the errors of each card's links, as `nvidia-smi nvlink -e` lists them."""
-    found: Dict[str, int] = {}
+    found: dict[str, int] = {}
     index = None
     for line in text.splitlines():
         if head := _GPU.match(line):
@@ -95,9 +96,9 @@ def link_errors(text: str) -> Dict[str, int]:
     return found
 
 
-def xids(text: str) -> Dict[str, int]:
+def xids(text: str) -> dict[str, int]:
     """Count the kernel's messages by Xid."""
-    found: Dict[str, int] = {}
+    found: dict[str, int] = {}
     for match in _XID.finditer(text):
         found[match[1]] = found.get(match[1], 0) + 1
     return found

@@ -6,16 +6,19 @@ and kept: a start that a look missed shows in the count of restarts.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.on_host.system.exposition import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SHOWN = (
     "ActiveState", "InvocationID", "NRestarts", "ActiveEnterTimestampMonotonic",
     "InactiveExitTimestampMonotonic",
 )  # fmt: skip
-HELPS: Dict[str, str] = {
+HELPS: dict[str, str] = {
     "kimi_instance_active": "1 while the engine's unit is up; it is up once its engine answers.",
     "kimi_instance_starting": "1 while the engine starts.",
     "kimi_instance_starting_seconds": "How long the present start has taken; 0 where none is.",
@@ -24,7 +27,7 @@ HELPS: Dict[str, str] = {
     "kimi_instance_starts_total": "Starts of the engine, since metrics are written.",
     "kimi_instance_restarts_total": "Those of them that systemd made because the engine ended.",
 }
-Kept = Dict[str, Any]
+Kept = dict[str, Any]
 
 
 def collect(
@@ -33,7 +36,7 @@ def collect(
     kept: Mapping[str, Kept],
     now_us: int,
     boot: str,
-) -> Tuple[List[Sample], Dict[str, Kept]]:
+) -> tuple[list[Sample], dict[str, Kept]]:
     """Return the samples, and what is to be kept for the next look.
 
     On a rank of a group systemd starts the unit with the whole group: that its engine ended by
@@ -42,8 +45,8 @@ def collect(
     `shown`: systemd's properties by unit; `now_us`: its clock, in microseconds since the boot;
     `boot`: which one it is.
     """
-    samples: List[Sample] = []
-    keep: Dict[str, Kept] = {}
+    samples: list[Sample] = []
+    keep: dict[str, Kept] = {}
     tells = groups.serves(plan)
     for instance in plan.get("instances") or ():
         unit = unit_names.engine(instance)
@@ -89,7 +92,7 @@ def _after(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
     }
 
 
-def _start_s(row: Mapping[str, str]) -> Optional[float]:
+def _start_s(row: Mapping[str, str]) -> float | None:
     """Return how long the start of a unit that is up took."""
     began = _number(row, "InactiveExitTimestampMonotonic")
     up = _number(row, "ActiveEnterTimestampMonotonic")

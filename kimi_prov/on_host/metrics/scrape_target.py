@@ -5,7 +5,7 @@ Its certificate, a name in it, and the key, where it was made here.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
@@ -15,7 +15,7 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
 
 
-def read(paths: Paths) -> Dict[str, Any]:
+def read(paths: Paths) -> dict[str, Any]:
     """Return {"certificate", "server_name", "key"}; raises HostError where there is no proxy."""
     pem = read_text(paths.tls_crt)
     found = certificate.read(pem)
@@ -34,7 +34,7 @@ def read(paths: Paths) -> Dict[str, Any]:
     return {"certificate": pem, "server_name": plain[0], "key": metrics_key.read(paths)}
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`metrics-door`: one JSON object, with the key in it."""
     del argv
     return answer({"ok": True, **read(Paths())})

@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.paths import MONITOR_ETC, MONITOR_FIREWALL, MONITOR_TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HOSTS = f"{MONITOR_ETC}/hosts"
 RULES = f"{MONITOR_ETC}/rules"
@@ -69,7 +72,7 @@ def prometheus(settings: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any
     )
 
 
-def _scraped(file: str, host: Mapping[str, Any]) -> Dict[str, Any]:
+def _scraped(file: str, host: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is read of one host; `ca_file`: whether there is a file of what is trusted."""
     trusts = {"ca_file": f"{HOSTS}/{file}.crt"} if host["ca_file"] else {}
     target = f"{bracketed(host['address'])}:{host['port']}"
@@ -86,7 +89,7 @@ def _scraped(file: str, host: Mapping[str, Any]) -> Dict[str, Any]:
     }
 
 
-def trusted(door: Mapping[str, Any], roots: str) -> Optional[str]:
+def trusted(door: Mapping[str, Any], roots: str) -> str | None:
     """Return what is trusted of a host; None: what this system trusts, `roots`, and no more."""
     if door["certificate"] is not None:
         return str(door["certificate"])
@@ -95,7 +98,7 @@ def trusted(door: Mapping[str, Any], roots: str) -> Optional[str]:
     return None if authorities is None else f"{roots}\n{authorities}"
 
 
-def _paths(engines: List[int]) -> List[Dict[str, str]]:
+def _paths(engines: list[int]) -> list[dict[str, str]]:
     path = "__metrics_path__"
     return [
         {"job": "kimi-node", path: "/metrics/node"},
@@ -127,7 +130,7 @@ def firewall(settings: Mapping[str, Any]) -> str:
     return _HEAD + _TABLE.format(table=table, sets=sets, ports=ports, mark=f"kimi-prov {mark}")
 
 
-def _elements(nets: List[Any], version: int) -> str:
+def _elements(nets: list[Any], version: int) -> str:
     found = [str(net) for net in nets if net.version == version]
     return f"\n        elements = {{ {', '.join(found)} }}" if found else ""
 
@@ -142,7 +145,7 @@ def alertmanager(receivers: Mapping[str, Any]) -> str:
 
     `receivers`: `webhook_url` and `email`, null where there is none.
     """
-    site: Dict[str, Any] = {"name": _RECEIVER}
+    site: dict[str, Any] = {"name": _RECEIVER}
     if url := receivers.get("webhook_url"):
         site["webhook_configs"] = [{"url": url, "send_resolved": True}]
     if mail := receivers.get("email"):
@@ -161,15 +164,15 @@ def alertmanager(receivers: Mapping[str, Any]) -> str:
     )
 
 
-def _email(mail: Mapping[str, Any]) -> Dict[str, Any]:
-    found: Dict[str, Any] = {
+def _email(mail: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
         "to": mail["to"],
         "from": mail["from"],
         "smarthost": mail["smarthost"],
         "require_tls": mail["require_tls"],
         "send_resolved": True,
     }
-    password: Optional[str] = mail.get("password")
+    password: str | None = mail.get("password")
     if mail.get("username"):
         found |= {"auth_username": mail["username"], "auth_password": password or ""}
     return found

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract.errors import HostError, plain
@@ -40,6 +40,7 @@ from kimi_prov.on_host.system.files import (
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 # Package, the distribution's unit of it, and ours.
@@ -65,7 +66,7 @@ def installed(package: str) -> bool:
     return done.returncode == 0 and done.stdout == "installed"
 
 
-def note(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
+def note(paths: Paths, *, check: bool = False) -> dict[str, Any]:
     """Keep what was there before; return which packages are `missing`, and whether the user is."""
     record = paths.monitor_home / BEFORE
     wanted = [*(package for package, _, _ in PARTS), NFTABLES, _ROOTS]
@@ -91,7 +92,7 @@ def _is_user(name: str) -> bool:
     return True
 
 
-def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> Dict[str, Any]:
+def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge files, units and what runs to `wanted`.
 
     These are `settings`, `receivers`, `rules` and `consoles` (name to text), `units` (name to
@@ -129,7 +130,7 @@ class _Work:
     def __init__(self, paths: Paths, *, check: bool) -> None:
         self.paths = paths
         self.check = check
-        self.did: List[str] = []
+        self.did: list[str] = []
         self.newest = 0.0
 
     def folders(self) -> None:
@@ -193,11 +194,11 @@ class _Work:
             remove(str(path))
 
     def hosts(
-        self, wanted: Mapping[str, Optional[Mapping[str, Any]]]
-    ) -> tuple[Dict[str, Dict[str, Any]], List[str]]:
+        self, wanted: Mapping[str, Mapping[str, Any] | None]
+    ) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """Keep what is read of each host; drop hosts that have left the inventory."""
         folder = self.paths.at(config.HOSTS)
-        found: Dict[str, Dict[str, Any]] = {}
+        found: dict[str, dict[str, Any]] = {}
         unknown = []
         roots = read_text(self.paths.at(_ROOTS_FILE))
         for name, host in sorted(wanted.items()):
@@ -325,7 +326,7 @@ def _reloaded(name: str, url: str) -> float:
     return 0.0
 
 
-def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
+def remove_all(paths: Paths, *, check: bool = False) -> dict[str, Any]:
     """Take away what `ensure` made, the series too; the packages stay, with their units off.
 
     Prometheus' unit is last: by it the next apply sees what a run that was killed has left.
@@ -364,7 +365,7 @@ def remove_all(paths: Paths, *, check: bool = False) -> Dict[str, Any]:
     return {"changed": True}
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`monitor note|ensure|remove [--check]`; settings of `ensure` come by standard input."""
     check = "--check" in argv
     try:

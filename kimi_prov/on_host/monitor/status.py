@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.on_host.monitor import config
@@ -32,7 +32,7 @@ def get(url: str) -> str:
         return ""
 
 
-def targets(text: str) -> Optional[List[Dict[str, str]]]:
+def targets(text: str) -> list[dict[str, str]] | None:
     """Read /api/v1/targets: what each target is and its health; None where it is no answer."""
     try:
         return [
@@ -46,7 +46,7 @@ def targets(text: str) -> Optional[List[Dict[str, str]]]:
         return None
 
 
-def alerts(text: str) -> Optional[List[Dict[str, str]]]:
+def alerts(text: str) -> list[dict[str, str]] | None:
     """Read /api/v1/alerts: those that fire, the oldest first; None where it is no answer."""
     try:
         found = [
@@ -64,11 +64,11 @@ def alerts(text: str) -> Optional[List[Dict[str, str]]]:
     return sorted(found, key=lambda row: (row["since"], row["name"], row["host"]))
 
 
-def _labels(labels: Dict[str, Any], *names: str) -> Dict[str, str]:
+def _labels(labels: dict[str, Any], *names: str) -> dict[str, str]:
     return {name: clean_text.line(labels.get(name, "")) for name in names}
 
 
-def shown(paths: Paths) -> Optional[Dict[str, Any]]:
+def shown(paths: Paths) -> dict[str, Any] | None:
     """Return what `status` tells of a machine that watches; None where none does."""
     settings = read_json(paths.monitor_etc / "settings.json")
     if not settings:
@@ -94,7 +94,7 @@ def shown(paths: Paths) -> Optional[Dict[str, Any]]:
     }
 
 
-def document(paths: Paths) -> Optional[Dict[str, Any]]:
+def document(paths: Paths) -> dict[str, Any] | None:
     """Return the status of a machine that watches and does not serve; None where it does not."""
     found = shown(paths)
     if found is None:

@@ -6,7 +6,6 @@ import argparse
 import socket
 import ssl
 import sys
-from typing import List, Optional, Tuple
 from urllib.parse import urlsplit
 
 from kimi_prov.contract import pod
@@ -25,7 +24,7 @@ _CLOSED = "a pod is asked through its service alone, and has no unit for code of
 _MOUNT = "mount the certificate's Secret at /run/kimi/tls"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print the checks' results; 1 where one of them failed."""
     parser = argparse.ArgumentParser(prog="accept")
     parser.add_argument("--url", default=f"https://127.0.0.1:{pod.PORT}")
@@ -50,14 +49,14 @@ def subject(place: Place, url: str) -> checks.Subject:
     """Return what the plan promises at that address. Raises HostError for what is no address."""
     scheme, host, port = _parts(url)
     plan = {**place.plan, "proxy": {"port": port}, "web": None}
-    fingerprint: Optional[str] = None
+    fingerprint: str | None = None
     if scheme == "https":
         mounted = tls.fingerprint(read_text(place.at(pod.TLS_CERTIFICATE)))
         fingerprint = mounted or _shown(host, port)
     return checks.subject_of(plan, host, fingerprint, place.api_key())
 
 
-def _parts(url: str) -> Tuple[str, str, int]:
+def _parts(url: str) -> tuple[str, str, int]:
     try:
         found = urlsplit(url)
         port = found.port or (443 if found.scheme == "https" else 80)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, List
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, pod
 from kimi_prov.contract.errors import HostError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SAY_EVERY_S = 10.0
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Fetch and verify; 0 when all is there, whether it was before or not."""
     argparse.ArgumentParser(prog="fetch", description="Fetch the weights.").parse_args(argv)
     os.umask(0o022)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import pod
 from kimi_prov.contract.sizes import human
@@ -15,6 +15,9 @@ from kimi_prov.on_host.engine import placement
 from kimi_prov.on_host.probe import memory
 from kimi_prov.on_host.system.machine import Machine, fields
 from kimi_prov.on_host.system.process import NOT_FOUND, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MANIFEST = "statefulset.yaml or leaderworkerset.yaml"
 # The engine's own process and its web server.
@@ -25,10 +28,10 @@ _SPARE_CPUS = 1
 class Given:
     """What a pod has. Sizes in bytes; None where nothing limits it, or nothing tells."""
 
-    memory: Optional[int]
-    shm: Optional[int]
+    memory: int | None
+    shm: int | None
     cpus: float
-    gpus: Optional[int]
+    gpus: int | None
 
 
 def given(root: str = "/") -> Given:
@@ -42,12 +45,12 @@ def given(root: str = "/") -> Given:
     return Given(min(limits, default=None), _shm(machine), cpus, _gpus())
 
 
-def _total(machine: Machine) -> Optional[int]:
+def _total(machine: Machine) -> int | None:
     words = fields(machine.read("/proc/meminfo"), ":").get("MemTotal", "").split()
     return int(words[0]) * 1024 if words and words[0].isdigit() else None
 
 
-def _shm(machine: Machine) -> Optional[int]:
+def _shm(machine: Machine) -> int | None:
     try:
         state = os.statvfs(machine.path(pod.SHM))
     except OSError:
@@ -55,7 +58,7 @@ def _shm(machine: Machine) -> Optional[int]:
     return state.f_frsize * state.f_blocks
 
 
-def _gpus() -> Optional[int]:
+def _gpus() -> int | None:
     """Count the GPUs that the container sees; None where there is no nvidia-smi to tell."""
     done = run("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", timeout=120)
     if done.returncode == NOT_FOUND:
@@ -64,9 +67,9 @@ def _gpus() -> Optional[int]:
     return sum(row.strip().startswith("GPU-") for row in rows)
 
 
-def refusals(plan: Mapping[str, Any], has: Given) -> List[str]:
+def refusals(plan: Mapping[str, Any], has: Given) -> list[str]:
     """Say what is too small for the plan, each with figure and fix. Pure."""
-    found: List[str] = []
+    found: list[str] = []
     shm = pod.shm_bytes(plan)
     needed = pod.processes_bytes(plan) + shm
     if has.memory is not None and has.memory < needed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 from importlib import import_module
-from typing import List
 
 from kimi_prov.contract.errors import HostError
 
@@ -19,7 +18,7 @@ COMMANDS = {
 }
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the subcommand; an error is one sentence in the container's log."""
     name = argv[0] if argv else ""
     if name not in COMMANDS:

@@ -6,11 +6,14 @@ import os
 import re
 import ssl
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, pod
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _CACHE = re.compile(re.escape(paths.CACHE) + r"(?=/|$)")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
@@ -34,7 +37,7 @@ class Place:
     root: str = "/"
 
     @classmethod
-    def read(cls, environment: Optional[Mapping[str, str]] = None) -> Place:
+    def read(cls, environment: Mapping[str, str] | None = None) -> Place:
         """Read the plan. Raises HostError where none is mounted."""
         given = dict(os.environ if environment is None else environment)
         root = given.get("KIMI_POD_ROOT", "/")
@@ -51,7 +54,7 @@ class Place:
         """Return a path of the image or of a mount."""
         return paths.under(self.root, path)
 
-    def there(self, path: str) -> Optional[str]:
+    def there(self, path: str) -> str | None:
         """Return the path of a file that may be mounted; None where it is not."""
         found = self.at(path)
         return found if os.path.exists(found) else None
@@ -77,14 +80,14 @@ class Place:
             )
         return key
 
-    def metrics_key_file(self) -> Optional[str]:
+    def metrics_key_file(self) -> str | None:
         """Return the path of the key for metrics; None where none is mounted. Raises HostError."""
         path = self.there(pod.METRICS_KEY)
         if path and not read_text(path).strip():
             raise HostError(f"{path} is empty", "give the Secret's item metrics-key a value")
         return path
 
-    def tls(self) -> Optional[Tuple[str, str]]:
+    def tls(self) -> tuple[str, str] | None:
         """Return the paths of certificate and key; None where neither is mounted.
 
         Raises HostError for one without the other, and for what is no pair: no plain HTTP by
@@ -106,7 +109,7 @@ class Place:
             raise HostError(f"{certificate} and {key} are no pair: {error}", fix) from None
         return certificate, key
 
-    def group(self) -> Optional[Group]:
+    def group(self) -> Group | None:
         """Return the pod's part of a group, None where it serves alone. Raises HostError."""
         planned = int(self.plan["parallel"]["hosts"])
         leader = self.environment.get("LWS_LEADER_ADDRESS", "")
@@ -137,7 +140,7 @@ class Place:
         """Return the first of the names that clients ask for."""
         return str(self.plan["model"]["served_names"][0])
 
-    def of_engine(self) -> Dict[str, str]:
+    def of_engine(self) -> dict[str, str]:
         """Return the environment of the engine's own python, with what the plan sets.
 
         What a container's manifest sets wins.

@@ -14,7 +14,7 @@ import http.client
 import json
 import ssl
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from kimi_prov.contract import clean_text, processes
 from kimi_prov.contract.errors import EXIT_TRANSIENT
@@ -31,7 +31,7 @@ _LEAST_S = 0.1
 _OK = 200
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Look once; print why where it is not."""
     parser = argparse.ArgumentParser(prog="ready")
     parser.add_argument("--live", action="store_true")
@@ -44,7 +44,7 @@ def main(argv: List[str]) -> int:
     return EXIT_TRANSIENT
 
 
-def look(place: Place, *, live: bool, timeout_s: float) -> Optional[str]:
+def look(place: Place, *, live: bool, timeout_s: float) -> str | None:
     """Return why the pod is not ready, or does not live; None where it is and does."""
     found = state.running(place)
     if not found:
@@ -74,12 +74,12 @@ def _left(until: float) -> float:
     return max(_LEAST_S, until - time.monotonic())
 
 
-def _counts(place: Place, timeout_s: float) -> Dict[str, float]:
+def _counts(place: Place, timeout_s: float) -> dict[str, float]:
     status, text = ask(place, "GET", "/metrics", None, timeout_s)
     return steps(text) if status == _OK else {}
 
 
-def chat(place: Place, timeout_s: float) -> Optional[str]:
+def chat(place: Place, timeout_s: float) -> str | None:
     """Ask the pod's engine for one token; None when it came, else why not."""
     body = {
         "model": place.model(),
@@ -93,8 +93,8 @@ def chat(place: Place, timeout_s: float) -> Optional[str]:
 
 
 def ask(
-    place: Place, method: str, path: str, body: Optional[Dict[str, Any]], timeout_s: float
-) -> Tuple[int, str]:
+    place: Place, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
+) -> tuple[int, str]:
     """Send one request to the pod's own engine; its status and text, 0 and the reason for none.
 
     The pod's key is this engine's alone, so that no other process on the port is taken for it.

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Dict, List, Optional
 
 from kimi_prov.contract import pod
 from kimi_prov.contract.arguments import without
@@ -36,7 +35,7 @@ _GPU_PATIENCE_S = 120.0
 _OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Check and run the engine; return its exit status."""
     argparse.ArgumentParser(prog="serve", description="Check and run the engine.").parse_args(argv)
     place = Place.read()
@@ -53,7 +52,7 @@ def main(argv: List[str]) -> int:
     planned = len(place.plan["instances"][0]["gpus"])
     if planned and ready.wait_for_gpus(list(range(planned)), _GPU_PATIENCE_S):
         return EXIT_TRANSIENT
-    notes: List[str] = []
+    notes: list[str] = []
     if group:
         _wait_for_name(group.leader)
     line, environment = command(place, group, notes), environment_of(place, group, has, notes)
@@ -62,7 +61,7 @@ def main(argv: List[str]) -> int:
     return Server(place, group, line, environment).run()
 
 
-def command(place: Place, group: Optional[Group], notes: List[str]) -> List[str]:
+def command(place: Place, group: Group | None, notes: list[str]) -> list[str]:
     """Return the engine's command line: the plan's, behind the gate, with what the pod knows."""
     instance = place.plan["instances"][0]
     argv = [place.cached(word) for word in instance["argv"]]
@@ -73,9 +72,9 @@ def command(place: Place, group: Optional[Group], notes: List[str]) -> List[str]
     return [*line, *of_pod(place, group)]
 
 
-def of_pod(place: Place, group: Optional[Group]) -> List[str]:
+def of_pod(place: Place, group: Group | None) -> list[str]:
     """Return the arguments that only the pod knows."""
-    found: List[str] = []
+    found: list[str] = []
     if group:
         found += ["--nnodes", str(group.size), "--node-rank", str(group.index)]
         found += ["--master-addr", group.leader, "--master-port", str(pod.MASTER_PORT)]
@@ -88,8 +87,8 @@ def of_pod(place: Place, group: Optional[Group]) -> List[str]:
 
 
 def environment_of(
-    place: Place, group: Optional[Group], has: limits.Given, notes: List[str]
-) -> Dict[str, str]:
+    place: Place, group: Group | None, has: limits.Given, notes: list[str]
+) -> dict[str, str]:
     """Return the engine's environment; its keys are in files, and no value of one is in it."""
     found = place.of_engine()
     found |= {API_KEY_FILE: place.at(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
@@ -129,13 +128,13 @@ class Server:
     """The engine as the one child of the container's first process."""
 
     def __init__(
-        self, place: Place, group: Optional[Group], line: List[str], environment: Dict[str, str]
+        self, place: Place, group: Group | None, line: list[str], environment: dict[str, str]
     ) -> None:
         self._place = place
         self._group = group
         self._line = line
         self._environment = environment
-        self._told_at: Optional[float] = None
+        self._told_at: float | None = None
 
     def run(self) -> int:
         """Run the engine until it ends, or has to; return the container's exit status."""

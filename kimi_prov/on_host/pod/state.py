@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import pod
 from kimi_prov.on_host.system.files import read_json, write_json
@@ -44,7 +44,7 @@ def end(place: Place) -> None:
         pass
 
 
-def running(place: Place) -> Dict[str, Any]:
+def running(place: Place) -> dict[str, Any]:
     """Return what `begin` wrote; empty where the engine was not started yet."""
     return read_json(place.run(_RUN))
 
@@ -54,12 +54,12 @@ def ending(place: Place) -> bool:
     return os.path.exists(place.run(_ENDING))
 
 
-def seen(place: Place) -> Dict[str, Any]:
+def seen(place: Place) -> dict[str, Any]:
     """Return what the probes saw last: `answered`, and the engine's counts."""
     return read_json(place.run(_SEEN))
 
 
-def keep_seen(place: Place, document: Dict[str, Any]) -> None:
+def keep_seen(place: Place, document: dict[str, Any]) -> None:
     """Keep that for the next probe, where there is room: without it that one asks again."""
     with contextlib.suppress(OSError):
         write_json(place.run(_SEEN), document, durable=False)

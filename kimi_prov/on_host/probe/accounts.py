@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 import pwd
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
 
@@ -15,19 +15,19 @@ NAMES = (paths.USER, paths.PROXY_USER, paths.WEB_USER, paths.ACME_USER)
 _SHOWN = 5
 
 
-def accounts(machine: Machine) -> Dict[str, Optional[Dict[str, Any]]]:
+def accounts(machine: Machine) -> dict[str, dict[str, Any] | None]:
     """Return what each of the names is; None where there is no such account."""
     return {name: _account(machine, name) for name in NAMES}
 
 
-def groups(machine: Machine) -> Dict[str, Optional[int]]:
+def groups(machine: Machine) -> dict[str, int | None]:
     """Return the number of each group of our names; None where there is no such group."""
     return {name: _group(machine, name) for name in NAMES}
 
 
-def members(machine: Machine) -> Dict[str, Optional[List[str]]]:
+def members(machine: Machine) -> dict[str, list[str] | None]:
     """Return who else is in each group of our names; None where there is no such group."""
-    found: Dict[str, Optional[List[str]]] = {}
+    found: dict[str, list[str] | None] = {}
     for name in NAMES:
         if machine.live:
             there = _group(machine, name) is not None
@@ -38,7 +38,7 @@ def members(machine: Machine) -> Dict[str, Optional[List[str]]]:
     return found
 
 
-def _account(machine: Machine, name: str) -> Optional[Dict[str, Any]]:
+def _account(machine: Machine, name: str) -> dict[str, Any] | None:
     if machine.live:
         # Also an account that only the site's directory knows.
         try:
@@ -59,7 +59,7 @@ def _account(machine: Machine, name: str) -> Optional[Dict[str, Any]]:
     }
 
 
-def _group(machine: Machine, name: str) -> Optional[int]:
+def _group(machine: Machine, name: str) -> int | None:
     if machine.live:
         try:
             return grp.getgrnam(name).gr_gid
@@ -69,14 +69,14 @@ def _group(machine: Machine, name: str) -> Optional[int]:
     return int(row[2]) if len(row) > 2 else None
 
 
-def _line(machine: Machine, database: str, name: str) -> List[str]:
+def _line(machine: Machine, database: str, name: str) -> list[str]:
     for line in (machine.read(database) or "").splitlines():
         if line.startswith(f"{name}:"):
             return line.split(":")
     return []
 
 
-def _processes(machine: Machine, uid: int) -> List[str]:
+def _processes(machine: Machine, uid: int) -> list[str]:
     """Names of the account's processes that no unit of ours runs; the first few."""
     found = set()
     for status in machine.glob("/proc/[0-9]*/status"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -13,9 +13,9 @@ _AMD = "0x1002"
 _LEAST_BYTES = 4 << 30  # the processor's own graphics have no memory worth telling of
 
 
-def gpus(machine: Machine) -> List[Dict[str, Any]]:
+def gpus(machine: Machine) -> list[dict[str, Any]]:
     """One row for each card that the kernel's driver serves; memory in bytes."""
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for path in machine.glob("/sys/bus/pci/devices/*"):
         if machine.read(f"{path}/vendor") != _AMD:
             continue
@@ -54,7 +54,7 @@ def gpus(machine: Machine) -> List[Dict[str, Any]]:
     return found
 
 
-def amd(machine: Machine) -> Optional[Dict[str, Any]]:
+def amd(machine: Machine) -> dict[str, Any] | None:
     """Driver and ROCm, or None where the kernel has no such driver loaded."""
     if not machine.exists("/sys/module/amdgpu"):
         return None
@@ -64,7 +64,7 @@ def amd(machine: Machine) -> Optional[Dict[str, Any]]:
     }
 
 
-def generation(speed: Optional[str]) -> Optional[int]:
+def generation(speed: str | None) -> int | None:
     """`32.0 GT/s PCIe` is the fifth generation."""
     match = re.match(r"[\d.]+", speed or "")
     known = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -74,14 +74,14 @@ def generation(speed: Optional[str]) -> Optional[int]:
         return None
 
 
-def _market_names(machine: Machine) -> Dict[str, str]:
+def _market_names(machine: Machine) -> dict[str, str]:
     """Return GPU names by PCI address."""
     return by_amd_smi(machine.run(["amd-smi", "static", "--asic", "--bus", "--json"], 20)) or (
         by_rocm_smi(machine.run(["rocm-smi", "--showproductname", "--showbus", "--json"], 20))
     )
 
 
-def by_amd_smi(text: Optional[str]) -> Dict[str, str]:
+def by_amd_smi(text: str | None) -> dict[str, str]:
     """Read `amd-smi static --json`: address to market name. One card may come without a list."""
     document = _json(text)
     rows = document.get("gpu_data", [document]) if isinstance(document, dict) else document
@@ -95,7 +95,7 @@ def by_amd_smi(text: Optional[str]) -> Dict[str, str]:
     return found
 
 
-def by_rocm_smi(text: Optional[str]) -> Dict[str, str]:
+def by_rocm_smi(text: str | None) -> dict[str, str]:
     """Read `rocm-smi --json`: address to the name of the card, whose key changed over the years."""
     document = _json(text)
     found = {}
@@ -114,7 +114,7 @@ def _is_market_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", "N/A") and not name.startswith("0x")
 
 
-def _json(text: Optional[str]) -> Any:  # noqa: ANN401  (tools print what they like)
+def _json(text: str | None) -> Any:  # noqa: ANN401  (tools print what they like)
     """Read what follows the warnings that both tools print before their JSON."""
     lines = (text or "").splitlines()
     start = next((n for n, line in enumerate(lines) if line.lstrip()[:1] in ("{", "[")), None)
@@ -126,7 +126,7 @@ def _json(text: Optional[str]) -> Any:  # noqa: ANN401  (tools print what they l
         return None
 
 
-def _name(found: List[Dict[str, Any]], names: Dict[str, str]) -> None:
+def _name(found: list[dict[str, Any]], names: dict[str, str]) -> None:
     for gpu in found:
         name = gpu["model"] or names.get(str(gpu["pci"]).lower())
         gpu["model"] = gpu["name_raw"] = name

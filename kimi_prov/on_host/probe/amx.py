@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import platform
-from typing import Optional
 
 _ARCH_PRCTL = 158
 _GET_XCOMP_SUPP = 0x1021
 _TILE_DATA = 1 << 18
 
 
-def permission() -> Optional[bool]:
+def permission() -> bool | None:
     """Return what the kernel supports of the tiles' state; None where the call is not available.
 
     Queries and does not request: a permission would stay with this process. The processor may

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -15,12 +15,12 @@ _UNSYNCHRONIZED = 0x40
 _LARGE_ENOUGH = 512
 
 
-def clock(machine: Machine) -> Dict[str, Any]:
+def clock(machine: Machine) -> dict[str, Any]:
     """Return what the kernel knows; whoever asked adds `offset_s`, by a clock of its own."""
     return {"synchronized": _synchronized() if machine.live else None}
 
 
-def _synchronized() -> Optional[bool]:
+def _synchronized() -> bool | None:
     buffer = ctypes.create_string_buffer(_LARGE_ENOUGH)
     try:
         # With no mode it only reads.

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 from kimi_prov.on_host.probe import (
     amd_smi,
@@ -31,7 +31,7 @@ from kimi_prov.on_host.system.machine import Machine
 SCHEMA = "kimi-prov/facts/v1"
 
 
-def collect(machine: Machine) -> Dict[str, Any]:
+def collect(machine: Machine) -> dict[str, Any]:
     """Every fact of the machine. Sizes in bytes; null is unknown."""
     states = installed.units(machine)
     found = software.Packages(machine)
@@ -73,7 +73,7 @@ def collect(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def described(machine: Machine, *, timed: bool) -> Dict[str, Any]:
+def described(machine: Machine, *, timed: bool) -> dict[str, Any]:
     """Collect the facts, and measurements where requested."""
     facts = collect(machine)
     if timed:
@@ -83,7 +83,7 @@ def described(machine: Machine, *, timed: bool) -> Dict[str, Any]:
     return facts
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`probe [--output FILE] [--measure] [--lock HOLDER]`."""
     parser = argparse.ArgumentParser(prog="probe", description=__doc__)
     parser.add_argument("--output", metavar="FILE", help="write there instead of standard output")
@@ -92,7 +92,7 @@ def main(argv: List[str]) -> int:
     )
     parser.add_argument("--lock", metavar="HOLDER", type=json.loads, help="take the apply lock")
     options = parser.parse_args(argv)
-    held: Dict[str, Any] = {"lock": apply_lock.acquire(options.lock)} if options.lock else {}
+    held: dict[str, Any] = {"lock": apply_lock.acquire(options.lock)} if options.lock else {}
     if held and not held["lock"]["held"]:
         print(json.dumps(held))
         return 0

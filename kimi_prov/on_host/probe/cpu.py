@@ -8,7 +8,7 @@ import re
 import sys
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.contract.numbers import decimal, whole
@@ -16,6 +16,7 @@ from kimi_prov.on_host.probe import amx
 from kimi_prov.on_host.system.machine import Machine, fields
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 # What engines and weight formats require, by the kernel's names.
@@ -56,7 +57,7 @@ _SHOWN = 0.9
 
 # Family and model to the design: virtual machines say "Intel(R) Xeon(R) Processor" and no more.
 # A range of models where AMD numbers the steppings of one design.
-_DESIGNS: Tuple[Tuple[str, int, int, int, str], ...] = (
+_DESIGNS: tuple[tuple[str, int, int, int, str], ...] = (
     ("GenuineIntel", 6, 85, 85, "Skylake, Cascade Lake or Cooper Lake"),
     ("GenuineIntel", 6, 106, 106, "Ice Lake"),
     ("GenuineIntel", 6, 108, 108, "Ice Lake"),
@@ -73,7 +74,7 @@ _DESIGNS: Tuple[Tuple[str, int, int, int, str], ...] = (
 )
 
 
-def cpu(machine: Machine) -> Dict[str, Any]:
+def cpu(machine: Machine) -> dict[str, Any]:
     """Model, counts and instruction sets of the CPUs that a process here may run on."""
     named = {**by_kernel(machine), **by_cpuinfo(machine)}
     flags = set(named["flags"])
@@ -114,7 +115,7 @@ def cpu(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def by_kernel(machine: Machine) -> Dict[str, Any]:
+def by_kernel(machine: Machine) -> dict[str, Any]:
     """Return the names, numbers and flags of the first CPU in /proc/cpuinfo."""
     first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
     return {
@@ -127,13 +128,13 @@ def by_kernel(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def by_cpuinfo(machine: Machine) -> Dict[str, Any]:
+def by_cpuinfo(machine: Machine) -> dict[str, Any]:
     """Return the same from py-cpuinfo, as far as it knows; it reads the live machine alone."""
     if not machine.live:
         return {}
     try:
         with _quick_cpuinfo() as cpuinfo:
-            read: Dict[str, Any] = cpuinfo.get_cpu_info()
+            read: dict[str, Any] = cpuinfo.get_cpu_info()
     except Exception:  # noqa: BLE001  (/proc/cpuinfo has what is needed)
         return {}
     found = {
@@ -165,7 +166,7 @@ def _quick_cpuinfo() -> Iterator[ModuleType]:
         del vars(sys)["frozen"]
 
 
-def _frequency_hz(machine: Machine, model: Optional[str]) -> Optional[int]:
+def _frequency_hz(machine: Machine, model: str | None) -> int | None:
     """Frequency in the CPU's name, in Hz; else the highest that the kernel's driver allows."""
     named = re.search(r"@ ([\d.]+)GHz", model or "")
     gigahertz = decimal(named.group(1)) if named else None
@@ -175,7 +176,7 @@ def _frequency_hz(machine: Machine, model: Optional[str]) -> Optional[int]:
     return khz * 1000 if khz else None
 
 
-def online_cpus(machine: Machine) -> List[int]:
+def online_cpus(machine: Machine) -> list[int]:
     """CPUs that are online and, on the live machine, that this process is allowed to use."""
     online = parse_list(machine.read(f"{_CPU}/online"))
     if not machine.live:
@@ -184,7 +185,7 @@ def online_cpus(machine: Machine) -> List[int]:
     return [number for number in online if number in allowed] or sorted(allowed)
 
 
-def _available(sizes: Dict[str, str]) -> Optional[int]:
+def _available(sizes: dict[str, str]) -> int | None:
     """Bytes of a node that a process could get: free, or page cache; tmpfs is taken."""
     free = _kilobytes(sizes.get("MemFree"))
     if free is None:
@@ -193,7 +194,7 @@ def _available(sizes: Dict[str, str]) -> Optional[int]:
     return free + max(0, files) + (_kilobytes(sizes.get("SReclaimable")) or 0)
 
 
-def numa(machine: Machine) -> Dict[str, Any]:
+def numa(machine: Machine) -> dict[str, Any]:
     """NUMA nodes that have memory or CPUs; an empty list where the kernel lists none."""
     allowed = set(online_cpus(machine))
     nodes = []
@@ -221,7 +222,7 @@ def numa(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def _grows(machine: Machine, nodes: List[Dict[str, Any]]) -> Optional[bool]:
+def _grows(machine: Machine, nodes: list[dict[str, Any]]) -> bool | None:
     """Whether the nodes show far less than the total: a virtual machine with ballooned memory."""
     total = _kilobytes(fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
     shown = [node["memory_total_bytes"] for node in nodes]
@@ -231,8 +232,8 @@ def _grows(machine: Machine, nodes: List[Dict[str, Any]]) -> Optional[bool]:
 
 
 def clusters(
-    machine: Machine, vendor: Optional[str], sockets: Optional[int], flags: Set[str]
-) -> Dict[str, Optional[int]]:
+    machine: Machine, vendor: str | None, sockets: int | None, flags: set[str]
+) -> dict[str, int | None]:
     """Nodes with CPUs for each socket, and what the firmware calls that: Intel's SNC, AMD's NPS.
 
     The nodes of a virtual machine are its hypervisor's choice and say nothing about the firmware.
@@ -248,7 +249,7 @@ def clusters(
     }
 
 
-def design(vendor: Optional[str], family: Optional[int], model: Optional[int]) -> Optional[str]:
+def design(vendor: str | None, family: int | None, model: int | None) -> str | None:
     """Return the microarchitecture by vendor, family and model number."""
     if family is None or model is None:
         return None
@@ -258,9 +259,9 @@ def design(vendor: Optional[str], family: Optional[int], model: Optional[int]) -
     return None
 
 
-def caches(machine: Machine, threads: int) -> Optional[Dict[str, Optional[int]]]:
+def caches(machine: Machine, threads: int) -> dict[str, int | None] | None:
     """Bytes of each level, all of its parts together, and the parts of the last level."""
-    found: Dict[str, Optional[int]] = {}
+    found: dict[str, int | None] = {}
     for path in machine.glob(f"{_CPU}/cpu0/cache/index[0-9]*"):
         level = machine.read(f"{path}/level")
         kind = {"Data": "d", "Instruction": "i"}.get(machine.read(f"{path}/type") or "", "")
@@ -281,7 +282,7 @@ def caches(machine: Machine, threads: int) -> Optional[Dict[str, Optional[int]]]
     return found or None
 
 
-def listed(machine: Machine) -> Dict[str, str]:
+def listed(machine: Machine) -> dict[str, str]:
     """Read `lscpu -J`: values by name; empty where lscpu is not available."""
     try:
         rows = json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"]
@@ -290,14 +291,14 @@ def listed(machine: Machine) -> Dict[str, str]:
         return {}
 
 
-def _smt(machine: Machine, cores: Optional[int], threads: int) -> Optional[bool]:
+def _smt(machine: Machine, cores: int | None, threads: int) -> bool | None:
     active = machine.read("/sys/devices/system/cpu/smt/active")
     if active in ("0", "1"):
         return active == "1"
     return threads > cores if cores else None
 
 
-def _bytes(text: Optional[str]) -> Optional[int]:
+def _bytes(text: str | None) -> int | None:
     """`48K` and `300 MiB` as bytes."""
     match = re.fullmatch(r"([\d.]+)\s*(\w*)", text or "")
     number = decimal(match.group(1)) if match else None
@@ -306,7 +307,7 @@ def _bytes(text: Optional[str]) -> Optional[int]:
     return round(number * _UNITS[match.group(2)])
 
 
-def _place(machine: Machine, number: int) -> Optional[Dict[str, int]]:
+def _place(machine: Machine, number: int) -> dict[str, int] | None:
     """Socket of a CPU and the first thread of its core."""
     base = f"{_CPU}/cpu{number}/topology"
     socket = machine.read_int(f"{base}/physical_package_id")
@@ -315,12 +316,12 @@ def _place(machine: Machine, number: int) -> Optional[Dict[str, int]]:
 
 
 @cache
-def _first(siblings: Optional[str]) -> Optional[int]:
+def _first(siblings: str | None) -> int | None:
     """Every thread of a core has the same list."""
     return next(iter(parse_list(siblings)), None)
 
 
-def _kilobytes(text: Optional[str]) -> Optional[int]:
+def _kilobytes(text: str | None) -> int | None:
     """`123 kB` as bytes."""
     words = (text or "").split()
     number = whole(words[0]) if words else None

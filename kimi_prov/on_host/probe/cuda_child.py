@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 _Call = Callable[[], None]
 
@@ -86,7 +86,7 @@ class _Driver:
 class _Device:
     """A GPU with its context, a stream, and memory there and here."""
 
-    def __init__(self, driver: _Driver, ordinal: int, cpus: List[int]) -> None:
+    def __init__(self, driver: _Driver, ordinal: int, cpus: list[int]) -> None:
         self.driver = driver
         device = driver.number("cuDeviceGet", ordinal)
         major, minor = (
@@ -203,7 +203,7 @@ class _Product:
 
     def __init__(self, device: _Device, library: ctypes.CDLL, *, fp8: bool) -> None:
         self._library = library
-        self._keep: List[Any] = []
+        self._keep: list[Any] = []
         bytes_each = 1 if fp8 else 2
         kind = _R_8F_E4M3 if fp8 else _R_16BF
         size = _SIDE * _SIDE * bytes_each
@@ -311,7 +311,7 @@ def _random_fp8() -> bytes:
     return random.Random(0).randbytes(_RANDOM).translate(table)  # noqa: S311  (no secret)
 
 
-def _matrix(device: _Device, libraries: List[str], *, fp8: bool) -> Dict[str, Any]:
+def _matrix(device: _Device, libraries: list[str], *, fp8: bool) -> dict[str, Any]:
     name, since = ("fp8", _FP8_SINCE) if fp8 else ("bf16", _BF16_SINCE)
     if device.capability < since:
         raise Unmeasured(f"its matrix units have no {name}")
@@ -331,20 +331,20 @@ def _matrix(device: _Device, libraries: List[str], *, fp8: bool) -> Dict[str, An
     raise Unmeasured("; ".join(reasons))
 
 
-def _bandwidth(device: _Device) -> Dict[str, Any]:
+def _bandwidth(device: _Device) -> dict[str, Any]:
     """Bytes read and written a second: half of what is copied is read, the other written."""
     return {"bytes_per_s": round(_rate(device, device.copy_within, float(ARENA)))}
 
 
-def _copy(device: _Device) -> Dict[str, Any]:
+def _copy(device: _Device) -> dict[str, Any]:
     return {"bytes_per_s": round(_rate(device, device.copy_in, float(PINNED)))}
 
 
-def alone(config: Dict[str, Any], say: Callable[[Dict[str, Any]], None]) -> None:
+def alone(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Measure the one GPU that is visible; each part by itself."""
     device = _Device(_started(), 0, config["cpus"])
     libraries = config["libraries"]
-    parts: Tuple[Tuple[str, Callable[[], Dict[str, Any]]], ...] = (
+    parts: tuple[tuple[str, Callable[[], dict[str, Any]]], ...] = (
         ("memory", lambda: _bandwidth(device)),
         ("copy", lambda: _copy(device)),
         ("bf16", lambda: _matrix(device, libraries, fp8=False)),
@@ -352,7 +352,7 @@ def alone(config: Dict[str, Any], say: Callable[[Dict[str, Any]], None]) -> None
     )
     for name, measure in parts:
         started = time.monotonic()
-        found: Dict[str, Any] = {"part": name, "reason": None}
+        found: dict[str, Any] = {"part": name, "reason": None}
         try:
             found.update(measure())
         except Unmeasured as error:
@@ -360,7 +360,7 @@ def alone(config: Dict[str, Any], say: Callable[[Dict[str, Any]], None]) -> None
         say({**found, "seconds": round(time.monotonic() - started, 2)})
 
 
-def together(config: Dict[str, Any], say: Callable[[Dict[str, Any]], None]) -> None:
+def together(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Copy to all visible GPUs at once, each from memory of its own node."""
     started = time.monotonic()
     driver = _started()
@@ -391,11 +391,11 @@ def _started() -> _Driver:
     return driver
 
 
-def main(given: Optional[str] = None) -> int:
+def main(given: str | None = None) -> int:
     """Do what standard input says; what has no figure is told as a line of its own."""
     config = json.loads(sys.stdin.read() if given is None else given)
 
-    def say(found: Dict[str, Any]) -> None:
+    def say(found: dict[str, Any]) -> None:
         print(json.dumps(found), flush=True)
 
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -13,7 +13,7 @@ _SECTOR = 512
 _RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
-def disks(machine: Machine) -> List[Dict[str, Any]]:
+def disks(machine: Machine) -> list[dict[str, Any]]:
     """Disks with their kind and size; only a measurement gives their speed."""
     found = []
     for path in machine.glob("/sys/block/*"):
@@ -34,7 +34,7 @@ def disks(machine: Machine) -> List[Dict[str, Any]]:
     return found
 
 
-def _kind(name: str, rotational: Optional[int]) -> Optional[str]:
+def _kind(name: str, rotational: int | None) -> str | None:
     """Return nvme, ssd, hdd or virtual; a virtual disk's own report is not reliable."""
     if name.startswith("nvme"):
         return "nvme"
@@ -43,9 +43,9 @@ def _kind(name: str, rotational: Optional[int]) -> Optional[str]:
     return None if rotational is None else "hdd" if rotational else "ssd"
 
 
-def nics(machine: Machine) -> List[Dict[str, Any]]:
+def nics(machine: Machine) -> list[dict[str, Any]]:
     """Network cards, bridges and tunnels aside; speed in bits a second, None while it is down."""
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for path in machine.glob("/sys/class/net/*"):
         if not machine.exists(f"{path}/device"):
             continue
@@ -71,13 +71,13 @@ def nics(machine: Machine) -> List[Dict[str, Any]]:
     return found
 
 
-def link_speed(machine: Machine, name: str) -> Optional[int]:
+def link_speed(machine: Machine, name: str) -> int | None:
     """Return the speed of an interface in bits a second; the kernel says -1 where it has none."""
     speed = machine.read_int(f"/sys/class/net/{name}/speed")
     return speed * 10**6 if speed and speed > 0 else None
 
 
-def rdma_rate(machine: Machine, port: str) -> Optional[int]:
+def rdma_rate(machine: Machine, port: str) -> int | None:
     """Return the rate of a port of an RDMA device in bits a second: `400 Gb/sec (4X NDR)`."""
     rate = _RATE.match(machine.read(f"{port}/rate") or "")
     return round(float(rate.group(1)) * 1e9) if rate else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.numbers import whole
@@ -49,8 +49,8 @@ class Nvidia:
         self._served = machine.exists("/proc/driver/nvidia")
         # In a container the tool may answer where the driver's files are not shown.
         self._asks = self._served or machine.which("nvidia-smi") is not None
-        self._output: Dict[str, Optional[str]] = {}
-        self._query: Optional[Dict[str, Any]] = None
+        self._output: dict[str, str | None] = {}
+        self._query: dict[str, Any] | None = None
         if self.cards or self._asks:
             with ThreadPoolExecutor(len(_COMMANDS)) as pool:
                 self._output = dict(zip(_COMMANDS, pool.map(self._ask, _COMMANDS)))
@@ -62,15 +62,15 @@ class Nvidia:
         """Whether there is such a card or a driver for one."""
         return bool(self.cards) or self._served or self._query is not None
 
-    def _ask(self, what: str) -> Optional[str]:
+    def _ask(self, what: str) -> str | None:
         if what != "modinfo" and not self._asks:
             return None
         return self._machine.run(_COMMANDS[what], timeout_s=_PATIENCE_S)
 
-    def gpus(self) -> List[Dict[str, Any]]:
+    def gpus(self) -> list[dict[str, Any]]:
         """One row for each GPU that the driver serves; memory in bytes."""
         rows = nvidia_smi.table(self._output.get("table"), list(nvidia_smi.COLUMNS))
-        found: List[Dict[str, Any]] = list((self._query or {}).get("gpus") or [])
+        found: list[dict[str, Any]] = list((self._query or {}).get("gpus") or [])
         if not found:
             found = [nvidia_smi.listed(row) for row in rows]
         by_index = {
@@ -86,17 +86,17 @@ class Nvidia:
                     gpu["numa_node"] = near[number]["numa_node"]
         return found
 
-    def _node(self, address: Optional[str]) -> Optional[int]:
+    def _node(self, address: str | None) -> int | None:
         return self._machine.node(f"/sys/bus/pci/devices/{_bus_name(address)}/numa_node")
 
     def facts(
         self,
-        gpus: List[Dict[str, Any]],
+        gpus: list[dict[str, Any]],
         packages: Packages,
-        units: Dict[str, Dict[str, str]],
+        units: dict[str, dict[str, str]],
         *,
         container: bool = False,
-    ) -> Optional[Dict[str, Any]]:
+    ) -> dict[str, Any] | None:
         """Driver, fabric and links; None where there is neither such a card nor a driver.
 
         `container`: the bus shows it all devices of its machine, whichever it was given.
@@ -132,12 +132,12 @@ class Nvidia:
             "module_key_enrolled": _enrolled(self._machine),
         }
 
-    def _listed(self, gpus: List[Dict[str, Any]]) -> List[str]:
+    def _listed(self, gpus: list[dict[str, Any]]) -> list[str]:
         """Return those of the cards on the bus that the driver lists."""
         addresses = {_bus_name(gpu.get("pci")) for gpu in gpus}
         return [path for path in self.cards if path.rsplit("/", 1)[1] in addresses]
 
-    def _nvlink(self, matrix: Optional[List[List[Optional[int]]]]) -> Optional[Dict[str, Any]]:
+    def _nvlink(self, matrix: list[list[int | None]] | None) -> dict[str, Any] | None:
         reported = nvidia_smi.links(self._output.get("links"))
         if matrix is None and reported is None:
             return None
@@ -149,10 +149,10 @@ class Nvidia:
             "link_bytes_per_s": reported[0]["bytes_per_s"] if reported else None,
         }
 
-    def _libraries(self) -> Dict[str, Optional[str]]:
+    def _libraries(self) -> dict[str, str | None]:
         return {name.split(".")[0]: self._library(name) for name in _LIBRARIES}
 
-    def _library(self, name: str) -> Optional[str]:
+    def _library(self, name: str) -> str | None:
         """Version in the file name of a library of the driver."""
         for folder in _FOLDERS:
             for path in self._machine.glob(f"{folder}/{name}.[0-9]*"):
@@ -162,12 +162,12 @@ class Nvidia:
         return None
 
 
-def _bus_name(address: Optional[str]) -> str:
+def _bus_name(address: str | None) -> str:
     """Return what the kernel calls a device: `00000000:00:06.0` is 0000:00:06.0 there."""
     return (address or "").lower()[-12:]
 
 
-def _devices(machine: Machine, classes: tuple[str, ...]) -> List[str]:
+def _devices(machine: Machine, classes: tuple[str, ...]) -> list[str]:
     return [
         path
         for path in machine.glob("/sys/bus/pci/devices/*")
@@ -176,23 +176,21 @@ def _devices(machine: Machine, classes: tuple[str, ...]) -> List[str]:
     ]
 
 
-def _open(loaded: Optional[bool], licence: Optional[str]) -> Optional[bool]:
+def _open(loaded: bool | None, licence: str | None) -> bool | None:
     """Of the module that runs, else of the one that would be loaded: the open one is MIT/GPL."""
     if loaded is not None:
         return loaded
     return "GPL" in licence if licence else None
 
 
-def _enrolled(machine: Machine) -> Optional[bool]:
+def _enrolled(machine: Machine) -> bool | None:
     """Whether the firmware knows the key that modules built here are signed with."""
     key = next((path for path in _MODULE_KEYS if machine.exists(path)), None)
     output = machine.run(["mokutil", "--test-key", key]) if key else None
     return "already enrolled" in output if output else None
 
 
-def _fabric_manager(
-    packages: Packages, units: Dict[str, Dict[str, str]]
-) -> Optional[Dict[str, Any]]:
+def _fabric_manager(packages: Packages, units: dict[str, dict[str, str]]) -> dict[str, Any] | None:
     version = packages.version(r"(cuda-drivers|nvidia)-fabricmanager(-\d+)?")
     active = _active(units, unit_names.FABRIC_MANAGER)
     if version is None and active is None:
@@ -200,5 +198,5 @@ def _fabric_manager(
     return {"package_version": version, "active": active}
 
 
-def _active(units: Dict[str, Dict[str, str]], name: str) -> Optional[bool]:
+def _active(units: dict[str, dict[str, str]], name: str) -> bool | None:
     return units[name].get("ActiveState") == "active" if name in units else None

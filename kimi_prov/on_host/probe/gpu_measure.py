@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 import kimi_prov
 from kimi_prov.contract import paths
@@ -49,7 +49,7 @@ _MATRIX = ("bf16", "fp8")
 _SPEEDS = ("memory", "copy", "copy_together")
 
 
-def measured(machine: Machine, facts: Dict[str, Any]) -> List[Dict[str, Any]]:
+def measured(machine: Machine, facts: dict[str, Any]) -> list[dict[str, Any]]:
     """Give a row for each GPU; a figure that there is not is null, with the reason."""
     gpus = facts["gpus"]
     if not gpus:
@@ -61,7 +61,7 @@ def measured(machine: Machine, facts: Dict[str, Any]) -> List[Dict[str, Any]]:
     return rows
 
 
-def apply(facts: Dict[str, Any], rows: List[Dict[str, Any]]) -> None:
+def apply(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write figures to the keys of each GPU that the planner reads."""
     for place, (gpu, row) in enumerate(zip(facts["gpus"], rows)):
         found = {
@@ -76,7 +76,7 @@ def apply(facts: Dict[str, Any], rows: List[Dict[str, Any]]) -> None:
             facts["origins"][f"gpus[{place}].measured"] = "measured"
 
 
-def refusals(machine: Machine, facts: Dict[str, Any]) -> List[Optional[str]]:
+def refusals(machine: Machine, facts: dict[str, Any]) -> list[str | None]:
     """Say of each GPU why it is not measured; None for one that is idle."""
     used = _used(machine.run(_QUERIES["memory"], timeout_s=60.0))
     apps = machine.run(_QUERIES["apps"], timeout_s=60.0)
@@ -90,8 +90,8 @@ def refusals(machine: Machine, facts: Dict[str, Any]) -> List[Optional[str]]:
 
 
 def refusal(
-    gpu: Dict[str, Any], used: Optional[int], *, serving: bool, free: Optional[int]
-) -> Optional[str]:
+    gpu: dict[str, Any], used: int | None, *, serving: bool, free: int | None
+) -> str | None:
     """Say why a GPU is not measured. `used`: bytes of its memory; `free`: of the machine's."""
     if gpu["vendor"] != "nvidia":
         return "only NVIDIA's GPUs are measured"
@@ -104,7 +104,7 @@ def refusal(
     return _short(gpu.get("memory_bytes") or 0, used, free)
 
 
-def _short(total: int, used: int, free: Optional[int]) -> Optional[str]:
+def _short(total: int, used: int, free: int | None) -> str | None:
     """Say which memory is short, in bytes: used by others, or not there."""
     if used > _IDLE_BYTES:
         return f"busy: {human(used)} of its memory are in use"
@@ -115,9 +115,9 @@ def _short(total: int, used: int, free: Optional[int]) -> Optional[str]:
     return None
 
 
-def _used(text: Optional[str]) -> Dict[Optional[str], int]:
+def _used(text: str | None) -> dict[str | None, int]:
     """Bytes in use by UUID, as nvidia-smi lists them in MiB."""
-    found: Dict[Optional[str], int] = {}
+    found: dict[str | None, int] = {}
     for line in (text or "").splitlines():
         uuid, _, size = (part.strip() for part in line.partition(","))
         number = whole(size)
@@ -126,7 +126,7 @@ def _used(text: Optional[str]) -> Dict[Optional[str], int]:
     return found
 
 
-def cublas(machine: Machine) -> List[str]:
+def cublas(machine: Machine) -> list[str]:
     """Libraries of cuBLASLt, the engine's own first, that nobody but root or we can write.
 
     What is loaded runs with our rights, which often are root's.
@@ -168,12 +168,12 @@ def _trusted(path: str) -> bool:
         path = os.path.dirname(path)
 
 
-def _alone(gpu: Dict[str, Any], libraries: List[str]) -> List[Dict[str, Any]]:
+def _alone(gpu: dict[str, Any], libraries: list[str]) -> list[dict[str, Any]]:
     config = {"together": False, "cpus": _near(gpu), "libraries": libraries}
     return _child(config, [_name(gpu)], _ALONE_S)
 
 
-def _together(gpus: List[Dict[str, Any]], rows: List[Dict[str, Any]]) -> None:
+def _together(gpus: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
     """Copy to all GPUs at once whose copy alone was measured, and add it to their rows."""
     able = [place for place, row in enumerate(rows) if row["copy"]["bytes_per_s"]]
     if len(able) < 2:
@@ -189,7 +189,7 @@ def _together(gpus: List[Dict[str, Any]], rows: List[Dict[str, Any]]) -> None:
         }
 
 
-def _row(gpu: Dict[str, Any], answer: Any) -> Dict[str, Any]:  # noqa: ANN401
+def _row(gpu: dict[str, Any], answer: Any) -> dict[str, Any]:  # noqa: ANN401
     """Give a GPU's row of the lines that its process wrote, or of the reason for none."""
     lines = [{"part": None, "reason": answer}] if isinstance(answer, str) else answer
     by_part = {line["part"]: line for line in lines}
@@ -197,7 +197,7 @@ def _row(gpu: Dict[str, Any], answer: Any) -> Dict[str, Any]:  # noqa: ANN401
     missing = by_part.get(None, {"reason": "it was not come to"})
     alone = {"reason": "there is one GPU alone to measure", "seconds": None}
     by_part.setdefault("copy_together", missing if None in by_part else alone)
-    row: Dict[str, Any] = {"index": gpu["index"]}
+    row: dict[str, Any] = {"index": gpu["index"]}
     for part in (*_SPEEDS, *_MATRIX):
         line = by_part.get(part, missing)
         key = "flops_per_s" if part in _MATRIX else "bytes_per_s"
@@ -207,17 +207,17 @@ def _row(gpu: Dict[str, Any], answer: Any) -> Dict[str, Any]:  # noqa: ANN401
     return row
 
 
-def _near(gpu: Dict[str, Any]) -> List[int]:
+def _near(gpu: dict[str, Any]) -> list[int]:
     """Processors near a GPU that we may run on."""
     ours = os.sched_getaffinity(0)
     return [cpu for cpu in parse_list(gpu.get("cpus") or "") if cpu in ours]
 
 
-def _name(gpu: Dict[str, Any]) -> str:
+def _name(gpu: dict[str, Any]) -> str:
     return str(gpu.get("uuid") or gpu["index"])
 
 
-def _child(config: Dict[str, Any], visible: List[str], limit_s: float) -> List[Dict[str, Any]]:
+def _child(config: dict[str, Any], visible: list[str], limit_s: float) -> list[dict[str, Any]]:
     """Run the timing process; each line that it wrote, and last why it ended early if it did."""
     environment = {
         **os.environ,
@@ -256,13 +256,13 @@ def _child(config: Dict[str, Any], visible: List[str], limit_s: float) -> List[D
     return lines
 
 
-def _ended(status: int) -> Optional[str]:
+def _ended(status: int) -> str | None:
     if status < 0:
         return f"the driver or a library crashed the timing process (signal {-status})"
     return f"the timing process failed (exit status {status})" if status else None
 
 
-def _lines(text: str) -> List[Dict[str, Any]]:
+def _lines(text: str) -> list[dict[str, Any]]:
     found = []
     for line in text.splitlines():
         try:

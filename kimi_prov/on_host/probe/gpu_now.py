@@ -6,7 +6,6 @@ One query for all cards, which took 30 ms of a processor with one H100.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
 
 from kimi_prov.contract.numbers import decimal, whole
 from kimi_prov.on_host.probe import nvidia_smi
@@ -52,27 +51,27 @@ class GpuNow:
 
     index: int
     name: str
-    busy_share: Optional[float]
-    memory_busy_share: Optional[float]
-    memory_used_bytes: Optional[int]
-    memory_total_bytes: Optional[int]
-    power_w: Optional[float]
+    busy_share: float | None
+    memory_busy_share: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
     # What its owner set, and what holds: a board or a power supply may lower it.
-    power_limit_w: Optional[float]
-    power_enforced_w: Optional[float]
-    temperature_c: Optional[float]
-    memory_temperature_c: Optional[float]
-    clock_mhz: Optional[float]
-    clock_max_mhz: Optional[float]
+    power_limit_w: float | None
+    power_enforced_w: float | None
+    temperature_c: float | None
+    memory_temperature_c: float | None
+    clock_mhz: float | None
+    clock_max_mhz: float | None
     # Since the driver was loaded.
-    ecc_uncorrected_now: Optional[int]
-    ecc_uncorrected: Optional[int]
-    ecc_corrected: Optional[int]
+    ecc_uncorrected_now: int | None
+    ecc_uncorrected: int | None
+    ecc_corrected: int | None
     # Names of THROTTLES.
-    throttled: Optional[Tuple[str, ...]]
+    throttled: tuple[str, ...] | None
 
 
-def read(timeout_s: float) -> Tuple[Optional[List[GpuNow]], str]:
+def read(timeout_s: float) -> tuple[list[GpuNow] | None, str]:
     """Return each card, None with the reason where they are not told; [] without nvidia-smi."""
     problem = ""
     for reasons in REASONS:
@@ -89,12 +88,12 @@ def read(timeout_s: float) -> Tuple[Optional[List[GpuNow]], str]:
     return None, problem
 
 
-def parse(text: str) -> List[GpuNow]:
+def parse(text: str) -> list[GpuNow]:
     """Read the rows of the query; a line that is none, as of a card that is lost, is left out."""
     return [_card(row) for row in nvidia_smi.table(text, [*COLUMNS, REASONS[0]])]
 
 
-def _card(row: Dict[str, str]) -> GpuNow:
+def _card(row: dict[str, str]) -> GpuNow:
     return GpuNow(
         index=int(row["index"]),
         name=row["name"],
@@ -116,17 +115,17 @@ def _card(row: Dict[str, str]) -> GpuNow:
     )
 
 
-def _share(text: str) -> Optional[float]:
+def _share(text: str) -> float | None:
     value = decimal(text)
     return None if value is None else value / 100
 
 
-def _bytes(text: str) -> Optional[int]:
+def _bytes(text: str) -> int | None:
     value = decimal(text)
     return None if value is None else int(value * _MIB)
 
 
-def _throttled(text: str) -> Optional[Tuple[str, ...]]:
+def _throttled(text: str) -> tuple[str, ...] | None:
     try:
         bits = int(text, 16)
     except ValueError:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.unit_form import form
@@ -49,7 +49,7 @@ _UNITS = (
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "ControlPID")
 
 
-def units(machine: Machine) -> Dict[str, Dict[str, str]]:
+def units(machine: Machine) -> dict[str, dict[str, str]]:
     """State of our units and of firewalld: systemd's properties by unit name."""
     text = machine.run(systemd.question(_UNITS, _PROPERTIES))
     return {
@@ -59,7 +59,7 @@ def units(machine: Machine) -> Dict[str, Dict[str, str]]:
     }
 
 
-def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+def kimi(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, Any]:
     """Engines, models, plan and program of ours; null where access is denied."""
     pythons = _complete(machine, paths.PYTHONS)
     environments = _environments(machine, paths.ENGINES, pythons)
@@ -110,17 +110,17 @@ def kimi(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
     }
 
 
-def _complete(machine: Machine, folder: str) -> List[str]:
+def _complete(machine: Machine, folder: str) -> list[str]:
     """Names of the directories in `folder` that were made to the end."""
     return [path.split("/")[-2] for path in machine.glob(f"{folder}/*/{paths.ENV_COMPLETE}")]
 
 
-def _environments(machine: Machine, folder: str, pythons: List[str]) -> Dict[str, Optional[str]]:
+def _environments(machine: Machine, folder: str, pythons: list[str]) -> dict[str, str | None]:
     """Map each whole environment in `folder` to the interpreter that was brought, None for another.
 
     One whose interpreter is not whole does not run: it counts as half made.
     """
-    found: Dict[str, Optional[str]] = {}
+    found: dict[str, str | None] = {}
     for name in _complete(machine, folder):
         text = machine.read(f"{folder}/{name}/pyvenv.cfg") or ""
         brought = re.search(rf"^home = {re.escape(paths.PYTHONS)}/([^/\n]+)/", text, re.MULTILINE)
@@ -129,17 +129,17 @@ def _environments(machine: Machine, folder: str, pythons: List[str]) -> Dict[str
     return found
 
 
-def _brought(environments: Dict[str, Optional[str]]) -> Dict[str, str]:
+def _brought(environments: dict[str, str | None]) -> dict[str, str]:
     return {name: python for name, python in sorted(environments.items()) if python}
 
 
-def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+def _serving(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, Any]:
     """Return what each running engine depends on; null where that is no longer known.
 
     An engine whose process we may not look at is left out.
     """
     places = started.UnitPaths(machine.root or "/")
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for unit, row in sorted(states.items()):
         if unit_names.is_serve(unit) and started.pid_of(row) != "0":
             stamp = started.running_stamp(started.pid_of(row), places)
@@ -152,7 +152,7 @@ def _serving(machine: Machine, states: Dict[str, Dict[str, str]]) -> Dict[str, A
     return found
 
 
-def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
+def _kept(machine: Machine, path: str) -> dict[str, Any] | None:
     """Read a record of an earlier apply; None where there is none."""
     try:
         found = json.loads(machine.read(path) or "null")
@@ -161,7 +161,7 @@ def _kept(machine: Machine, path: str) -> Optional[Dict[str, Any]]:
     return found if isinstance(found, dict) else None
 
 
-def _driver(machine: Machine) -> Optional[Dict[str, Any]]:
+def _driver(machine: Machine) -> dict[str, Any] | None:
     """Read what an earlier apply did to the driver.
 
     `restarted`: the version that the machine restarted itself into and that has not answered yet,
@@ -175,7 +175,7 @@ def _driver(machine: Machine) -> Optional[Dict[str, Any]]:
     return {**found, "restarted": {"version": restarted.get("version"), "over": over}}
 
 
-def _kept_envs(machine: Machine) -> List[str]:
+def _kept_envs(machine: Machine) -> list[str]:
     """Environments of the versions that can be put back; only root sees them."""
     found = set()
     for path in machine.glob(f"{paths.HISTORY}/*/files{paths.PLAN}"):
@@ -184,7 +184,7 @@ def _kept_envs(machine: Machine) -> List[str]:
     return sorted(found)
 
 
-def _models(machine: Machine) -> List[Dict[str, Any]]:
+def _models(machine: Machine) -> list[dict[str, Any]]:
     """Bytes that each model takes on the disk, unfinished downloads included."""
     return [
         {"dir": path, "disk_bytes": disk_bytes(machine.path(path))}
@@ -193,14 +193,14 @@ def _models(machine: Machine) -> List[Dict[str, Any]]:
     ]
 
 
-def _link(machine: Machine, path: str) -> Optional[str]:
+def _link(machine: Machine, path: str) -> str | None:
     try:
         return os.path.basename(os.readlink(machine.path(path)).rstrip("/"))
     except OSError:
         return None
 
 
-def _sha256(machine: Machine, path: str) -> Optional[str]:
+def _sha256(machine: Machine, path: str) -> str | None:
     try:
         with open(machine.path(path), "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -208,7 +208,7 @@ def _sha256(machine: Machine, path: str) -> Optional[str]:
         return None
 
 
-def _file(machine: Machine, path: str) -> Optional[Dict[str, str]]:
+def _file(machine: Machine, path: str) -> dict[str, str] | None:
     """Return content, owner and mode of a regular file; None for anything else, or none at all."""
     try:
         descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.probe import devices
 
@@ -21,7 +21,7 @@ _MOST_LAYERS = 4
 _GATEWAY = 0x2
 
 
-def interfaces(machine: Machine) -> List[Dict[str, Any]]:
+def interfaces(machine: Machine) -> list[dict[str, Any]]:
     """Return the interfaces that have a device or an address, the loopback aside.
 
     `speed_bits_per_s` is None where it is unknown or a constant: a virtual interface says one that
@@ -51,7 +51,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
     return found
 
 
-def _driver(machine: Machine, path: str) -> Optional[str]:
+def _driver(machine: Machine, path: str) -> str | None:
     link = f"{path}/device/driver"
     return machine.resolve(link).rsplit("/", 1)[1] if machine.exists(link) else None
 
@@ -64,14 +64,14 @@ def _on_a_device(machine: Machine, name: str, layers: int = _MOST_LAYERS) -> boo
     return layers > 0 and any(_on_a_device(machine, below, layers - 1) for below in lower)
 
 
-def _addresses(machine: Machine) -> Dict[str, List[str]]:
+def _addresses(machine: Machine) -> dict[str, list[str]]:
     """Return the addresses with prefix of each interface, those that hold on one link aside."""
     listed = machine.run(["ip", "-json", "address"])
     found = _of_ip(listed) if listed else None
     return _of_kernel(machine) if found is None else found
 
 
-def _of_ip(text: str) -> Optional[Dict[str, List[str]]]:
+def _of_ip(text: str) -> dict[str, list[str]] | None:
     try:
         return {
             row["ifname"]: [
@@ -87,12 +87,12 @@ def _of_ip(text: str) -> Optional[Dict[str, List[str]]]:
         return None
 
 
-def _of_kernel(machine: Machine) -> Dict[str, List[str]]:
+def _of_kernel(machine: Machine) -> dict[str, list[str]]:
     """Read /proc: an IPv4 address belongs to the interface whose own network it lies in.
 
     One of a network of its own, a /32, is not told there.
     """
-    found: Dict[str, List[str]] = {}
+    found: dict[str, list[str]] = {}
     networks = _connected(machine)
     for address in local_ipv4(machine):
         own = [row for row in networks if ipaddress.IPv4Address(address) in row[1]]
@@ -104,9 +104,9 @@ def _of_kernel(machine: Machine) -> Dict[str, List[str]]:
     return found
 
 
-def local_ipv4(machine: Machine) -> List[str]:
+def local_ipv4(machine: Machine) -> list[str]:
     """Return local addresses of the routing table, loopback aside."""
-    found: List[str] = []
+    found: list[str] = []
     address = ""
     for line in (machine.read("/proc/net/fib_trie") or "").splitlines():
         match = re.search(r"(?:\+|\|)-- (\d+\.\d+\.\d+\.\d+)", line)
@@ -117,7 +117,7 @@ def local_ipv4(machine: Machine) -> List[str]:
     return sorted(found, key=ipaddress.IPv4Address)
 
 
-def global_ipv6(machine: Machine) -> List[Tuple[str, ipaddress.IPv6Interface]]:
+def global_ipv6(machine: Machine) -> list[tuple[str, ipaddress.IPv6Interface]]:
     """Return interfaces and their addresses of global scope: others reach no other."""
     found = []
     for line in (machine.read("/proc/net/if_inet6") or "").splitlines():
@@ -128,7 +128,7 @@ def global_ipv6(machine: Machine) -> List[Tuple[str, ipaddress.IPv6Interface]]:
     return found
 
 
-def _connected(machine: Machine) -> List[Tuple[str, ipaddress.IPv4Network]]:
+def _connected(machine: Machine) -> list[tuple[str, ipaddress.IPv4Network]]:
     """Return the networks that are reached without a gateway, by their interface."""
     found = []
     for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
@@ -24,6 +24,8 @@ from kimi_prov.on_host.probe.memory_kernel import SOURCE
 from kimi_prov.on_host.system.process import run as run_program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kimi_prov.on_host.system.machine import Machine
 
 # Processes that want to run, for each core, above which a measurement would measure them instead.
@@ -45,7 +47,7 @@ _LOOKING_S = 1.0
 _BIG_FILES = ("/usr/lib", "/boot", "/opt")
 
 
-def measured(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
+def measured(machine: Machine, facts: dict[str, Any]) -> dict[str, Any]:
     """Measure all; a thing that could not be measured is null, with the reason."""
     load = os.getloadavg()[0]
     return {
@@ -58,13 +60,13 @@ def measured(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def is_busy(load: float, facts: Dict[str, Any]) -> bool:
+def is_busy(load: float, facts: dict[str, Any]) -> bool:
     """Whether so many processes want to run that they would distort a measurement."""
     cores = facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1
     return bool(load > _BUSY * cores)
 
 
-def apply(facts: Dict[str, Any], found: Dict[str, Any]) -> None:
+def apply(facts: dict[str, Any], found: dict[str, Any]) -> None:
     """Write measurements to the keys that the planner reads: they override the catalogue.
 
     What was measured beside other work is reported under `measured` alone.
@@ -83,7 +85,7 @@ def apply(facts: Dict[str, Any], found: Dict[str, Any]) -> None:
     gpu_measure.apply(facts, found.get("gpus") or [])
 
 
-def memory(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
+def memory(machine: Machine, facts: dict[str, Any]) -> dict[str, Any]:
     """Read memory with a thread on every core: of all nodes at once, and of each alone."""
     started = time.monotonic()
     folder = tempfile.mkdtemp(prefix="kimi-probe-")
@@ -119,7 +121,7 @@ def memory(machine: Machine, facts: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _compile(machine: Machine, folder: str) -> Tuple[Optional[str], str]:
+def _compile(machine: Machine, folder: str) -> tuple[str | None, str]:
     """Build the reader. Returns its path, or None and the reason why there is none."""
     compiler = next((path for path in map(machine.which, _COMPILERS) if path), None)
     if compiler is None:
@@ -150,14 +152,14 @@ def _in_memory(program: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _run(program: str, cpus: List[int], size: int) -> Optional[int]:
+def _run(program: str, cpus: list[int], size: int) -> int | None:
     """Return the bytes a second that threads on these CPUs read of `size` bytes together."""
     argv = [program, str(_READING_S), str(size // len(cpus)), *map(str, cpus)]
     text = run_program(*argv, timeout=_PER_RUN_S).stdout.strip()
     return round(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) else None
 
 
-def sha256() -> Dict[str, Any]:
+def sha256() -> dict[str, Any]:
     """Bytes a second that one core hashes: verifying weights takes that long."""
     block = memoryview(bytearray(_BLOCK))
     digest = hashlib.sha256()
@@ -170,7 +172,7 @@ def sha256() -> Dict[str, Any]:
     return {"bytes_per_s": round(taken / seconds), "seconds": round(seconds, 2), "reason": None}
 
 
-def disk(facts: Dict[str, Any]) -> Dict[str, Any]:
+def disk(facts: dict[str, Any]) -> dict[str, Any]:
     """Read from end to end, past the page cache: a model's file, else the disk, else a large file.
 
     The disk of the weights is meant; where only another file can be read, `path` names it.
@@ -184,7 +186,7 @@ def disk(facts: Dict[str, Any]) -> Dict[str, Any]:
     return _unknown(reason, path=None, bytes=None, direct=None)
 
 
-def _candidates(facts: Dict[str, Any]) -> List[str]:
+def _candidates(facts: dict[str, Any]) -> list[str]:
     holding = next((f for f in facts["filesystems"] if paths.ROOT in f.get("holds", [])), None)
     device = (holding or {}).get("device") or ""
     found = [_largest((paths.MODELS,)), device if device.startswith("/dev/") else None]
@@ -192,9 +194,9 @@ def _candidates(facts: Dict[str, Any]) -> List[str]:
     return [path for path in found if path]
 
 
-def _largest(folders: Tuple[str, ...]) -> Optional[str]:
+def _largest(folders: tuple[str, ...]) -> str | None:
     """Return the largest file that we may read, as far as a short look finds it."""
-    best: Tuple[int, Optional[str]] = (_LEAST_FILE, None)
+    best: tuple[int, str | None] = (_LEAST_FILE, None)
     until = time.monotonic() + _LOOKING_S
     for top in folders:
         for folder, _, names in os.walk(top):
@@ -212,7 +214,7 @@ def _largest(folders: Tuple[str, ...]) -> Optional[str]:
     return best[1]
 
 
-def _read(path: str) -> Dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     """Read with several blocks on their way at once, as loading weights does."""
     direct = True
     try:
@@ -256,5 +258,5 @@ def _read_part(descriptor: int, number: int, size: int, until: float) -> int:
     return taken
 
 
-def _unknown(reason: str, **more: Any) -> Dict[str, Any]:  # noqa: ANN401
+def _unknown(reason: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"bytes_per_s": None, "seconds": None, "reason": reason, **more}

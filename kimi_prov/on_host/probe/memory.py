@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from kimi_prov.contract.numbers import leading, whole
 from kimi_prov.on_host.system.machine import Machine, fields
@@ -38,15 +38,15 @@ _NAMES = tuple(
 )
 
 
-def memory(machine: Machine, shm_bytes: Optional[int]) -> Dict[str, Any]:
+def memory(machine: Machine, shm_bytes: int | None) -> dict[str, Any]:
     """Bytes of memory, swap and /dev/shm, the modules, and the limit of our control group."""
     info = fields(machine.read("/proc/meminfo"), ":")
 
-    def size(key: str) -> Optional[int]:
+    def size(key: str) -> int | None:
         kilobytes = leading(info.get(key))
         return None if kilobytes is None else kilobytes * 1024
 
-    def count(key: str) -> Optional[int]:
+    def count(key: str) -> int | None:
         return whole(info.get(key))
 
     total = size("MemTotal")
@@ -76,7 +76,7 @@ def memory(machine: Machine, shm_bytes: Optional[int]) -> Dict[str, Any]:
     }
 
 
-def modules(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
+def modules(text: str | None) -> list[dict[str, Any]] | None:
     """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it has none.
 
     A virtual machine has a slot that is its whole memory and no speed: that is no module.
@@ -105,7 +105,7 @@ def modules(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
     return found or None
 
 
-def _channels(slots: List[Dict[str, Any]]) -> Tuple[Optional[int], Optional[int]]:
+def _channels(slots: list[dict[str, Any]]) -> tuple[int | None, int | None]:
     """Channels with a module and channels in all; unknown where the board's names do not say."""
     every, filled = set(), set()
     for slot in slots:
@@ -118,7 +118,7 @@ def _channels(slots: List[Dict[str, Any]]) -> Tuple[Optional[int], Optional[int]
     return (len(filled), len(every)) if every else (None, None)
 
 
-def _place(slot: Dict[str, Any]) -> Optional[Tuple[str, ...]]:
+def _place(slot: dict[str, Any]) -> tuple[str, ...] | None:
     """Processor and channel of a slot, by the bank first; None where the names do not say."""
     for pattern in _NAMES:
         for name in (slot["bank"], slot["locator"]):
@@ -128,7 +128,7 @@ def _place(slot: Dict[str, Any]) -> Optional[Tuple[str, ...]]:
     return None
 
 
-def _theoretical(filled: List[Dict[str, Any]], populated: Optional[int]) -> Optional[int]:
+def _theoretical(filled: list[dict[str, Any]], populated: int | None) -> int | None:
     """Every channel moves eight bytes a transfer, all at the speed of the slowest module."""
     speeds = [slot["configured_mt_s"] for slot in filled]
     if not populated or not speeds or None in speeds:
@@ -136,14 +136,14 @@ def _theoretical(filled: List[Dict[str, Any]], populated: Optional[int]) -> Opti
     return int(populated * min(speeds)) * 10**6 * _WIDTH_BYTES
 
 
-def _size(text: Optional[str]) -> Optional[int]:
+def _size(text: str | None) -> int | None:
     if text is None or text.startswith("Unknown"):
         return None
     match = re.match(r"([0-9]{1,18}) ([kMGT])i?B", text)
     return int(match.group(1)) * _UNITS[match.group(2)] if match else 0
 
 
-def _cgroup_limit(machine: Machine, total: Optional[int]) -> Optional[int]:
+def _cgroup_limit(machine: Machine, total: int | None) -> int | None:
     """Return the limit at the top of what we see of the hierarchy; None where there is none."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = machine.read_int(path)
@@ -152,15 +152,15 @@ def _cgroup_limit(machine: Machine, total: Optional[int]) -> Optional[int]:
     return None
 
 
-def cgroup(machine: Machine) -> Dict[str, Any]:
+def cgroup(machine: Machine) -> dict[str, Any]:
     """Limits of our own group and all above it: bytes of memory, and CPUs by time; None is none."""
     line = next(
         (row for row in (machine.read("/proc/self/cgroup") or "").splitlines() if row[:3] == "0::"),
         "0::/",
     )
     folder = "/sys/fs/cgroup" + line[3:].rstrip("/")
-    sizes: List[int] = []
-    shares: List[float] = []
+    sizes: list[int] = []
+    shares: list[float] = []
     while folder.startswith("/sys/fs/cgroup"):
         limit = machine.read_int(f"{folder}/memory.max")
         if limit is not None:
@@ -174,13 +174,13 @@ def cgroup(machine: Machine) -> Dict[str, Any]:
     return {"memory_bytes": min(sizes, default=None), "cpus": min(shares, default=None)}
 
 
-def _older_memory(machine: Machine) -> List[int]:
+def _older_memory(machine: Machine) -> list[int]:
     """Return the limit of version 1 at the top of what we see: in a container it is our own."""
     limit = machine.read_int("/sys/fs/cgroup/memory/memory.limit_in_bytes")
     return [limit] if limit is not None and limit < _UNLIMITED else []
 
 
-def _older_cpus(machine: Machine) -> List[float]:
+def _older_cpus(machine: Machine) -> list[float]:
     quota = machine.read_int("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
     period = machine.read_int("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
     return [quota / period] if quota and period and quota > 0 and period > 0 else []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.probe import interfaces, rdma
 from kimi_prov.on_host.system.machine import Machine, fields
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LISTEN = "0A"
 # As iptables-save writes them; a rule for another address than the machine's says which.
@@ -23,7 +26,7 @@ _MOST_PORTS = 1024
 _SERVICE = re.compile(r"([^/]+\.(?:service|socket|scope))")
 
 
-def network(machine: Machine, gpus: Sequence[Dict[str, Any]] = ()) -> Dict[str, Any]:
+def network(machine: Machine, gpus: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Addresses by which others reach the machine, its interfaces, and TCP ports that are taken.
 
     `gpus`: rows with `index` and `pci`, for their way to the RDMA devices.
@@ -38,7 +41,7 @@ def network(machine: Machine, gpus: Sequence[Dict[str, Any]] = ()) -> Dict[str, 
     }
 
 
-def firewall(machine: Machine, units: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+def firewall(machine: Machine, units: dict[str, dict[str, str]]) -> dict[str, Any]:
     """Which firewall front end is active; `units` as `installed.units` returns them.
 
     ufw has no process, so its configuration is read; firewalld is a daemon, so its unit is.
@@ -59,7 +62,7 @@ def firewall(machine: Machine, units: Dict[str, Dict[str, str]]) -> Dict[str, An
     }
 
 
-def _redirected(machine: Machine) -> Optional[List[Dict[str, Any]]]:
+def _redirected(machine: Machine) -> list[dict[str, Any]] | None:
     """Return TCP ports that rules of iptables send elsewhere, before a program here sees them.
 
     So Docker, Podman and containerd publish ports of containers, with a listening process or
@@ -68,7 +71,7 @@ def _redirected(machine: Machine) -> Optional[List[Dict[str, Any]]]:
     texts = [machine.run([program]) for program in ("iptables-save", "ip6tables-save")]
     if not any(texts):
         return None
-    rows: Dict[Tuple[int, Optional[str]], Dict[str, Any]] = {}
+    rows: dict[tuple[int, str | None], dict[str, Any]] = {}
     for line in "\n".join(text or "" for text in texts).splitlines():
         rule = _REDIRECT.search(line)
         first, _, last = (rule.group("ports") if rule else "").partition(":")
@@ -90,9 +93,9 @@ def _default_ipv6(machine: Machine) -> bool:
     return False
 
 
-def _listening(machine: Machine) -> List[Dict[str, Any]]:
+def _listening(machine: Machine) -> list[dict[str, Any]]:
     """Each listening TCP port and address; process and unit only where we may see them."""
-    sockets: Dict[str, Tuple[int, str]] = {}
+    sockets: dict[str, tuple[int, str]] = {}
     for name in ("tcp", "tcp6"):
         for line in (machine.read(f"/proc/net/{name}") or "").splitlines()[1:]:
             words = line.split()
@@ -121,9 +124,9 @@ def _decode(text: str) -> str:
     return str(ipaddress.ip_address(turned))
 
 
-def _owners(inodes: set[str]) -> Dict[str, str]:
+def _owners(inodes: set[str]) -> dict[str, str]:
     """Socket inode to the process that holds it; the scan ends when all are found."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or len(found) == len(inodes):
             continue
@@ -141,7 +144,7 @@ def _owners(inodes: set[str]) -> Dict[str, str]:
     return found
 
 
-def unit_of(machine: Machine, pid: str) -> Optional[str]:
+def unit_of(machine: Machine, pid: str) -> str | None:
     """Return the systemd unit of a process, the innermost where several are nested."""
     for line in (machine.read(f"/proc/{pid}/cgroup") or "").splitlines():
         names = _SERVICE.findall(line.split(":", 2)[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any
 from xml.etree import ElementTree as Xml
 
 from kimi_prov.contract import clean_text
@@ -20,7 +20,7 @@ _OFFLINE = ("Disabled", "No", "Not Active")
 COLUMNS = ("index", "name", "memory.total", "uuid", "pci.bus_id", "compute_cap")
 
 
-def query(text: Optional[str]) -> Optional[Dict[str, Any]]:
+def query(text: str | None) -> dict[str, Any] | None:
     """Read `nvidia-smi -q -x`: driver, CUDA and a row for each GPU; None where it is none."""
     if not text or "<nvidia_smi_log" not in text:
         return None
@@ -37,7 +37,7 @@ def query(text: Optional[str]) -> Optional[Dict[str, Any]]:
     }
 
 
-def _gpu(number: int, node: Xml.Element) -> Dict[str, Any]:
+def _gpu(number: int, node: Xml.Element) -> dict[str, Any]:
     name = _text(node, "product_name")
     size = _mebibytes(_text(node, "fb_memory_usage/total"))
     link = "pci/pci_gpu_link_info/"
@@ -75,7 +75,7 @@ def _gpu(number: int, node: Xml.Element) -> Dict[str, Any]:
     }
 
 
-def table(text: Optional[str], columns: Optional[List[str]] = None) -> List[Dict[str, str]]:
+def table(text: str | None, columns: list[str] | None = None) -> list[dict[str, str]]:
     """Read `--format=csv`: a row for each GPU by column. Without `columns`, the head names them."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     if columns is None:
@@ -90,7 +90,7 @@ def table(text: Optional[str], columns: Optional[List[str]] = None) -> List[Dict
     return rows
 
 
-def listed(row: Dict[str, str]) -> Dict[str, Any]:
+def listed(row: dict[str, str]) -> dict[str, Any]:
     """Return a GPU from its row of the table, where the XML is not available."""
     name, size = row.get("name"), _mebibytes(row.get("memory.total"))
     return {
@@ -118,12 +118,12 @@ def listed(row: Dict[str, str]) -> Dict[str, Any]:
     }
 
 
-def capability(text: Optional[str]) -> Optional[str]:
+def capability(text: str | None) -> str | None:
     """Return `9.0` if it is such a version; an old nvidia-smi answers with an error here."""
     return text if text and re.fullmatch(r"\d+\.\d+", text) else None
 
 
-def topology(text: Optional[str]) -> Optional[Dict[str, Any]]:
+def topology(text: str | None) -> dict[str, Any] | None:
     """Read `nvidia-smi topo -m`: how each two GPUs are joined, and each one's CPUs and node."""
     # `nvidia-smi topo` underlines its head even into a pipe.
     lines = [line for line in clean_text.block(text or "").splitlines() if line.strip()]
@@ -133,8 +133,8 @@ def topology(text: Optional[str]) -> Optional[Dict[str, Any]]:
     names = [name.strip() for name in head.split("\t")]
     names = names[1:] if names and not names[0] else names
     columns = [place for place, name in enumerate(names) if _GPU.fullmatch(name)]
-    paths: List[List[Optional[str]]] = []
-    near: List[Dict[str, Any]] = []
+    paths: list[list[str | None]] = []
+    near: list[dict[str, Any]] = []
     for line in lines[lines.index(head) + 1 :]:
         cells = [cell.strip() for cell in line.split("\t")]
         if not _GPU.fullmatch(cells[0]):
@@ -155,7 +155,7 @@ def topology(text: Optional[str]) -> Optional[Dict[str, Any]]:
     }
 
 
-def _links(cell: Optional[str]) -> Optional[int]:
+def _links(cell: str | None) -> int | None:
     """`NV18` is 18 links, the card itself and any other way none."""
     if cell is None:
         return None
@@ -163,15 +163,15 @@ def _links(cell: Optional[str]) -> Optional[int]:
     return int(match.group(1)) if match else 0
 
 
-def _cpus(text: Optional[str]) -> Optional[str]:
+def _cpus(text: str | None) -> str | None:
     return text if text and re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text) else None
 
 
-def links(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
+def links(text: str | None) -> list[dict[str, Any]] | None:
     """Read `nvidia-smi nvlink -s`: links that are up on each GPU and the speed of one, bytes/s."""
     if not text:
         return None
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for line in text.splitlines():
         if _GPU.match(line.replace(" ", "")):
             found.append({"links": 0, "bytes_per_s": None})
@@ -183,7 +183,7 @@ def links(text: Optional[str]) -> Optional[List[Dict[str, Any]]]:
     return found or None
 
 
-def module(text: Optional[str]) -> Dict[str, Any]:
+def module(text: str | None) -> dict[str, Any]:
     """Read /proc/driver/nvidia/version: the version that is loaded, and whether it is open."""
     if not text:
         return {"version": None, "open": None}
@@ -195,8 +195,8 @@ def module(text: Optional[str]) -> Dict[str, Any]:
 
 
 def switched(
-    found: Optional[List[List[Optional[int]]]], gpus: List[Dict[str, Any]], bridges: int
-) -> Optional[bool]:
+    found: list[list[int | None]] | None, gpus: list[dict[str, Any]], bridges: int
+) -> bool | None:
     """Whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
 
     A virtual machine is given the GPUs and not the switches: there the fabric's state, or links
@@ -211,21 +211,21 @@ def switched(
     return len(found) > 4 and all((cell or 0) >= 4 for cell in joined)
 
 
-def _text(node: Xml.Element, path: str) -> Optional[str]:
+def _text(node: Xml.Element, path: str) -> str | None:
     value = (node.findtext(path) or "").strip()
     return value if value and value != "N/A" else None
 
 
-def _switch(text: Optional[str]) -> Optional[bool]:
+def _switch(text: str | None) -> bool | None:
     return True if text in _ONLINE else False if text in _OFFLINE else None
 
 
-def _mebibytes(text: Optional[str]) -> Optional[int]:
+def _mebibytes(text: str | None) -> int | None:
     number = leading(text)
     return number << 20 if number is not None else None
 
 
-def _power(node: Xml.Element, name: str) -> Optional[float]:
+def _power(node: Xml.Element, name: str) -> float | None:
     """Drivers before 525 have another name for the group."""
     for group in ("gpu_power_readings", "power_readings"):
         found = decimal(_text(node, f"{group}/{name}"))

@@ -6,14 +6,11 @@ import fcntl
 import os
 import re
 import struct
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.on_host.probe.network import unit_of
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine
-
-if TYPE_CHECKING:
-    from typing import Tuple
 
 # In the order in which apt takes them.
 LOCKS = (
@@ -32,7 +29,7 @@ _STATE = re.compile(r"^Status: \S+ \S+ (\S+)$", re.MULTILINE)
 _FLOCK = "hhqqi"
 
 
-def holder(machine: Machine) -> Optional[Dict[str, Any]]:
+def holder(machine: Machine) -> dict[str, Any] | None:
     """Return who holds a lock of apt or dpkg; None where nobody does, or only root could see it."""
     for path in LOCKS:
         pid = _locked_by(machine.path(path))
@@ -49,7 +46,7 @@ def holder(machine: Machine) -> Optional[Dict[str, Any]]:
     return None
 
 
-def _locked_by(path: str) -> Optional[int]:
+def _locked_by(path: str) -> int | None:
     """Return the process that keeps others from a lock; 0 or less where it is none we see."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -57,7 +54,7 @@ def _locked_by(path: str) -> Optional[int]:
         return None
     try:
         question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        found: Tuple[int, ...] = struct.unpack(
+        found: tuple[int, ...] = struct.unpack(
             _FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
         )
     except OSError:
@@ -67,7 +64,7 @@ def _locked_by(path: str) -> Optional[int]:
     return None if found[0] == fcntl.F_UNLCK else found[4]
 
 
-def unfinished(machine: Machine) -> Optional[List[str]]:
+def unfinished(machine: Machine) -> list[str] | None:
     """Return packages that dpkg has not finished; None where dpkg is not the manager.
 
     Also true of packages that are being installed at this moment: ask for the holder too.
@@ -76,7 +73,7 @@ def unfinished(machine: Machine) -> Optional[List[str]]:
     if status is None:
         return None
     texts = [status, *(machine.read(path) or "" for path in machine.glob(_JOURNAL))]
-    states: Dict[str, str] = {}
+    states: dict[str, str] = {}
     for block in "\n\n".join(texts).split("\n\n"):
         name, state = _PACKAGE.search(block), _STATE.search(block)
         if name and state:
@@ -84,7 +81,7 @@ def unfinished(machine: Machine) -> Optional[List[str]]:
     return sorted(name for name, state in states.items() if state not in _ENDED)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`package-manager`: who holds its locks, and what is unfinished, as one JSON object."""
     assert not argv  # noqa: S101  (a fault of the caller's)
     machine = Machine()

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.probe import devices
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kimi_prov.on_host.system.machine import Machine
 
 _CLASS = "/sys/class/infiniband"
@@ -22,7 +24,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _V2 = "RoCE v2"
 
 
-def rdma(machine: Machine, gpus: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def rdma(machine: Machine, gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return each port of each device; the GID index is that of RoCE and None for InfiniBand.
 
     `gpus`: rows with `index` and `pci`; each port tells the path on the bus to each of them.
@@ -57,7 +59,7 @@ def rdma(machine: Machine, gpus: Sequence[Dict[str, Any]]) -> List[Dict[str, Any
     return found
 
 
-def _gid(machine: Machine, path: str) -> Optional[Tuple[int, str]]:
+def _gid(machine: Machine, path: str) -> tuple[int, str] | None:
     """Return index and type of the GID to use: of RoCE v2 where there is one, of IPv4 before IPv6.
 
     A v2 packet is routed and marked as any of IP; a GID of the link alone reaches no further.
@@ -81,8 +83,8 @@ def _gid(machine: Machine, path: str) -> Optional[Tuple[int, str]]:
 
 
 def _netdev(
-    machine: Machine, path: str, gid: Optional[Tuple[int, str]], device: str, port: int
-) -> Optional[str]:
+    machine: Machine, path: str, gid: tuple[int, str] | None, device: str, port: int
+) -> str | None:
     """Return the interface of the port: by its GID, else by the number it has on the device."""
     named = machine.read(f"{path}/gid_attrs/ndevs/{gid[0]}") if gid else None
     if named:
@@ -94,7 +96,7 @@ def _netdev(
     return next(iter(by_port or names), None)
 
 
-def _distance(machine: Machine, home: str, address: str) -> Optional[str]:
+def _distance(machine: Machine, home: str, address: str) -> str | None:
     """Return the path between a device and a GPU in the words of `nvidia-smi topo -m`.
 
     PIX: one switch; PXB: several; PHB: the host bridge; NODE: host bridges of one NUMA node; SYS:
@@ -118,7 +120,7 @@ def _distance(machine: Machine, home: str, address: str) -> Optional[str]:
     return "NODE" if len(nodes) == 1 and None not in nodes else "SYS"
 
 
-def _buses(place: str) -> List[str]:
+def _buses(place: str) -> list[str]:
     """Return host bridge, bridges and device of a path: pci0000:00, 0000:00:01.0, 0000:01:00.0."""
     words = place.split("/")
     start = next((at for at, word in enumerate(words) if word.startswith("pci")), len(words))

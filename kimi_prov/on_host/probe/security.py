@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -18,7 +18,7 @@ _LOADED = re.compile(r"^(.+) \((enforce|kill)\)$", re.MULTILINE)
 _PROGRAMS = ("haproxy", "nft")
 
 
-def security(machine: Machine) -> Dict[str, Any]:
+def security(machine: Machine) -> dict[str, Any]:
     """Return the modules that are on, SELinux's mode, and enforced profiles of what we run.
 
     `modules` is None where the kernel does not show them, `apparmor_enforced` where its profiles
@@ -35,7 +35,7 @@ def security(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def _ours(profiles: str) -> List[str]:
+def _ours(profiles: str) -> list[str]:
     """Return enforced profiles by the names of what they confine: a path, or a bare name."""
     names = [name for name, _ in _LOADED.findall(profiles)]
     return sorted(name for name in names if os.path.basename(name) in _PROGRAMS)

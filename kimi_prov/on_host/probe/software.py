@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.probe import package_manager
@@ -52,8 +52,8 @@ class Packages:
     def __init__(self, machine: Machine) -> None:
         status = machine.read("/var/lib/dpkg/status")
         self.known = status is not None
-        self.installed: Dict[str, str] = {}
-        self.on_hold: List[str] = []
+        self.installed: dict[str, str] = {}
+        self.on_hold: list[str] = []
         for block in (status or "").split("\n\n"):
             name, version = _PACKAGE.search(block), _VERSION.search(block)
             state = _STATUS.search(block)
@@ -65,23 +65,23 @@ class Packages:
             if known or name.group(1) in PACKAGES:
                 self.installed[name.group(1)] = version.group(1)
 
-    def matching(self, pattern: str) -> Dict[str, str]:
+    def matching(self, pattern: str) -> dict[str, str]:
         """Installed packages whose name matches, with their version."""
         known = re.compile(pattern)
         return {name: v for name, v in sorted(self.installed.items()) if known.fullmatch(name)}
 
-    def version(self, pattern: str) -> Optional[str]:
+    def version(self, pattern: str) -> str | None:
         """Version of upstream of the first such package: `580.159.04` of `580.159.04-1`."""
         found = next(iter(self.matching(pattern).values()), None)
         return re.sub(r"^\d+:|-[^-]*$", "", found) if found else None
 
-    def held(self, pattern: str) -> Optional[bool]:
+    def held(self, pattern: str) -> bool | None:
         """Whether every such package is held back from upgrades; None where there is none."""
         found = self.matching(pattern)
         return all(name in self.on_hold for name in found) if found else None
 
 
-def packages(machine: Machine, found: Packages) -> Dict[str, Any]:
+def packages(machine: Machine, found: Packages) -> dict[str, Any]:
     """Installed packages of interest with their version; None where dpkg is not the manager."""
     if not found.known:
         unknown = ("installed", "held", "unattended_upgrades", "needrestart", "busy", "unfinished")
@@ -100,7 +100,7 @@ def packages(machine: Machine, found: Packages) -> Dict[str, Any]:
     }
 
 
-def _unattended(machine: Machine, found: Packages) -> Optional[bool]:
+def _unattended(machine: Machine, found: Packages) -> bool | None:
     """Whether the system upgrades itself: the package is there and its switch, read last, is on."""
     if "unattended-upgrades" not in found.installed:
         return False
@@ -111,7 +111,7 @@ def _unattended(machine: Machine, found: Packages) -> Optional[bool]:
     return switch not in (None, "0", "false", "no")
 
 
-def loader(machine: Machine) -> Optional[Dict[str, List[str]]]:
+def loader(machine: Machine) -> dict[str, list[str]] | None:
     """Folders that each file of /etc/ld.so.conf.d gives to the dynamic loader."""
     if not machine.exists("/etc/ld.so.conf.d"):
         return None
@@ -121,7 +121,7 @@ def loader(machine: Machine) -> Optional[Dict[str, List[str]]]:
     }
 
 
-def gib(machine: Machine, configured: Optional[Dict[str, List[str]]]) -> Optional[Dict[str, Any]]:
+def gib(machine: Machine, configured: dict[str, list[str]] | None) -> dict[str, Any] | None:
     """Google's NCCL plugins, wherever the loader may find them; None where nothing can be seen."""
     if configured is None:
         return None

@@ -9,7 +9,7 @@ import platform
 import re
 import stat
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.probe import cpu
@@ -30,7 +30,7 @@ _PLACES = ("/", "/boot", "/etc", "/var", "/srv", paths.ROOT, paths.ENGINES, path
 _TELLING = ("nodev", "noexec", "nosuid", "ro")
 
 
-def host(machine: Machine) -> Dict[str, Any]:
+def host(machine: Machine) -> dict[str, Any]:
     """Return distribution, kernel, C library, and the virtualisation that the machine runs in."""
     release = fields(machine.read("/etc/os-release"), "=")
     version = re.search(r"systemd (\d+)", machine.run(["systemctl", "--version"]) or "")
@@ -60,7 +60,7 @@ def host(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def _secure_boot(machine: Machine) -> Optional[bool]:
+def _secure_boot(machine: Machine) -> bool | None:
     """Whether the firmware lets only signed modules in; a machine without EFI has no such thing."""
     if not machine.exists("/sys/firmware"):
         return None
@@ -72,7 +72,7 @@ def _secure_boot(machine: Machine) -> Optional[bool]:
     return value[-1] == "\x01" if value else None
 
 
-def python(machine: Machine) -> Dict[str, Any]:
+def python(machine: Machine) -> dict[str, Any]:
     """Return the Python that runs the probe, and others that an engine could be installed for."""
     others = [
         {"path": path, "version": path.rsplit("python", 1)[1]}
@@ -89,19 +89,19 @@ def python(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def shm_bytes(machine: Machine) -> Optional[int]:
+def shm_bytes(machine: Machine) -> int | None:
     """Size of /dev/shm, through which an engine's processes talk."""
     place = "/dev/shm"  # noqa: S108
-    size: Optional[int] = _space(machine, place)["total_bytes"] if machine.exists(place) else None
+    size: int | None = _space(machine, place)["total_bytes"] if machine.exists(place) else None
     return size
 
 
-def filesystems(machine: Machine) -> List[Dict[str, Any]]:
+def filesystems(machine: Machine) -> list[dict[str, Any]]:
     """Return the file systems that kimi-prov writes to, each once, with the paths on it."""
     mounted = mounts(machine)
     if not mounted:
         return []
-    found: Dict[str, Dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for place in _PLACES:
         existing = place
         while existing != "/" and not machine.exists(existing):
@@ -121,12 +121,12 @@ def filesystems(machine: Machine) -> List[Dict[str, Any]]:
     return list(found.values())
 
 
-def _root_may_write(machine: Machine, path: str) -> Optional[bool]:
+def _root_may_write(machine: Machine, path: str) -> bool | None:
     """Ask the kernel, and it the server of a network file system; None where we are not root."""
     return os.access(path, os.W_OK) if machine.live and os.geteuid() == 0 else None
 
 
-def tunables(machine: Machine) -> Dict[str, Any]:
+def tunables(machine: Machine) -> dict[str, Any]:
     """Kernel settings that the plan may want changed, and whether this machine allows it."""
     sysctl = {}
     for name in SYSCTLS:
@@ -142,7 +142,7 @@ def tunables(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def _choice(machine: Machine, path: str, *, bracketed: bool) -> Optional[Dict[str, Any]]:
+def _choice(machine: Machine, path: str, *, bracketed: bool) -> dict[str, Any] | None:
     """Read a setting with a fixed set of values; None where the machine has no such setting."""
     text = machine.read(path)
     if text is None:
@@ -157,13 +157,13 @@ def _choice(machine: Machine, path: str, *, bracketed: bool) -> Optional[Dict[st
     return {"value": value, "choices": choices, "writable": _writable(machine, path)}
 
 
-def _nofile(machine: Machine) -> Optional[int]:
+def _nofile(machine: Machine) -> int | None:
     """Open files that the first process may have at most: a unit cannot be given more."""
     match = re.search(r"Max open files\s+\d+\s+(\d+)", machine.read("/proc/1/limits") or "")
     return int(match.group(1)) if match else None
 
 
-def _writable(machine: Machine, path: str) -> Optional[bool]:
+def _writable(machine: Machine, path: str) -> bool | None:
     """Whether root could change it: not on a read-only mount, and not another namespace's.
 
     Asked of the mount and the owner, not of our own rights: the probe needs no root.
@@ -179,7 +179,7 @@ def _writable(machine: Machine, path: str) -> Optional[bool]:
     return own and not flags & os.ST_RDONLY
 
 
-def _glibc(machine: Machine) -> Optional[str]:
+def _glibc(machine: Machine) -> str | None:
     if not machine.live:
         return None
     try:
@@ -189,7 +189,7 @@ def _glibc(machine: Machine) -> Optional[str]:
     return words[-1] if len(words) == 2 else None
 
 
-def _virtualization(machine: Machine, kind: str) -> Optional[str]:
+def _virtualization(machine: Machine, kind: str) -> str | None:
     reported = machine.run(["systemd-detect-virt", kind])
     if reported is None and kind == "--vm":
         return _hypervisor(machine)
@@ -197,7 +197,7 @@ def _virtualization(machine: Machine, kind: str) -> Optional[str]:
     return answer if answer and answer != "none" else None
 
 
-def _hypervisor(machine: Machine) -> Optional[str]:
+def _hypervisor(machine: Machine) -> str | None:
     """Return the hypervisor by lscpu, where systemd-detect-virt is not available."""
     first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
     if "hypervisor" not in first.get("flags", "").split():
@@ -206,7 +206,7 @@ def _hypervisor(machine: Machine) -> Optional[str]:
     return vendor.lower() if vendor else "vm"
 
 
-def cgroup_hierarchy(machine: Machine) -> Optional[str]:
+def cgroup_hierarchy(machine: Machine) -> str | None:
     """Say which control groups systemd has: unified (v2), legacy (v1) or hybrid; None: unknown."""
     mounted = mounts(machine)
     kind = mounted.get("/sys/fs/cgroup", (None, None))[1]
@@ -217,12 +217,12 @@ def cgroup_hierarchy(machine: Machine) -> Optional[str]:
     return "hybrid" if "/sys/fs/cgroup/unified" in mounted else "legacy"
 
 
-def mounts(machine: Machine, process: str = "self") -> Dict[str, Any]:
+def mounts(machine: Machine, process: str = "self") -> dict[str, Any]:
     """Map mount point to (device, kind, options); a later one on a point hides the earlier.
 
     `process`: whose mounts; a unit's own may be read-only where the machine's are not.
     """
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for line in (machine.read(f"/proc/{process}/mountinfo") or "").splitlines():
         left, mark, right = line.partition(" - ")
         words, tail = left.split(), right.split()
@@ -238,7 +238,7 @@ def _below(path: str, mount: str) -> bool:
     return mount in ("/", path) or path.startswith(mount + "/")
 
 
-def _space(machine: Machine, path: str) -> Dict[str, Any]:
+def _space(machine: Machine, path: str) -> dict[str, Any]:
     try:
         sizes = os.statvfs(machine.path(path))
     except OSError:

@@ -12,7 +12,7 @@ import os
 import pwd
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kimi_prov.contract import paths as layout
@@ -35,6 +35,7 @@ from kimi_prov.on_host.system.files import (
 from kimi_prov.on_host.system.process import TIMED_OUT, Unfinished, run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 PORT = 80
@@ -49,7 +50,7 @@ CHAIN_BYTES = 256 << 10
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
 
-def command(settings: Dict[str, Any], home: str) -> List[str]:
+def command(settings: dict[str, Any], home: str) -> list[str]:
     """Return certbot's command line for an order; `home`: the directory that is certbot's own."""
     challenge = settings["challenge"]
     if challenge == "http-01":
@@ -67,7 +68,7 @@ def command(settings: Dict[str, Any], home: str) -> List[str]:
     ]
 
 
-def _account(settings: Dict[str, Any], home: str) -> List[str]:
+def _account(settings: dict[str, Any], home: str) -> list[str]:
     """Return the options by which certbot finds, or registers, the account."""
     contact = settings["contact"]
     mail = ["--email", contact] if contact else ["--register-unsafely-without-email"]
@@ -81,14 +82,14 @@ def _account(settings: Dict[str, Any], home: str) -> List[str]:
 class Client:
     """certbot, run as its user in its directory."""
 
-    def __init__(self, paths: Paths, settings: Dict[str, Any]) -> None:
+    def __init__(self, paths: Paths, settings: dict[str, Any]) -> None:
         self.paths = paths
         self.settings = settings
         self.home = str(paths.acme / "client")
         self.user = pwd.getpwnam(layout.ACME_USER)
-        self.problem: Dict[str, Any] = {}
+        self.problem: dict[str, Any] = {}
 
-    def _environment(self) -> Dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         given = {name: os.environ.get(name) for name in PROXY_VARIABLES}
         found = {name: value for name, value in given.items() if value}
         found |= {name.upper(): value for name, value in found.items()}
@@ -119,7 +120,7 @@ class Client:
         self.problem = {}
         return done.stdout
 
-    def order(self, known: Dict[str, Any]) -> str:
+    def order(self, known: dict[str, Any]) -> str:
         """Order the certificate; returns chain and key as one PEM text.
 
         `known`: the authority and contact of the last one. Raises HostError with the cause.
@@ -174,7 +175,7 @@ def make_own(path: str, user: pwd.struct_passwd) -> None:
 
 
 @contextlib.contextmanager
-def answering(settings: Dict[str, Any]) -> Iterator[None]:
+def answering(settings: dict[str, Any]) -> Iterator[None]:
     """Let port 80 in while a challenge may come; it closes by itself if we are killed."""
     if settings["challenge"] != "http-01":
         yield
@@ -197,19 +198,19 @@ def close() -> None:
     run("nft", "delete", "element", *layout.FIREWALL_TABLE, SET, f"{{ {PORT} }}")
 
 
-def current(paths: Paths) -> Optional[certificate.Certificate]:
+def current(paths: Paths) -> certificate.Certificate | None:
     """Return the certificate that was issued last, None where none was."""
     pem = read_text(paths.acme_pem)
     return certificate.read(pem) if pem else None
 
 
-def reason(paths: Paths, settings: Dict[str, Any], now: int) -> str:
+def reason(paths: Paths, settings: dict[str, Any], now: int) -> str:
     """Say why there is something to order now, empty where there is not."""
     record = read_json(paths.acme_state)
     return certificate.due(current(paths), record.get("issued") or {}, settings, now)
 
 
-def order(paths: Paths) -> Dict[str, Any]:
+def order(paths: Paths) -> dict[str, Any]:
     """Order a certificate where one is due and have the proxy use it.
 
     Raises HostError with the cause where none came; what was in use stays in use.
@@ -245,7 +246,7 @@ def settle(paths: Paths) -> None:
         keep(paths, {**record, "problem": None})
 
 
-def keep(paths: Paths, record: Dict[str, Any]) -> None:
+def keep(paths: Paths, record: dict[str, Any]) -> None:
     """Record what came of an order."""
     make_directory(paths.state, 0o700)
     write_json(str(paths.acme_state), record, mode=0o600)
@@ -264,7 +265,7 @@ def use(paths: Paths) -> bool:
     return bool(converge.converge(paths)["changed"]) or changed
 
 
-def ensure(paths: Paths, wanted: Dict[str, Any], *, check: bool = False) -> Dict[str, Any]:
+def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     """Converge to {"acme": the plan's, None for none, "hook": a program's text or None}.
 
     Orders what is due by its unit. Where a renewal fails, and what is in use is good for the same
@@ -291,7 +292,7 @@ def ensure(paths: Paths, wanted: Dict[str, Any], *, check: bool = False) -> Dict
     return {"changed": True, "ordered": why, "warning": warning}
 
 
-def _ordered(paths: Paths, settings: Dict[str, Any]) -> Optional[str]:
+def _ordered(paths: Paths, settings: dict[str, Any]) -> str | None:
     """Run the unit to its end; says what failed where that can wait."""
     start = ("systemctl", "start", unit_names.ACME)
     if units.show(unit_names.ACME).get(unit_names.ACME, {}).get("state") == "activating":
@@ -327,7 +328,7 @@ def _ordered(paths: Paths, settings: Dict[str, Any]) -> Optional[str]:
 
 
 def install(
-    paths: Paths, settings: Dict[str, Any], hook: Optional[str], *, check: bool = False
+    paths: Paths, settings: dict[str, Any], hook: str | None, *, check: bool = False
 ) -> bool:
     """Write what the unit reads; True where something differed."""
     made = make_directory(paths.acme, 0o750, layout.ACME_USER, check=check)
@@ -367,7 +368,7 @@ def leave(paths: Paths, *, check: bool = False) -> bool:
     return bool(found)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`acme` orders what is due, `acme close` shuts the port, `acme ensure [--check] < WANTED`."""
     if argv[:1] == ["close"]:
         close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 
@@ -87,7 +87,7 @@ _MOST_DETAILS = 3
 _LONGEST = 400
 
 
-def tell(output: str, log: str, settings: Dict[str, Any]) -> Dict[str, Any]:
+def tell(output: str, log: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return {"kind", "message", "fix"} for a run of certbot that failed.
 
     `output`: what it printed, `log`: the end of its log, `settings`: what was to be ordered.
@@ -117,7 +117,7 @@ def tell(output: str, log: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     return _problem("failed", "certbot ended: " + last, READ_LOG)
 
 
-def unfinished(said: str, settings: Dict[str, Any], *, timed_out: bool) -> Dict[str, Any]:
+def unfinished(said: str, settings: dict[str, Any], *, timed_out: bool) -> dict[str, Any]:
     """Return the same for a run that did not come to its end, or did not begin; `said`: why."""
     if not timed_out:
         return _problem("failed", said, "install it again: apt-get install --reinstall certbot")
@@ -127,16 +127,16 @@ def unfinished(said: str, settings: Dict[str, Any], *, timed_out: bool) -> Dict[
     return _problem("timeout", "the order took too long and was ended", fix)
 
 
-def of_host(error: HostError) -> Dict[str, Any]:
+def of_host(error: HostError) -> dict[str, Any]:
     """Return the same for what hindered an order on the machine."""
     return _problem("failed", error.message, error.fix or READ_LOG)
 
 
-def _problem(kind: str, message: str, fix: str) -> Dict[str, Any]:
+def _problem(kind: str, message: str, fix: str) -> dict[str, Any]:
     return {"kind": kind, "message": clean_text.line(message), "fix": fix}
 
 
-def _problems(log: str) -> List[Tuple[str, str]]:
+def _problems(log: str) -> list[tuple[str, str]]:
     """Return type and detail of every problem document in a log, in order."""
     found = []
     for match in _TYPE.finditer(log):
@@ -146,7 +146,7 @@ def _problems(log: str) -> List[Tuple[str, str]]:
     return found
 
 
-def _details(problems: List[Tuple[str, str]]) -> List[str]:
+def _details(problems: list[tuple[str, str]]) -> list[str]:
     kind = problems[-1][0]
     texts = [detail or name for name, detail in problems if name == kind]
     return list(dict.fromkeys(texts))[:_MOST_DETAILS]

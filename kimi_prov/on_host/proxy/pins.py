@@ -6,7 +6,7 @@ gateway in by the hash of its key.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.gateways import PAGE_NAME
@@ -18,19 +18,18 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, remove, write_atomic
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _END = ".crt"
 
 
-def files(paths: Paths) -> List[Path]:
+def files(paths: Paths) -> list[Path]:
     """Return the certificates of hosts that are kept, by name."""
     return sorted(paths.hosts.glob(f"*{_END}"))
 
 
-def ensure(
-    paths: Paths, hosts: Optional[Mapping[str, Optional[str]]], *, check: bool = False
-) -> bool:
+def ensure(paths: Paths, hosts: Mapping[str, str | None] | None, *, check: bool = False) -> bool:
     """Keep the certificate of each host by the name of its server; True where one changed.
 
     None for a host that this run did not reach: what was known stays. Others go.
@@ -50,7 +49,7 @@ def ensure(
     return changed
 
 
-def keep(paths: Paths, name: str, pem: Optional[str], *, check: bool = False) -> bool:
+def keep(paths: Paths, name: str, pem: str | None, *, check: bool = False) -> bool:
     """Keep the certificate of one host, where it is given; True where it is another."""
     place, public = paths.hosts / f"{name}{_END}", tls.public_part(pem or "")
     if not public or read_text(place) == public:
@@ -95,7 +94,7 @@ def read(paths: Paths) -> dict[str, Any]:
     }
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`gateway-door`: one JSON object, with nothing secret in it."""
     del argv
     return answer({"ok": True, **read(Paths())})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways
 from kimi_prov.contract.errors import HostError
@@ -15,10 +15,13 @@ from kimi_prov.on_host.proxy import converge, pins
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _PAUSE_S = 0.2
 
 
-def awaited(paths: Paths, request: Mapping[str, Any]) -> Dict[str, Any]:
+def awaited(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Return {"asked", "changed"}; `asked` is false where the gateway does not know the host yet.
 
     `request`: `host`, its `certificate` (PEM, or null for the one that is known) and `timeout_s`;
@@ -51,7 +54,7 @@ def awaited(paths: Paths, request: Mapping[str, Any]) -> Dict[str, Any]:
     return {"asked": True, "changed": changed}
 
 
-def _row(plan: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:
+def _row(plan: Mapping[str, Any], host: str) -> Mapping[str, Any] | None:
     rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else ()
     return next((row for row in rows if row["host"] == host), None)
 
@@ -73,7 +76,7 @@ def _state(paths: Paths, server: str) -> str:
     return "up without a check that passed" if status == "UP" else status.lower()
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`gateway-return`: the request by standard input."""
     del argv
     return answer({"ok": True, **awaited(Paths(), json.load(sys.stdin))})

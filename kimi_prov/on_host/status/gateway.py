@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -17,6 +17,8 @@ from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.web import status as page
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 UP = "UP"
@@ -28,13 +30,13 @@ _UNITS = (
 )
 
 
-def hosts(paths: Paths, plan: Mapping[str, Any]) -> List[Dict[str, Any]]:
+def hosts(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each host behind the gateway: how HAProxy sees it, and its requests under way."""
     try:
         seen = {str(row["name"]): row for row in haproxy.servers(paths.socket)}
     except (OSError, HostError):
         seen = {}
-    none: Dict[str, Any] = {"status": "unknown", "requests": 0}
+    none: dict[str, Any] = {"status": "unknown", "requests": 0}
     return [
         {
             "host": row["host"],
@@ -54,7 +56,7 @@ def held(address: str) -> bool:
     return listed.returncode == 0 and bool(listed.stdout.strip())
 
 
-def warnings(paths: Paths, behind: List[Dict[str, Any]], servers: List[str]) -> List[str]:
+def warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]) -> list[str]:
     """Say what will keep requests from a machine, or is counted wrongly, before it does."""
     # The counter's code asks the proxy's: not at the top.
     from kimi_prov.on_host.usage import machines  # noqa: PLC0415
@@ -78,7 +80,7 @@ def warnings(paths: Paths, behind: List[Dict[str, Any]], servers: List[str]) -> 
     return found
 
 
-def document(paths: Paths, plan: Mapping[str, Any]) -> Dict[str, Any]:
+def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status document of a gateway; `ok` where all of its hosts take requests."""
     behind = hosts(paths, plan)
     states = units.show(*_UNITS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from kimi_prov.on_host.probe import gpu_now
 
@@ -16,13 +16,13 @@ _WORDS = {
 }
 
 
-def read() -> Tuple[Optional[List[Dict[str, Any]]], str]:
+def read() -> tuple[list[dict[str, Any]] | None, str]:
     """Return a row for each GPU, None with the reason where they are not told; [] without any."""
     found, problem = gpu_now.read(_PATIENCE_S)
     return None if found is None else [row(card) for card in found], problem
 
 
-def row(card: gpu_now.GpuNow) -> Dict[str, Any]:
+def row(card: gpu_now.GpuNow) -> dict[str, Any]:
     """Return one GPU; what it does not tell is null. Units are in the keys."""
     return {
         "index": card.index,

@@ -18,7 +18,7 @@ import struct
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_text
@@ -69,7 +69,7 @@ class Counter:
 class Group:
     """Counts of one kind that are summed, or why there are none."""
 
-    counters: List[Counter] = field(default_factory=list)
+    counters: list[Counter] = field(default_factory=list)
     problem: str = ""
 
     def open(self) -> None:
@@ -128,7 +128,7 @@ class Sampler:
         self._began = 0.0
 
     @property
-    def _groups(self) -> Tuple[Group, ...]:
+    def _groups(self) -> tuple[Group, ...]:
         return self._reads, self._writes, self._busy, self._cycles
 
     def start(self) -> None:
@@ -137,7 +137,7 @@ class Sampler:
             group.open()
         self._began = time.monotonic()
 
-    def read(self) -> Dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """Return bytes a second and the share of AMX, each null with the reason."""
         took = max(1e-3, time.monotonic() - self._began)
         try:
@@ -161,7 +161,7 @@ class Sampler:
                 group.close()
 
 
-def memory(root: Path) -> Tuple[Group, Group]:
+def memory(root: Path) -> tuple[Group, Group]:
     """Find what counts bytes that were read from memory, and written to it."""
     controllers = sorted((root / _DEVICES).glob("uncore_imc_[0-9]*"))
     if not controllers:
@@ -173,7 +173,7 @@ def memory(root: Path) -> Tuple[Group, Group]:
     )
 
 
-def _of_controller(path: Path, name: str) -> List[Counter]:
+def _of_controller(path: Path, name: str) -> list[Counter]:
     """Give the count of a controller for each socket: one processor of each has it."""
     event = read_text(path / "events" / name).strip()
     kind = read_text(path / "type").strip()
@@ -194,7 +194,7 @@ def _scale(folder: Path, name: str) -> float:
     return scale * (1 << 20) if unit == "MiB" else float(_LINE_BYTES)
 
 
-def encoded(event: str, formats: Dict[str, str]) -> int:
+def encoded(event: str, formats: dict[str, str]) -> int:
     """Return the configuration of an event such as `event=0x05,umask=0xcf`, by its formats."""
     config = 0
     for name, number in _PAIR.findall(event):
@@ -204,7 +204,7 @@ def encoded(event: str, formats: Dict[str, str]) -> int:
     return config
 
 
-def matrix(root: Path) -> Tuple[Group, Group]:
+def matrix(root: Path) -> tuple[Group, Group]:
     """Find what counts cycles in which AMX is busy, and all cycles."""
     if "amx_tile" not in read_text(root / "proc/cpuinfo"):
         problem = "the processor has no AMX"
@@ -220,9 +220,9 @@ def matrix(root: Path) -> Tuple[Group, Group]:
     )
 
 
-def _cpus(text: str) -> List[int]:
+def _cpus(text: str) -> list[int]:
     """Read `0,56` or `0-3,8-9`."""
-    found: List[int] = []
+    found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         if first.isdigit() and (last or first).isdigit():
@@ -230,7 +230,7 @@ def _cpus(text: str) -> List[int]:
     return found
 
 
-def descriptors(root: Optional[str] = None) -> int:
+def descriptors(root: str | None = None) -> int:
     """Return how many files the counters of a machine take."""
     groups = (*memory(Path(root or "/")), *matrix(Path(root or "/")))
     return sum(len(group.counters) for group in groups)

@@ -6,13 +6,16 @@ with Sample(plan, port_rows) as sample: ... do something else ...; sample.read()
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.engine import metrics, ready
 from kimi_prov.on_host.status import gpus
 from kimi_prov.on_host.status.perf import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # Between the two readings, in seconds, at least; and of one reading.
 APART_S = 1.0
@@ -36,7 +39,7 @@ class Sample:
         self._first = self._readings()
         self._began = time.monotonic()
 
-    def read(self, proxy: Sequence[Mapping[str, Any]] = ()) -> Dict[str, Any]:
+    def read(self, proxy: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """Return the sample, as the status has it; waits until it is long enough.
 
         `proxy`: the engines as the proxy tells of them.
@@ -44,7 +47,7 @@ class Sample:
         time.sleep(max(0.0, self._began + APART_S - time.monotonic()))
         second, apart = self._readings(), time.monotonic() - self._began
         try:
-            counted: Dict[str, Any] = self._counters.read()
+            counted: dict[str, Any] = self._counters.read()
         except HostError as error:
             counted = {**_NOTHING, "memory_problem": error.message, "amx_problem": error.message}
         finally:
@@ -62,7 +65,7 @@ class Sample:
             **counted,
         }
 
-    def _readings(self) -> List[Optional[str]]:
+    def _readings(self) -> list[str | None]:
         found = []
         for instance in self._instances:
             why, text = ready.ask(instance["port"], "GET", "/metrics", timeout_s=_ANSWER_S)
@@ -79,13 +82,13 @@ _NOTHING = {
 
 def _engine(
     instance: Mapping[str, Any],
-    first: Optional[str],
-    second: Optional[str],
+    first: str | None,
+    second: str | None,
     apart_s: float,
     behind: Mapping[str, Mapping[str, Any]],
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     state = metrics.state(second) if second else None
-    row: Dict[str, Any] = {
+    row: dict[str, Any] = {
         "index": instance["index"],
         "unit": unit_names.engine(instance),
         "answers": state is not None,
@@ -97,7 +100,7 @@ def _engine(
     return {**row, **rates(first or "", second or "", apart_s)}
 
 
-def rates(first: str, second: str, apart_s: float) -> Dict[str, Optional[float]]:
+def rates(first: str, second: str, apart_s: float) -> dict[str, float | None]:
     """Return tokens a second between two readings of an engine's metrics; None where not told."""
     before, after = metrics.totals(first), metrics.totals(second)
     for answers, prompts in _TOKENS:
@@ -114,7 +117,7 @@ def rates(first: str, second: str, apart_s: float) -> Dict[str, Optional[float]]
 
 def _rate(
     before: Mapping[str, float], after: Mapping[str, float], name: str, apart_s: float
-) -> Optional[float]:
+) -> float | None:
     """Return how fast a count grew; None where it began anew meanwhile."""
     grown = after.get(name, 0.0) - before.get(name, 0.0)
     return round(grown / apart_s, 1) if grown >= 0 and apart_s > 0 else None

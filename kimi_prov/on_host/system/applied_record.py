@@ -6,11 +6,13 @@ two applies can say so here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.system import files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/applied/v1"

@@ -11,13 +11,16 @@ import json
 import os
 import stat
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import remove, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Longer than any task that does not renew it meanwhile: installing an engine.
 STALE_S = 7200.0
@@ -27,7 +30,7 @@ WAIT_S = 10.0
 _OLDER_WAIT_S = 0.5
 
 
-def acquire(holder: Dict[str, Any], path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
+def acquire(holder: dict[str, Any], path: str = paths.APPLY_LOCK) -> dict[str, Any]:
     """Take the lock for `holder` (its `run` names it) unless another holds it.
 
     Returns `held` and, where it is another's, that `holder` and `age_s`, the seconds since it was
@@ -42,7 +45,7 @@ def acquire(holder: Dict[str, Any], path: str = paths.APPLY_LOCK) -> Dict[str, A
         return {"held": True, "holder": holder, "age_s": 0, "renewed": renewed}
 
 
-def take(holder: Dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
+def take(holder: dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
     """Take the lock over from `run`, which the caller knows to have ended."""
     with _alone(path):
         other, age = _current(path)
@@ -52,7 +55,7 @@ def take(holder: Dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> Dict
         return {"held": True, "holder": holder, "age_s": 0}
 
 
-def release(run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
+def release(run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
     """Release the lock; another run's lock stays."""
     with _alone(path):
         other, _ = _current(path)
@@ -61,7 +64,7 @@ def release(run: str, path: str = paths.APPLY_LOCK) -> Dict[str, Any]:
     return {"held": False}
 
 
-def holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> Optional[Dict[str, Any]]:
+def holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> dict[str, Any] | None:
     """Return who holds the lock now; None where it is free. Takes nothing and waits for nobody.
 
     `fresh_s`: whoever has not renewed it for so long is none.
@@ -103,7 +106,7 @@ def _older_versions_out(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _current(path: str) -> Tuple[Optional[Dict[str, Any]], float]:
+def _current(path: str) -> tuple[dict[str, Any] | None, float]:
     """Return the holder and the seconds since it was renewed; an unreadable lock is none.
 
     So is a link, and what another user made or may change.
@@ -126,12 +129,12 @@ def _current(path: str) -> Tuple[Optional[Dict[str, Any]], float]:
     return found, max(0.0, time.time() - about.st_mtime)
 
 
-def _write(path: str, holder: Dict[str, Any]) -> None:
+def _write(path: str, holder: dict[str, Any]) -> None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(path, {**holder, "since": since}, durable=False, mode=0o600)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`acquire HOLDER`, `take HOLDER RUN` or `release RUN`."""
     if argv[:1] == ["acquire"] and len(argv) == 2:
         found = acquire(json.loads(argv[1]))

@@ -19,10 +19,13 @@ import stat
 import tarfile
 import zlib
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, cast
+from typing import IO, TYPE_CHECKING, Any, Callable, cast
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 MANIFEST = "manifest.json"
 BAD = "take another backup, or another copy of this one"
@@ -37,7 +40,7 @@ _BLOCK = 1 << 20
 _NAME = re.compile(r"[^/\0]{1,255}(?:/[^/\0]{1,255})*")
 
 # Size and SHA-256.
-Row = Tuple[int, str]
+Row = tuple[int, str]
 
 
 def bound_memory() -> None:
@@ -115,7 +118,7 @@ class _Counting:
 
 def unpack(
     source: IO[bytes], folder: Path, schema: str, known: Callable[[str], bool]
-) -> Tuple[List[str], Dict[str, Any]]:
+) -> tuple[list[str], dict[str, Any]]:
     """Write the files of an archive below `folder`, for their owner alone; give names and manifest.
 
     `known`: whether an archive of this kind has a file of that name. Raises HostError for what is
@@ -129,9 +132,9 @@ def unpack(
 
 def _unpack(
     source: IO[bytes], folder: Path, known: Callable[[str], bool]
-) -> Tuple[Dict[str, Row], Dict[str, Any]]:
-    found: Dict[str, Row] = {}
-    manifest: Optional[Dict[str, Any]] = None
+) -> tuple[dict[str, Row], dict[str, Any]]:
+    found: dict[str, Row] = {}
+    manifest: dict[str, Any] | None = None
     room = shutil.disk_usage(folder).free - RESERVE_BYTES
     try:
         with (
@@ -188,7 +191,7 @@ def _write(folder: Path, info: tarfile.TarInfo, stream: IO[bytes]) -> Row:
     return counting.row
 
 
-def _hold(found: Dict[str, Row], manifest: Dict[str, Any], schema: str) -> None:
+def _hold(found: dict[str, Row], manifest: dict[str, Any], schema: str) -> None:
     """Raise HostError unless an archive has what its manifest says."""
     if manifest.get("schema") != schema:
         said = str(manifest.get("schema"))[:80]
@@ -203,7 +206,7 @@ def _hold(found: Dict[str, Row], manifest: Dict[str, Any], schema: str) -> None:
             raise HostError(f"{name[:200]} is not as the archive's manifest says", BAD)
 
 
-def names(folder: Path) -> List[str]:
+def names(folder: Path) -> list[str]:
     """Regular files below a folder, by their path in it; links are none."""
     found = []
     for top, _, listed in os.walk(folder):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 from kimi_prov.contract import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Number = Union[int, float, bool]
 # A label says which, and is no place for a message.
@@ -16,16 +19,16 @@ class Sample(NamedTuple):
     """One value of a metric. A `value` of None is not known, and is left out."""
 
     name: str
-    value: Optional[Number]
+    value: Number | None
     labels: Mapping[str, str] = {}
 
 
-def render(samples: List[Sample], helps: Mapping[str, str]) -> str:
+def render(samples: list[Sample], helps: Mapping[str, str]) -> str:
     """Return the text; metrics in the order of `helps`, which names and explains each of them.
 
     Names that end in `_total` are counters, all others gauges.
     """
-    found: Dict[str, List[str]] = {name: [] for name in helps}
+    found: dict[str, list[str]] = {name: [] for name in helps}
     for sample in samples:
         if sample.value is not None and math.isfinite(sample.value):
             labels = ",".join(f'{key}="{_escaped(text)}"' for key, text in sample.labels.items())

@@ -12,10 +12,13 @@ import fcntl
 import os
 import stat
 import time
-from typing import Iterator, Optional
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_text, remove
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _STEP_S = 0.05
 
@@ -23,7 +26,7 @@ _STEP_S = 0.05
 class TakenError(Exception):
     """Another process held the lock for as long as was waited; `pid` names it where known."""
 
-    def __init__(self, pid: Optional[int]) -> None:
+    def __init__(self, pid: int | None) -> None:
         super().__init__(f"process {pid}" if pid else "another process")
 
 
@@ -93,7 +96,7 @@ def _is_at(path: str, descriptor: int) -> bool:
         return False
 
 
-def _holder(descriptor: int) -> Optional[int]:
+def _holder(descriptor: int) -> int | None:
     """Return the process that holds the lock, as the kernel lists it."""
     about = os.fstat(descriptor)
     device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"

@@ -11,7 +11,10 @@ import pwd
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, TextIO, Tuple, Union
+from typing import TYPE_CHECKING, Any, TextIO, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PathLike = Union[str, Path]
 
@@ -75,7 +78,7 @@ def make_directory(path: Path, mode: int, group: str = "root", *, check: bool = 
     return True
 
 
-def owner_ids(user: str, group: str) -> Tuple[int, int]:
+def owner_ids(user: str, group: str) -> tuple[int, int]:
     """User and group number; root where the name does not exist (yet)."""
     try:
         uid = pwd.getpwnam(user).pw_uid
@@ -96,7 +99,7 @@ def read_text(path: PathLike) -> str:
         return ""
 
 
-def read_json(path: PathLike, *, links: bool = True) -> Dict[str, Any]:
+def read_json(path: PathLike, *, links: bool = True) -> dict[str, Any]:
     """Return a JSON object from a file; empty where there is none, or half of one.
 
     What is no regular file is none, and is never waited for. `links` False, for a folder that

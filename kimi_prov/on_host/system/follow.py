@@ -7,7 +7,7 @@ file when it is of this very run, and the journal's last lines once it has faile
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.on_host.system import apply_lock, units
 from kimi_prov.on_host.system.envelope import answer
@@ -26,7 +26,7 @@ _PROPERTIES = (
 )
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print the line; exit 0 whatever the unit's state, for the state is the answer."""
     parser = argparse.ArgumentParser(prog="follow")
     parser.add_argument("unit")
@@ -35,7 +35,7 @@ def main(argv: List[str]) -> int:
     options = parser.parse_args(argv)
     apply_lock.renew()
     unit = show(options.unit)
-    found: Dict[str, Any] = {
+    found: dict[str, Any] = {
         "unit": unit,
         "progress": of_this_run(options.progress, unit.get("InvocationID", "")),
         "journal": [],
@@ -45,12 +45,12 @@ def main(argv: List[str]) -> int:
     return answer(found)
 
 
-def show(unit: str) -> Dict[str, str]:
+def show(unit: str) -> dict[str, str]:
     """Return the unit's properties as systemd prints them."""
     return next(iter(units.properties([unit], _PROPERTIES).values()), {})
 
 
-def of_this_run(path: Optional[str], invocation: str) -> Optional[Dict[str, Any]]:
+def of_this_run(path: str | None, invocation: str) -> dict[str, Any] | None:
     """Return the progress, unless it was left by an earlier run of the unit."""
     # That of the conversion is the service's user's, who could put anything in its place.
     document = read_json(path, links=False) if path else {}
@@ -59,7 +59,7 @@ def of_this_run(path: Optional[str], invocation: str) -> Optional[Dict[str, Any]
     return document if document.get("invocation") in (None, invocation) else None
 
 
-def journal(invocation: str, lines: int) -> List[str]:
+def journal(invocation: str, lines: int) -> list[str]:
     """Return the last lines of one run, its own and systemd's about it, without columns."""
     fields = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
     command = ["journalctl", "--no-pager", "--output=cat", f"--lines={lines}", *fields]

@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
-from typing import List, Union
 
 from kimi_prov.contract.errors import HostError
 
@@ -64,7 +63,7 @@ def open_regular(path: str) -> int:
 def _found(path: str) -> int:
     """Walk to where a path leads; return a descriptor that holds the place."""
     here = os.open("/", _LOOK)
-    ahead: List[Union[str, _Link]] = _steps(os.path.abspath(path))
+    ahead: list[str | _Link] = _steps(os.path.abspath(path))
     links = 0
     try:
         while ahead:
@@ -97,7 +96,7 @@ def _require_end(links: int, path: str) -> None:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
-def _steps(path: str) -> List[Union[str, _Link]]:
+def _steps(path: str) -> list[str | _Link]:
     """Names of a path, the first last."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.system.files import read_text
 
 
-def variables(root: str = "/") -> Dict[str, str]:
+def variables(root: str = "/") -> dict[str, str]:
     """Return the variables that name the proxy and its exceptions; empty where there is none.
 
     apt has a file of its own: by the variables it would ask https addresses by the proxy for http.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Optional
 
 from kimi_prov.contract import clean_text
 from kimi_prov.on_host.system.files import PathLike, read_json, remove, write_json
@@ -26,7 +25,7 @@ class Record:
     there and the engine never answered.
     """
 
-    def __init__(self, directory: Optional[str], digest: str) -> None:
+    def __init__(self, directory: str | None, digest: str) -> None:
         self._directory = directory
         self._digest = digest
         self._told = ("", "")

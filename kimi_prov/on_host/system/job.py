@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional, TypeVar
+from typing import Callable, TypeVar
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.progress import Progress
@@ -13,7 +13,7 @@ Config = TypeVar("Config")
 def run_job(
     phase: str,
     load: Callable[[], Config],
-    progress_path: Callable[[Config], Optional[str]],
+    progress_path: Callable[[Config], str | None],
     work: Callable[[Config, Progress], int],
 ) -> int:
     """Load the configuration and do the work; the exit status, also of a job that failed.

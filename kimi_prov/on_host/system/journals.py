@@ -17,13 +17,16 @@ import os
 import selectors
 import subprocess
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.local_secrets import Secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 MOST_LINES = 20_000
 # Of one answer, and of one line: what an engine prints of its settings is some thousand characters.
@@ -37,7 +40,7 @@ _FIELDS = "MESSAGE,PRIORITY,_SYSTEMD_UNIT,UNIT,OBJECT_SYSTEMD_UNIT"
 _READ = 1 << 16
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Print one JSON object; raises HostError where the journal cannot be read."""
     parser = argparse.ArgumentParser(prog="logs")
     parser.add_argument("--units", required=True, help="names with commas between them")
@@ -57,10 +60,10 @@ def main(argv: List[str]) -> int:
 def last(
     units: Sequence[str],
     lines: int,
-    since: Optional[float] = None,
+    since: float | None = None,
     most_bytes: int = MOST_BYTES,
     boot: bool = False,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Return the last lines of these units, or of the kernel, the oldest first.
 
     `since`: none older than this, in seconds since 1970. `boot`: none of an earlier start.
@@ -69,7 +72,7 @@ def last(
     command = [*_command(units), "--reverse", f"--lines={wanted}"]
     command += ["--boot"] if boot else []
     command += [f"--since=@{since:.0f}"] if since is not None else []
-    entries: List[Dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     left, cursor = most_bytes, ""
     cut = False
     for text in _printed(command, deadline=time.monotonic() + _PATIENCE_S):
@@ -86,10 +89,10 @@ def last(
     return {"entries": entries[::-1], "cursor": cursor or _newest(), "cut": cut}
 
 
-def following(units: Sequence[str], cursor: str, wait_s: float) -> Dict[str, Any]:
+def following(units: Sequence[str], cursor: str, wait_s: float) -> dict[str, Any]:
     """Return what came after the cursor; wait at most `wait_s` seconds for the first line."""
     command = [*_command(units), "--follow", "--no-tail", f"--after-cursor={cursor}"]
-    entries: List[Dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     left = MOST_BYTES
     for text in _printed(command, deadline=time.monotonic() + wait_s, gather_s=_GATHER_S):
         row = _row(text)
@@ -103,7 +106,7 @@ def following(units: Sequence[str], cursor: str, wait_s: float) -> Dict[str, Any
     return {"entries": entries, "cursor": cursor, "cut": False}
 
 
-def _command(units: Sequence[str]) -> List[str]:
+def _command(units: Sequence[str]) -> list[str]:
     command = ["journalctl", "--no-pager", "--quiet", "--output=json", "--all"]
     command.append(f"--output-fields={_FIELDS}")
     if list(units) == [KERNEL]:
@@ -122,7 +125,7 @@ def _newest() -> str:
 
 
 def _printed(
-    command: Sequence[str], *, deadline: float, gather_s: Optional[float] = None
+    command: Sequence[str], *, deadline: float, gather_s: float | None = None
 ) -> Iterator[bytes]:
     """Give the lines that a command prints, until it ends, the deadline, or nobody asks.
 
@@ -158,7 +161,7 @@ def _printed(
         process.wait()
 
 
-def _row(text: bytes) -> Optional[Dict[str, Any]]:
+def _row(text: bytes) -> dict[str, Any] | None:
     """Read a line of journalctl's JSON; None for what is none."""
     try:
         row = json.loads(text)
@@ -167,7 +170,7 @@ def _row(text: bytes) -> Optional[Dict[str, Any]]:
         return None
 
 
-def _entry(row: Dict[str, Any]) -> Dict[str, Any]:
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
     """Give an entry's time in microseconds since 1970, its unit, priority and text."""
     names = [str(row.get(key) or "") for key in ("_SYSTEMD_UNIT", "UNIT", "OBJECT_SYSTEMD_UNIT")]
     ours = [name for name in names if unit_names.is_ours(name)]

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import os
 import re
-from typing import List
 
 from kimi_prov.on_host.system.machine import Machine
 
 _RELEASE = re.compile(r"/boot/vmlinuz-(\d\S*)")
 
 
-def installed() -> List[str]:
+def installed() -> list[str]:
     """Return the releases of the kernels that lie in /boot."""
     found = (_RELEASE.fullmatch(path) for path in Machine().glob("/boot/vmlinuz-*"))
     return [match[1] for match in found if match]
 
 
-def numbers(text: str) -> List[int]:
+def numbers(text: str) -> list[int]:
     """Return the numbers in a version or a kernel's release, by which one is the newer."""
     return [int(part) for part in re.findall(r"\d+", text)]
 
 
-def newest(releases: List[str]) -> str:
+def newest(releases: list[str]) -> str:
     """Return the newest of these; empty where there is none."""
     return max(releases, key=numbers, default="")
 
 
-def wanted() -> List[str]:
+def wanted() -> list[str]:
     """Return the kernel that runs, and the one that the next start brings where that is newer."""
     running = os.uname().release
     then = newest(installed())

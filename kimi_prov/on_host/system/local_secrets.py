@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.on_host.system import machine_key
@@ -49,7 +49,7 @@ class Secrets:
         for name in _PROXIES:
             found |= set(_LOGIN.findall(_text(paths.at(name))))
         kept = {value for value in found if len(value) >= _SHORTEST and not _OPEN.match(value)}
-        self._values: List[str] = sorted(kept, key=len, reverse=True)
+        self._values: list[str] = sorted(kept, key=len, reverse=True)
 
     def mask(self, value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
         """Return text, lists and mappings without these secrets."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.paths import under
 from kimi_prov.on_host.system import process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # The last two are where the drivers of images for containers and AMD's packages put their tools.
 _PATH = (
@@ -31,7 +34,7 @@ class Machine:
         """Return an absolute path of the machine below this root."""
         return under(self.root, name)
 
-    def read(self, name: str) -> Optional[str]:
+    def read(self, name: str) -> str | None:
         """Return a small text file without its last line break, or None where it cannot be read."""
         try:
             with open(self.path(name), encoding="utf-8", errors="replace") as stream:
@@ -39,7 +42,7 @@ class Machine:
         except OSError:
             return None
 
-    def read_int(self, name: str) -> Optional[int]:
+    def read_int(self, name: str) -> int | None:
         """Return what a file holds that is one whole number; None for anything else."""
         text = self.read(name)
         try:
@@ -47,7 +50,7 @@ class Machine:
         except ValueError:
             return None
 
-    def node(self, name: str) -> Optional[int]:
+    def node(self, name: str) -> int | None:
         """Return a NUMA node; the kernel says -1 of a device whose node it does not know."""
         number = self.read_int(name)
         return number if number is not None and number >= 0 else None
@@ -61,19 +64,19 @@ class Machine:
         """Whether something is there, as far as we may see."""
         return os.path.exists(self.path(name))
 
-    def glob(self, pattern: str) -> List[str]:
+    def glob(self, pattern: str) -> list[str]:
         """Return the paths of the machine that match, sorted."""
         found = glob.glob(self.path(pattern))
         return sorted(path[len(self.root) :] for path in found)
 
-    def which(self, command: str) -> Optional[str]:
+    def which(self, command: str) -> str | None:
         """Return the full path of a command, looked for in the system's own folders too."""
         for folder in _PATH.split(":"):
             if os.access(self.path(f"{folder}/{command}"), os.X_OK):
                 return f"{folder}/{command}"
         return None
 
-    def run(self, argv: Sequence[str], timeout_s: float = 10.0) -> Optional[str]:
+    def run(self, argv: Sequence[str], timeout_s: float = 10.0) -> str | None:
         """Return the output of a command that only reads; None where it is missing or too slow.
 
         The exit status is not looked at: systemctl and others print what they know and exit 1.
@@ -88,9 +91,9 @@ class Machine:
         return None if isinstance(done, process.Unfinished) else done.stdout
 
 
-def fields(text: Optional[str], separator: str) -> Dict[str, str]:
+def fields(text: str | None, separator: str) -> dict[str, str]:
     """Return lines of `key<separator>value` as a dictionary; the first of a key counts."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for line in (text or "").splitlines():
         key, mark, value = line.partition(separator)
         if mark:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
-from typing import MutableMapping, Optional
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
 
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
@@ -11,7 +14,7 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 class Notifier:
     """Sends states to systemd; without a socket, as outside a unit, it sends nothing."""
 
-    def __init__(self, address: Optional[str]) -> None:
+    def __init__(self, address: str | None) -> None:
         self._address = "\0" + address[1:] if address and address[0] == "@" else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
 

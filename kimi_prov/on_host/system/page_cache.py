@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WINDOW = 1 << 30
 
 
-def resident(path: Path) -> Tuple[int, int]:
+def resident(path: Path) -> tuple[int, int]:
     """Return bytes of a file that are in the page cache, whole pages, and its size in bytes.
 
     Raises OSError where it cannot be looked at.

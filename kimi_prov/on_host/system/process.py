@@ -6,18 +6,19 @@ import contextlib
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
     import pwd
+    from collections.abc import Iterator, Mapping, Sequence
 
 NOT_FOUND = 127
 NOT_RUNNABLE = 126
 TIMED_OUT = 124
 # When the innermost `within` ends, by the monotonic clock.
-_ends: List[float] = []
+_ends: list[float] = []
 
 
 @contextlib.contextmanager
@@ -49,11 +50,11 @@ class Unfinished(subprocess.CompletedProcess[str]):
 
 def run(
     *argv: str,
-    stdin: Optional[str] = None,
-    timeout: Optional[float] = 60,
-    env: Optional[Mapping[str, str]] = None,
-    cwd: Optional[str] = None,
-    user: Optional[pwd.struct_passwd] = None,
+    stdin: str | None = None,
+    timeout: float | None = 60,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    user: pwd.struct_passwd | None = None,
     capture_stderr: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and return what it wrote; the exit status is the caller's to judge.
@@ -65,7 +66,7 @@ def run(
     if _ends:
         left = max(0.0, _ends[-1] - time.monotonic())
         timeout = left if timeout is None else min(timeout, left)
-    identity: Dict[str, Any] = {}
+    identity: dict[str, Any] = {}
     if user is not None:
         identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     try:

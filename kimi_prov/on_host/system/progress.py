@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.durations import duration
 from kimi_prov.contract.sizes import human
@@ -26,7 +26,7 @@ class Progress:
     `path` None writes no file.
     """
 
-    def __init__(self, path: Optional[str], phase: str, total_bytes: int = 0) -> None:
+    def __init__(self, path: str | None, phase: str, total_bytes: int = 0) -> None:
         self._path = path
         self._phase = phase
         self._lock = threading.Lock()
@@ -34,13 +34,13 @@ class Progress:
         self._done = 0
         self._moved = 0
         self._line = "starting"
-        self._warnings: List[str] = []
+        self._warnings: list[str] = []
         self._started = time.time()
-        self._samples: Deque[Tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
         self._tell_s = 0.0
         self._told = time.monotonic()
         self._stop = threading.Event()
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Progress:
         self._write("running", None)
@@ -128,7 +128,7 @@ class Progress:
         since, moved = self._samples[0]
         return (self._moved - moved) / (now - since) if now > since else 0.0
 
-    def _write(self, state: str, message: Optional[str], error: Optional[HostError] = None) -> None:
+    def _write(self, state: str, message: str | None, error: HostError | None = None) -> None:
         if self._path is None:
             return
         with self._lock:
@@ -136,7 +136,7 @@ class Progress:
                 return  # the ticker woke after the end was written
             rate = self._rate()
             left = max(0, self._total - self._done)
-            document: Dict[str, Any] = {
+            document: dict[str, Any] = {
                 "phase": self._phase,
                 "state": state,
                 "message": message,

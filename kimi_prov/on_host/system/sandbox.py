@@ -15,12 +15,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, processes, protection, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import process
 from kimi_prov.on_host.system.files import make_directory, remove, write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 # systemd ends what outlives its limit by this, should nobody else be left to.
 _GRACE_S = 30.0
@@ -30,7 +33,7 @@ _HOME = "/tmp"  # noqa: S108 - one of its own, which goes with the unit
 
 @contextlib.contextmanager
 def opened(
-    argv: List[str],
+    argv: list[str],
     *,
     env: Mapping[str, str],
     limit_s: float,
@@ -93,7 +96,7 @@ def run(
     binds: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in the sandbox; the exit status is the caller's to judge, as of process.run."""
-    streams: Dict[str, Any] = {
+    streams: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
@@ -124,7 +127,7 @@ def end(unit: str = unit_names.SANDBOX) -> None:
 
 @contextlib.contextmanager
 def _started(
-    unit: str, command: List[str], streams: Dict[str, Any]
+    unit: str, command: list[str], streams: dict[str, Any]
 ) -> Iterator[subprocess.Popen[str]]:
     try:
         running = subprocess.Popen(command, **streams)

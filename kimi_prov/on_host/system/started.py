@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Dict, List, Optional
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.unit_form import STAMP, form, stamp, stamp_in
@@ -41,12 +40,12 @@ class UnitPaths:
         return self.units / _DROP_IN.format(unit)
 
 
-def pid_of(state: Dict[str, str]) -> str:
+def pid_of(state: dict[str, str]) -> str:
     """Return the process of a unit, or of a check before its start; "0" where there is none."""
     return next((state[k] for k in ("MainPID", "ControlPID") if state.get(k, "0") != "0"), "0")
 
 
-def running_stamp(pid: str, places: UnitPaths) -> Optional[str]:
+def running_stamp(pid: str, places: UnitPaths) -> str | None:
     """Read the stamp that a process was started with: empty where it has none, None if unseen."""
     try:
         variables = (places.proc / str(int(pid)) / "environ").read_bytes().split(b"\0")
@@ -56,7 +55,7 @@ def running_stamp(pid: str, places: UnitPaths) -> Optional[str]:
     return next((v[len(prefix) :].decode() for v in variables if v.startswith(prefix)), "")
 
 
-def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> Optional[str]:
+def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> str | None:
     """Return the text of the unit with this stamp, kept or installed; None where there is none.
 
     A drop-in with the stamp may lie beside a template that a killed run wrote after it. It is
@@ -95,7 +94,7 @@ def keep(unit_stamp: str, text: str, places: UnitPaths) -> None:
         write_atomic(path, text, 0o600)
 
 
-def remove_all_but(stamps: List[str], places: UnitPaths) -> None:
+def remove_all_but(stamps: list[str], places: UnitPaths) -> None:
     """Remove the stored units that no process runs any more."""
     for path in sorted(places.kept.glob("*" + _SUFFIX)):
         if path.stem not in stamps:

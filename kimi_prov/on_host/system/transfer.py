@@ -11,20 +11,21 @@ import os
 import shutil
 import signal
 import stat
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.envelope import answer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ARCHIVE = "archive.tar.gz"
 _BLOCK = 1 << 20
 
 
-def make(paths: Paths, reader: int, write: Callable[[int], Dict[str, Any]]) -> Dict[str, Any]:
+def make(paths: Paths, reader: int, write: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     """Have `write` fill an archive that the user `reader` may fetch; return what it tells.
 
     With it: `path`, `bytes` and `sha256` of the archive.
@@ -42,7 +43,7 @@ def make(paths: Paths, reader: int, write: Callable[[int], Dict[str, Any]]) -> D
     return {**told, **about}
 
 
-def receive(paths: Paths, writer: int) -> Dict[str, Any]:
+def receive(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
     folder = fresh(paths)
     os.chown(str(folder), writer, -1)
@@ -81,7 +82,7 @@ def fresh(paths: Paths) -> Path:
     return paths.transfer
 
 
-def _described(descriptor: int) -> Dict[str, Any]:
+def _described(descriptor: int) -> dict[str, Any]:
     digest = hashlib.sha256()
     size = 0
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -94,12 +95,12 @@ def _described(descriptor: int) -> Dict[str, Any]:
 class Steps(NamedTuple):
     """What a subcommand that carries archives does; `make` and `receive` take a user's number."""
 
-    make: Callable[[Paths, int], Dict[str, Any]]
-    receive: Callable[[Paths, int], Dict[str, Any]]
-    restore: Callable[[Paths, str], Dict[str, Any]]
+    make: Callable[[Paths, int], dict[str, Any]]
+    receive: Callable[[Paths, int], dict[str, Any]]
+    restore: Callable[[Paths, str], dict[str, Any]]
 
 
-def command(name: str, steps: Steps, argv: List[str]) -> int:
+def command(name: str, steps: Steps, argv: list[str]) -> int:
     """Do one of the steps, or `end`; prints JSON."""
     paths = Paths()
     if argv == ["end"]:

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
@@ -27,7 +27,7 @@ from kimi_prov.on_host.update import waiting
 if TYPE_CHECKING:
     from kimi_prov.on_host.update.waiting import Package
 
-Answer = Dict[str, Any]
+Answer = dict[str, Any]
 # Nothing is taken back, removed or freed of a hold: that would be somebody's decision.
 _OPTIONS = (
     "--yes",
@@ -39,7 +39,7 @@ _OPTIONS = (
 )
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`update VERB`."""
     verb = _VERBS.get(argv[0] if argv else "")
     if verb is None:
@@ -85,7 +85,7 @@ def look(request: Answer) -> Answer:
     }
 
 
-def choose(found: List[Package], *, defer: bool) -> Tuple[List[Package], List[Answer]]:
+def choose(found: list[Package], *, defer: bool) -> tuple[list[Package], list[Answer]]:
     """Choose what is installed of what waits; the others come with the reason."""
     chosen, left = [], []
     for row in found:
@@ -110,7 +110,7 @@ def _left_why(row: Package, *, defer: bool) -> str:
     return ""
 
 
-def simulated(words: List[str]) -> List[Package]:
+def simulated(words: list[str]) -> list[Package]:
     """Return all that installing these would bring. Raises HostError for what is not ours to do."""
     if not words:
         return []
@@ -124,7 +124,7 @@ def simulated(words: List[str]) -> List[Package]:
     return rows
 
 
-def _headers(rows: List[Package]) -> List[str]:
+def _headers(rows: list[Package]) -> list[str]:
     """Return the headers of a new kernel, where a driver is built against them and none come.
 
     DKMS builds nothing without them, in silence: the next start would be without GPUs.
@@ -151,7 +151,7 @@ def download(request: Answer) -> Answer:
     return {"changed": False}
 
 
-def _words(request: Answer) -> List[str]:
+def _words(request: Answer) -> list[str]:
     return [str(word) for word in request["words"]]
 
 
@@ -279,7 +279,7 @@ def effect(request: Answer) -> Answer:
     return {"restart_reasons": reasons, "stale_units": waiting.stale_units()}
 
 
-_VERBS: Dict[str, Callable[[Answer], Answer]] = {
+_VERBS: dict[str, Callable[[Answer], Answer]] = {
     "look": look,
     "serves": serves,
     "download": download,

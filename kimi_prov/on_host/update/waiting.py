@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
@@ -18,6 +18,9 @@ from kimi_prov.on_host.system import boot, kernels, units
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import NOT_FOUND, run, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SECURITY, KERNEL, MICROCODE, DRIVER, OTHER = "security", "kernel", "microcode", "driver", "other"
 # What counts only once the machine has started again.
@@ -51,20 +54,20 @@ class Package(NamedTuple):
     held: bool = False
 
 
-def parse(text: str, held: Iterable[str] = ()) -> List[Package]:
+def parse(text: str, held: Iterable[str] = ()) -> list[Package]:
     """Read what apt would install, of the lines of its simulation."""
     kept = set(held)
     rows = (_INST.match(line) for line in text.splitlines())
     return [_package(row, kept) for row in rows if row]
 
 
-def _package(row: re.Match[str], held: Set[str]) -> Package:
+def _package(row: re.Match[str], held: set[str]) -> Package:
     name = row[1].partition(":")[0]
     kind = _kind(name, row[3], (row[4] or "").split(", "))
     return Package(name, row[2] or "", row[3], kind, name in held)
 
 
-def _kind(name: str, version: str, origins: List[str]) -> str:
+def _kind(name: str, version: str, origins: list[str]) -> str:
     if steps.family({name: version}):
         return DRIVER
     if _MICROCODE.fullmatch(name):
@@ -74,7 +77,7 @@ def _kind(name: str, version: str, origins: List[str]) -> str:
     return SECURITY if any(_SECURITY.search(origin) for origin in origins) else OTHER
 
 
-def packages() -> Optional[List[Package]]:
+def packages() -> list[Package] | None:
     """Return what waits by the lists that are there; None where apt is not the manager.
 
     Raises HostError where apt does not say it: a broken package, or sources that it cannot read.
@@ -91,7 +94,7 @@ def packages() -> Optional[List[Package]]:
     return rows + _drivers(set(held.stdout.split()))
 
 
-def _drivers(held: Set[str]) -> List[Package]:
+def _drivers(held: set[str]) -> list[Package]:
     """Return the driver where the sources have a newer version, whatever is pinned or held.
 
     As one row, for its packages change together; by the name of the package that is asked.
@@ -107,7 +110,7 @@ def _drivers(held: Set[str]) -> List[Package]:
     return [Package(name, have[name], newest, DRIVER, {*have} <= held)]
 
 
-def _upstream(version: str) -> List[int]:
+def _upstream(version: str) -> list[int]:
     return kernels.numbers(apt.upstream(version))
 
 
@@ -115,16 +118,16 @@ class Effect(NamedTuple):
     """What runs and what is installed; empty where it is not known."""
 
     kernel: str
-    kernels: List[str]
+    kernels: list[str]
     build: str
     build_installed: str
     driver: str
     driver_installed: str
-    microcode: List[str]
-    requested_by: Optional[List[str]]
+    microcode: list[str]
+    requested_by: list[str] | None
 
 
-def reasons(seen: Effect) -> List[str]:
+def reasons(seen: Effect) -> list[str]:
     """Say why the machine has to start again; empty where it has not."""
     found = []
     newest = kernels.newest(seen.kernels)
@@ -169,13 +172,13 @@ def _later(package: str) -> bool:
     return changed > time.time() - boot.uptime_s()
 
 
-def _requested() -> Optional[List[str]]:
+def _requested() -> list[str] | None:
     if not os.path.exists(_REBOOT):
         return None
     return list(dict.fromkeys(read_text(f"{_REBOOT}.pkgs").split()))
 
 
-def stale_units() -> List[str]:
+def stale_units() -> list[str]:
     """Return our units with a process that runs a library that was replaced since it started."""
     states = units.properties(_OURS, ("ActiveState", "ControlGroup"))
     return sorted(
@@ -185,7 +188,7 @@ def stale_units() -> List[str]:
     )
 
 
-def _pids(cgroup: str) -> List[str]:
+def _pids(cgroup: str) -> list[str]:
     top = "/sys/fs/cgroup" + cgroup
     return [
         pid for folder, _, _ in os.walk(top) for pid in read_text(f"{folder}/cgroup.procs").split()
@@ -200,7 +203,7 @@ def runs_replaced(pid: str) -> bool:
         return False
 
 
-def lists_age_s() -> Optional[int]:
+def lists_age_s() -> int | None:
     """Return how old apt's lists are, in seconds; None where there are none."""
     folder = apt.lists()
     times = [os.stat(path).st_mtime for path in Machine().glob(f"{folder}/*Release")]
@@ -211,7 +214,7 @@ def lists_age_s() -> Optional[int]:
     return max(0, int(time.time() - max(times))) if len(times) > 1 else None
 
 
-def collect(patience_s: float = _PATIENCE_S) -> Optional[Dict[str, Any]]:
+def collect(patience_s: float = _PATIENCE_S) -> dict[str, Any] | None:
     """Return what `status` tells of it; None where apt is not the manager.
 
     Raises HostError where apt does not say it, or not in `patience_s` seconds: a hanging one would
@@ -221,7 +224,7 @@ def collect(patience_s: float = _PATIENCE_S) -> Optional[Dict[str, Any]]:
         return _collect()
 
 
-def _collect() -> Optional[Dict[str, Any]]:
+def _collect() -> dict[str, Any] | None:
     found = packages()
     if found is None:
         return None

@@ -20,7 +20,7 @@ import socket
 import sqlite3
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, key_rules
 from kimi_prov.contract.errors import HostError
@@ -35,6 +35,7 @@ from kimi_prov.on_host.usage.pool import Pool
 from kimi_prov.on_host.usage.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     Answered = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -47,7 +48,7 @@ _NAME_LENGTH = 64
 _WAITING = 1024
 _OURS = (
     *(f"usage/{name}.py" for name in ("counter", "store", "windows", "pool", "machines")),
-    *("usage/exposition.py", "gateway/gauges.py", "metrics/exposition.py"),
+    *("usage/exposition.py", "endpoint/gauges.py", "system/exposition.py"),
 )
 _GATEWAY = "--gateway"
 
@@ -87,7 +88,7 @@ class Counter:
         finally:
             writer.close()
 
-    def answer(self, said: Mapping[str, Any]) -> Dict[str, Any]:
+    def answer(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to one question. Raises ValueError, KeyError or TypeError for none."""
         if said.get("do") == "hello":
             return {"ok": True, "code": self._code}
@@ -235,7 +236,7 @@ async def serving(
     while not stop.is_set():
         try:
             await asyncio.wait_for(stop.wait(), SETTLE_S)
-        except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+        except asyncio.TimeoutError:
             if machines is not None:
                 machines.follow()
                 counter.dirty = True
@@ -254,7 +255,7 @@ async def _run(store: Store, notifier: Notifier, *, gateway: bool) -> None:
     await serving(Paths(), store, stop, notifier.ready, gateway=gateway)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`usage-count KEEP_DAYS [--gateway]`: count until it is ended."""
     gateway = argv[1:] == [_GATEWAY]
     if not argv or not argv[0].isdigit() or (argv[1:] and not gateway):
@@ -268,7 +269,7 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def running(address: Path, timeout: float = 5.0) -> Optional[str]:
+def running(address: Path, timeout: float = 5.0) -> str | None:
     """Return the code of the counter that runs; None where none answers."""
     try:
         with socket.socket(socket.AF_UNIX) as channel:

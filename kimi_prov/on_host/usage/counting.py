@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import http.client
-from typing import Any, List, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import key_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _TIMEOUT_S = 5.0
 
 
-def find_uncounted(plan: Mapping[str, Any]) -> List[int]:
+def find_uncounted(plan: Mapping[str, Any]) -> list[int]:
     """Return the instances whose engine runs since before it could count: limits miss them."""
     serving = [row for row in plan.get("instances") or () if row.get("port") is not None]
     return [int(row["index"]) for row in serving if _counts(row["port"]) is False]

@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways, key_rules
 from kimi_prov.on_host.endpoint import api_client, tls
@@ -19,6 +19,8 @@ from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.files import read_json, read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
     from kimi_prov.on_host.usage.pool import Pool
 
@@ -34,9 +36,9 @@ class Machines:
 
     def __init__(self, paths: Paths, pool: Pool) -> None:
         self._paths, self._pool = paths, pool
-        self._asked: Dict[Tuple[str, str, int], _Asked] = {}
+        self._asked: dict[tuple[str, str, int], _Asked] = {}
 
-    def apart(self) -> Dict[str, float]:
+    def apart(self) -> dict[str, float]:
         """Return by machine its clock less ours, in seconds, of those that told it last time."""
         found = {asked.server: asked.apart for asked in list(self._asked.values())}
         return {server: apart for server, apart in found.items() if apart is not None}
@@ -61,13 +63,13 @@ class Machines:
 class _Asked:
     """One machine, asked by a thread of its own over a connection that stays."""
 
-    def __init__(self, paths: Paths, pool: Pool, place: Tuple[str, str, int]) -> None:
+    def __init__(self, paths: Paths, pool: Pool, place: tuple[str, str, int]) -> None:
         self._paths, self._pool, self._place = paths, pool, place
         self.server = place[0]
         # Its clock less ours, as far as half a round trip tells.
-        self.apart: Optional[float] = None
+        self.apart: float | None = None
         self._over = threading.Event()
-        self._line: Optional[http.client.HTTPConnection] = None
+        self._line: http.client.HTTPConnection | None = None
         self._problem = ""
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -111,7 +113,7 @@ class _Asked:
             self._line = None
 
 
-def clock_apart(paths: Paths, place: Tuple[str, str, int]) -> Optional[float]:
+def clock_apart(paths: Paths, place: tuple[str, str, int]) -> float | None:
     """Return a machine's clock less ours, in seconds; None where it does not tell."""
     try:
         line = _connected(paths, place)
@@ -123,14 +125,14 @@ def clock_apart(paths: Paths, place: Tuple[str, str, int]) -> Optional[float]:
         return None
 
 
-def _connected(paths: Paths, place: Tuple[str, str, int]) -> http.client.HTTPConnection:
+def _connected(paths: Paths, place: tuple[str, str, int]) -> http.client.HTTPConnection:
     server, address, port = place
     # Without a pinned certificate none is the right one.
     pin = tls.fingerprint(read_text(paths.hosts / f"{server}.crt")) or "none"
     return api_client.connect(api_client.Endpoint(address, port, pin, _PATIENCE_S))
 
 
-def _asked(paths: Paths, line: http.client.HTTPConnection) -> Tuple[Dict[str, Any], float]:
+def _asked(paths: Paths, line: http.client.HTTPConnection) -> tuple[dict[str, Any], float]:
     """Return what a machine tells, and by how much its clock is apart."""
     key, asked_at = machine_key.read(paths.machine_key), time.time()
     line.request("GET", key_rules.RECENT, headers={"Authorization": f"Bearer {key}"})

@@ -11,20 +11,23 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import key_rules
 from kimi_prov.on_host.usage import windows
 from kimi_prov.on_host.usage.store import day_of
 from kimi_prov.on_host.usage.windows import MINUTE_S, Refusal, Row
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 
 @dataclass(frozen=True)
 class _Used:
     """Of one key at one machine: the last minute by our steady clock, and its day so far."""
 
-    minute: Tuple[Row, ...]
-    day: Tuple[int, int]
+    minute: tuple[Row, ...]
+    day: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class Pool:
     ) -> None:
         self._wall, self._steady = wall, steady
         self._lock = threading.Lock()
-        self._told: Dict[str, _Told] = {}
+        self._told: dict[str, _Told] = {}
         # By key and second, the requests of the last minute that this gateway let in.
-        self._own: Dict[str, Dict[int, int]] = {}
+        self._own: dict[str, dict[int, int]] = {}
 
     def take(self, machine: str, document: Mapping[str, Any]) -> None:
         """Take over what a machine told. Raises ValueError, KeyError or TypeError for what is none.
@@ -71,14 +74,14 @@ class Pool:
         with self._lock:
             self._told = {name: told for name, told in self._told.items() if name in wanted}
 
-    def ask(self, key: str, limits: Mapping[str, int]) -> Optional[Refusal]:
+    def ask(self, key: str, limits: Mapping[str, int]) -> Refusal | None:
         """Let a request of a key begin and count it, or say which limit keeps it out."""
         now, wall = self._steady(), self._wall()
         with self._lock:
             own = {at: n for at, n in self._own.get(key, {}).items() if at > int(now) - MINUTE_S}
             self._own[key] = own
             rows, used = self._sum(key, now, day_of(wall))
-            let_in: List[Row] = [(at, n, 0) for at, n in sorted(own.items())]
+            let_in: list[Row] = [(at, n, 0) for at, n in sorted(own.items())]
             untold = windows.newest(let_in, sum(own.values()) - sum(row[1] for row in rows))
             refusal = windows.longest(
                 [
@@ -92,8 +95,8 @@ class Pool:
                 own[int(now)] = own.get(int(now), 0) + 1
         return refusal
 
-    def _sum(self, key: str, now: float, day: str) -> Tuple[List[Row], Tuple[int, int]]:
-        rows: List[Row] = []
+    def _sum(self, key: str, now: float, day: str) -> tuple[list[Row], tuple[int, int]]:
+        rows: list[Row] = []
         requests = tokens = 0
         for told in self._told.values():
             used = told.keys.get(key)

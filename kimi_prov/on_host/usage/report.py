@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups
 from kimi_prov.contract.errors import HostError
@@ -22,7 +22,7 @@ FIRST = "0000-00-00"
 LAST = "9999-99-99"
 
 
-def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> Dict[str, Any]:
+def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> dict[str, Any]:
     """Return the usage document of this host, days from `since` to `until`, both included."""
     plan = read_json(paths.plan)
     if not plan:
@@ -43,7 +43,7 @@ def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> Dict[str, An
     return {"ok": not missing, "detail": detail, "rows": rows, "uncounted": missing}
 
 
-def _rows(database: Path, since: str, until: str) -> List[Dict[str, Any]]:
+def _rows(database: Path, since: str, until: str) -> list[dict[str, Any]]:
     try:
         return store.read(database, max(since, FIRST), until)
     except sqlite3.Error as error:
@@ -52,7 +52,7 @@ def _rows(database: Path, since: str, until: str) -> List[Dict[str, Any]]:
         ) from error
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`usage [SINCE UNTIL]`."""
     if len(argv) not in (0, 2) or not all(_DAY.fullmatch(day) for day in argv):
         raise HostError("usage: usage [SINCE UNTIL], days as 2026-11-24")

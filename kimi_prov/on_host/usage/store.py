@@ -15,13 +15,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Tuple,
 )
 
 from kimi_prov.contract.key_rules import LIMITS
@@ -29,6 +22,7 @@ from kimi_prov.on_host.usage import windows
 from kimi_prov.on_host.usage.windows import DAY_S, MINUTE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kimi_prov.on_host.usage.windows import Refusal
@@ -130,7 +124,7 @@ class Clock:
         return self._at
 
 
-def _minute(now: float) -> Tuple[int, int]:
+def _minute(now: float) -> tuple[int, int]:
     """Return the first and the last second of the last minute."""
     return int(now) - MINUTE_S + 1, int(now)
 
@@ -143,7 +137,7 @@ def day_of(at: float) -> str:
 class Store:
     """The database, as its one writer has it open."""
 
-    def __init__(self, path: Path, *, keep_days: int, clock: Optional[Clock] = None) -> None:
+    def __init__(self, path: Path, *, keep_days: int, clock: Clock | None = None) -> None:
         self._db = sqlite3.connect(str(path), isolation_level=None)
         # A commit survives the end of this process; `settle` makes all of them survive a power cut.
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -161,7 +155,7 @@ class Store:
         self._forgets = self._clock.now() if forgets is None else float(forgets)
         self._forgot = self._clock.steady()
 
-    def _number(self, question: str) -> Optional[int]:
+    def _number(self, question: str) -> int | None:
         row = self._db.execute(question).fetchone()
         return row[0] if row else None
 
@@ -169,7 +163,7 @@ class Store:
         """Close the database; everything is in its one file then."""
         self._db.close()
 
-    def ask(self, request: str, key: str, limits: Mapping[str, int]) -> Optional[Refusal]:
+    def ask(self, request: str, key: str, limits: Mapping[str, int]) -> Refusal | None:
         """Let a request of a key begin and count it, or say which limit keeps it out."""
         now = self._clock.now()
         with self._whole():
@@ -211,11 +205,11 @@ class Store:
         if begun.rowcount:
             self._add(key, now, 1, 0, 0)
 
-    def _request(self, request: str) -> Optional[Tuple[int, int, int]]:
+    def _request(self, request: str) -> tuple[int, int, int] | None:
         found = self._db.execute(
             "SELECT prompt_tokens, completion_tokens, ended FROM request WHERE id = ?", (request,)
         )
-        row: Optional[Tuple[int, int, int]] = found.fetchone()
+        row: tuple[int, int, int] | None = found.fetchone()
         return row
 
     def _add(self, key: str, now: float, requests: int, prompt: int, completion: int) -> None:
@@ -223,7 +217,7 @@ class Store:
             self._db.execute(_USED, (key, day, requests, prompt, completion, int(now)))
         self._db.execute(_MINUTE, (key, int(now), requests, prompt + completion))
 
-    def _refusal(self, key: str, limits: Mapping[str, int], now: float) -> Optional[Refusal]:
+    def _refusal(self, key: str, limits: Mapping[str, int], now: float) -> Refusal | None:
         """Return the limit that keeps a key out the longest; None where it may ask."""
         found = [*self._of_minute(key, limits, now), *self._of_day(key, limits, now)]
         return windows.longest(found)
@@ -238,7 +232,7 @@ class Store:
             row = self._db.execute(_DAY_SO_FAR, (key, day_of(now))).fetchone() or (0, 0)
             yield from windows.of_day(row, limits, now)
 
-    def recent(self) -> Dict[str, Any]:
+    def recent(self) -> dict[str, Any]:
         """Return what keys used today and in the last minute, for a gateway.
 
         {"now": seconds since 1970, "day", "keys": {name: {"day": [requests, tokens], "minute":
@@ -246,7 +240,7 @@ class Store:
         """
         now = self._clock.now()
         day = day_of(now)
-        keys: Dict[str, Dict[str, Any]] = {}
+        keys: dict[str, dict[str, Any]] = {}
         used = self._db.execute(
             "SELECT key, requests, prompt_tokens + completion_tokens FROM used WHERE day = ?",
             (day,),
@@ -317,17 +311,17 @@ class Store:
             raise
         self._db.execute("COMMIT")
 
-    def rows(self, since: str = "", until: str = "9999") -> List[Dict[str, Any]]:
+    def rows(self, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
         """Return what `rows_of` does."""
         return rows_of(self._db, since, until)
 
 
-def rows_of(db: sqlite3.Connection, since: str = "", until: str = "9999") -> List[Dict[str, Any]]:
+def rows_of(db: sqlite3.Connection, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
     """Return a row a key and day from `since` to `until`, both included; `EVER` is a day as well.
 
     Of each: requests, prompt_tokens, completion_tokens, refused (by reason), last_at (unix or 0).
     """
-    found: Dict[Tuple[str, str], Dict[str, Any]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     used = db.execute(
         "SELECT key, day, requests, prompt_tokens, completion_tokens, last_at FROM used "
         "WHERE day BETWEEN ? AND ?",
@@ -345,7 +339,7 @@ def rows_of(db: sqlite3.Connection, since: str = "", until: str = "9999") -> Lis
     return [found[name] for name in sorted(found)]
 
 
-def read(path: Path, since: str = "", until: str = "9999") -> List[Dict[str, Any]]:
+def read(path: Path, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
     """Return `rows_of` a database that another process writes; nothing where there is none.
 
     Raises sqlite3.Error where it is none, or of another form.
@@ -363,7 +357,7 @@ def saved(path: Path) -> bytes:
     return json.dumps(read(path)).encode()
 
 
-def restorable(rows: object) -> Iterator[Dict[str, Any]]:
+def restorable(rows: object) -> Iterator[dict[str, Any]]:
     """Give rows of a backup, checked. Raises ValueError, KeyError or TypeError for others."""
     if not isinstance(rows, list):
         raise TypeError("no list")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 MINUTE_S = 60
 DAY_S = 86400
 # Second, requests and tokens of it; the oldest first.
-Row = Tuple[float, int, int]
+Row = tuple[float, int, int]
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ def of_minute(rows: Sequence[Row], limits: Mapping[str, int], now: float) -> Ite
 
 
 def _passing(
-    counts: Sequence[Tuple[float, int]], limit: int, reason: str, now: float
+    counts: Sequence[tuple[float, int]], limit: int, reason: str, now: float
 ) -> Iterator[Refusal]:
     """Give the refusal until so much of the last minute has passed that less than a limit is left.
 
@@ -70,9 +73,9 @@ def of_day_untold(
         yield from _passing(counts, left, "requests_per_day", now)
 
 
-def newest(rows: Sequence[Row], count: int) -> List[Row]:
+def newest(rows: Sequence[Row], count: int) -> list[Row]:
     """Return the last `count` requests of rows: those before them were told of first."""
-    found: List[Row] = []
+    found: list[Row] = []
     for at, requests, tokens in reversed(rows):
         if count <= 0:
             break
@@ -81,6 +84,6 @@ def newest(rows: Sequence[Row], count: int) -> List[Row]:
     return found[::-1]
 
 
-def longest(found: Sequence[Refusal]) -> Optional[Refusal]:
+def longest(found: Sequence[Refusal]) -> Refusal | None:
     """Return the limit that keeps a key out the longest; None where it may ask."""
     return max(found, key=lambda refusal: refusal.wait_s, default=None)

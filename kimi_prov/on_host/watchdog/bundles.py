@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError, plain
@@ -26,6 +26,7 @@ from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.watchdog import processes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.contract.paths import Paths
@@ -55,10 +56,10 @@ class Hang:
     why: str
     still_s: float
     metrics: str = ""
-    stacks: Optional[Path] = None
+    stacks: Path | None = None
 
 
-def keep(paths: Paths, hang: Hang, at: float, whole_s: float = WHOLE_S) -> Tuple[str, List[str]]:
+def keep(paths: Paths, hang: Hang, at: float, whole_s: float = WHOLE_S) -> tuple[str, list[str]]:
     """Keep a bundle, and remove the oldest; return its name and what could not be gathered.
 
     `at`: seconds since 1970. Raises OSError where nothing can be written.
@@ -107,8 +108,8 @@ class _Gathering:
         self._folder, self._secrets = folder, secrets
         self._lock = threading.Lock()
         self._closed = False
-        self._done: List[str] = []
-        self._missing: Dict[str, str] = {}
+        self._done: list[str] = []
+        self._missing: dict[str, str] = {}
 
     def gather(self, parts: Mapping[str, Callable[[], str]]) -> None:
         """Gather each part by itself."""
@@ -121,7 +122,7 @@ class _Gathering:
                 self._missing[name] = plain(error)
             self._done.append(name)
 
-    def close(self, wanted: Sequence[str], whole_s: float) -> Dict[str, str]:
+    def close(self, wanted: Sequence[str], whole_s: float) -> dict[str, str]:
         """Return why each part that is not there is not."""
         with self._lock:
             self._closed = True
@@ -146,7 +147,7 @@ class _Gathering:
                 stream.write(content)
 
 
-def _stacks(pids: List[int], program: Optional[Path]) -> str:
+def _stacks(pids: list[int], program: Path | None) -> str:
     """Read what each process computes, without stopping it: no variable's value is read."""
     if program is None or not program.exists():
         raise HostError("py-spy is not installed: the next apply tries again")
@@ -184,7 +185,7 @@ def _gpus() -> str:
     return text
 
 
-def _printed(command: Sequence[str]) -> Tuple[bool, str]:
+def _printed(command: Sequence[str]) -> tuple[bool, str]:
     """Run a program; whether it ended well, and what it wrote.
 
     One that the kernel holds, as a GPU that fell off the bus holds nvidia-smi, is not waited for.
@@ -209,13 +210,13 @@ def _printed(command: Sequence[str]) -> Tuple[bool, str]:
     return process.returncode == 0, written.decode("utf-8", "replace")
 
 
-def names(paths: Paths) -> List[str]:
+def names(paths: Paths) -> list[str]:
     """Name the bundles that are there, the oldest first."""
     found = (path for path in paths.hangs.glob("*") if not path.name.startswith("."))
     return sorted(path.name for path in found if path.is_dir() and not path.is_symlink())
 
 
-def read(paths: Paths, most: int = 2, most_bytes: int = MOST_BYTES) -> List[Dict[str, Any]]:
+def read(paths: Paths, most: int = 2, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]]:
     """Return the newest bundles, the newest first: name, summary and the files' texts.
 
     `most_bytes`: of all files of one bundle; the longest are cut.

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Mapping, Optional, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # Processors' worth of time by which an engine is known to compute: one whose worker stands still
 # was seen to use 0.003, one that computes a whole one.
@@ -74,10 +77,10 @@ class Sample:
     at: float
     start: str
     held: str = ""
-    steps: Optional[Mapping[str, float]] = None
+    steps: Mapping[str, float] | None = None
     waits: int = 0
     cpu: float = 0.0
-    question: Optional[Question] = None
+    question: Question | None = None
     answered: float = float("-inf")
 
 
@@ -142,7 +145,7 @@ def _suspect(sample: Sample) -> bool:
     return sample.waits > 0 or sample.steps is None
 
 
-def _first_still(samples: Sequence[Sample], limits: Limits) -> Optional[Sample]:
+def _first_still(samples: Sequence[Sample], limits: Limits) -> Sample | None:
     """Return the look since which no step came though somebody waits; None where nobody waits now.
 
     A look that was held, of another start or long before the next one ends the time: of what was

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract.errors import HostError
@@ -13,6 +13,8 @@ from kimi_prov.on_host.system import apply_lock, units
 from kimi_prov.on_host.watchdog import processes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 # Who renews the apply lock less often has gone, or waits for something that needs no engine.
@@ -62,12 +64,12 @@ class Looked:
     serves: bool
     out: bool
     text: str = ""
-    steps: Optional[Dict[str, float]] = None
+    steps: dict[str, float] | None = None
     waits: int = 0
     cpu: float = 0.0
 
 
-def engines(plan: Mapping[str, Any]) -> List[Engine]:
+def engines(plan: Mapping[str, Any]) -> list[Engine]:
     """Return the engines of a plan that can be asked: all but a host's part of another's."""
     return [
         Engine(int(row["index"]), unit_names.engine(row), int(row["port"]))
@@ -76,7 +78,7 @@ def engines(plan: Mapping[str, Any]) -> List[Engine]:
     ]
 
 
-def machine(paths: Paths, found: List[Engine]) -> Machine:
+def machine(paths: Paths, found: list[Engine]) -> Machine:
     """Look at what all engines have in common."""
     names = [engine.unit for engine in found]
     shown = units.properties([*names, *_AT_WORK], _PROPERTIES)
@@ -97,7 +99,7 @@ def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
     return ""
 
 
-def _proxy(paths: Paths) -> Dict[str, Dict[str, Any]]:
+def _proxy(paths: Paths) -> dict[str, dict[str, Any]]:
     try:
         return {str(row["name"]): dict(row) for row in haproxy.servers(paths.socket)}
     except (OSError, HostError, ValueError):

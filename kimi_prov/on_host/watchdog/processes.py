@@ -10,9 +10,12 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -30,7 +33,7 @@ _TCP = {
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def of_unit(cgroup: str, groups: Path = _CGROUPS) -> List[int]:
+def of_unit(cgroup: str, groups: Path = _CGROUPS) -> list[int]:
     """Return the processes of a unit by its control group, the first started first."""
     if not cgroup:
         return []
@@ -38,7 +41,7 @@ def of_unit(cgroup: str, groups: Path = _CGROUPS) -> List[int]:
     return sorted(int(pid) for pid in listed if pid.isdigit())
 
 
-def cpu_seconds(pids: List[int], proc: Path = PROC) -> float:
+def cpu_seconds(pids: list[int], proc: Path = PROC) -> float:
     """Return the seconds of CPU that these processes have used; of one that is gone, none."""
     used = 0
     for pid in pids:
@@ -47,7 +50,7 @@ def cpu_seconds(pids: List[int], proc: Path = PROC) -> float:
     return used / _TICKS
 
 
-def _stat(process: Path) -> List[str]:
+def _stat(process: Path) -> list[str]:
     """Return the fields of `stat` after the name, which may hold anything."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()
@@ -55,7 +58,7 @@ def _stat(process: Path) -> List[str]:
         return []
 
 
-def described(pids: List[int], proc: Path = PROC) -> str:
+def described(pids: list[int], proc: Path = PROC) -> str:
     """Write for each process its state, and where in the kernel its threads are."""
     return "\n".join(line for pid in pids for line in _process(pid, proc))
 
@@ -69,7 +72,7 @@ def _process(pid: int, proc: Path) -> Iterator[str]:
     yield from (f"  {line}" for line in status.splitlines() if _SHOWN.match(line))
     command = _told(process / "cmdline").replace("\0", " ").strip()
     yield f"  command: {command[:400]}"
-    where: Dict[Tuple[str, str, str], int] = Counter()
+    where: dict[tuple[str, str, str], int] = Counter()
     for thread in sorted((process / "task").glob("*"), key=lambda path: path.name)[:_MOST_THREADS]:
         fields = _stat(thread)
         call = _told(thread / "syscall").split(" ")[0].strip() or "?"
@@ -87,7 +90,7 @@ def _told(path: Path) -> str:
         return "" if isinstance(error, FileNotFoundError) else f"? ({error.strerror})"
 
 
-def sockets(pids: List[int], proc: Path = PROC) -> str:
+def sockets(pids: list[int], proc: Path = PROC) -> str:
     """Write the TCP connections of these processes: ends, state, bytes that nobody has read yet."""
     owner = {inode: pid for pid in pids for inode in _inodes(proc / str(pid))}
     lines = []

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract import paths as layout
@@ -31,6 +31,8 @@ from kimi_prov.on_host.watchdog.classify import Limits, Question, Sample, Verdic
 from kimi_prov.on_host.watchdog.state import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.on_host.watchdog.observe import Engine, Looked
 
 ASKER = "watchdog"
@@ -40,7 +42,7 @@ _SYSTEMCTL_S = 60.0
 _GOES_ON = (What.IDLE, What.WORKS, What.WAIT)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Watch until the program is replaced."""
     parser = argparse.ArgumentParser(prog="watchdog")
     parser.add_argument("--quiet", type=float, required=True, metavar="SECONDS")
@@ -67,13 +69,13 @@ class Watchdog:
     """All engines of this machine, looked at one after the other."""
 
     def __init__(
-        self, paths: Paths, limits: Limits, restarts: int, stacks: Optional[Path] = None
+        self, paths: Paths, limits: Limits, restarts: int, stacks: Path | None = None
     ) -> None:
         self._paths, self._limits = paths, limits
         self._restarts, self._stacks = restarts, stacks
         self._record = Record(paths)
-        self._watches: Dict[str, _Watch] = {}
-        self._said: Dict[str, str] = {}
+        self._watches: dict[str, _Watch] = {}
+        self._said: dict[str, str] = {}
 
     def run(self, notifier: Notifier) -> int:
         """Look again and again; 0 once the program on the disk is another one."""
@@ -187,7 +189,7 @@ class Watchdog:
         if done == state.RESTARTED:
             self._restart(unit)
 
-    def _keep(self, watch: _Watch, looked: Looked, verdict: Verdict, at: float) -> Optional[str]:
+    def _keep(self, watch: _Watch, looked: Looked, verdict: Verdict, at: float) -> str | None:
         hang = bundles.Hang(
             watch.engine.unit, looked.cgroup, verdict.why, verdict.still, watch.text, self._stacks
         )
@@ -250,7 +252,7 @@ class _Watch:
     """
 
     def __init__(
-        self, engine: Engine, limits: Limits, last: Optional[Mapping[str, Any]] = None
+        self, engine: Engine, limits: Limits, last: Mapping[str, Any] | None = None
     ) -> None:
         self.engine = engine
         self.left = ""
@@ -258,16 +260,16 @@ class _Watch:
         self.text = ""
         self._limits = limits
         most = (limits.computing + limits.ask) / limits.every + 10
-        self._samples: Deque[Sample] = deque(maxlen=int(most) + 1)
+        self._samples: deque[Sample] = deque(maxlen=int(most) + 1)
         self._lock = threading.Lock()
-        self._question: Optional[Question] = None
+        self._question: Question | None = None
         self._answered = float("-inf")
         # When its last step was, while it hangs.
-        self._since: Optional[float] = None
+        self._since: float | None = None
         # When that was seen: an answer after it ends it.
         self._left_at = float("-inf")
-        self._told: List[float] = []
-        self._answers: List[float] = []
+        self._told: list[float] = []
+        self._answers: list[float] = []
         if last and last.get("served_again_s") is None:
             ago = time.time() - float(last["time"]) + float(last["still_s"])
             self.left, self._since = str(last["start"]), time.monotonic() - ago
@@ -323,12 +325,12 @@ class _Watch:
         self._left_at = time.monotonic()
         self.left, self._since, self.stalled = start, self._left_at - still_s, True
 
-    def recoveries(self) -> List[float]:
+    def recoveries(self) -> list[float]:
         """Return after how many seconds without a step it went on, once each."""
         told, self._told = self._told, []
         return told
 
-    def answers(self) -> List[float]:
+    def answers(self) -> list[float]:
         """Return after how many seconds our questions were answered, once each."""
         with self._lock:
             told, self._answers = self._answers, []
@@ -372,7 +374,7 @@ class _Watch:
                 self._question = replace(asked, pending=False, problem=clean_text.line(problem))
 
 
-def _version(paths: Paths) -> Tuple[int, int]:
+def _version(paths: Paths) -> tuple[int, int]:
     """Tell the program on the disk from every other."""
     try:
         about = os.stat(str(paths.at(layout.ZIPAPP)))

@@ -6,12 +6,14 @@ One file, written when something has happened: `status` and `diagnose` read it t
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.system.files import make_directory, read_json, read_text, write_atomic
 from kimi_prov.on_host.system.files import write_json as write_document
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 # Hangs that are remembered.
@@ -36,10 +38,10 @@ class Record:
         self._paths = paths
         self._changed = False
         found = read_json(paths.watchdog_state)
-        self.hangs: List[Dict[str, Any]] = [
+        self.hangs: list[dict[str, Any]] = [
             row for row in found.get("last") or [] if isinstance(row, dict)
         ]
-        self._counts: Dict[str, Dict[str, int]] = {
+        self._counts: dict[str, dict[str, int]] = {
             name: {
                 str(unit): count
                 for unit, count in _mapping(found.get(name)).items()
@@ -68,7 +70,7 @@ class Record:
                 self._changed = True
                 return
 
-    def last_of(self, unit: str) -> Optional[Mapping[str, Any]]:
+    def last_of(self, unit: str) -> Mapping[str, Any] | None:
         """Return the last hang of an engine; None where there was none."""
         return next((row for row in reversed(self.hangs) if row.get("unit") == unit), None)
 
@@ -90,7 +92,7 @@ class Record:
 
     def metrics(self, stalled: Mapping[str, bool], index: Mapping[str, int]) -> str:
         """Write the metrics of the engines in `index`: their numbers by their units."""
-        lines: List[str] = []
+        lines: list[str] = []
         for name in _COUNTS:
             metric = f"kimi_watchdog_{name}_total"
             lines += [f"# HELP {metric} {_HELP[name]}", f"# TYPE {metric} counter"]
@@ -126,7 +128,7 @@ def _restarted(row: Mapping[str, Any], unit: str) -> bool:
     return row.get("unit") == unit and row.get("done") == RESTARTED
 
 
-def last(paths: Paths) -> Optional[Dict[str, Any]]:
+def last(paths: Paths) -> dict[str, Any] | None:
     """Return the last hang; None where there was none."""
     hangs = read_json(paths.watchdog_state).get("last")
     found = hangs[-1] if isinstance(hangs, list) and hangs else None

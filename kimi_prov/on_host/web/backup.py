@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
@@ -29,6 +29,8 @@ from kimi_prov.on_host.system import transfer, units
 from kimi_prov.on_host.system.files import read_json, sync_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kimi_prov.contract.paths import Paths
 
 # A page that migrates an old archive on a machine that works takes minutes.
@@ -36,7 +38,7 @@ START_S = 600.0
 _ASK_S = 5.0
 _PAUSE_S = 0.5
 # Every digit but the last counts for more than all after it.
-Version = Tuple[int, ...]
+Version = tuple[int, ...]
 
 
 def copy_database(web: Mapping[str, Any], to: Path) -> bool:
@@ -63,7 +65,7 @@ def put_database_back(web: Mapping[str, Any], copy: Path) -> None:
         in_the_folder(web, "take", stream.fileno())
 
 
-def in_the_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> Dict[str, Any]:
+def in_the_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> dict[str, Any]:
     """Have `store` do something as the page's user; `descriptor` is the file read or written."""
     command = [*_program(), "web-data", action, web["data"], web["version"], str(descriptor)]
     done = subprocess.run(
@@ -96,7 +98,7 @@ def _program() -> Sequence[str]:
     return (sys.executable or "/usr/bin/python3", "-I", layout.ZIPAPP)
 
 
-def _identity(user: str) -> Dict[str, Any]:
+def _identity(user: str) -> dict[str, Any]:
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -107,7 +109,7 @@ def _identity(user: str) -> Dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
-def planned(paths: Paths) -> Dict[str, Any]:
+def planned(paths: Paths) -> dict[str, Any]:
     """Return the plan's `web`; raises HostError where no page is planned."""
     plan = read_json(paths.plan)
     web, first = plan.get("web"), gateways.of_keys(plan)
@@ -120,19 +122,19 @@ def planned(paths: Paths) -> Dict[str, Any]:
     return web
 
 
-def make(paths: Paths, reader: int) -> Dict[str, Any]:
+def make(paths: Paths, reader: int) -> dict[str, Any]:
     """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
     web = planned(paths)
     return transfer.make(paths, reader, lambda descriptor: in_the_folder(web, "save", descriptor))
 
 
-def receive(paths: Paths, writer: int) -> Dict[str, Any]:
+def receive(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
     planned(paths)
     return transfer.receive(paths, writer)
 
 
-def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
+def restore(paths: Paths, sha256: str) -> dict[str, Any]:
     """Put the archive that came in the place of what the page keeps.
 
     Raises HostError as `stage` and `put_in_place` do.
@@ -144,7 +146,7 @@ def restore(paths: Paths, sha256: str) -> Dict[str, Any]:
     return told
 
 
-def stage(web: Mapping[str, Any], descriptor: int) -> Dict[str, Any]:
+def stage(web: Mapping[str, Any], descriptor: int) -> dict[str, Any]:
     """Unpack an archive beside what the page keeps, and return what it holds.
 
     Raises HostError for one that does not fit, with nothing of it left.
@@ -242,12 +244,12 @@ def require_not_newer(archived: str, installed: str) -> None:
         )
 
 
-def _version(text: str) -> Optional[Version]:
+def _version(text: str) -> Version | None:
     parts = text.split(".")
     whole = len(parts) <= 4 and all(part.isascii() and part.isdigit() for part in parts)
     return tuple(int(part) for part in parts) if whole and len(text) < 40 else None
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Do one of the four; prints JSON."""
     return transfer.command("web-backup", transfer.Steps(make, receive, restore), argv)

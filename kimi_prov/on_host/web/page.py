@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, plain
@@ -38,7 +38,7 @@ from kimi_prov.on_host.web.store import DATABASE
 _ADMIN = "admin@kimi.local"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Read {"web": PLAN or null, "unit": TEXT, "admin": {...} or null, "timeout_s": N}.
 
     `web-ensure [--check]`; the answer is {"changed", "did", "changes"} and has no secret.
@@ -52,7 +52,7 @@ def main(argv: List[str]) -> int:
     return answer({"ok": True, **page.ensure(wanted.get("admin"), check=check)})
 
 
-def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
+def remove_page(paths: Paths, *, check: bool) -> dict[str, Any]:
     """Take the unit away; what its accounts keep stays, and which page answered last."""
     unit = paths.units / unit_names.WEB
     if not unit.exists():
@@ -74,7 +74,7 @@ def remove_page(paths: Paths, *, check: bool) -> Dict[str, Any]:
 class Page:
     """The page as it is planned, and as it is on the machine."""
 
-    def __init__(self, paths: Paths, plan: Dict[str, Any], unit: str, timeout_s: float) -> None:
+    def __init__(self, paths: Paths, plan: dict[str, Any], unit: str, timeout_s: float) -> None:
         self.paths = paths
         self.plan = plan
         self.unit = unit
@@ -82,7 +82,7 @@ class Page:
         self.data = paths.at(plan["data"])
         self.unit_file = paths.units / unit_names.WEB
 
-    def ensure(self, admin: Optional[Dict[str, str]], *, check: bool) -> Dict[str, Any]:
+    def ensure(self, admin: dict[str, str] | None, *, check: bool) -> dict[str, Any]:
         """Make it run as planned; raises HostError where it does not answer."""
         text = self._secrets()
         wanted = stamp(self.unit, text, self.plan["env_name"])
@@ -124,7 +124,7 @@ class Page:
         key = read_text(self.paths.web_key).strip()
         return f"OPENAI_API_KEY={key}\nWEBUI_SECRET_KEY={own}\n"
 
-    def _running(self, state: Dict[str, Any]) -> str:
+    def _running(self, state: dict[str, Any]) -> str:
         places = started.UnitPaths(str(self.paths.root))
         return started.running_stamp(str(state.get("main_pid", 0)), places) or ""
 
@@ -139,7 +139,7 @@ class Page:
             os.chown(str(self.data), *owner)
         self.data.chmod(0o700)
 
-    def _first_administrator(self, given: Optional[Dict[str, str]]) -> None:
+    def _first_administrator(self, given: dict[str, str] | None) -> None:
         """Write down who the first administrator is, where there is no account yet."""
         started_before = (self.data / DATABASE).exists()
         if started_before and not self.paths.web_admin.exists():
@@ -160,7 +160,7 @@ class Page:
         text = "".join(f"{name}={quoted(value)}\n" for name, value in lines.items())
         write_atomic(self.paths.web_admin, text, 0o600)
 
-    def _adopt(self, state: Dict[str, Any]) -> None:
+    def _adopt(self, state: dict[str, Any]) -> None:
         """Take the page that answers for the one to go back to, where a killed run left it so."""
         link, kept = self.paths.web_env, read_json(self.paths.web_state)
         env_name = os.readlink(str(link)) if link.is_symlink() else ""
@@ -173,7 +173,7 @@ class Page:
         # What a killed run copied is older than what this one has kept since.
         remove(str(self.paths.web_before))
 
-    def _keep_database(self, before: Dict[str, str]) -> None:
+    def _keep_database(self, before: dict[str, str]) -> None:
         """Copy the database of a stopped page, but over none that a killed run has kept already.
 
         Uploads are only added to: they need no copy.
@@ -190,10 +190,10 @@ class Page:
                 "make room there, and run `kimi-prov apply` again",
             ) from None
 
-    def _web(self) -> Dict[str, Any]:
+    def _web(self) -> dict[str, Any]:
         return {**self.plan, "data": str(self.data)}
 
-    def _before(self) -> Optional[Dict[str, str]]:
+    def _before(self) -> dict[str, str] | None:
         """Return the page that answered last: its unit and its environment."""
         kept = read_json(self.paths.web_state)
         name = str(kept.get("env", ""))
@@ -242,7 +242,7 @@ class Page:
     def _answers(self) -> bool:
         return backup.answers(self.plan["backend_port"])
 
-    def _go_back(self, before: Optional[Dict[str, str]], cause: str) -> None:
+    def _go_back(self, before: dict[str, str] | None, cause: str) -> None:
         """Let the page run again that answered last, with its database; raises in any case."""
         version = self.plan["version"]
         log = f"read its journal (journalctl -u {unit_names.WEB}), and run `kimi-prov apply` again"
@@ -271,11 +271,11 @@ class Page:
             log,
         )
 
-    def _remember(self, state: Dict[str, Any]) -> None:
+    def _remember(self, state: dict[str, Any]) -> None:
         make_directory(self.paths.state, 0o700)
         write_atomic(self.paths.web_state, json.dumps(state) + "\n", 0o600)
 
-    def _settle(self, *, check: bool) -> List[str]:
+    def _settle(self, *, check: bool) -> list[str]:
         """Remember the page that answers, and forget what was only for its start.
 
         Returns the environments that nothing uses, which go.
@@ -305,7 +305,7 @@ def stamp(unit: str, text: str, env_name: str) -> str:
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
-def parse_environment(text: str) -> Dict[str, str]:
+def parse_environment(text: str) -> dict[str, str]:
     """Read lines NAME=VALUE of ours."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {name: value for name, sign, value in pairs if sign}

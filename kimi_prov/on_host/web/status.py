@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.system.files import disk_bytes
 from kimi_prov.on_host.web import backup
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.paths import Paths
 
 
-def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> Dict[str, Any]:
+def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> dict[str, Any]:
     """Give the page that runs, where it is reached, and what it takes; sizes in bytes.
 
     `web`: the plan's; `unit`: the state of its unit.

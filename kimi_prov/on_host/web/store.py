@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import IO, TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import archive as archives
@@ -26,6 +26,7 @@ from kimi_prov.on_host.system.files import sync_directory
 
 if TYPE_CHECKING:
     import tarfile
+    from collections.abc import Iterator
 
 SCHEMA = "kimi-prov/web-archive/v1"
 DATABASE = "webui.db"
@@ -45,7 +46,7 @@ _BLOCK = 1 << 20
 # The page itself writes a row within milliseconds.
 _PATIENCE_S = 60.0
 # Size, time of writing and inode: whether a file is still the one that was read.
-_State = Tuple[int, int, int]
+_State = tuple[int, int, int]
 
 
 def copy_database(data: Path, out: IO[bytes]) -> bool:
@@ -75,15 +76,15 @@ def take_database(data: Path, source: IO[bytes]) -> None:
         copy.unlink(missing_ok=True)
 
 
-def save(data: Path, out: IO[bytes], version: str) -> Dict[str, Any]:
+def save(data: Path, out: IO[bytes], version: str) -> dict[str, Any]:
     """Write an archive of database and uploads to `out`; return what it holds.
 
     Uploads are read before and after the database is copied: whatever it names is there, also when
     it came or went meanwhile.
     """
-    rows: Dict[str, Row] = {}
-    seen: Dict[str, _State] = {}
-    left_out: List[str] = []
+    rows: dict[str, Row] = {}
+    seen: dict[str, _State] = {}
+    left_out: list[str] = []
     with archives.packing(out) as archive:
         _add_uploads(archive, data, rows, seen, left_out)
         with _copied(data) as copy:
@@ -99,7 +100,7 @@ def save(data: Path, out: IO[bytes], version: str) -> Dict[str, Any]:
     return {**about, "uploads": len(rows) - 1, "left_out": sorted(set(left_out))}
 
 
-def stage(data: Path, source: IO[bytes]) -> Dict[str, Any]:
+def stage(data: Path, source: IO[bytes]) -> dict[str, Any]:
     """Unpack an archive beside what is there and hold it against its manifest; return its facts.
 
     Nothing of what the page uses is touched. Raises HostError for what is no whole archive of ours.
@@ -186,7 +187,7 @@ def _sweep(data: Path) -> None:
 
 
 @contextlib.contextmanager
-def _copied(data: Path) -> Iterator[Optional[Path]]:
+def _copied(data: Path) -> Iterator[Path | None]:
     """Give a copy of the database in one file, from one moment; None where there is none."""
     _sweep(data)
     if not (data / DATABASE).is_file():
@@ -254,7 +255,7 @@ def _require_whole(database: Path) -> None:
         raise HostError(f"its {DATABASE} is not the page's: it has no {lacks}", archives.BAD)
 
 
-def _counted(database: Path) -> Dict[str, int]:
+def _counted(database: Path) -> dict[str, int]:
     with _open(database) as connection:
         return {
             name: int(connection.execute(f'select count(*) from "{table}"').fetchone()[0])  # noqa: S608
@@ -265,9 +266,9 @@ def _counted(database: Path) -> Dict[str, int]:
 def _add_uploads(
     archive: tarfile.TarFile,
     data: Path,
-    rows: Dict[str, Row],
-    seen: Dict[str, _State],
-    left_out: List[str],
+    rows: dict[str, Row],
+    seen: dict[str, _State],
+    left_out: list[str],
 ) -> None:
     """Add the uploads that are not in the archive as they are now; a later one counts."""
     for name in names(data / UPLOADS):
@@ -285,7 +286,7 @@ def _state(about: os.stat_result) -> _State:
     return about.st_size, about.st_mtime_ns, about.st_ino
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> Tuple[Row, _State]:
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> tuple[Row, _State]:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(path, "rb", opener=lambda place, _: os.open(place, flags)) as stream:
         about = os.fstat(stream.fileno())
@@ -296,7 +297,7 @@ def _is_known(name: str) -> bool:
     return name == DATABASE or name.startswith(f"{UPLOADS}/")
 
 
-def _with_output(work: Callable[[IO[bytes]], Dict[str, Any]], descriptor: int) -> Dict[str, Any]:
+def _with_output(work: Callable[[IO[bytes]], dict[str, Any]], descriptor: int) -> dict[str, Any]:
     """Have the archive or copy written to a descriptor that the caller opened."""
     with os.fdopen(descriptor, "wb") as out:
         told = work(out)
@@ -305,7 +306,7 @@ def _with_output(work: Callable[[IO[bytes]], Dict[str, Any]], descriptor: int) -
     return told
 
 
-def act(action: str, data: Path, version: str, descriptor: int) -> Dict[str, Any]:
+def act(action: str, data: Path, version: str, descriptor: int) -> dict[str, Any]:
     """Do one thing in the page's folder; `descriptor` is the file that is written or read."""
     if action == "save":
         return _with_output(lambda out: save(data, out, version), descriptor)
@@ -324,7 +325,7 @@ def act(action: str, data: Path, version: str, descriptor: int) -> Dict[str, Any
     return {}
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`web-data ACTION FOLDER VERSION DESCRIPTOR`, as the page's user; prints JSON."""
     action, folder, version, descriptor = argv
     archives.bound_memory()

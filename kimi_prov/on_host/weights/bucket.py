@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Deque, Dict, List, Optional
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.weights import manifest as manifests
@@ -51,9 +51,9 @@ class BucketSource(Source):
         self._ranges = ranges
         self._range_bytes = range_bytes
         self._lock = threading.Lock()
-        self._listed: Optional[Dict[str, Row]] = None
+        self._listed: dict[str, Row] | None = None
 
-    def listing(self, _revision: Optional[str]) -> Manifest:
+    def listing(self, _revision: str | None) -> Manifest:
         """Read the manifest that lies beside the files."""
         try:
             content = self._bucket.read(manifests.NAME, _MANIFEST_LIMIT)
@@ -85,7 +85,7 @@ class BucketSource(Source):
         ranges.silent_s = self._silent_s
         return Stream(ranges, offset)
 
-    def _objects(self) -> Dict[str, Row]:
+    def _objects(self) -> dict[str, Row]:
         """List the bucket once; the lock keeps the other files of the same moment waiting."""
         with self._lock:
             if self._listed is None:
@@ -109,7 +109,7 @@ class _Ranges:
         self._next = offset
         self._most = most
         self._range_bytes = range_bytes
-        self._under_way: Deque[_Range] = deque()
+        self._under_way: deque[_Range] = deque()
 
     def read1(self, limit: int) -> bytes:
         """Return the next bytes; empty at the end. Raises HostError, or OSError on a stall."""
@@ -140,10 +140,10 @@ class _Range:
     def __init__(self, bucket: Bucket, path: str, offset: int, size: int) -> None:
         self._bucket = bucket
         self._size = size
-        self._chunks: Deque[bytes] = deque()
+        self._chunks: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._ended = False
-        self._error: Optional[HostError] = None
+        self._error: HostError | None = None
         where = ("--offset", str(offset), "--count", str(size))
         self._process = bucket.start("cat", *where, bucket.at(path))
         self._thread = threading.Thread(target=self._receive, daemon=True)
@@ -152,7 +152,7 @@ class _Range:
     def _receive(self) -> None:
         came = 0
         assert self._process.stdout and self._process.stderr  # noqa: S101, PT018
-        said: List[bytes] = []
+        said: list[bytes] = []
         listener = threading.Thread(
             target=lambda stream: said.append(stream.read()), args=(self._process.stderr,)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.sizes import files, human
@@ -19,6 +19,8 @@ from kimi_prov.on_host.weights.fetch import Config
 from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsError, Row
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.on_host.weights.manifest import Manifest
 
 _SHOWN = 5
@@ -31,7 +33,7 @@ _FIX = {
 _READABLE = "the bucket's listing and files, readable from this machine"
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     if argv:
         raise HostError("usage: bucket < WEIGHTS")
@@ -44,7 +46,7 @@ def main(argv: List[str]) -> int:
     return answer({"buckets": found})
 
 
-def look(bucket: Bucket, pinned: Optional[Manifest]) -> Dict[str, Any]:
+def look(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
     """Return the state of a bucket: what stands in the way first, or that nothing does."""
     who = bucket.access.credentials_file or "the machine's role"
     try:
@@ -78,9 +80,9 @@ def look(bucket: Bucket, pinned: Optional[Manifest]) -> Dict[str, Any]:
     }
 
 
-def lacking(manifest: Manifest, rows: Mapping[str, Row]) -> List[str]:
+def lacking(manifest: Manifest, rows: Mapping[str, Row]) -> list[str]:
     """Name the files that are not there, or not of the manifest's size."""
-    pairs: List[Tuple[str, Optional[Row], int]] = [
+    pairs: list[tuple[str, Row | None, int]] = [
         (entry.path, rows.get(entry.path), entry.size) for entry in manifest.files
     ]
     return [
@@ -105,7 +107,7 @@ def _beside(bucket: Bucket, rows: Mapping[str, Row]) -> Manifest:
     return manifests.parse(document, where)
 
 
-def _seen(state: str, error: HostError, required: str) -> Dict[str, Any]:
+def _seen(state: str, error: HostError, required: str) -> dict[str, Any]:
     return {
         "state": state,
         "observed": error.message,

@@ -23,13 +23,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Tuple,
 )
 
 from kimi_prov.contract import paths
@@ -47,6 +40,8 @@ from kimi_prov.on_host.weights.sources import DirectorySource, HubSource, Source
 from kimi_prov.on_host.weights.transfer import Patience, Task, Transfer, partial_path, present_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
     from kimi_prov.on_host.system.progress import Progress
 
 CONFIG = paths.WEIGHTS
@@ -63,22 +58,22 @@ class Config:
 
     source: str
     directory: str
-    manifest: Optional[Manifest] = None
+    manifest: Manifest | None = None
     workers: int = 4
-    token_file: Optional[str] = None
-    hf_endpoint: Optional[str] = None
-    hf_python: Optional[str] = None
-    ca_bundle: Optional[str] = None
+    token_file: str | None = None
+    hf_endpoint: str | None = None
+    hf_python: str | None = None
+    ca_bundle: str | None = None
     #: how a bucket is reached
     bucket: Access = field(default_factory=Access)
     range_bytes: int = RANGE_BYTES
-    progress: Optional[str] = None
+    progress: str | None = None
     stall_s: float = 15.0
     patience: Patience = field(default_factory=Patience)
     #: whether the caller keeps other fetches away, where flock does not hold between machines
     guarded: bool = False
     #: what the engine reads beside it: a draft, or experts that were converted elsewhere
-    beside: Tuple[Config, ...] = ()
+    beside: tuple[Config, ...] = ()
 
     @classmethod
     def load(cls, path: str) -> Config:
@@ -89,7 +84,7 @@ class Config:
         return cls.of(document, path)
 
     @classmethod
-    def of(cls, document: Dict[str, Any], where: str) -> Config:
+    def of(cls, document: dict[str, Any], where: str) -> Config:
         """Read the settings; messages name `where` they are from. Raises HostError."""
         found = cls._read(document, where)
         beside = [
@@ -100,7 +95,7 @@ class Config:
         return replace(found, beside=tuple(beside))
 
     @classmethod
-    def _read(cls, document: Dict[str, Any], path: str) -> Config:
+    def _read(cls, document: dict[str, Any], path: str) -> Config:
         for key in ("source", "dir"):
             if not isinstance(document.get(key), str) or not document[key]:
                 raise HostError(f"{path}: {key} is missing")
@@ -126,7 +121,7 @@ class Config:
             guarded=bool(document.get("guarded")),
         )
 
-    def parts(self) -> List[Config]:
+    def parts(self) -> list[Config]:
         """Return what has to be fetched, one directory each: the model, then what is beside it."""
         return [self, *self.beside]
 
@@ -162,7 +157,7 @@ class Config:
         )
 
 
-def of_plan(weights: Mapping[str, Any], place: Callable[[str], str]) -> Dict[str, Any]:
+def of_plan(weights: Mapping[str, Any], place: Callable[[str], str]) -> dict[str, Any]:
     """Return the plan's `weights` as settings where `place` says where its directories are."""
     document = {key: value for key, value in weights.items() if key not in ("bytes", "ca_bundle")}
     document["dir"] = place(weights["dir"])
@@ -186,16 +181,16 @@ class Journal:
         same = known.get("source") == source
         self._lock = threading.Lock()
         #: certificates of neighbours that gave wrong bytes
-        self.distrusted: List[str] = list(known.get("distrusted") or [])
+        self.distrusted: list[str] = list(known.get("distrusted") or [])
         self.source = source
-        self.revision: Optional[str] = known.get("revision") if same else None
+        self.revision: str | None = known.get("revision") if same else None
         self.contacted = bool(known.get("contacted")) if same else False
-        self.records: Dict[str, Record] = manifests.records_from(known)
+        self.records: dict[str, Record] = manifests.records_from(known)
 
     def save(self) -> None:
         """Put it on the disk."""
         with self._lock:
-            document: Dict[str, Any] = {
+            document: dict[str, Any] = {
                 "source": self.source,
                 "revision": self.revision,
                 "contacted": self.contacted,
@@ -206,7 +201,7 @@ class Journal:
             write_json(self._path, document)
 
 
-def recorded(config: Config) -> Optional[Manifest]:
+def recorded(config: Config) -> Manifest | None:
     """Return the manifest due here, as far as this machine knows without asking the source."""
     if config.manifest is not None:
         return config.manifest
@@ -214,7 +209,7 @@ def recorded(config: Config) -> Optional[Manifest]:
     return written if written and written.source == masked(config.source) else None
 
 
-def verified(config: Config) -> Optional[Manifest]:
+def verified(config: Config) -> Manifest | None:
     """Return the manifest, where the mark for it holds and no file was touched since."""
     manifest = recorded(config)
     holds = manifest is not None and manifests.mark_holds(config.directory, manifest)
@@ -225,7 +220,7 @@ def run(
     config: Config,
     progress: Progress,
     distrust: Collection[str] = (),
-    neighbour: Optional[Neighbour] = None,
+    neighbour: Neighbour | None = None,
 ) -> Manifest:
     """Download and verify the manifest's files; return the manifest.
 
@@ -287,7 +282,7 @@ def _beside_neighbour(
     return NeighbourSource(source, neighbour, config.directory, stall_s=config.stall_s, left=left)
 
 
-def _marked(root: str) -> Dict[str, Record]:
+def _marked(root: str) -> dict[str, Record]:
     return manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
 
 
@@ -322,11 +317,11 @@ def _resolve_manifest(
 
 
 def _sort(
-    root: str, manifest: Manifest, records: Dict[str, Record]
-) -> tuple[List[Task], Dict[str, Record]]:
+    root: str, manifest: Manifest, records: dict[str, Record]
+) -> tuple[list[Task], dict[str, Record]]:
     """Separate what must be fetched or hashed from the records that are still valid."""
-    tasks: List[Task] = []
-    trusted: Dict[str, Record] = {}
+    tasks: list[Task] = []
+    trusted: dict[str, Record] = {}
     for entry in manifest.files:
         path = os.path.join(root, entry.path)
         record = records.get(entry.path)
@@ -355,7 +350,7 @@ def _remove_stale(root: str, manifest: Manifest) -> None:
             remove(path)
 
 
-def require_room(root: str, manifest: Manifest, missing: List[Task]) -> None:
+def require_room(root: str, manifest: Manifest, missing: list[Task]) -> None:
     """Refuse before anything is written where the disk cannot take what remains."""
     needed = 0
     for task in missing:
@@ -373,7 +368,7 @@ def require_room(root: str, manifest: Manifest, missing: List[Task]) -> None:
         )
 
 
-def _expect(progress: Progress, root: str, manifest: Manifest, tasks: List[Task]) -> None:
+def _expect(progress: Progress, root: str, manifest: Manifest, tasks: list[Task]) -> None:
     total = manifest.total_bytes
     progress.expect(total)
     progress.add(total - sum(task.entry.size for task in tasks), moved=False)
@@ -385,7 +380,7 @@ def _expect(progress: Progress, root: str, manifest: Manifest, tasks: List[Task]
     )
 
 
-def _finish(config: Config, manifest: Manifest, records: Dict[str, Record]) -> Manifest:
+def _finish(config: Config, manifest: Manifest, records: dict[str, Record]) -> Manifest:
     """Write the manifest, then the mark as the last thing."""
     known = manifest.with_digests({path: record.sha256 for path, record in records.items()})
     known = Manifest(known.files, source=masked(config.source), revision=manifest.revision)
@@ -413,7 +408,7 @@ def _locked(root: str, *, guarded: bool) -> Iterator[None]:
             os.rmdir(root)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     os.umask(0o022)
     parser = argparse.ArgumentParser(prog="fetch")
@@ -443,7 +438,7 @@ def main(argv: List[str]) -> int:
     )
 
 
-def _report(manifest: Optional[Manifest], root: str) -> int:
+def _report(manifest: Manifest | None, root: str) -> int:
     if manifest is None:
         print(f"{root}: not verified")
         return EXIT_TRANSIENT
@@ -456,11 +451,11 @@ def bring(
     progress: Progress,
     *,
     reverify: bool = False,
-    neighbour: Optional[Neighbour] = None,
+    neighbour: Neighbour | None = None,
 ) -> str:
     """Fetch and verify one part, with a progress of its own; return its result line."""
     progress.restart()
-    distrust: List[str] = []
+    distrust: list[str] = []
     if reverify:
         known = recorded(config)
         distrust = [entry.path for entry in known.files] if known else []

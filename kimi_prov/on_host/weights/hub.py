@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.weights.manifest import NAME
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`REPOSITORY REVISION [TOKEN_FILE]`."""
     token = None
     try:
@@ -29,14 +29,14 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _answer(repository: str, revision: str, token: Optional[str]) -> Dict[str, Any]:
+def _answer(repository: str, revision: str, token: str | None) -> dict[str, Any]:
     try:
         return describe(repository, revision, token)
     except Exception as error:  # noqa: BLE001  (its transport errors share no public base)
         return explain(error, revision)
 
 
-def describe(repository: str, revision: str, token: Optional[str]) -> Dict[str, Any]:
+def describe(repository: str, revision: str, token: str | None) -> dict[str, Any]:
     """Describe the repository at one commit. Raises what huggingface_hub raises."""
     from huggingface_hub import HfApi, hf_hub_url  # noqa: PLC0415  (only there)
 
@@ -48,7 +48,7 @@ def describe(repository: str, revision: str, token: Optional[str]) -> Dict[str, 
         name = sibling.rfilename
         if name.rpartition("/")[2].startswith(".") or name == NAME:
             continue  # .gitattributes and the like are the repository's; our manifest is made here
-        row: Dict[str, Any] = {
+        row: dict[str, Any] = {
             "path": name,
             "size": sibling.size,
             "url": hf_hub_url(repository, name, revision=info.sha),
@@ -65,7 +65,7 @@ def describe(repository: str, revision: str, token: Optional[str]) -> Dict[str, 
     }
 
 
-def explain(error: Exception, revision: str) -> Dict[str, Any]:
+def explain(error: Exception, revision: str) -> dict[str, Any]:
     """Turn the client's error into ours."""
     from huggingface_hub import errors  # noqa: PLC0415
 
@@ -99,5 +99,5 @@ def explain(error: Exception, revision: str) -> Dict[str, Any]:
     return _failed(HostError(f"the hub cannot be reached: {reason}", retryable=True))
 
 
-def _failed(error: HostError) -> Dict[str, Any]:
+def _failed(error: HostError) -> dict[str, Any]:
     return {"error": error.to_json()}

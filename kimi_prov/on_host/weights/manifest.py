@@ -14,12 +14,15 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_json, write_json
 from kimi_prov.on_host.system.foreign_files import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 NAME = "kimi-manifest.json"
 MARK = layout.MODEL_VERIFIED
@@ -40,8 +43,8 @@ class Entry:
 
     path: str
     size: int
-    sha256: Optional[str] = None
-    git_sha1: Optional[str] = None
+    sha256: str | None = None
+    git_sha1: str | None = None
 
     def hasher(self) -> Hasher:
         """Start a digest that can check the bytes against this entry."""
@@ -87,9 +90,9 @@ class Hasher:
 class Manifest:
     """The files of one model, sorted by path, and where they came from."""
 
-    files: List[Entry]
-    source: Optional[str] = None
-    revision: Optional[str] = None
+    files: list[Entry]
+    source: str | None = None
+    revision: str | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -105,7 +108,7 @@ class Manifest:
         ]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    def with_digests(self, seen: Dict[str, str]) -> Manifest:
+    def with_digests(self, seen: dict[str, str]) -> Manifest:
         """Fill in the SHA-256 that was seen where none was known."""
         return replace(
             self,
@@ -115,9 +118,9 @@ class Manifest:
             ],
         )
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it is written down."""
-        document: Dict[str, Any] = {
+        document: dict[str, Any] = {
             "schema": SCHEMA,
             "files": [_entry_json(e) for e in sorted(self.files, key=lambda e: e.path)],
         }
@@ -128,8 +131,8 @@ class Manifest:
         return document
 
 
-def _entry_json(entry: Entry) -> Dict[str, Any]:
-    row: Dict[str, Any] = {"path": entry.path, "size": entry.size}
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    row: dict[str, Any] = {"path": entry.path, "size": entry.size}
     if entry.sha256:
         row["sha256"] = entry.sha256
     if entry.git_sha1:
@@ -168,7 +171,7 @@ def _folders(path: str) -> Iterator[str]:
         yield path
 
 
-def _text(value: object) -> Optional[str]:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
@@ -198,7 +201,7 @@ def safe_path(path: str) -> bool:
     return parts[0] not in (NAME, MARK, PARTIAL, LOCK)
 
 
-def load(path: str) -> Optional[Manifest]:
+def load(path: str) -> Manifest | None:
     """Read the manifest in a file, or None where there is none (or half of one)."""
     document = read_json(path)
     return parse(document, path) if document else None
@@ -247,15 +250,15 @@ class Record:
             return False
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it is written down."""
         return {"size": self.size, "mtime_ns": self.mtime_ns, "sha256": self.sha256}
 
 
-def records_from(document: object) -> Dict[str, Record]:
+def records_from(document: object) -> dict[str, Record]:
     """Read the records of a mark or journal; what cannot be read is as if it were not there."""
     rows = document.get("verified") if isinstance(document, dict) else None
-    found: Dict[str, Record] = {}
+    found: dict[str, Record] = {}
     for path, row in rows.items() if isinstance(rows, dict) else ():
         try:
             found[path] = Record(int(row["size"]), int(row["mtime_ns"]), str(row["sha256"]))
@@ -264,7 +267,7 @@ def records_from(document: object) -> Dict[str, Record]:
     return found
 
 
-def write_mark(root: str, manifest: Manifest, records: Dict[str, Record]) -> None:
+def write_mark(root: str, manifest: Manifest, records: dict[str, Record]) -> None:
     """Write the mark that the directory holds the manifest's files, verified. Call it last."""
     write_json(
         os.path.join(root, MARK),
@@ -290,7 +293,7 @@ def mark_holds(root: str, manifest: Manifest) -> bool:
     )
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`manifest DIR`: print the manifest of a directory, to be pinned or put beside it."""
     if len(argv) != 1 or not os.path.isdir(argv[0]):
         raise HostError("usage: manifest DIRECTORY")

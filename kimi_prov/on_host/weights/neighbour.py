@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.parse
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract.errors import plain
 from kimi_prov.contract.sizes import human
@@ -61,7 +61,7 @@ class Neighbour:
     limits: Limits = Limits()
 
     @classmethod
-    def load(cls, path: str) -> Optional[Neighbour]:
+    def load(cls, path: str) -> Neighbour | None:
         """Read the file; None where there is none, or where no neighbour has opened yet."""
         document = read_json(path)
         try:
@@ -91,7 +91,7 @@ class _Pace:
         self._since = time.monotonic()
         self._count = count
 
-    def slow(self, count: int) -> Optional[float]:
+    def slow(self, count: int) -> float | None:
         """Return the rate where a window is over and it was too low."""
         passed = time.monotonic() - self._since
         if passed < self._window_s:
@@ -105,7 +105,7 @@ class _Pace:
 class _Has:
     """What a neighbour says of itself: its verified files, and how far it is with others."""
 
-    files: Dict[str, str]
+    files: dict[str, str]
     fetching: bool
     moved: int
 
@@ -138,16 +138,16 @@ class NeighbourSource(Source):
         self._left = left
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._has: Optional[_Has] = None
+        self._has: _Has | None = None
         self._has_at = 0.0
-        self._failing_since: Optional[float] = None
-        self._idle_since: Optional[float] = None
-        self._waiting: Optional[_Pace] = None
-        self._touched: Set[str] = set()
-        self._paces: Dict[str, _Pace] = {}
-        self._came: Dict[str, int] = {}
-        self._empty: Dict[str, int] = {}
-        self._lost: Optional[str] = None
+        self._failing_since: float | None = None
+        self._idle_since: float | None = None
+        self._waiting: _Pace | None = None
+        self._touched: set[str] = set()
+        self._paces: dict[str, _Pace] = {}
+        self._came: dict[str, int] = {}
+        self._empty: dict[str, int] = {}
+        self._lost: str | None = None
         self.lied = False
         self.taken_bytes = 0
         #: of all files: it cannot have got more
@@ -156,7 +156,7 @@ class NeighbourSource(Source):
         self.neighbour = neighbour.name
         self.needs_listing = inner.needs_listing
 
-    def listing(self, _revision: Optional[str]) -> Manifest:
+    def listing(self, _revision: str | None) -> Manifest:
         """Ask the source: a neighbour has no say in what the files are."""
         return self._inner.listing(_revision)
 
@@ -184,7 +184,7 @@ class NeighbourSource(Source):
         self._leave(f"gave wrong bytes of {entry.path}", lied=True)
         return True
 
-    def _at_neighbour(self, entry: Entry, offset: int) -> Optional[Stream]:
+    def _at_neighbour(self, entry: Entry, offset: int) -> Stream | None:
         """Return the neighbour's stream of a file; None where the source has to be asked."""
         try:
             has = self._what_it_has()
@@ -202,7 +202,7 @@ class NeighbourSource(Source):
             self._leave("answered what is not its protocol", lied=True)
         return None
 
-    def _what_it_has(self) -> Optional[_Has]:
+    def _what_it_has(self) -> _Has | None:
         """Ask what it has, at most once in a while for all files of the moment."""
         with self._asking:
             now = time.monotonic()
@@ -216,7 +216,7 @@ class NeighbourSource(Source):
             self._has, self._has_at = found, time.monotonic()
             return found
 
-    def _request(self, entry: Entry, offset: int) -> Optional[Stream]:
+    def _request(self, entry: Entry, offset: int) -> Stream | None:
         asked = {"folder": self._folder, "path": entry.path, "sha256": entry.sha256 or ""}
         response = self._get("/file", asked, {"Range": f"bytes={offset}-"} if offset else {})
         if response is None:
@@ -235,9 +235,7 @@ class NeighbourSource(Source):
             return None
         return Stream(_Taken(self, entry.path, response), offset)
 
-    def _get(
-        self, path: str, query: Dict[str, str], headers: Dict[str, str]
-    ) -> Optional[_Response]:
+    def _get(self, path: str, query: dict[str, str], headers: dict[str, str]) -> _Response | None:
         """Ask the neighbour; None where the source has to be asked. Raises LaterError."""
         given = {
             "User-Agent": USER_AGENT,
@@ -342,7 +340,7 @@ class _Response:
 
     def all(self, end: float) -> bytes:
         """Read what is short, and close. Raises OSError or ValueError for what is not."""
-        parts: List[bytes] = []
+        parts: list[bytes] = []
         try:
             while sum(map(len, parts)) < _LONGEST:
                 part = self._response.read1(1 << 16)
@@ -366,14 +364,14 @@ class _Asked:
     A socket's own limit is for each byte: who sends one now and then would hold us up for ever.
     """
 
-    def __init__(self, endpoint: api_client.Endpoint, path: str, headers: Dict[str, str]) -> None:
+    def __init__(self, endpoint: api_client.Endpoint, path: str, headers: dict[str, str]) -> None:
         self._endpoint = endpoint
         self._path = path
         self._headers = headers
         self._lock = threading.Lock()
         self._given_up = False
-        self._response: Optional[_Response] = None
-        self._error: Optional[Exception] = None
+        self._response: _Response | None = None
+        self._error: Exception | None = None
 
     def answer(self, limit_s: float) -> _Response:
         """Return the answer, its body unread. Raises OSError where it has not begun in time."""

@@ -13,12 +13,15 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.addresses import BUCKET_ADDRESS
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PROGRAM = "rclone"
 S3, GCS = "s3", "gs"
@@ -51,10 +54,10 @@ class Row(NamedTuple):
 class Access:
     """How buckets are reached: by which credentials (None: the machine's role), and where."""
 
-    credentials_file: Optional[str] = None
-    endpoint: Optional[str] = None
-    region: Optional[str] = None
-    ca_bundle: Optional[str] = None
+    credentials_file: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    ca_bundle: str | None = None
 
     @classmethod
     def of(cls, weights: Mapping[str, Any]) -> Access:
@@ -105,7 +108,7 @@ class Bucket:
         inner = "/".join(part for part in (self.bucket, self.folder, path) if part)
         return f":{_BACKENDS[self.scheme]}:{inner}"
 
-    def command(self, *arguments: str) -> List[str]:
+    def command(self, *arguments: str) -> list[str]:
         """Return rclone's command line; attempts are the caller's, who keeps what has arrived."""
         program = shutil.which(PROGRAM, path="/usr/local/bin:/usr/bin:/bin")
         if program is None:
@@ -116,7 +119,7 @@ class Bucket:
             *("--contimeout", f"{_CONNECT_S}s", "--timeout", f"{self._stall_s:g}s"),
         ]
 
-    def environment(self) -> Dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return rclone's environment: paths and addresses, no secret but the site's own proxy."""
         found = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C"}
         found.update({name: os.environ[name] for name in _PASSED_ON if name in os.environ})
@@ -127,7 +130,7 @@ class Bucket:
         of_scheme = self._of_s3() if self.scheme == S3 else self._of_gcs()
         return {**found, **{name: value for name, value in of_scheme.items() if value}}
 
-    def _of_s3(self) -> Dict[str, Optional[str]]:
+    def _of_s3(self) -> dict[str, str | None]:
         endpoint = self.access.endpoint
         return {
             "RCLONE_S3_PROVIDER": "Other" if endpoint else "AWS",
@@ -139,7 +142,7 @@ class Bucket:
             "AWS_CONFIG_FILE": "/dev/null",
         }
 
-    def _of_gcs(self) -> Dict[str, Optional[str]]:
+    def _of_gcs(self) -> dict[str, str | None]:
         endpoint = self.access.endpoint
         return {
             "RCLONE_GCS_ENDPOINT": f"{endpoint.rstrip('/')}/storage/v1/" if endpoint else None,
@@ -148,7 +151,7 @@ class Bucket:
             "GOOGLE_APPLICATION_CREDENTIALS": self.access.credentials_file,
         }
 
-    def objects(self) -> Dict[str, Row]:
+    def objects(self) -> dict[str, Row]:
         """List what lies below the folder, by path. Raises HostError."""
         self.require_credentials()
         done = process.run(
@@ -170,7 +173,7 @@ class Bucket:
         except (ValueError, KeyError, TypeError):
             raise HostError(f"{self.name}: {PROGRAM} listed something unreadable") from None
 
-    def read(self, path: str, limit: int) -> Optional[bytes]:
+    def read(self, path: str, limit: int) -> bytes | None:
         """Return a small object; None where there is none. Raises HostError."""
         row = self.objects().get(path)
         if row is None:
@@ -185,7 +188,7 @@ class Bucket:
             raise HostError(f"{self.name}/{path}: was cut off", retryable=True)
         return content
 
-    def write(self, path: str, content: bytes, limit_s: Optional[float] = None) -> None:
+    def write(self, path: str, content: bytes, limit_s: float | None = None) -> None:
         """Write a small object in one piece. Raises HostError, also where it takes too long."""
         self.require_credentials()
         try:
@@ -204,7 +207,7 @@ class Bucket:
         if done.returncode != 0:
             self.fail(done.stderr.decode("utf-8", "replace"))
 
-    def lines(self, paths: Sequence[str], limit_s: float) -> List[str]:
+    def lines(self, paths: Sequence[str], limit_s: float) -> list[str]:
         """Read small objects that end with a line end, in any order; returns their lines."""
         done = process.run(
             *self.command("cat", "--files-from-raw", "-", self.at("")),
@@ -218,7 +221,7 @@ class Bucket:
             self.fail(done.stderr)
         return done.stdout.splitlines()
 
-    def start(self, *arguments: str, stdin: Optional[int] = None) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, stdin: int | None = None) -> subprocess.Popen[bytes]:
         """Start rclone; standard output and error are pipes."""
         return subprocess.Popen(
             self.command(*arguments),
@@ -246,7 +249,7 @@ class Bucket:
         return text
 
 
-_KINDS: Sequence[Tuple[str, str]] = (
+_KINDS: Sequence[tuple[str, str]] = (
     ("throttled", r"SlowDown|ServiceUnavailable|RequestLimitExceeded|Throttl|TooManyRequests"),
     ("throttled", r"rateLimitExceeded|InternalError|backendError"),
     ("throttled", r"(?:status code:|googleapi: (?:got HTTP response code|Error)) (?:429|5\d\d)"),
@@ -293,7 +296,7 @@ def error_of(name: str, said: str) -> HostError:
 
 def _reason(said: str) -> str:
     """Return the last thing that rclone said, in one line without time and numbers of requests."""
-    entries: List[str] = []
+    entries: list[str] = []
     for line in said.splitlines():
         if _STAMP.match(line):
             entries.append(_STAMP.sub("", line))
@@ -306,7 +309,7 @@ def _reason(said: str) -> str:
     return clean_text.line(" ".join(last.split()))[:_MESSAGE]
 
 
-def _secrets(path: Optional[str]) -> List[str]:
+def _secrets(path: str | None) -> list[str]:
     """Return what a file of credentials holds that must not be repeated; empty where unreadable."""
     if path is None:
         return []
@@ -322,7 +325,7 @@ def _secrets(path: Optional[str]) -> List[str]:
     return sorted((v for v in found if len(v) >= _SHORTEST_SECRET), key=len, reverse=True)
 
 
-def _of_json(document: Mapping[str, Any]) -> List[str]:
+def _of_json(document: Mapping[str, Any]) -> list[str]:
     names = ("private_key", "private_key_id", "refresh_token", "client_secret", "access_token")
     values = [str(document[name]) for name in names if document.get(name)]
     return [part.strip() for value in values for part in value.splitlines()]

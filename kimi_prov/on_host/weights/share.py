@@ -23,7 +23,7 @@ import time
 import urllib.parse
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.on_host.system.files import read_json, size_of
@@ -51,7 +51,7 @@ class Taker:
 
     name: str
     key_sha256: str
-    addresses: FrozenSet[str]
+    addresses: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Sharing:
     """What is given, and to whom."""
 
     port: int
-    folders: Dict[str, str]
-    takers: Tuple[Taker, ...]
+    folders: dict[str, str]
+    takers: tuple[Taker, ...]
     progress: str
     address: str = "::"
     connections: int = 16
@@ -88,7 +88,7 @@ class Sharing:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HostError(f"{path}: {plain(error)}", "run `kimi-prov apply` again") from None
 
-    def taker(self, key: str, address: str) -> Optional[Taker]:
+    def taker(self, key: str, address: str) -> Taker | None:
         """Return whom a key belongs to, where it comes from one of his addresses."""
         digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
         found = None
@@ -105,7 +105,7 @@ def plain_address(text: str) -> str:
     return str(mapped or address)
 
 
-def verified(directory: str) -> Dict[str, Record]:
+def verified(directory: str) -> dict[str, Record]:
     """Return the files of a directory whose digest was seen, while a fetch is at work as well."""
     under_way = read_json(journal_path(directory))
     return manifests.records_from(
@@ -113,7 +113,7 @@ def verified(directory: str) -> Dict[str, Record]:
     )
 
 
-def _got(directory: str, found: Dict[str, Record]) -> int:
+def _got(directory: str, found: dict[str, Record]) -> int:
     """Count the bytes that are there, those of unfinished files as well."""
     got = sum(record.size for record in found.values())
     parts = os.path.join(directory, manifests.PARTIAL)
@@ -305,7 +305,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _file(self, directory: str, query: Dict[str, str]) -> None:
+    def _file(self, directory: str, query: dict[str, str]) -> None:
         """Give one verified file: of its path nothing is used that is not in the record."""
         path = query.get("path", "")
         record = verified(directory).get(path)
@@ -352,7 +352,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """`share serve CONFIG [CERTIFICATE]`; without a name it is what systemd gave the unit."""
     given = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "tls")
     if len(argv) not in (1, 2):

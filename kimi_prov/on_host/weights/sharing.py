@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import paths, protection, unit_names
 from kimi_prov.contract.errors import HostError
@@ -38,13 +38,16 @@ from kimi_prov.on_host.system.files import (
 from kimi_prov.on_host.weights import fetch, share
 from kimi_prov.on_host.weights.neighbour import Neighbour
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 # An open or a close on the same host, by another of its takers.
 _LOCK_S = 120.0
 # Python's start on a machine with much else to do.
 _START_S = 60.0
 
 
-def key() -> Dict[str, Any]:
+def key() -> dict[str, Any]:
     """Make this host's key where there is none; tell its hash, and whether it has to fetch."""
     known = read_json(paths.NEIGHBOUR)
     own = known.get("key") or secrets.token_urlsafe(32)
@@ -58,7 +61,7 @@ def key() -> Dict[str, Any]:
     }
 
 
-def take(wanted: Mapping[str, Any]) -> Dict[str, Any]:
+def take(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Have the download ask a neighbour before the source."""
     known = read_json(paths.NEIGHBOUR)
     if not known.get("key"):
@@ -77,13 +80,13 @@ def take(wanted: Mapping[str, Any]) -> Dict[str, Any]:
     return {}
 
 
-def drop() -> Dict[str, Any]:
+def drop() -> dict[str, Any]:
     """Forget the neighbour and the key."""
     remove(paths.NEIGHBOUR)
     return {}
 
 
-def open_to(wanted: Mapping[str, Any]) -> Dict[str, Any]:
+def open_to(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Give to one more neighbour: by its key's hash, from its address, at the plan's port."""
     certificate = Path(paths.SHARE_PEM)
     with _alone():
@@ -123,7 +126,7 @@ def open_to(wanted: Mapping[str, Any]) -> Dict[str, Any]:
         }
 
 
-def close(wanted: Mapping[str, Any]) -> Dict[str, Any]:
+def close(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Give to this neighbour no more; without any the unit ends, and its key goes."""
     with _alone():
         document = read_json(paths.SHARE)
@@ -200,7 +203,7 @@ def _await(port: int) -> None:
             return
 
 
-_VERBS: Dict[str, Callable[[Mapping[str, Any]], Dict[str, Any]]] = {
+_VERBS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "key": lambda _: key(),
     "open": open_to,
     "take": take,
@@ -209,7 +212,7 @@ _VERBS: Dict[str, Callable[[Mapping[str, Any]], Dict[str, Any]]] = {
 }
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     verb, arguments = (argv[0], argv[1:]) if argv else ("", [])
     if verb == "serve":

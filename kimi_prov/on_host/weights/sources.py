@@ -14,7 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any, Dict, List, Optional, Protocol, Tuple
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from kimi_prov.contract.addresses import HUB_ADDRESS
 from kimi_prov.contract.errors import HostError, plain
@@ -70,7 +70,7 @@ class Source:
     #: whether the listing is needed even with a pinned manifest
     needs_listing = False
 
-    def listing(self, _revision: Optional[str]) -> Manifest:
+    def listing(self, _revision: str | None) -> Manifest:
         """List the files; `_revision` is what an earlier run resolved its name to."""
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class DirectorySource(Source):
                 "name file:///an/absolute/directory",
             )
 
-    def listing(self, _revision: Optional[str]) -> Manifest:
+    def listing(self, _revision: str | None) -> Manifest:
         """Read its manifest; without one take the files as they are, at first use."""
         self._require_directory()
         written = self._written()
@@ -125,7 +125,7 @@ class DirectorySource(Source):
         stream.seek(offset)
         return Stream(_Unbuffered(stream), offset)
 
-    def _written(self) -> Optional[Manifest]:
+    def _written(self) -> Manifest | None:
         """Return the manifest that lies there; None where there is none, or half of one."""
         path = os.path.join(self._root, manifests.NAME)
         try:
@@ -163,7 +163,7 @@ class _Unbuffered:
 class WebSource(Source):
     """`http(s)://`: a server that has the files below one address, plainly."""
 
-    def __init__(self, url: str, ca_bundle: Optional[str], stall_s: float) -> None:
+    def __init__(self, url: str, ca_bundle: str | None, stall_s: float) -> None:
         parts = urllib.parse.urlsplit(url)
         self.name = masked(url)
         if parts.username or parts.password:
@@ -176,7 +176,7 @@ class WebSource(Source):
         self._base = url.rstrip("/") + "/"
         self._web = Web(ca_bundle, stall_s)
 
-    def listing(self, _revision: Optional[str]) -> Manifest:
+    def listing(self, _revision: str | None) -> Manifest:
         """Read the manifest that lies beside the files."""
         url = self._base + manifests.NAME
         try:
@@ -210,10 +210,10 @@ class HubSource(Source):
     def __init__(
         self,
         url: str,
-        python: Optional[str],
-        token_file: Optional[str],
-        endpoint: Optional[str],
-        ca_bundle: Optional[str],
+        python: str | None,
+        token_file: str | None,
+        endpoint: str | None,
+        ca_bundle: str | None,
         stall_s: float,
     ) -> None:
         named = HUB_ADDRESS.fullmatch(url)
@@ -231,10 +231,10 @@ class HubSource(Source):
         self._endpoint = endpoint
         self._ca_bundle = ca_bundle
         self._web = Web(ca_bundle, stall_s)
-        self._urls: Dict[str, str] = {}
-        self._headers: Dict[str, str] = {}
+        self._urls: dict[str, str] = {}
+        self._headers: dict[str, str] = {}
 
-    def listing(self, _revision: Optional[str]) -> Manifest:
+    def listing(self, _revision: str | None) -> Manifest:
         """List files, digests and addresses at one commit, as the hub lists them."""
         answer = self._ask(_revision or self._revision)
         self._urls = {row["path"]: row["url"] for row in answer["files"]}
@@ -249,7 +249,7 @@ class HubSource(Source):
             raise HostError(f"{self.name} has no file {entry.path}, which the manifest names")
         return self._web.open(url, self._headers, offset, entry)
 
-    def _ask(self, revision: str) -> Dict[str, Any]:
+    def _ask(self, revision: str) -> dict[str, Any]:
         environment = {
             "PATH": "/usr/bin:/bin",
             "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
@@ -277,7 +277,7 @@ class HubSource(Source):
                 )
             raise HostError(ended.stderr, "run `kimi-prov apply` again")
         try:
-            answer: Dict[str, Any] = json.loads(ended.stdout)
+            answer: dict[str, Any] = json.loads(ended.stdout)
         except ValueError:
             last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
             raise HostError(f"{self.name}: huggingface_hub failed to start: {last}") from None
@@ -311,7 +311,7 @@ class MissingError(HostError):
 class Web:
     """Range requests that follow redirects and keep a secret from hosts it is not for."""
 
-    def __init__(self, ca_bundle: Optional[str], stall_s: float) -> None:
+    def __init__(self, ca_bundle: str | None, stall_s: float) -> None:
         context = ssl.create_default_context()
         if ca_bundle:
             try:
@@ -335,7 +335,7 @@ class Web:
             self._opener.add_handler(handler)
 
     def open(
-        self, url: str, headers: Dict[str, str], offset: int, entry: Optional[Entry] = None
+        self, url: str, headers: dict[str, str], offset: int, entry: Entry | None = None
     ) -> Stream:
         """Answer with the body from `offset`, having checked that it is the file expected."""
         _require_web(url)
@@ -389,7 +389,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         msg: str,
         headers: http.client.HTTPMessage,
         newurl: str,
-    ) -> Optional[urllib.request.Request]:
+    ) -> urllib.request.Request | None:
         left, entered = (urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl))
         if entered not in _WEB or (left == "https" and entered != "https"):
             fp.close()
@@ -404,7 +404,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return follow
 
 
-def _origin(url: str) -> Tuple[str, Optional[str], Optional[int]]:
+def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urllib.parse.urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
 
@@ -456,7 +456,7 @@ def other_size(where: str, size: int, entry: Entry) -> str:
     )
 
 
-def _extent(response: http.client.HTTPResponse) -> Tuple[int, Optional[int]]:
+def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     """First byte of the body and size of the file, as far as the server reports them."""
     if response.status == 206:
         unit, _, rest = (response.headers.get("Content-Range") or "").partition(" ")
@@ -471,7 +471,7 @@ def _extent(response: http.client.HTTPResponse) -> Tuple[int, Optional[int]]:
 
 def read_all(stream: Stream) -> bytes:
     """Read what has no business being large: a listing, a key."""
-    parts: List[bytes] = []
+    parts: list[bytes] = []
     size = 0
     try:
         while True:

@@ -18,7 +18,7 @@ import shutil
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Set
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
@@ -29,6 +29,9 @@ from kimi_prov.on_host.system.progress import Progress
 from kimi_prov.on_host.weights import fetch
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.manifest import Entry, Manifest, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CONFIG = paths.STAGE
 # Small enough to stay in a core's cache between the read, the hash and the write.
@@ -43,10 +46,10 @@ class Config:
     """The plan's settings for staging, from /etc/kimi/stage.json."""
 
     weights: fetch.Config
-    target: Optional[str]
-    mount: Optional[str]
+    target: str | None
+    mount: str | None
     workers: int
-    progress: Optional[str]
+    progress: str | None
 
     @classmethod
     def load(cls, path: str) -> Config:
@@ -72,7 +75,7 @@ class Staging:
     """One pass over files, by several threads: read, hash and, with a target, write."""
 
     def __init__(
-        self, source: str, target: Optional[str], progress: Progress, *, direct: bool = False
+        self, source: str, target: str | None, progress: Progress, *, direct: bool = False
     ) -> None:
         """Take it from `source`; `direct`: from the disk itself, whatever the page cache holds.
 
@@ -83,11 +86,11 @@ class Staging:
         self._target = target
         self._progress = progress
         self._direct = direct
-        self.cached: List[str] = []
+        self.cached: list[str] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self.records: Dict[str, Record] = {}
-        self.wrong: List[str] = []
+        self.records: dict[str, Record] = {}
+        self.wrong: list[str] = []
 
     def run(self, entries: Iterable[Entry], workers: int) -> None:
         """Pass over the entries; `records` has the good ones, `wrong` the paths of the others.
@@ -125,7 +128,7 @@ class Staging:
             else:
                 self.wrong.append(entry.path)
 
-    def _pass(self, source: str, target: Optional[str], entry: Entry) -> tuple[bool, str]:
+    def _pass(self, source: str, target: str | None, entry: Entry) -> tuple[bool, str]:
         hasher = entry.hasher()
         # Of pages of its own: reading past the page cache demands a buffer that is aligned.
         buffer = memoryview(mmap.mmap(-1, _DIRECT_CHUNK if self._direct else _CHUNK))
@@ -241,7 +244,7 @@ def staged(config: Config, manifest: Manifest) -> bool:
     return manifests.mark_holds(config.target, manifest)
 
 
-def _prepare(config: Config, target: str, manifest: Manifest) -> Dict[str, Record]:
+def _prepare(config: Config, target: str, manifest: Manifest) -> dict[str, Record]:
     """Remove other files from the RAM disk; refuse where these would not fit."""
     mount = config.mount or target
     if not os.path.ismount(mount):
@@ -251,7 +254,7 @@ def _prepare(config: Config, target: str, manifest: Manifest) -> Dict[str, Recor
         )
     known = manifests.records_from(read_json(os.path.join(target, manifests.MARK)))
     remove(os.path.join(target, manifests.MARK))
-    kept: Dict[str, Record] = {}
+    kept: dict[str, Record] = {}
     for entry in manifest.files:
         record = known.get(entry.path)
         path = os.path.join(target, entry.path)
@@ -268,7 +271,7 @@ def _prepare(config: Config, target: str, manifest: Manifest) -> Dict[str, Recor
     return kept
 
 
-def _clear(mount: str, keep: Set[str]) -> None:
+def _clear(mount: str, keep: set[str]) -> None:
     for folder, _, names in os.walk(mount, topdown=False):
         for name in names:
             path = os.path.join(folder, name)
@@ -278,7 +281,7 @@ def _clear(mount: str, keep: Set[str]) -> None:
             os.rmdir(folder)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     os.umask(0o022)
     parser = argparse.ArgumentParser(prog="stage")

@@ -10,9 +10,12 @@ import json
 import os
 import struct
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kimi_prov.contract.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Data begins on a whole cache line, for kernels that copy from it.
 _ALIGNED = 64
@@ -34,7 +37,7 @@ class Part:
         return {"I8": 1, "F32": 4}[self.kind]
 
 
-def header(path: str) -> Dict[str, Dict[str, Any]]:
+def header(path: str) -> dict[str, dict[str, Any]]:
     """Return each tensor's `dtype` and `shape` by name; HostError for what is no such file."""
     try:
         with open(path, "rb") as stream:
@@ -48,9 +51,9 @@ def header(path: str) -> Dict[str, Dict[str, Any]]:
         ) from None
 
 
-def write(path: str, parts: Sequence[Part]) -> Tuple[int, str]:
+def write(path: str, parts: Sequence[Part]) -> tuple[int, str]:
     """Write the parts into one file, forced to the disk; returns its bytes and SHA-256."""
-    rows: Dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     end = 0
     for part in parts:
         size = os.path.getsize(part.path)
@@ -78,7 +81,7 @@ def write(path: str, parts: Sequence[Part]) -> Tuple[int, str]:
     return 8 + len(text) + end, hasher.hexdigest()
 
 
-def _put(stream: BinaryIO, hasher: Any, chunks: List[bytes]) -> None:  # noqa: ANN401
+def _put(stream: BinaryIO, hasher: Any, chunks: list[bytes]) -> None:  # noqa: ANN401
     for chunk in chunks:
         stream.write(chunk)
         hasher.update(chunk)

@@ -14,7 +14,7 @@ import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Iterable, Optional
+from typing import TYPE_CHECKING, Callable
 
 from kimi_prov.contract.errors import HostError, plain
 from kimi_prov.contract.sizes import human
@@ -23,6 +23,8 @@ from kimi_prov.on_host.weights.manifest import PARTIAL, Entry, Hasher, Manifest,
 from kimi_prov.on_host.weights.sources import BusyError, LaterError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kimi_prov.on_host.system.progress import Progress
     from kimi_prov.on_host.weights.sources import Source, Stream
 
@@ -105,7 +107,7 @@ class Transfer:
             if error is not None:
                 raise error
 
-    def listing(self, revision: Optional[str]) -> Manifest:
+    def listing(self, revision: str | None) -> Manifest:
         """Ask the source for its files, while patience lasts."""
         trying = _Backoff(self, self._source.name)
         while True:
@@ -120,7 +122,7 @@ class Transfer:
                 self.contacted = True
                 return answer
 
-    def _check(self, entry: Entry) -> Optional[Record]:
+    def _check(self, entry: Entry) -> Record | None:
         """Hash a file that is there; None (and the file gone) when its bytes are wrong."""
         path = os.path.join(self._root, entry.path)
         hasher = entry.hasher()
@@ -210,7 +212,7 @@ class Transfer:
                 kept = f" ({human(partial.offset)} of {human(entry.size)} kept)"
                 trying.pause(cut, kept)
 
-    def _pump(self, stream: Stream, partial: _Partial) -> Optional[HostError]:
+    def _pump(self, stream: Stream, partial: _Partial) -> HostError | None:
         """Read to the end of the file; the error that cut it short otherwise."""
         try:
             while partial.offset < partial.entry.size:
@@ -330,7 +332,7 @@ def present_bytes(root: str, entry: Entry) -> int:
     return size if size <= entry.size else 0
 
 
-def _may_pass(error: Optional[BaseException]) -> bool:
+def _may_pass(error: BaseException | None) -> bool:
     """Whether an error may be temporary: one that needs a person takes precedence."""
     return not isinstance(error, HostError) or error.retryable
 
