@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode
-from kimi_prov.runner import failure_reasons, left_machines
+from kimi_prov.runner import failure_reasons, skipped_hosts
 from kimi_prov.runner.events import Event, LogLine, Stats, TaskFinished
 from kimi_prov.runner.failure_reasons import Failure
 
@@ -180,8 +180,8 @@ class Outcome:
             if not came and not bad.get(host) and host not in self.left
         ]
         if lost and waiting:
-            self.left |= dict.fromkeys(waiting, left_machines.reason(lost))
-            self.warnings.append(left_machines.warning(lost, waiting))
+            self.left |= dict.fromkeys(waiting, skipped_hosts.reason(lost))
+            self.warnings.append(skipped_hosts.warning(lost, waiting))
 
     def _address(self, host: str) -> str:
         return self.addresses.get(host, host)

@@ -37,7 +37,7 @@ from urllib.parse import quote
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.handing_over import hand_over
+from kimi_prov.ansible.private_output import hand_over
 
 TOLD = json.loads({told!r})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.ansible.following import judge, left, report_of, warned
+from kimi_prov.ansible.unit_status import judge, left, report_of, warned
 
 UNIT = "kimi-fetch.service"
 

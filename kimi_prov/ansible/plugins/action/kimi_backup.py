@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.ansible import carrying
+from kimi_prov.ansible import file_transfer
 from kimi_prov.operate import encryption
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class ActionModule(carrying.Carrying):
+class ActionModule(file_transfer.Carrying):
     """Keys' hashes, certificate, ACME account, history, and what the page keeps."""
 
     subcommand = "backup"
@@ -25,11 +25,11 @@ class ActionModule(carrying.Carrying):
         page, digest = told.get("page"), told.get("certificate_sha256")
         return {
             "encrypted_with": encryption.program_of(file),
-            "hostname": carrying.text(told, "hostname"),
-            **carrying.numbers(told, "made_unix", "history"),
-            "keys": carrying.texts(told, "keys"),
+            "hostname": file_transfer.text(told, "hostname"),
+            **file_transfer.numbers(told, "made_unix", "history"),
+            "keys": file_transfer.texts(told, "keys"),
             "certificate_sha256": digest if _SHA256.fullmatch(str(digest)) else None,
             "acme_account": told.get("acme_account") is True,
-            "page": carrying.page(page) if isinstance(page, dict) else None,
-            "left_out": carrying.texts(told, "left_out"),
+            "page": file_transfer.page(page) if isinstance(page, dict) else None,
+            "left_out": file_transfer.texts(told, "left_out"),
         }

@@ -11,7 +11,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import suite
-from kimi_prov.ansible.handing_over import OUT, hand_over
+from kimi_prov.ansible.private_output import OUT, hand_over
 from kimi_prov.ansible.remote import RemoteError, answer_of, failure, shell
 from kimi_prov.clients import server
 from kimi_prov.contract import paths

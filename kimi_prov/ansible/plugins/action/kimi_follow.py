@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.following import judge, left, report_of, warned
+from kimi_prov.ansible.unit_status import judge, left, report_of, warned
 from kimi_prov.ansible.remote import RemoteError, failure, lost, target, waiting_out
 from kimi_prov.runner import progress
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.handing_over import OUT, hand_over
+from kimi_prov.ansible.private_output import OUT, hand_over
 from kimi_prov.ansible.remote import RemoteError, failure, target
 
 

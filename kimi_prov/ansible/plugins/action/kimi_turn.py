@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible import gateway_hosts, host_turns
+from kimi_prov.ansible import gateway_hosts, batches
 from kimi_prov.ansible.remote import RemoteError, execute, failure, lost
 from kimi_prov.ansible.send import run_sent
 from kimi_prov.errors import UserError
-from kimi_prov.runner import left_machines
+from kimi_prov.runner import skipped_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | self._returned(host, variables)
         if "waiting" in self._task.args:
             return result | _ended(host, list(self._task.args["waiting"]))
-        rows = host_turns.of(
+        rows = batches.of(
             variables["groups"],
             variables["hostvars"],
             apart=bool(self._task.args.get("apart")),
@@ -53,14 +53,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if self._task.args["state"] == "begin":
             return result | self._begun(host, rows, going)
         return result | _ended(
-            host, [name for name in host_turns.after(rows, host) if name in going]
+            host, [name for name in batches.after(rows, host) if name in going]
         )
 
     def _begun(self, host: str, rows: list[list[str]], going: set[str]) -> dict[str, Any]:
-        failed = [name for name in host_turns.before(rows, host) if name not in going]
+        failed = [name for name in batches.before(rows, host) if name not in going]
         if failed:
             fix = "correct what failed there, and run the same command again"
-            return failure(f"{host}: {left_machines.reason(failed)}", fix, "blockers")
+            return failure(f"{host}: {skipped_hosts.reason(failed)}", fix, "blockers")
         try:
             execute(self, "true")
         except AnsibleConnectionFailure as error:
@@ -99,6 +99,6 @@ def _place(host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended(host: str, waiting: list[str]) -> dict[str, Any]:
-    said = [left_machines.warning([host], waiting)] if waiting else []
-    left = dict.fromkeys(waiting, left_machines.reason([host]))
+    said = [skipped_hosts.warning([host], waiting)] if waiting else []
+    left = dict.fromkeys(waiting, skipped_hosts.reason([host]))
     return {"waiting": waiting, "kimi_left": left, "warnings": said}

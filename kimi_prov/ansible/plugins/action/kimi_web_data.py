@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.ansible import carrying
+from kimi_prov.ansible import file_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 
-class ActionModule(carrying.Carrying):
+class ActionModule(file_transfer.Carrying):
     """What the page keeps, and nothing else of the machine."""
 
     subcommand = "web-backup"
@@ -19,4 +19,4 @@ class ActionModule(carrying.Carrying):
     def facts(self, told: Mapping[str, Any], file: Path) -> dict[str, Any]:
         """Return what the archive holds."""
         del file
-        return carrying.page(told)
+        return file_transfer.page(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.ansible import files, host_turns, switching
+from kimi_prov.ansible import files, batches, switching
 from kimi_prov.catalog import loader
 from kimi_prov.contract import protection, unit_files
 from kimi_prov.packaging import engine_plugins, lock_files, python_archives
@@ -55,7 +55,7 @@ class FilterModule:
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,
             "python_archive": python_archive,
-            "kimi_turns": host_turns.of,
+            "kimi_turns": batches.of,
             "kept_plan": switching.kept,
             "missing_packages": packages.missing,
             "installs_packages": packages.installs,
