@@ -10,8 +10,8 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, paths
 
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ def taken_over(action: ActionBase, answer: dict[str, Any]) -> dict[str, Any]:
     we = holder()
     if answer["held"] or not _ended(answer["holder"], we):
         return answer
-    return run_sent(action, "lock", "take", json.dumps(we), str(answer["holder"]["run"]))
+    return call_sent(action, "lock", "take", json.dumps(we), str(answer["holder"]["run"]))
 
 
 def release(action: ActionBase) -> None:
     """Release our lock; another's stays. Raises RemoteError where the machine does not answer."""
     words = ("lock", "release", str(holder()["run"]))
     try:
-        target(action, *words)
+        call(action, *words)
     except RemoteError:
         # No program there yet, or one that cannot run: that must not leave the lock behind.
-        run_sent(action, *words)
+        call_sent(action, *words)
 
 
 def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:

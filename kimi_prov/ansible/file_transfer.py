@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.errors import UserError
 from kimi_prov.operate import encryption
 
@@ -79,7 +79,7 @@ class Carrying(ActionBase):  # type: ignore[misc]
     def _saved(self, file: Path) -> dict[str, Any]:
         """Fetch a fresh archive: it is `file` once it is here whole."""
         chosen = encryption.recipients(self._task.args.get("recipients") or [])
-        told = target(self, self.subcommand, "make", "--for", self._login())
+        told = call(self, self.subcommand, "make", "--for", self._login())
         # Only its owner enters the folder, whatever mode the connection writes the file with.
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
             part = Path(folder, "archive")
@@ -109,9 +109,9 @@ class Carrying(ActionBase):  # type: ignore[misc]
         """Bring the archive and have it restored."""
         source = Path(self._task.args.get("source") or file)
         digest = _sha256(source)
-        place = target(self, self.subcommand, "receive", "--for", self._login())["path"]
+        place = call(self, self.subcommand, "receive", "--for", self._login())["path"]
         self._connection.put_file(str(source), place)
-        told = target(self, self.subcommand, "restore", digest)
+        told = call(self, self.subcommand, "restore", digest)
         return {**self.facts(told, file), "sha256": digest, "bytes": file.stat().st_size}
 
     def _login(self) -> str:
@@ -124,7 +124,7 @@ class Carrying(ActionBase):  # type: ignore[misc]
 
     def _end(self) -> None:
         try:
-            target(self, self.subcommand, "end")
+            call(self, self.subcommand, "end")
         except (RemoteError, AnsibleError):
             # The next one begins with it.
             return

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Names the file of the command's own, in a folder that is removed with the run.
-OUT = "KIMI_PROV_KEY_OUT"
+OUTPUT_VARIABLE = "KIMI_PROV_KEY_OUT"
 
 
-def hand_over(file: Path, line: dict[str, Any]) -> None:
+def append_line(file: Path, line: dict[str, Any]) -> None:
     """Append one JSON line to the file that only its owner may read; no link is followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     descriptor = os.open(file, flags, 0o600)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # nor from variables.
 PYTHON = ("/usr/bin/python3", "-I")
 # Before a machine that is away is asked again.
-_PAUSE_S = 1.0
+_POLL_INTERVAL_S = 1.0
 
 
 class RemoteError(HostError):
@@ -33,19 +33,28 @@ class RemoteError(HostError):
         )
 
 
-def answer_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a subcommand's own answer, clean; raises RemoteError where it is an error instead.
+def read_answer(subcommand: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a subcommand answered, clean: every answer of a machine comes through here.
 
-    What passes here reaches the plan, documents, and what Ansible itself prints of a task.
+    Raises RemoteError where it is an error instead, or is no answer of that subcommand.
     """
+    del subcommand
     error = HostError.read(value)
     if error is not None:
         raise RemoteError(error.message, error.fix, retryable=error.retryable)
+    return clean_document(value)
+
+
+def clean_document(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document of a machine without control characters, raises RemoteError for no such.
+
+    What passes here reaches the plan, documents, and what Ansible itself prints of a task.
+    """
     try:
-        answer: dict[str, Any] = clean_text.data(value)
+        document: dict[str, Any] = clean_text.data(value)
     except RecursionError:
         raise RemoteError("the machine's answer is nested too deeply") from None
-    return answer
+    return document
 
 
 def execute(
@@ -88,7 +97,7 @@ def shell(
     return str(done["stdout"])
 
 
-def target(
+def call(
     action: ActionBase,
     *arguments: str,
     stdin: object = None,
@@ -116,10 +125,10 @@ def target(
     if not isinstance(value, dict):
         said = "nothing" if secret or not text else text.splitlines()[-1][:300]
         raise RemoteError(f"`{arguments[0]}` on the machine answered {said} instead of JSON")
-    return answer_of(value)
+    return read_answer(arguments[0], value)
 
 
-def waiting_out(
+def wait_reachable(
     action: ActionBase, patience_s: float, ask: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what `ask` does, waiting out a machine that is away (a cut link, a reboot).
@@ -134,10 +143,10 @@ def waiting_out(
             if time.monotonic() - gone > patience_s:
                 raise
             action._connection.reset()
-            time.sleep(_PAUSE_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
-def lost(error: AnsibleConnectionFailure) -> dict[str, Any]:
+def unreachable(error: AnsibleConnectionFailure) -> dict[str, Any]:
     """Return the result of a plugin whose machine is not reached any more: that of a failure.
 
     For a host that Ansible calls unreachable it runs neither `rescue` nor `always`.

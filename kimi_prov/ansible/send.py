@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
-from kimi_prov.ansible.remote import PYTHON, RemoteError, answer_of, execute
+from kimi_prov.ansible.remote import PYTHON, RemoteError, execute, read_answer
 from kimi_prov.packaging.zipapp import zipapp_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class NoRightsError(RemoteError):
     """The inventory's user may not become root."""
 
 
-def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[str, Any]:
+def call_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[str, Any]:
     """Return the JSON answer of a subcommand, in one round trip; `stdin` is sent as JSON.
 
     `arguments` must hold no secret: they show in the process list. Raises RemoteError.
@@ -52,7 +52,7 @@ def run_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[
     except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
-        return answer_of(value)
+        return read_answer(arguments[0], value)
     raise _error(int(done["rc"]), f"{done['stderr']}\n{text}", arguments[0])
 
 

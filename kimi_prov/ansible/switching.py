@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import __version__
 from kimi_prov.ansible import apply_lock
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ def check(action: ActionBase, variables: Mapping[str, Any]) -> None:
     The files are those of then again: a run that went on would mix its own with them.
     """
     if ((variables.get("kimi_plan") or {}).get("upgrade") or {}).get("switches"):
-        run_sent(action, "switch", "check", stdin=request(variables))
+        call_sent(action, "switch", "check", stdin=request(variables))
 
 
 def request(variables: Mapping[str, Any]) -> dict[str, Any]:

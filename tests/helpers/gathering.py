@@ -37,7 +37,7 @@ from urllib.parse import quote
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.private_output import hand_over
+from kimi_prov.ansible.private_output import append_line
 
 TOLD = json.loads({told!r})
 
@@ -48,7 +48,7 @@ class ActionModule(ActionBase):
         told = TOLD[host]
         if "failed" not in told:
             file = Path(self._task.args["folder"]) / f"host-{{quote(host, safe='')}}.json"
-            hand_over(file, told)
+            append_line(file, told)
             return {{"changed": False}}
         return told
 """

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 import kimi_prov
-from kimi_prov.ansible.remote import RemoteError, target
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, call
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.packaging import resources
 from kimi_prov.packaging.zipapp import build_zipapp
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SOURCES = Path(kimi_prov.__file__).parent
 ROLES = resources.root() / "roles"
 # The engine's own command line, which is the unit's and part of the plan's contract.
-ENGINE = "planner/engine"
+ENGINE = ("planner/engine", "planner/selection")
 # As the service's user, in a folder made for it, with variables made for it.
 NOT_ROOTS = {
     ("on_host/engine/command_check.py", "'-c'"),
@@ -121,7 +121,7 @@ def test_code_that_is_sent_runs_with_the_systems_modules(login: Path, tmp_path: 
     weights = tmp_path / "weights"
     weights.mkdir()
     (weights / "config.json").write_text("{}")
-    told = run_sent(Action(login), "manifest", str(weights))  # type: ignore[arg-type]
+    told = call_sent(Action(login), "manifest", str(weights))  # type: ignore[arg-type]
     assert [row["path"] for row in told["files"]] == ["config.json"]
     assert not (login / "imported").exists()
 
@@ -129,7 +129,7 @@ def test_code_that_is_sent_runs_with_the_systems_modules(login: Path, tmp_path: 
 def test_code_on_the_machine_runs_with_the_systems_modules(login: Path, tmp_path: Path) -> None:
     zipapp = str(build_zipapp(tmp_path / "kimi-target.pyz"))
     with pytest.raises(RemoteError, match="usage: driver"):
-        target(Action(login), "driver", "nothing", zipapp=zipapp)  # type: ignore[arg-type]
+        call(Action(login), "driver", "nothing", zipapp=zipapp)  # type: ignore[arg-type]
     assert not (login / "imported").exists()
 
 

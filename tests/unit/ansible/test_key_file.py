@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.ansible.plugins.action.kimi_key import hand_over
+from kimi_prov.ansible.private_output import append_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def test_it_is_its_owners_alone_also_where_it_was_open_before(tmp_path: Path) ->
     path.touch()
     path.chmod(0o644)
     for host in ("one", "two"):
-        hand_over(path, {"host": host, "key": "sk-kimi-x"})
+        append_line(path, {"host": host, "key": "sk-kimi-x"})
     assert path.stat().st_mode & 0o777 == 0o600
     assert [json.loads(line)["host"] for line in path.read_text().splitlines()] == ["one", "two"]
 
@@ -28,5 +28,5 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     other.write_text("")
     path.symlink_to(other)
     with pytest.raises(OSError, match="symbolic"):
-        hand_over(path, {"host": "one", "key": "sk-kimi-x"})
+        append_line(path, {"host": "one", "key": "sk-kimi-x"})
     assert other.read_text() == ""

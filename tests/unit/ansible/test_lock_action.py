@@ -21,7 +21,7 @@ import json
 from kimi_prov.on_host.system import apply_lock
 
 kimi_lock = importlib.import_module("kimi_prov.ansible.plugins.action.kimi_lock")
-kimi_lock.run_sent = lambda _action, *words: apply_lock.acquire(json.loads(words[2]), {path!r})
+kimi_lock.call_sent = lambda _action, *words: apply_lock.acquire(json.loads(words[2]), {path!r})
 ActionModule = kimi_lock.ActionModule
 """
 OTHER = {"run": "b", "user": "root", "control_host": "two", "pid": 2}

@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
             (HERE / f"{gone}.away").touch()
         if (HERE / f"{host}.away").exists():
             own = importlib.import_module(f"kimi_prov.ansible.plugins.action.kimi_{name}")
-            own.waiting_out = lambda action, patience_s, ask: ask()
+            own.wait_reachable = lambda action, patience_s, ask: ask()
             given = (self._connection, self._play_context, self._loader, self._templar)
             return own.ActionModule(self._task, *given, self._shared_loader_obj).run(tmp, task_vars)
         return {"changed": False, "started": True, "together": False, "timeout_s": 9,
@@ -84,7 +84,7 @@ def answered(action, *words, stdin):
         log.write(" ".join(row) + "\\n")
     return {{"changed": False}}
 
-kimi_turn.run_sent = answered
+kimi_turn.call_sent = answered
 ActionModule = kimi_turn.ActionModule
 """
 

@@ -85,13 +85,13 @@ def test_with_consent_it_is_but_never_the_machine_that_this_runs_on() -> None:
 def asked_other(monkeypatch: pytest.MonkeyPatch, answer: BaseException | None) -> dict[str, Any]:
     """What comes of asking the other gateway whether it serves, which answers so."""
 
-    def run_sent(action: object, *words: str, stdin: object) -> dict[str, Any]:
+    def call_sent(action: object, *words: str, stdin: object) -> dict[str, Any]:
         assert words == ("update", "serves")
         if answer:
             raise answer
         return {"ok": True, "changed": False}
 
-    monkeypatch.setattr(f"{ActionModule.__module__}.run_sent", run_sent)
+    monkeypatch.setattr(f"{ActionModule.__module__}.call_sent", call_sent)
     task = SimpleNamespace(
         args={"step": "serves"}, async_val=0, delegate_to="gw2", check_mode=False, diff=False
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kimi_prov.ansible import unit_status, remote, send
+from kimi_prov.ansible import remote, send, unit_status
 from kimi_prov.packaging.zipapp import build_zipapp
 from kimi_prov.runner import failure_reasons
 from kimi_prov.runner.events import TaskFinished
@@ -80,7 +80,7 @@ def shown(result: dict[str, Any]) -> failure_reasons.Failure:
 
 def asked(zipapp: str, *arguments: str, stdin: object = None) -> remote.RemoteError:
     with pytest.raises(remote.RemoteError) as raised:
-        remote.target(Machine(), *arguments, stdin=stdin, zipapp=zipapp)  # type: ignore[arg-type]
+        remote.call(Machine(), *arguments, stdin=stdin, zipapp=zipapp)  # type: ignore[arg-type]
     return raised.value
 
 
@@ -124,7 +124,7 @@ def test_a_machine_that_has_an_older_version_is_understood(
 
 def test_a_status_that_is_not_ok_is_an_answer_and_no_error(tmp_path: Path) -> None:
     zipapp = older(tmp_path, {"ok": False, "provisioned": False})
-    assert remote.target(Machine(), "status", zipapp=zipapp) == {  # type: ignore[arg-type]
+    assert remote.call(Machine(), "status", zipapp=zipapp) == {  # type: ignore[arg-type]
         "ok": False,
         "provisioned": False,
     }
@@ -132,7 +132,7 @@ def test_a_status_that_is_not_ok_is_an_answer_and_no_error(tmp_path: Path) -> No
 
 def test_code_that_is_sent_along_fails_in_the_same_words() -> None:
     with pytest.raises(remote.RemoteError) as raised:
-        send.run_sent(Machine(), "smoke-test", "0")  # type: ignore[arg-type]
+        send.call_sent(Machine(), "smoke-test", "0")  # type: ignore[arg-type]
     assert raised.value.message == "there is no /etc/kimi/plan.json"
     assert raised.value.fix == "run `kimi-prov apply` first"
 

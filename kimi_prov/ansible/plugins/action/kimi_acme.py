@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.errors import UserError
 
 LARGEST_HOOK = 1 << 20
@@ -53,7 +53,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | failure(error.message, error.fix, "bad_input")
         more = ["--check"] if check else []
         try:
-            done = target(self, "acme", "ensure", *more, stdin=wanted, secret=True)
+            done = call(self, "acme", "ensure", *more, stdin=wanted, secret=True)
         except RemoteError as error:
             if check:
                 return result | {"changed": bool(acme), "msg": f"would be made: {error.line}"}

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import bench
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if self._task.args["state"] == "started":
                 self._start(self._task.args.get("load"))
                 return result
-            measured = target(self, "bench", "result")
+            measured = call(self, "bench", "result")
         except RemoteError as error:
             return result | failure(error)
         document = bench.document(measured, self._task.args["findings"], task_vars or {})
@@ -44,20 +44,20 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _start(self, load: str | None) -> None:
         if not load:
-            target(self, "bench", "start")
+            call(self, "bench", "start")
             return
         folder = self._make_tmp_path()
         try:
             there = self._connection._shell.join_path(folder, "load.json")
             self._transfer_file(load, there)
-            answer = target(self, "bench", "start", there)
+            answer = call(self, "bench", "start", there)
         finally:
             self._remove_tmp_path(folder, force=True)
         asked = json.loads(Path(load).read_text(encoding="utf-8"))["load"]
         if any(value is not None for value in asked.values()) and answer.get("load") != asked:
             # An older version's code began with a load of its own: end it.
             with contextlib.suppress(RemoteError):
-                target(self, "bench", "result")
+                call(self, "bench", "result")
             raise RemoteError(
                 "the kimi-prov on this machine is of another version and does not take the load "
                 "that was asked",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.planner.findings import Observation, make
 from kimi_prov.show.text import terminal
 
@@ -44,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if self._task.check_mode:
             return result | {"skipped": True, "msg": "the bucket is looked at when it is read"}
         try:
-            answer = target(self, "bucket", stdin=self._task.args["weights"])
+            answer = call(self, "bucket", stdin=self._task.args["weights"])
         except RemoteError as error:
             return result | failure(error)
         found = [finding(row) for row in answer["buckets"]]

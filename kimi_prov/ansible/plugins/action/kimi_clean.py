@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -23,7 +23,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         remove = bool(self._task.args.get("remove")) and not self._task.check_mode
         try:
-            done = run_sent(self, "clean", *(["--remove"] if remove else []))
+            done = call_sent(self, "clean", *(["--remove"] if remove else []))
         except RemoteError as error:
             return result | failure(error)
         changed = bool(done["removed"] and done["items"])

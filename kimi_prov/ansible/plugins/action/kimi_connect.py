@@ -11,8 +11,8 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import suite
-from kimi_prov.ansible.private_output import OUT, hand_over
-from kimi_prov.ansible.remote import RemoteError, answer_of, failure, shell
+from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
+from kimi_prov.ansible.remote import RemoteError, clean_document, failure, shell
 from kimi_prov.clients import server
 from kimi_prov.contract import paths
 from kimi_prov.on_host.endpoint import tls
@@ -59,7 +59,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             raise RemoteError(f"{paths.PLAN} is no plan", "run `kimi-prov apply` again")
         certificate = tls.public_part(self._read(paths.TLS_CERTIFICATE) or "")
         try:
-            clean = answer_of(value)
+            clean = clean_document(value)
             found = server.described(clean, certificate)
             found["stand_ins"] = suite.stand_ins(clean, variables)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
@@ -95,5 +95,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         line = made[made.index(program) :]
         password = connection.get_option("password") or connection._play_context.password
         if password:
-            hand_over(Path(os.environ[OUT]), {"host": host, "password": str(password)})
+            append_line(
+                Path(os.environ[OUTPUT_VARIABLE]), {"host": host, "password": str(password)}
+            )
         return [*line, str(connection.host)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, target
+from kimi_prov.ansible.remote import RemoteError, call
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -28,7 +28,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         }
         try:
             # An older version may answer, which knows this question by this name alone.
-            answer = target(self, "settled", stdin=wanted)
+            answer = call(self, "settled", stdin=wanted)
         except RemoteError as error:
             # No program of ours there, or an older one: then there is everything to do.
             answer = {"settled": False, "differs": error.line}

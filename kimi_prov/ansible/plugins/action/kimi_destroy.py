@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         options += ["--purge-weights"] if self._task.args.get("purge_weights") else []
         options += ["--purge-web"] if self._task.args.get("purge_web") else []
         try:
-            done = run_sent(self, "destroy", *options)
+            done = call_sent(self, "destroy", *options)
         except RemoteError as error:
             return result | failure(error)
         result |= {"changed": done["changed"], "kimi_document": done}

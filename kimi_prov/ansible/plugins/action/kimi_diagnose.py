@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.private_output import hand_over
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.private_output import append_line
+from kimi_prov.ansible.remote import RemoteError, call, failure
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -27,11 +27,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         host = str((task_vars or {}).get("inventory_hostname", ""))
         file = Path(str(self._task.args["folder"])) / f"host-{quote(host, safe='')}.json"
         try:
-            gathered = target(self, "diagnose", secret=True)
+            gathered = call(self, "diagnose", secret=True)
         except RemoteError as error:
             return result | failure(error)
         try:
-            hand_over(file, gathered)
+            append_line(file, gathered)
         except OSError as error:
             return result | failure(f"{file}: {error.strerror}", None, "bad_input")
         size = len(json.dumps(gathered))

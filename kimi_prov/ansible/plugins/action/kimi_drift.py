@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.acceptance import drift, suite
 from kimi_prov.ansible import gateway_hosts
 from kimi_prov.ansible.remote import RemoteError
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables, args = task_vars or {}, self._task.args
         try:
-            found = run_sent(self, "drift", *(["--weights"] if args.get("weights") else []))
+            found = call_sent(self, "drift", *(["--weights"] if args.get("weights") else []))
         except RemoteError as error:
             document = drift.unreached(error.line)
         else:

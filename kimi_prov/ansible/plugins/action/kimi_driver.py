@@ -8,8 +8,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure, lost
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.planner.findings import make
 
 
@@ -42,9 +42,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         question = {**wanted, **(arguments.get("also") or {})}
         words = [arguments["step"], *(["--check"] if self._task.check_mode else [])]
         try:
-            told = run_sent(self, "driver", *words, stdin=question)
+            told = call_sent(self, "driver", *words, stdin=question)
         except AnsibleConnectionFailure as error:
-            return result | lost(error)
+            return result | unreachable(error)
         except RemoteError as error:
             if self._task.check_mode:
                 return result | {"msg": error.line}

@@ -6,7 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.planner.findings import make
 
 _FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         }
         check = bool(self._task.check_mode)
         try:
-            target(self, "engine-check", *(["--check"] if check else []), stdin=question)
+            call(self, "engine-check", *(["--check"] if check else []), stdin=question)
         except RemoteError as error:
             if check:
                 return result | {"changed": False, "skipped": True, "msg": error.line}

@@ -6,7 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.planner.findings import make
 
 
@@ -24,7 +24,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         wanted = self._task.args["plan"]["firewall"]
         check = bool(self._task.check_mode)
         try:
-            done = target(self, "firewall-ensure", *(["--check"] if check else []), stdin=wanted)
+            done = call(self, "firewall-ensure", *(["--check"] if check else []), stdin=wanted)
         except RemoteError as error:
             if check:
                 return result | {"changed": wanted["manager"] != "nftables", "msg": error.line}

@@ -10,8 +10,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import switching
+from kimi_prov.ansible.remote import RemoteError, call, failure, unreachable, wait_reachable
 from kimi_prov.ansible.unit_status import judge, left, report_of, warned
-from kimi_prov.ansible.remote import RemoteError, failure, lost, target, waiting_out
 from kimi_prov.runner import progress
 
 INTERVAL_S = 1.0
@@ -42,7 +42,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     # The machine may have been away, and have started again meanwhile.
                     switching.check(self, task_vars or {})
             except AnsibleConnectionFailure as error:
-                return result | lost(error)
+                return result | unreachable(error)
             except RemoteError as error:
                 return result | failure(error)
             waited = round(time.monotonic() - started, 1)
@@ -77,4 +77,4 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Return the unit's state, waiting out a machine that is away (a cut link, a reboot)."""
         patience_s = float(self._task.args.get("unreachable_s", 300))
         words = ("follow", unit, "--progress", self._task.args["progress"])
-        return waiting_out(self, patience_s, lambda: target(self, *words))
+        return wait_reachable(self, patience_s, lambda: call(self, *words))

@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -22,7 +22,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Return `door`; null in check mode on a machine that has none yet."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            found = run_sent(self, "gateway-door")
+            found = call_sent(self, "gateway-door")
         except RemoteError as error:
             if self._task.check_mode:
                 return result | {"changed": False, "door": None}

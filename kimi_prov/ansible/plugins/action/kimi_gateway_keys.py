@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -29,9 +29,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result
         try:
             if self._task.args["state"] == "given":
-                found = target(self, "keys", "give", secret=True)
+                found = call(self, "keys", "give", secret=True)
                 return result | {"given": {key: found[key] for key in ("hashes", "book", "pem")}}
-            done = target(self, "keys", "take", stdin=given, secret=True)
+            done = call(self, "keys", "take", stdin=given, secret=True)
         except RemoteError as error:
             return result | failure(error)
         return result | {"changed": done["changed"]}

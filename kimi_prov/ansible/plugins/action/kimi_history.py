@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -22,7 +22,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Read the history of the machine into `kimi_document`."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            document = run_sent(self, "history")
+            document = call_sent(self, "history")
         except RemoteError as error:
             document = {"ok": False, "detail": error.line}
         return result | {"changed": False, "kimi_document": document}

@@ -8,8 +8,8 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.private_output import OUT, hand_over
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
+from kimi_prov.ansible.remote import RemoteError, call, failure
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -23,11 +23,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Rotate when asked, then hand over the key that nobody has seen yet."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        out = os.environ.get(OUT)
+        out = os.environ.get(OUTPUT_VARIABLE)
         if not out:
             return result | failure(
-                f"the environment variable {OUT} names no file to write the key to",
-                f"use `kimi-prov key`, or set {OUT} to a path on this machine",
+                f"the environment variable {OUTPUT_VARIABLE} names no file to write the key to",
+                f"use `kimi-prov key`, or set {OUTPUT_VARIABLE} to a path on this machine",
                 "bad_input",
             )
         rotate = bool(self._task.args.get("rotate", False))
@@ -49,42 +49,42 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _hand_over(self, out: Path, host: str, *, rotate: bool, gone: str) -> dict[str, Any]:
         """Do what was asked for, and write what came of it for the caller alone."""
-        elsewhere = target(self, "keys", "list").get("elsewhere")
+        elsewhere = call(self, "keys", "list").get("elsewhere")
         if elsewhere:
-            hand_over(out, {"host": host, "elsewhere": elsewhere})
+            append_line(out, {"host": host, "elsewhere": elsewhere})
             return {"changed": False, "msg": elsewhere}
         if gone or self._task.args.get("list"):
             return self._names(out, host, gone)
         if rotate:
-            target(self, "keys", "rotate")
-        shown = target(self, "keys", "show", secret=True)
+            call(self, "keys", "rotate")
+        shown = call(self, "keys", "show", secret=True)
         key, admin = shown["key"], shown.get("web_admin")
         if admin:
-            hand_over(out, {"host": host, "web_admin": admin})
+            append_line(out, {"host": host, "web_admin": admin})
         line: dict[str, Any] = {"host": host, "name": "operator", "key": key}
         if key is None:
             line["detail"] = "the key was shown before; `--rotate` makes a new one"
-        hand_over(out, line)
+        append_line(out, line)
         if key is not None or admin:
-            target(self, "keys", "forget")
+            call(self, "keys", "forget")
         return {"changed": rotate, "shown": key is not None}
 
     def _rule(self, out: Path, host: str, added: str, changed: str) -> dict[str, Any]:
         """Make the key `added` and hand it over, or change the rule of `changed`."""
         wish = self._task.args.get("wish") or {}
         name = added or changed
-        done = target(self, "keys", "add" if added else "set", name, stdin=wish, secret=bool(added))
+        done = call(self, "keys", "add" if added else "set", name, stdin=wish, secret=bool(added))
         line = {"host": host, "name": name, "uncounted": done.get("uncounted") or []}
-        hand_over(out, line | ({"key": done.get("key")} if "elsewhere" not in done else done))
+        append_line(out, line | ({"key": done.get("key")} if "elsewhere" not in done else done))
         return {"changed": "elsewhere" not in done}
 
     def _names(self, out: Path, host: str, gone: str) -> dict[str, Any]:
         """Take the key `gone` away, if any, and hand over the names that there are."""
         if gone:
-            target(self, "keys", "remove", gone)
-        found = target(self, "keys", "list")
+            call(self, "keys", "remove", gone)
+        found = call(self, "keys", "list")
         names = found["names"]
         # A machine that an earlier version applied tells the names alone.
         rows = found.get("keys") or [{"name": name} for name in names]
-        hand_over(out, {"host": host, "names": names, "keys": rows, "removed": gone or None})
+        append_line(out, {"host": host, "names": names, "keys": rows, "removed": gone or None})
         return {"changed": bool(gone), "names": names}

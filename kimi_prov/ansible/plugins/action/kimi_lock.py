@@ -10,8 +10,8 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import apply_lock, switching
-from kimi_prov.ansible.remote import RemoteError, failure, target
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.send import call_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -34,7 +34,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             if self._task.args.get("state", "present") == "absent":
                 return result | self._released(task_vars or {})
-            answer = run_sent(self, "lock", "acquire", json.dumps(apply_lock.holder()))
+            answer = call_sent(self, "lock", "acquire", json.dumps(apply_lock.holder()))
             answer = apply_lock.taken_over(self, answer)
         except RemoteError as error:
             return result | failure(error)
@@ -58,10 +58,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "keep": self._task.args.get("keep"),
         }
         try:
-            answer = target(self, "switch", "end", stdin=ended)
+            answer = call(self, "switch", "end", stdin=ended)
         except RemoteError:
             # No program there yet, or an older one: that must not leave the lock behind.
-            answer = run_sent(self, "switch", "end", stdin=ended)
+            answer = call_sent(self, "switch", "end", stdin=ended)
         return {"entry": answer["entry"], "warnings": answer["told"]}
 
     def _given_back(self, variables: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from kimi_prov.ansible.remote import RemoteError, failure, target, waiting_out
+from kimi_prov.ansible.remote import RemoteError, call, failure, wait_reachable
 from kimi_prov.runner import progress
 
 # How long one question to a machine waits there for a line; it outlives a cut connection so long.
@@ -37,7 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         words += ["--since", str(since)] if since else []
         asked = time.time()
         try:
-            found = target(self, *words, "--lines", str(arguments["lines"]))
+            found = call(self, *words, "--lines", str(arguments["lines"]))
             self._report(host, found)
             while arguments.get("follow"):
                 if not found["cursor"]:
@@ -55,11 +55,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _patiently(self, host: str, words: list[str]) -> dict[str, Any]:
         """Ask; a machine that went away meanwhile is told of, and waited for."""
         try:
-            return target(self, *words)
+            return call(self, *words)
         except AnsibleConnectionFailure:
             self._note(host, "the connection was cut: trying again")
             self._connection.reset()
-        found = waiting_out(self, _PATIENCE_S, lambda: target(self, *words))
+        found = wait_reachable(self, _PATIENCE_S, lambda: call(self, *words))
         self._note(host, "connected again")
         return found
 

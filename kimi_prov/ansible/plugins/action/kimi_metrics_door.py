@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import metrics_key
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         plan, variables = self._task.args["plan"], task_vars or {}
         file = plan["control"].get("metrics_key_file")
         try:
-            found = target(self, "metrics-door", secret=True)
+            found = call(self, "metrics-door", secret=True)
             key = metrics_key.load(Path(file)) if file else found["key"]
             certificates = trusted(plan, found["certificate"])
         except UserError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import monitoring
@@ -128,9 +128,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         options = ["--check"] if self._task.check_mode else []
         try:
             if args.get("state") in _VERBS:
-                return result | run_sent(self, "monitor", _VERBS[args["state"]], *options)
+                return result | call_sent(self, "monitor", _VERBS[args["state"]], *options)
             wanted = self._wanted(args, variables)
-            done = run_sent(self, "monitor", "ensure", *options, stdin=wanted)
+            done = call_sent(self, "monitor", "ensure", *options, stdin=wanted)
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         except RemoteError as error:

@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -22,7 +22,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Move them, and say in `moved` what lay where."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            found = run_sent(self, "nccl-plugins", *(["--check"] if self._task.check_mode else []))
+            found = call_sent(self, "nccl-plugins", *(["--check"] if self._task.check_mode else []))
         except RemoteError as error:
             return result | failure(error)
         return result | {"changed": found["changed"], "moved": found["moved"]}

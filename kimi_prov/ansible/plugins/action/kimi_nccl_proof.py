@@ -6,7 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "proof": self._task.args["proof"],
         }
         try:
-            target(self, "nccl-proof", stdin=question)
+            call(self, "nccl-proof", stdin=question)
         except RemoteError as error:
             return result | failure(error)
         return result | {"changed": True}

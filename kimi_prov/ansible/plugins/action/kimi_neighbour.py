@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, target
+from kimi_prov.ansible.remote import RemoteError, call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _prepared(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """On the host that takes: whether it has to fetch, and the hash of its key."""
         del given
-        found = target(self, "share", "key", stdin={})
+        found = call(self, "share", "key", stdin={})
         return {"needed": found["needed"], "key_sha256": found["key_sha256"]}
 
     def _opened(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "rate": int(given["rate"]),
             "limit_s": int(given["limit_s"]),
         }
-        found = target(self, "share", "open", stdin=wanted)
+        found = call(self, "share", "open", stdin=wanted)
         return {"door": {name: found[name] for name in _DOOR}}
 
     def _taken(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,11 +73,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "slowest": float(given["slowest"]),
             **given["door"],
         }
-        target(self, "share", "take", stdin=wanted)
+        call(self, "share", "take", stdin=wanted)
         return {}
 
     def _closed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """On the host that gives, and with no `taker` on the one that took: it is over."""
         verb = "close" if given.get("taker") else "drop"
-        target(self, "share", verb, stdin={"taker": given.get("taker")})
+        call(self, "share", verb, stdin={"taker": given.get("taker")})
         return {}

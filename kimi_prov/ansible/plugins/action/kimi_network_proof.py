@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.group_hosts import group_of
-from kimi_prov.ansible.remote import RemoteError, target
+from kimi_prov.ansible.remote import RemoteError, call
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,4 +52,4 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         _, hosts = group_of(variables, int(self._task.args["hosts"]))
         here = variables["ansible_play_hosts"]
         why = obstacle(hosts, here, int(variables.get("ansible_forks") or len(here)))
-        return {"error": f"not measured: {why}"} if why else target(self, "network-proof")
+        return {"error": f"not measured: {why}"} if why else call(self, "network-proof")

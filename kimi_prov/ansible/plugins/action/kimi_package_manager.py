@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.planner.findings import make
 from kimi_prov.planner.software import packages
 from kimi_prov.runner import progress
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         started = time.monotonic()
         while True:
             try:
-                answer = run_sent(self, "package-manager")
+                answer = call_sent(self, "package-manager")
             except RemoteError as error:
                 return result | failure(error)
             waited_s = time.monotonic() - started

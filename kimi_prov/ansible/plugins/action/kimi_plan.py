@@ -24,7 +24,7 @@ from kimi_prov.ansible import (
 )
 from kimi_prov.ansible.group_hosts import described_hosts, group_of
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import NoRightsError, run_sent
+from kimi_prov.ansible.send import NoRightsError, call_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import clock
@@ -148,7 +148,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _probe(self, *arguments: str) -> dict[str, Any]:
         """Describe the machine, and tell how far its clock is from this one's."""
         asked = time.time()
-        facts = run_sent(self, "probe", *arguments)
+        facts = call_sent(self, "probe", *arguments)
         return clock.compared(facts, asked, time.time())
 
     def _settings(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import api_keys, metrics_key
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.contract import groups
 from kimi_prov.contract.gateways import is_gateway
 from kimi_prov.errors import UserError
@@ -96,7 +96,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except UserError as error:
             return result | failure(error.message, error.fix, "bad_input")
         try:
-            done = target(
+            done = call(
                 self, "proxy-ensure", *(["--check"] if check else []), stdin=wanted, secret=True
             )
         except RemoteError as error:
@@ -115,7 +115,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _converge(self, verb: str, *, check: bool) -> dict[str, Any]:
         """Make the proxy `run` what is in place, or `remove` it; `did` says how."""
         try:
-            done = target(self, "proxy-ensure", verb, *(["--check"] if check else []))
+            done = call(self, "proxy-ensure", verb, *(["--check"] if check else []))
         except RemoteError as error:
             return {"changed": True, "msg": f"would run: {error.line}"} if check else failure(error)
         return {"changed": done["changed"], "did": done["did"]}

@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible.remote import RemoteError, failure
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.runner import progress
 
 STEP_S = 5
@@ -55,7 +55,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         counts = [f"{unit}={count}" for unit, count in restarts.items()]
         try:
             # Sent along: with --tags the machine may have the program of an older version.
-            return run_sent(self, "smoke-test", str(STEP_S), *counts)
+            return call_sent(self, "smoke-test", str(STEP_S), *counts)
         except AnsibleConnectionFailure as error:
             time.sleep(STEP_S)
             line = "the connection is cut; trying again"

@@ -9,8 +9,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import apply_lock, restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure, lost
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract.durations import duration
 from kimi_prov.planner.findings import make
 from kimi_prov.runner import progress
@@ -46,11 +46,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | {"skipped": True, "msg": "check mode: nothing is stopped or started"}
         try:
             if step in _ASKED:
-                told = run_sent(self, "rest", step, stdin=self._request(variables))
+                told = call_sent(self, "rest", step, stdin=self._request(variables))
             else:
-                told = run_sent(self, "rest", step)
+                told = call_sent(self, "rest", step)
         except AnsibleConnectionFailure as error:
-            return result | lost(error)
+            return result | unreachable(error)
         except RemoteError as error:
             return result | failure(error)
         host = str(variables.get("inventory_hostname", ""))

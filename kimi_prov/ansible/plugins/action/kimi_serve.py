@@ -9,8 +9,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, failure, lost
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.ansible.serve_units import Options, render
 from kimi_prov.contract import unit_names
 
@@ -35,11 +35,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             if not check:
                 switching.check(self, task_vars or {})
-            done = run_sent(
+            done = call_sent(
                 self, "serve-ensure", *check, stdin=asdict(render(given["plan"], options))
             )
         except AnsibleConnectionFailure as error:
-            return result | lost(error)
+            return result | unreachable(error)
         except RemoteError as error:
             return result | failure(error, f"see `systemctl status '{unit_names.ALL_SERVE}'` there")
         written = done.pop("written")

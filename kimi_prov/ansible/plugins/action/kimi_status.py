@@ -10,8 +10,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.acceptance import suite
-from kimi_prov.ansible.remote import RemoteError, target, waiting_out
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, call, wait_reachable
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.runner import progress
 
 # How long a machine that is watched may be away.
@@ -36,7 +36,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if every_s:
             self._watch(str((task_vars or {}).get("inventory_hostname", "")), every_s)
         try:
-            ask = run_sent if self._task.args.get("only_watches") else target
+            ask = call_sent if self._task.args.get("only_watches") else call
             document = ask(self, "status")
         except RemoteError as error:
             document = {"ok": False, "provisioned": False, "detail": error.line}
@@ -58,14 +58,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _look(self, host: str) -> dict[str, Any]:
         try:
-            return target(self, "status", "--now")
+            return call(self, "status", "--now")
         except RemoteError as error:
             return {"ok": False, "provisioned": False, "detail": error.line}
         except AnsibleConnectionFailure:
             self._connection.reset()
         away = {"ok": False, "provisioned": False, "detail": "the connection was cut: trying again"}
         progress.report(Display(), host, {"phase": "status", "document": away})
-        found: dict[str, Any] = waiting_out(
-            self, _PATIENCE_S, lambda: target(self, "status", "--now")
+        found: dict[str, Any] = wait_reachable(
+            self, _PATIENCE_S, lambda: call(self, "status", "--now")
         )
         return found

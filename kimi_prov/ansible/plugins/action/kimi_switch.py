@@ -8,8 +8,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, failure, lost
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, groups, paths, unit_names
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | (failure(*why) if why else {})
         try:
             if state == "start":
-                done = run_sent(self, "switch", "start")
+                done = call_sent(self, "switch", "start")
                 unit = {"unit": unit_names.SWITCH, "progress": paths.SWITCH_PROGRESS}
                 return result | unit | {"started": done["started"], "changed": done["started"]}
-            done = run_sent(self, "switch", state, stdin=_request(given, task_vars or {}))
+            done = call_sent(self, "switch", state, stdin=_request(given, task_vars or {}))
         except AnsibleConnectionFailure as error:
-            return result | lost(error)
+            return result | unreachable(error)
         except RemoteError as error:
             return result | failure(error)
         freed = [str(name) for name in done.get("freed") or ()]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible import gateway_hosts, batches
-from kimi_prov.ansible.remote import RemoteError, execute, failure, lost
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible import batches, gateway_hosts
+from kimi_prov.ansible.remote import RemoteError, execute, failure, unreachable
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.errors import UserError
 from kimi_prov.runner import skipped_hosts
 
@@ -21,7 +21,7 @@ RETURN_S = 60
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """`state`: begin, end or returned; `apart` as `host_turns.of` has it.
+    """`state`: begin, end or returned; `apart` as `batches.of` has it.
 
     `begin` refuses where a machine before it failed, or where this one is not reached. `end` names
     in `waiting` those whose turn does not come any more, all of `waiting` where that is given.
@@ -52,9 +52,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         going = set(variables["ansible_play_hosts"])
         if self._task.args["state"] == "begin":
             return result | self._begun(host, rows, going)
-        return result | _ended(
-            host, [name for name in batches.after(rows, host) if name in going]
-        )
+        return result | _ended(host, [name for name in batches.after(rows, host) if name in going])
 
     def _begun(self, host: str, rows: list[list[str]], going: set[str]) -> dict[str, Any]:
         failed = [name for name in batches.before(rows, host) if name not in going]
@@ -64,7 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             execute(self, "true")
         except AnsibleConnectionFailure as error:
-            return lost(error)
+            return unreachable(error)
         return {}
 
     def _returned(self, host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +75,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             "timeout_s": RETURN_S,
         }
         try:
-            told = run_sent(self, "gateway-return", stdin=given)
+            told = call_sent(self, "gateway-return", stdin=given)
         except AnsibleConnectionFailure:
             gateway = self._task.delegate_to
             return {

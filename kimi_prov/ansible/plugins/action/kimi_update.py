@@ -9,8 +9,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure, lost
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.planner.findings import make
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             if given["step"] == "serves":
                 return result | self._serves()
-            told = run_sent(self, "update", given["step"], stdin=question)
+            told = call_sent(self, "update", given["step"], stdin=question)
         except AnsibleConnectionFailure as error:
-            return result | lost(error)
+            return result | unreachable(error)
         except RemoteError as error:
             return result | failure(error)
         if given["step"] == "look" and told["restart"]:
@@ -62,7 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         Raises RemoteError where it does not.
         """
         try:
-            return run_sent(self, "update", "serves", stdin={})
+            return call_sent(self, "update", "serves", stdin={})
         except AnsibleConnectionFailure as error:
             other = self._task.delegate_to
             raise RemoteError(

@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.on_host.usage.report import FIRST, LAST
 
 
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         since = str(self._task.args.get("first") or FIRST)
         until = str(self._task.args.get("last") or LAST)
         try:
-            document = run_sent(self, "usage", since, until)
+            document = call_sent(self, "usage", since, until)
         except RemoteError as error:
             document = {"ok": False, "detail": error.line, "rows": [], "uncounted": []}
         return result | {"changed": False, "kimi_document": document}

@@ -12,8 +12,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.acceptance import network, suite
-from kimi_prov.ansible.remote import RemoteError, failure, shell, target
-from kimi_prov.ansible.send import run_sent
+from kimi_prov.ansible.remote import RemoteError, call, failure, shell
+from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.on_host.acceptance import expectations
 from kimi_prov.on_host.acceptance import run as acceptance
@@ -112,7 +112,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self, variables: dict[str, Any], tries: list[dict[str, Any]]
     ) -> dict[str, Any] | None:
         """Return the host's document; None for a gateway, of which nothing was chosen."""
-        seen = target(self, "runtime")
+        seen = call(self, "runtime")
         plan = seen["plan"]
         if not plan:
             raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
@@ -178,7 +178,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         What was found before that is told, so that the host is not given up as unreachable.
         """
         try:
-            return run_sent(self, "suite", verb, stdin=request)
+            return call_sent(self, "suite", verb, stdin=request)
         except AnsibleConnectionFailure as error:
             raise RemoteError(f"the connection was lost: {error}") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import web_admin
-from kimi_prov.ansible.remote import RemoteError, failure, target
+from kimi_prov.ansible.remote import RemoteError, call, failure
 from kimi_prov.contract import unit_names
 from kimi_prov.errors import UserError
 
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         }
         check = ["--check"] if self._task.check_mode else []
         try:
-            done = target(self, "web-ensure", *check, stdin=wanted, secret=True)
+            done = call(self, "web-ensure", *check, stdin=wanted, secret=True)
         except RemoteError as error:
             if check:
                 return result | {"changed": True, "msg": f"would run: {error.line}"}
