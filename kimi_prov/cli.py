@@ -1420,7 +1420,9 @@ def _snippet(context: click.Context, option: click.Parameter, value: str | None)
         show(snippets.listed() + "\n")
         context.exit()
     raise click.BadParameter(
-        f"{clean_text.line(value)}: take one of {', '.join(snippets.SNIPPETS)}", context, option
+        f"{clean_text.clean_line(value)}: take one of {', '.join(snippets.SNIPPETS)}",
+        context,
+        option,
     )
 
 

@@ -398,7 +398,7 @@ def spelled(path: Key) -> str:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return clean_text.row(text)
+    return clean_text.clean_row(text)
 
 
 class Written:

@@ -91,10 +91,10 @@ def _fixed(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) 
 
 
 def _named(found: re.Match[str], inventory: str | None, limit: Sequence[str]) -> str:
-    words = [found[1], clean_text.word(inventory) if inventory else INVENTORY]
+    words = [found[1], clean_text.quote_word(inventory) if inventory else INVENTORY]
     if limit:
         hosts = limit[:1] if found[2] in _OF_ONE else limit
-        words += ["--limit", clean_text.word(",".join(hosts))]
+        words += ["--limit", clean_text.quote_word(",".join(hosts))]
     return " ".join(words)
 
 

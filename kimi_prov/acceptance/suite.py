@@ -11,7 +11,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.cpu_lists import parse_list
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.acceptance.catalogue import BASIC, MEANINGLESS
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[
         (word for word in instance["numactl"] if word.startswith(("--membind", "--interleave"))), ""
     )
     kind = {"--membind": "bind", "--interleave": "interleave"}.get(wanted.partition("=")[0], "")
-    shown = ", ".join(f"node {node} {human(size)}" for node, size in sorted(total.items()))
+    shown = ", ".join(f"node {node} {format_bytes(size)}" for node, size in sorted(total.items()))
     text = f"memory on {shown or 'no node'}"
     if not kind:
         return f"{text}, no policy planned", []
@@ -147,7 +147,7 @@ def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[
     nodes = {str(node) for node in instance["numa_nodes"]}
     stray = sum(size for node, size in total.items() if node not in nodes)
     if stray > STRAY_SHARE * sum(total.values()):
-        faults.append(f"{human(stray)} lie outside node {', '.join(sorted(nodes))}")
+        faults.append(f"{format_bytes(stray)} lie outside node {', '.join(sorted(nodes))}")
     return f"{text}, policy {wanted[2:]}", faults
 
 
@@ -174,7 +174,7 @@ def _huge(plan: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, l
     sizes = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
     if not sizes:
         return "the kernel tells no huge pages", []
-    text = f"{human(sum(sizes))} in huge pages"
+    text = f"{format_bytes(sum(sizes))} in huge pages"
     if plan["tuning"]["thp"] != "always":
         return f"{text} (none planned)", []
     return text, [] if sum(sizes) else ["nothing lies in huge pages, the plan asks for them always"]

@@ -65,7 +65,7 @@ def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
         f"{host}: another apply is running there and holds the lock: {who} (last seen "
         f"{answer['age_s']} s ago)",
         "wait until it ends; if it is gone for good:  "
-        f"ssh {clean_text.word(host)} rm {paths.APPLY_LOCK}",
+        f"ssh {clean_text.quote_word(host)} rm {paths.APPLY_LOCK}",
         "locked",
     )
 

@@ -29,7 +29,9 @@ class RemoteError(HostError):
 
     def __init__(self, message: str, fix: str | None = None, *, retryable: bool = False) -> None:
         super().__init__(
-            clean_text.block(message), clean_text.block(fix) if fix else None, retryable=retryable
+            clean_text.clean_block(message),
+            clean_text.clean_block(fix) if fix else None,
+            retryable=retryable,
         )
 
 
@@ -39,7 +41,7 @@ def read_answer(subcommand: str, value: Mapping[str, Any]) -> dict[str, Any]:
     Raises RemoteError where it is an error instead, or is no answer of that subcommand.
     """
     del subcommand
-    error = HostError.read(value)
+    error = HostError.from_answer(value)
     if error is not None:
         raise RemoteError(error.message, error.fix, retryable=error.retryable)
     return clean_document(value)
@@ -51,7 +53,7 @@ def clean_document(value: Mapping[str, Any]) -> dict[str, Any]:
     What passes here reaches the plan, documents, and what Ansible itself prints of a task.
     """
     try:
-        document: dict[str, Any] = clean_text.data(value)
+        document: dict[str, Any] = clean_text.clean_data(value)
     except RecursionError:
         raise RemoteError("the machine's answer is nested too deeply") from None
     return document
@@ -164,9 +166,18 @@ def failure(
 
     The fix of an error goes before `fix`, which is the plugin's own for an error that has none.
     """
-    message = clean_text.block(error.message if isinstance(error, HostError) else error)
+    message = clean_text.clean_block(error.message if isinstance(error, HostError) else error)
     fix = (error.fix if isinstance(error, HostError) else None) or fix
-    fix = clean_text.block(fix) if fix else None
-    text = f"{clean_text.entry(message)}\n  fix: {clean_text.entry(fix)}" if fix else message
-    shown = {"code": code, "message": message, "fix": fix, "findings": clean_text.data(findings)}
+    fix = clean_text.clean_block(fix) if fix else None
+    text = (
+        f"{clean_text.clean_entry(message)}\n  fix: {clean_text.clean_entry(fix)}"
+        if fix
+        else message
+    )
+    shown = {
+        "code": code,
+        "message": message,
+        "fix": fix,
+        "findings": clean_text.clean_data(findings),
+    }
     return {"failed": True, "msg": text, "kimi": shown}

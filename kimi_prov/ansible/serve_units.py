@@ -13,7 +13,15 @@ import jinja2
 
 from kimi_prov.contract import paths, protection, unit_files, unit_names
 from kimi_prov.contract.errors import EXIT_PERMANENT
-from kimi_prov.contract.unit_form import LOADING, ROUNDS, Form, form, gated, restart_reasons, stamp
+from kimi_prov.contract.unit_form import (
+    LOADING,
+    ROUNDS,
+    Form,
+    build_gated_command,
+    compute_digest,
+    list_restart_reasons,
+    parse_form,
+)
 from kimi_prov.on_host.system.started import joined
 from kimi_prov.packaging import resources
 
@@ -54,7 +62,7 @@ class Units:
 
     def form(self, unit: str) -> Form:
         """Tell what the process of a unit depends on."""
-        return form(joined(self.template, self.drop_ins[unit]))
+        return parse_form(joined(self.template, self.drop_ins[unit]))
 
 
 def render(plan: Mapping[str, Any], options: Options) -> Units:
@@ -68,10 +76,10 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
     )
     environment.filters["systemd_quote"] = unit_files.quote_argument
     environment.filters["systemd_assignment"] = unit_files.quote_assignment
-    environment.filters["unit_protection"] = protection.lines
-    first = unit_names.engine(plan["instances"][0])
+    environment.filters["unit_protection"] = protection.format_unit_lines
+    first = unit_names.get_engine_unit(plan["instances"][0])
     group = plan.get("group")
-    template = environment.get_template(f"{unit_names.shared(first)}.j2").render(
+    template = environment.get_template(f"{unit_names.find_shared_file(first)}.j2").render(
         kimi_plan=plan,
         group=group,
         # Its own among them: a host's engine also reaches itself by them.
@@ -88,15 +96,15 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
     supervision = _supervision(plan, options) if group else []
 
     def of(instance: Mapping[str, Any]) -> str:
-        line = gated(instance["argv"], plan["paths"]["zipapp"], supervision)
+        line = build_gated_command(instance["argv"], plan["paths"]["zipapp"], supervision)
         words = [*instance["numactl"], *line]
         start = " ".join(unit_files.quote_argument(word) for word in words)
         values = {"kimi_plan": plan, "instance": instance, "exec_start": start}
         values["gpu_files"] = protection.GPU_FILES
-        mark = stamp(form(joined(template, drop_in.render(**values, stamp=""))))
+        mark = compute_digest(parse_form(joined(template, drop_in.render(**values, stamp=""))))
         return drop_in.render(**values, stamp=mark)
 
-    return Units(template, {unit_names.engine(row): of(row) for row in plan["instances"]})
+    return Units(template, {unit_names.get_engine_unit(row): of(row) for row in plan["instances"]})
 
 
 def _supervision(plan: Mapping[str, Any], options: Options) -> list[str]:
@@ -125,9 +133,9 @@ def restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findin
     units = render(plan, _ANY)
     restarted = False
     for instance in plan["instances"]:
-        unit = unit_names.engine(instance)
+        unit = unit_names.get_engine_unit(instance)
         row = serving.get(unit)
-        reasons = restart_reasons(row["stamp"], row["form"], units.form(unit)) if row else []
+        reasons = list_restart_reasons(row["stamp"], row["form"], units.form(unit)) if row else []
         if reasons:
             restarted = True
             findings.add(

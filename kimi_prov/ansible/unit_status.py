@@ -63,7 +63,7 @@ def _error_of(progress: Mapping[str, Any]) -> HostError | None:
     if progress.get("state") != "failed":
         return None
     message = progress.get("message")
-    return HostError.read({"error": progress.get("error") or message}) if message else None
+    return HostError.from_answer({"error": progress.get("error") or message}) if message else None
 
 
 def _unreported(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:

@@ -79,7 +79,7 @@ def described(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]:
     group = plan.get("group")
     if group and group["rank"]:
         return {"elsewhere": group["members"][0]["host"], "behind": False}
-    first = gateways.of_keys(plan)
+    first = gateways.find_key_gateway(plan)
     if first and gateways.is_gateway(plan):
         return {"elsewhere": first, "behind": True}
     model, proxy, engine = plan["model"], plan["proxy"], plan.get("engine")

@@ -104,7 +104,7 @@ def text(name: str, server: Server) -> str:
 
 
 def _check(name: str, server: Server) -> None:
-    needs, model = SNIPPETS[name].needs, clean_text.line(server.model)
+    needs, model = SNIPPETS[name].needs, clean_text.clean_line(server.model)
     usage = server.usage
     if needs == "messages" and server.messages_api is False:
         raise UserError(
@@ -142,7 +142,7 @@ def _preamble(snippet: Snippet, server: Server) -> list[str]:
         lines.append(f'export KIMI_API_KEY="$(cat {shlex.quote(server.key_file)})"')
     else:
         if server.key_hint:
-            lines.append(f"# A key is shown by:  {clean_text.line(server.key_hint)}")
+            lines.append(f"# A key is shown by:  {clean_text.clean_line(server.key_hint)}")
         lines.append(': "${KIMI_API_KEY:?set it to the API key}"')
         lines.append("export KIMI_API_KEY")
     return lines
@@ -175,5 +175,5 @@ def _environment() -> Environment:
     )
     # JSON's texts and numbers are Python's and JavaScript's too; on one line, in ASCII.
     made.filters["json"] = json.dumps
-    made.filters["line"] = clean_text.line
+    made.filters["line"] = clean_text.clean_line
     return made

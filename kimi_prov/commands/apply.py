@@ -46,7 +46,7 @@ def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptio
     blocks = [run_summary.counts(outcome) + (" (check mode)" if options.check else "")]
     if options.check:
         changes = (f"  {host}: {phase}: {task}" for host, phase, task in outcome.changes)
-        blocks += map(clean_text.row, changes)
+        blocks += map(clean_text.clean_row, changes)
     else:
         blocks.append("served:")
         for host, plan in sorted(outcome.plans.items()):
@@ -54,5 +54,5 @@ def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptio
             blocks.append(run_summary.served(plan, host, inventory.address(host), notes))
     blocks += ["where the time went:", run_summary.times(outcome)]
     if not options.check:
-        blocks.append(f"the API key, once:  kimi-prov key {clean_text.word(inventory.path)}")
+        blocks.append(f"the API key, once:  kimi-prov key {clean_text.quote_word(inventory.path)}")
     return "\n".join([*blocks, f"log: {finished.log}"]) + "\n"

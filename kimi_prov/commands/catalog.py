@@ -221,4 +221,4 @@ def _cell(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, (list, tuple)):
         return ", ".join(_cell(part) for part in value if part is not None)
     # A site's own rows may hold anything: no second line of theirs passes for one of ours.
-    return clean_text.row(value)
+    return clean_text.clean_row(value)

@@ -16,7 +16,7 @@ from kimi_prov.clients.conversation import Conversation
 from kimi_prov.commands import connect_folder, connect_target
 from kimi_prov.commands.access import connect_inventory, served
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.runner import signals
@@ -144,11 +144,11 @@ class _Chat:
         """Read and answer until somebody leaves."""
         server = self._talk.server
         self._screen.note(
-            f"{clean_text.line(server.model)} at {server.base_url}\n"
+            f"{clean_text.clean_line(server.model)} at {server.base_url}\n"
             "/help lists the commands, Ctrl-D leaves"
         )
         for told in self._link.there.stand_ins:
-            self._screen.note(f"stand-in: {clean_text.line(told)}")
+            self._screen.note(f"stand-in: {clean_text.clean_line(told)}")
         while True:
             try:
                 line = lines.read()
@@ -199,7 +199,7 @@ class _Chat:
             self._screen.done(None)
             if isinstance(error, UserError):
                 raise
-            told = clean_text.block(error).strip()[:2000]
+            told = clean_text.clean_block(error).strip()[:2000]
             silent = told.startswith("no answer")
             raise UserError(
                 told,
@@ -215,11 +215,11 @@ class _Chat:
         before, server = self._talk.server, self._link.there.server
         self._talk.server = server
         if server.model != before.model:
-            self._tell(f"{clean_text.line(server.model)} answers now")
+            self._tell(f"{clean_text.clean_line(server.model)} answers now")
 
     def _command(self, name: str, text: str) -> None:
         if name not in self._commands:
-            shown = clean_text.line(name)
+            shown = clean_text.clean_line(name)
             self._screen.note(f"there is no /{shown}; /help lists the commands, // asks with a /")
             return
         self._commands[name](text)
@@ -227,7 +227,7 @@ class _Chat:
     def require_sight(self) -> None:
         """Raise UserError where the model is known to take no images."""
         if self._talk.server.sees is False:
-            raise UserError(f"{clean_text.line(self._talk.server.model)} takes no images")
+            raise UserError(f"{clean_text.clean_line(self._talk.server.model)} takes no images")
 
     def _image(self, text: str) -> None:
         self.require_sight()
@@ -235,15 +235,17 @@ class _Chat:
             raise UserError("/image FILE: which file?")
         found = conversation.image(Path(text.strip("'\"")).expanduser())
         self._talk.images.append(found)
-        size = human(found.size_bytes)
-        self._screen.note(f"{clean_text.line(found.name)}, {size}: goes with the next question")
+        size = format_bytes(found.size_bytes)
+        self._screen.note(
+            f"{clean_text.clean_line(found.name)}, {size}: goes with the next question"
+        )
 
     def instant(self, _text: str) -> None:
         """Answer without reasoning. Raises UserError where the model always thinks."""
         server = self._talk.server
         if not server.switches:
             does = "always thinks" if server.thinks else "never thinks"
-            raise UserError(f"{clean_text.line(server.model)} {does}")
+            raise UserError(f"{clean_text.clean_line(server.model)} {does}")
         self._talk.instant = True
         self._tell("instant: answers come without reasoning; /thinking goes back")
 
@@ -274,7 +276,7 @@ class _Chat:
         if file.suffix == ".json":
             whole = clean_text.as_json(self._talk.document()) + "\n"
         _write_new(file, whole)
-        self._screen.note(f"written to {clean_text.line(file)}")
+        self._screen.note(f"written to {clean_text.clean_line(file)}")
 
 
 def _write_new(file: Path, text: str) -> None:

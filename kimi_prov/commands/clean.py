@@ -10,7 +10,7 @@ import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say
 from kimi_prov.show.text import clean
@@ -41,8 +41,8 @@ def run(
         size = sum(int(row["bytes"]) for row in found.outcome.documents.values())
         if check or not size:
             return _publish(found, output)
-        say(clean_text.block(clean.text({"hosts": found.outcome.documents})))
-        if not click.confirm(f"Remove these, {human(size)} in all?", err=True):
+        say(clean_text.clean_block(clean.text({"hosts": found.outcome.documents})))
+        if not click.confirm(f"Remove these, {format_bytes(size)} in all?", err=True):
             raise UserError("nothing was removed: the answer was no", fix="answer y, or give --yes")
     return _publish(_play(path, options, remove=True), output)
 

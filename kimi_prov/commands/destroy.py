@@ -44,7 +44,7 @@ def run(
     if code is ExitCode.OK:
         documents = sorted(finished.outcome.documents.items())
         kept = [f"{host} keeps {', '.join(row['kept'])}" for host, row in documents if row["kept"]]
-        lines = [run_summary.counts(finished.outcome), *map(clean_text.row, kept)]
+        lines = [run_summary.counts(finished.outcome), *map(clean_text.clean_row, kept)]
         show("\n".join(lines) + "\n")
     return code
 
@@ -52,7 +52,7 @@ def run(
 def _confirm(
     path: Path, inventory: Inventory, limit: str | None, *, purge: bool, purge_web: bool
 ) -> None:
-    hosts = clean_text.line(limit or ", ".join(inventory.machines))
+    hosts = clean_text.clean_line(limit or ", ".join(inventory.machines))
     if not sys.stdin.isatty():
         words = ["kimi-prov", "destroy", str(path), *(["--limit", limit] if limit else [])]
         words += ["--purge-weights"] if purge else []

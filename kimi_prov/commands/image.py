@@ -59,31 +59,31 @@ def run(
     engine = found(name, catalogue)
     if base is not None and not _IMAGE.fullmatch(base):
         raise UserError(
-            f"--base {clean_text.line(base)}: this is no name of an image",
+            f"--base {clean_text.clean_line(base)}: this is no name of an image",
             fix="write for example  --base docker.io/library/debian:12-slim",
         )
     if find_links is not None and not find_links.is_dir():
         raise UserError(
-            f"{clean_text.line(find_links)}: this is no folder", fix="name a folder of wheels"
+            f"{clean_text.clean_line(find_links)}: this is no folder", fix="name a folder of wheels"
         )
     files = context(engine, catalogue, python, base or BASES[python], find_links)
     locks = hashlib.sha256(catalogue.lock(engine.lock_name(python)).encode()).hexdigest()
     rendered = frame.Rendered(KIND, name, locks, files)
     done = frame.write(folder, rendered, force=force)
     say(
-        f"{clean_text.line(folder)}: {len(done.written)} files written, {len(done.unchanged)} "
-        "unchanged"
+        f"{clean_text.clean_line(folder)}: {len(done.written)} files written, "
+        f"{len(done.unchanged)} unchanged"
     )
     for path in done.kept:
         say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
-    say(f"next:  {clean_text.row(command(engine, folder, locks))}")
+    say(f"next:  {clean_text.clean_row(command(engine, folder, locks))}")
     return ExitCode.OK
 
 
 def command(engine: Engine, folder: Path, lock_sha256: str) -> str:
     """Return the line that builds the image; the same folder and base give the same digest."""
-    tag = clean_text.word(tag_of(engine, lock_sha256))
-    return f"buildah build --timestamp {epoch()} --tag {tag} {clean_text.word(folder)}"
+    tag = clean_text.quote_word(tag_of(engine, lock_sha256))
+    return f"buildah build --timestamp {epoch()} --tag {tag} {clean_text.quote_word(folder)}"
 
 
 def found(name: str, catalogue: Catalogue) -> Engine:
@@ -99,7 +99,9 @@ def found(name: str, catalogue: Catalogue) -> Engine:
         )
     if engine is None:
         names = ", ".join(sorted(key for key, row in rows.items() if row.name == "vllm"))
-        raise UserError(f"{clean_text.line(name)}: no such engine", fix=f"name one of {names}")
+        raise UserError(
+            f"{clean_text.clean_line(name)}: no such engine", fix=f"name one of {names}"
+        )
     return engine
 
 

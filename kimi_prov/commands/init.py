@@ -21,9 +21,9 @@ DEFAULT_SYSTEM, _WITHOUT_GPUS = "gpu-server", "cpu-server"
 def run(directory: Path, profile: str) -> None:
     """Write the inventory, print its files, and name the command that comes next."""
     for file in write(directory, profile):
-        show(f"{clean_text.row(file)}\n")
+        show(f"{clean_text.clean_row(file)}\n")
     first = "lab up" if profile.startswith("lab") else "plan"
-    say(f"next: edit what it says, then  kimi-prov {first} {clean_text.word(directory)}")
+    say(f"next: edit what it says, then  kimi-prov {first} {clean_text.quote_word(directory)}")
     say(f"docs: {resources.root() / 'docs'}")
 
 
@@ -35,10 +35,10 @@ def run_spec(file: Path, system: str) -> None:
     catalogue = loader.load()
     server = catalogue.server(system)
     _write_new(file, new_sheet.text_of(server, catalogue))
-    show(f"{clean_text.row(file)}\n")
+    show(f"{clean_text.clean_row(file)}\n")
     say(f"this is {server.name}: {server.title}")
     say(f"others: --system {_WITHOUT_GPUS}, {DEFAULT_SYSTEM}, or one of  kimi-prov catalog servers")
-    say(f"next: edit what it says, then  kimi-prov check {clean_text.word(file)}")
+    say(f"next: edit what it says, then  kimi-prov check {clean_text.quote_word(file)}")
 
 
 def _write_new(file: Path, text: str) -> None:

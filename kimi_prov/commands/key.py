@@ -35,10 +35,10 @@ def names(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCo
     rows = _served(list(map(json.loads, finished.key_lines)))
     for row in rows:
         for found in row["keys"]:
-            show(clean_text.row(f"{row['host']} {found['name']}{_told(found)}") + "\n")
+            show(clean_text.clean_row(f"{row['host']} {found['name']}{_told(found)}") + "\n")
         if row.get("removed"):
             gone = f"{row['host']}: {row['removed']} is refused from now on"
-            say(clean_text.row(f"{gone}; {_BACK}"))
+            say(clean_text.clean_row(f"{gone}; {_BACK}"))
     return playbook_run.conclude(finished)
 
 
@@ -58,13 +58,17 @@ def ruled(
     loose = False
     for row in rows:
         if row.get("key"):
-            show(clean_text.row(f"{row['host']} {row['key']}") + "\n")
+            show(clean_text.clean_row(f"{row['host']} {row['key']}") + "\n")
         else:
-            say(clean_text.row(f"{row['host']}: {name} is held to it from its next request on"))
+            say(
+                clean_text.clean_row(
+                    f"{row['host']}: {name} is held to it from its next request on"
+                )
+            )
         loose = bool(wish.get("limits") and row["uncounted"]) or loose
         for index in row["uncounted"] if wish.get("limits") else ():
             late = f"{row['host']}: engine {index} runs since before it could count: no limit holds"
-            say(clean_text.row(f"{late} there until `systemctl restart kimi-serve@{index}`"))
+            say(clean_text.clean_row(f"{late} there until `systemctl restart kimi-serve@{index}`"))
     if any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if loose else []))
@@ -99,7 +103,7 @@ def _served(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Say which hosts have no keys, since the head of their group serves; return the others."""
     for row in rows:
         if row.get("elsewhere"):
-            say(clean_text.row(f"{row['host']}: {row['elsewhere']}"))
+            say(clean_text.clean_row(f"{row['host']}: {row['elsewhere']}"))
     return [row for row in rows if not row.get("elsewhere")]
 
 
@@ -118,13 +122,13 @@ def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
     for row in rows:
         if row.get("key"):
             # One line for each machine: none of them speaks for another.
-            show(clean_text.row(f"{row['host']} {row['key']}") + "\n")
+            show(clean_text.clean_row(f"{row['host']} {row['key']}") + "\n")
         else:
             detail = row.get("detail") or "there is no key to show"
-            say(clean_text.row(f"{row['host']}: {detail}"))
+            say(clean_text.clean_row(f"{row['host']}: {detail}"))
     for row in admins:
         admin = row["web_admin"]
-        show(clean_text.row(f"{row['host']} {admin['email']} {admin['password']}") + "\n")
+        show(clean_text.clean_row(f"{row['host']} {admin['email']} {admin['password']}") + "\n")
     if admins or any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
     told_of = {row["host"] for row in admins}

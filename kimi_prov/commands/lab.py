@@ -137,7 +137,7 @@ def ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) -> list
     if machine.status != "up":
         raise UserError(
             f"lab host {host_name} is {machine.status}",
-            fix=f"kimi-prov lab up {clean_text.word(lab.inventory)}",
+            fix=f"kimi-prov lab up {clean_text.quote_word(lab.inventory)}",
         )
     return machine.ssh(command)
 
@@ -225,7 +225,7 @@ def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
         if was is not None and was != kind:
             raise UserError(
                 f"lab host {name} exists as {was}, and is now wanted as {kind}",
-                fix=f"kimi-prov lab down {clean_text.word(lab.inventory)}",
+                fix=f"kimi-prov lab down {clean_text.quote_word(lab.inventory)}",
             )
     return kinds
 

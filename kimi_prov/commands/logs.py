@@ -54,7 +54,7 @@ def run(
     if follow and output.file is not None:
         raise UserError(
             "--output is written once it is whole, and --follow never ends",
-            fix=f"send standard output there:  > {clean_text.word(output.file)}",
+            fix=f"send standard output there:  > {clean_text.quote_word(output.file)}",
         )
     variables = {
         "logs_units": named(units),
@@ -84,15 +84,15 @@ def run(
 
 def named(units: Sequence[str]) -> list[str]:
     """Return the units, or patterns of them, that were named; all of ours where none was."""
-    found = [unit_names.named(text) for text in units]
+    found = [unit_names.find_unit(text) for text in units]
     for text, name in zip(units, found, strict=True):
         if name is None:
-            known = ", ".join(dict.fromkeys(map(unit_names.short, unit_names.OURS)))
+            known = ", ".join(dict.fromkeys(map(unit_names.shorten, unit_names.OURS)))
             raise UserError(
                 f"--unit {text}: kimi-prov makes no unit of that name",
                 fix=f"name one of: serve, serve@0, {known.replace('serve@, ', '')}",
             )
-    return list(dict.fromkeys(name for name in found if name)) or list(unit_names.journals())
+    return list(dict.fromkeys(name for name in found if name)) or list(unit_names.list_journals())
 
 
 def earliest(text: str, now: float) -> int:

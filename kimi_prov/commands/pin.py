@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kimi_prov import documents
-from kimi_prov.contract.addresses import HUB_ADDRESS, shows_secrets
+from kimi_prov.contract.addresses import HUB_ADDRESS, is_sent_in_clear
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.weights import manifest as manifests
@@ -58,7 +58,7 @@ def pin(
     repository, revision = match[1], match[2] or "main"
     hub = (environment.get("HF_ENDPOINT") or _HUB).rstrip("/")
     headers = _headers(token_file)
-    if headers and shows_secrets(hub):
+    if headers and is_sent_in_clear(hub):
         raise UserError(
             f"HF_ENDPOINT: expected https, found {hub!r}: the token of {token_file} would be sent "
             "to it in clear",

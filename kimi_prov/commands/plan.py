@@ -35,5 +35,5 @@ def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
 
 
 def _text(plans: Mapping[str, Mapping[str, Any]]) -> str:
-    named = [(clean_text.row(host), found) for host, found in plans.items()]
+    named = [(clean_text.clean_row(host), found) for host, found in plans.items()]
     return "\n".join(f"{host}\n{'=' * len(host)}\n{plan.plan(found)}" for host, found in named)

@@ -44,7 +44,7 @@ def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int |
     if rendered.is_kubernetes(path, "restart", Target()):
         raise UserError(
             f"{path}: restart is for an inventory, and this was rendered for Kubernetes",
-            fix=f"kimi-prov stop {clean_text.word(path)}, then kimi-prov start",
+            fix=f"kimi-prov stop {clean_text.quote_word(path)}, then kimi-prov start",
         )
     return _play("restart", path, options, output, _drain(drain_s))
 
@@ -66,10 +66,10 @@ def _play(
         finished = playbook_run.run(request, inventory, (descriptor,))
     code = host_reports.publish(command, finished, output, _text, file_transfer.unreached)
     if command == "stop" and code is ExitCode.OK:
-        say(f"next:  kimi-prov start {clean_text.word(path)}")
+        say(f"next:  kimi-prov start {clean_text.quote_word(path)}")
     return code
 
 
 def _text(document: Mapping[str, Any]) -> str:
     rows = document["hosts"].items()
-    return "\n".join(f"{clean_text.line(name)}: {found['detail']}" for name, found in rows)
+    return "\n".join(f"{clean_text.clean_line(name)}: {found['detail']}" for name, found in rows)

@@ -20,7 +20,7 @@ def run(output: Output, zipapp: Path | None, *, measure: bool) -> None:
     """Write this machine's facts, or the zipapp that does so elsewhere."""
     if zipapp is not None:
         check_file("--bundle", zipapp)
-        show(f"{clean_text.row(bundle(zipapp))}\n")
+        show(f"{clean_text.clean_row(bundle(zipapp))}\n")
         return
     output.check()
     output.write(probe(measure=measure), str)

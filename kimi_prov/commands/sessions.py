@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.commands.common import bucket_access
-from kimi_prov.contract.addresses import sessions_folder
+from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.lifecycle import session_history
@@ -23,7 +23,7 @@ _READ_S = 300.0
 def run(address: str, options: bucket_access.Options, output: Output) -> None:
     """List the sessions, the oldest first."""
     output.check()
-    folder = sessions_folder(address)
+    folder = find_sessions_folder(address)
     if folder is None:
         raise UserError(
             f"{address}: expected s3://BUCKET or gs://BUCKET",

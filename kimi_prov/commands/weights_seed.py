@@ -12,9 +12,9 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.commands import pin
 from kimi_prov.commands.common import bucket_access
 from kimi_prov.contract.addresses import BUCKET_ADDRESS
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.sizes import files, human
+from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsError
@@ -55,7 +55,9 @@ def run(address: str, target: str, options: Options, output: Output) -> None:
     pinned = pin.pin(address, token_file=options.hf_token_file, ca_bundle=options.ca_bundle)
     manifest = manifests.parse(pinned, address)
     cost = storage(load().prices, bucket, manifest)
-    say(f"{address}: {files(len(manifest.files))}, {human(manifest.total_bytes)}")
+    say(
+        f"{address}: {format_file_count(len(manifest.files))}, {format_bytes(manifest.total_bytes)}"
+    )
     say(cost_text(cost))
     seeding = Seeding(
         manifest, bucket, _hub(address, manifest, options), say, Limits(workers=options.workers)
@@ -65,7 +67,10 @@ def run(address: str, target: str, options: Options, output: Output) -> None:
         left = seeding.missing()
         held = len(manifest.files) - len(left)
         missing = sum(entry.size for entry in left)
-        say(f"{bucket.name}: {held} there and verified, {len(left)} missing ({human(missing)})")
+        say(
+            f"{bucket.name}: {held} there and verified, {len(left)} missing "
+            f"({format_bytes(missing)})"
+        )
         if not options.estimate:
             seeding.run()
     except CredentialsError as error:
@@ -107,12 +112,13 @@ def run(address: str, target: str, options: Options, output: Output) -> None:
 def text(document: Mapping[str, Any]) -> str:
     """Say what was done, and what to write into an inventory."""
     if not document["complete"]:
-        return f"{document['bucket']}: {human(document['missing_bytes'])} would be brought"
+        return f"{document['bucket']}: {format_bytes(document['missing_bytes'])} would be brought"
     brought = document["uploaded_bytes"]
-    took = f" in {duration(document['seconds'])}" if brought else ""
+    took = f" in {format_duration(document['seconds'])}" if brought else ""
     return (
-        f"{document['bucket']}: {files(document['files'])}, {human(document['bytes'])}, verified "
-        f"against {document['source']} at {document['revision']}; {human(brought)} brought{took}\n"
+        f"{document['bucket']}: {format_file_count(document['files'])}, "
+        f"{format_bytes(document['bytes'])}, verified against {document['source']} at "
+        f"{document['revision']}; {format_bytes(brought)} brought{took}\n"
         f"kimi_weights_source: {document['bucket']}"
     )
 

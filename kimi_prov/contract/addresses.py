@@ -31,7 +31,7 @@ LOGIN = re.compile(
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,254}")
 
 
-def shows_secrets(url: str) -> bool:
+def is_sent_in_clear(url: str) -> bool:
     """Whether what is sent there can be read on the way: http to another machine."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not _is_loopback(parts.hostname or "")
@@ -44,13 +44,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def without_login(url: str) -> tuple[str, str]:
+def strip_login(url: str) -> tuple[str, str]:
     """Return the URL without `user:password@`, and that part; empty where there is none."""
     found = _WITH_LOGIN.fullmatch(url)
     return (f"{found[1]}{found[3]}", found[2]) if found else (url, "")
 
 
-def sessions_folder(source: str | None) -> str | None:
+def find_sessions_folder(source: str | None) -> str | None:
     """Return where machines keep what sessions cost, in the bucket of a source of weights.
 
     None for a source that is no bucket.

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
-def without(words: Sequence[str], flags: Collection[str]) -> list[str]:
+def remove_flags(words: Sequence[str], flags: Collection[str]) -> list[str]:
     """Leave out these flags (`--name`, also as `--name=VALUE`), each with its values."""
     found: list[str] = []
     skipping = False

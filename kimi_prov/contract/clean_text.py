@@ -27,40 +27,40 @@ _HALF = re.compile("[\ud800-\udfff]")
 _COLOUR = re.compile("(?:\x1b\\[|\x9b)[0-9;:]*m")
 
 
-def block(value: object) -> str:
+def clean_block(value: object) -> str:
     """Return clean text that may have several lines; tabs stay."""
     text = _COLOUR.sub("", str(value)).replace("\r\n", "\n")
-    return _HIDDEN.sub(_written, text)
+    return _HIDDEN.sub(_escape_hidden, text)
 
 
-def row(value: object) -> str:
+def clean_row(value: object) -> str:
     """Return clean text on one line, its spaces as they are."""
-    return " ".join(block(value).splitlines())
+    return " ".join(clean_block(value).splitlines())
 
 
-def line(value: object) -> str:
+def clean_line(value: object) -> str:
     """Return clean text on one line, each run of white space made one space."""
-    return block(" ".join(_COLOUR.sub("", str(value)).split()))
+    return clean_block(" ".join(_COLOUR.sub("", str(value)).split()))
 
 
-def word(value: object) -> str:
+def quote_word(value: object) -> str:
     """Return a host, path or address as one word of a command that somebody is to paste."""
     return shlex.quote(str(value))
 
 
-def entry(value: object) -> str:
+def clean_entry(value: object) -> str:
     """Return clean text whose further lines are set in, so that none passes for a line of ours."""
-    return "\n         ".join(block(value).splitlines())
+    return "\n         ".join(clean_block(value).splitlines())
 
 
-def data(value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
+def clean_data(value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
     """Return lists and mappings with every text in them clean, names of keys too."""
     if isinstance(value, str):
-        return block(value)
+        return clean_block(value)
     if isinstance(value, Mapping):
-        return {data(key): data(inner) for key, inner in value.items()}
+        return {clean_data(key): clean_data(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [data(inner) for inner in value]
+        return [clean_data(inner) for inner in value]
     return value
 
 
@@ -75,12 +75,12 @@ def as_json(
     reader takes: U+FFFD stands for it.
     """
     text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False, default=default)
-    return _HIDDEN.sub(_escaped, _HALF.sub("\ufffd", text))
+    return _HIDDEN.sub(_escape_surrogates, _HALF.sub("\ufffd", text))
 
 
-def _written(match: re.Match[str]) -> str:
+def _escape_hidden(match: re.Match[str]) -> str:
     return match.group().encode("unicode_escape").decode("ascii")
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape_surrogates(match: re.Match[str]) -> str:
     return json.dumps(match.group())[1:-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a time of `seconds`: 4.1 s, 3:05, 1:02:05."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -12,7 +12,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def in_words(seconds: float) -> str:
+def describe_duration(seconds: float) -> str:
     """Write a time to come, as people say it: 40 s, 12 min, 3 h."""
     if seconds < 90:
         return f"{round(seconds)} s"

@@ -2,7 +2,7 @@
 
 `{"error": {"message", "fix", "retryable"}}` is what a subcommand prints instead of its answer; the
 progress file of a long job carries the inner object. The control machine reads both with
-`HostError.read`.
+`HostError.from_answer`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class HostError(Exception):
         return {"message": self.message, "fix": self.fix, "retryable": self.retryable}
 
     @classmethod
-    def of_system(cls, error: OSError) -> HostError:
+    def from_system(cls, error: OSError) -> HostError:
         """Return the error of a system call in these terms."""
-        text = plain(error)
+        text = describe_error(error)
         return cls(f"{error.filename}: {text}" if error.filename else text)
 
     @classmethod
-    def read(cls, answer: Mapping[str, Any]) -> HostError | None:
+    def from_answer(cls, answer: Mapping[str, Any]) -> HostError | None:
         """Return the error that an answer carries, None where it carries none.
 
         Understands what the versions before this envelope wrote: a sentence as `error`, or
@@ -70,11 +70,11 @@ class HostError(Exception):
         return None
 
 
-def plain(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """One line for an error of the system, without the noise of nested reprs."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
-        return plain(reason)
+        return describe_error(reason)
     strerror = getattr(error, "strerror", None)
     text = strerror if isinstance(strerror, str) and strerror else str(error)
     return " ".join(text.split()) or type(error).__name__

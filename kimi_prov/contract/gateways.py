@@ -15,17 +15,17 @@ SCHEMA = "kimi-prov/gateway-plan/v1"
 KEY_PREFIX = "gateway."
 # By this name the other gateway asks the one that has the page, which shows it another certificate
 # than to clients: one that no order and no renewal changes.
-PAGE_NAME = "page.kimi.internal"
-_LONGEST = 64
+WEB_UI_NAME = "page.kimi.internal"
+_MAX_NAME_LENGTH = 64
 _OTHER = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def key_name(host: str) -> str:
+def build_key_name(host: str) -> str:
     """Name the key of a gateway on the hosts behind it."""
-    return (KEY_PREFIX + server_name(host))[:_LONGEST]
+    return (KEY_PREFIX + build_server_name(host))[:_MAX_NAME_LENGTH]
 
 
-def server_name(host: str) -> str:
+def build_server_name(host: str) -> str:
     """Name a host of the inventory as HAProxy, and a file, can have it."""
     return _OTHER.sub("_", host)
 
@@ -35,20 +35,20 @@ def is_gateway(plan: Mapping[str, Any]) -> bool:
     return plan.get("schema") == SCHEMA
 
 
-def before(plan: Mapping[str, Any]) -> list[str]:
+def list_gateways(plan: Mapping[str, Any]) -> list[str]:
     """Name the gateways before a host; none where clients reach it itself."""
     return [str(row["host"]) for row in plan.get("gateways") or ()]
 
 
-def of_keys(plan: Mapping[str, Any]) -> str | None:
+def find_key_gateway(plan: Mapping[str, Any]) -> str | None:
     """Name the gateway that has the keys of a host or of another gateway; None for one's own."""
-    if before(plan):
-        return before(plan)[0]
-    if is_gateway(plan) and server_name(plan["gateway"]["first"]) != plan["gateway"]["name"]:
+    if list_gateways(plan):
+        return list_gateways(plan)[0]
+    if is_gateway(plan) and build_server_name(plan["gateway"]["first"]) != plan["gateway"]["name"]:
         return str(plan["gateway"]["first"])
     return None
 
 
-def elsewhere(first: str, what: str) -> HostError:
+def make_first_gateway_error(first: str, what: str) -> HostError:
     """Return the refusal of what the first gateway alone can do."""
     return HostError(f"{first} answers clients: {what} there", f"run the command for {first}")

@@ -10,30 +10,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def serves(plan: Mapping[str, Any]) -> bool:
+def serves_clients(plan: Mapping[str, Any]) -> bool:
     """Whether clients are served on this host: not where the head of a group does it."""
     group = plan.get("group")
     return not group or group["rank"] == 0
 
 
-def proxied(plan: Mapping[str, Any]) -> bool:
+def has_proxy(plan: Mapping[str, Any]) -> bool:
     """Whether a proxy runs on this host: for clients, or for those who read its metrics."""
-    return serves(plan) or bool(plan.get("metrics"))
+    return serves_clients(plan) or bool(plan.get("metrics"))
 
 
-def head(plan: Mapping[str, Any]) -> str:
+def get_head(plan: Mapping[str, Any]) -> str:
     """Name the host that serves for a group."""
     return str(plan["group"]["members"][0]["host"])
 
 
-def hosts(plan: Mapping[str, Any]) -> list[str]:
+def list_hosts(plan: Mapping[str, Any]) -> list[str]:
     """Name the hosts that serve a plan together; none where it is one alone."""
     return [str(row["host"]) for row in (plan.get("group") or {}).get("members", ())]
 
 
-def elsewhere(plan: Mapping[str, Any], what: str) -> HostError:
+def make_head_only_error(plan: Mapping[str, Any], what: str) -> HostError:
     """Return the refusal of what only the head of a group can do."""
-    group, host = plan["group"], head(plan)
+    group, host = plan["group"], get_head(plan)
     return HostError(
         f"this host is rank {group['rank']} of group {group['name']}, which {host} serves for: "
         f"{what} there",

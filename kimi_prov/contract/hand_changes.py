@@ -8,7 +8,7 @@ WRITTEN = "written"
 REMOVED = "removed"
 
 
-def on_write(there: str | None, former: str | None, new: str, *, force: bool) -> str:
+def decide_on_write(there: str | None, former: str | None, new: str, *, force: bool) -> str:
     """Say what becomes of a file: UNCHANGED, KEPT or WRITTEN.
 
     Digests: of what is there now (None: nothing), of what was written last, and of what is to be.
@@ -18,6 +18,6 @@ def on_write(there: str | None, former: str | None, new: str, *, force: bool) ->
     return KEPT if there is not None and there != former and not force else WRITTEN
 
 
-def on_removal(there: str, former: str, *, force: bool) -> str:
+def decide_on_removal(there: str, former: str, *, force: bool) -> str:
     """Say what becomes of a file that was written last and is not any more: KEPT or REMOVED."""
     return KEPT if there != former and not force else REMOVED

@@ -13,7 +13,7 @@ from typing import Any
 
 # In the order of a rule.
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day")
-MOST = 10**12
+MAX_LIMIT = 10**12
 # By which the proxy tells an engine whose request it is and under which rule; what a client sends
 # by these names never arrives.
 KEY_HEADER = "x-kimi-key"
@@ -57,7 +57,7 @@ class Rule:
         return {"ends": self.ends, "limits": dict(self.limits)}
 
 
-def refusal(reason: str, wait_s: int) -> tuple[str, str]:
+def describe_refusal(reason: str, wait_s: int) -> tuple[str, str]:
     """Return type and message of the refusal of a key that has reached a limit."""
     kind, words = _WORDS.get(reason, ("requests", "requests"))
     return kind, f"This key has reached its limit of {words}. Try again in {wait_s} s."
@@ -79,8 +79,8 @@ def read(document: Mapping[str, Any]) -> Rule:
         raise ValueError(f"limits are: {', '.join(LIMITS)}")
     for name, value in (("ends", ends), *limits.items()):
         whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (value is None and name == "ends") and not (whole and 0 < value <= MOST):
-            raise ValueError(f"{name} is no whole number from 1 to {MOST}")
+        if not (value is None and name == "ends") and not (whole and 0 < value <= MAX_LIMIT):
+            raise ValueError(f"{name} is no whole number from 1 to {MAX_LIMIT}")
     if ends is not None and ends >= 10**12:
         raise ValueError("ends is no time")
     return Rule(ends, {name: limits[name] for name in LIMITS if name in limits})

@@ -11,19 +11,19 @@ _WHOLE = re.compile(r"[0-9]{1,18}(?![0-9])")
 _DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?(?![0-9.])")
 
 
-def whole(text: str | None) -> int | None:
+def parse_int(text: str | None) -> int | None:
     """Return `128` as a number; None for anything else."""
     match = _WHOLE.fullmatch(text or "")
     return int(match.group()) if match else None
 
 
-def leading(text: str | None) -> int | None:
+def parse_leading_int(text: str | None) -> int | None:
     """Return the whole number that `128 GB` begins with; None where it begins otherwise."""
     match = _WHOLE.match(text or "")
     return int(match.group()) if match else None
 
 
-def decimal(text: str | None) -> float | None:
+def parse_leading_decimal(text: str | None) -> float | None:
     """Return the number that `26.562 GB/s` begins with; None where it begins otherwise."""
     match = _DECIMAL.match(text or "")
     return float(match.group()) if match else None

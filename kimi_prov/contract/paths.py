@@ -70,7 +70,7 @@ WEB_KEY = f"{KEYS}/web.key"
 # As `key --list` shows it.
 WEB_KEY_NAME = "web"
 # Of each key when it was made, when it ends, its limits; of those that `key --add` made the hash.
-KEY_BOOK = f"{KEYS}/book.json"
+KEY_METADATA = f"{KEYS}/book.json"
 WEB_SECRETS = f"{ETC}/web.env"
 WEB_ADMIN = f"{ETC}/web-admin.env"
 WEB_ADMIN_NEW = f"{KEYS}/web-admin.new"
@@ -79,7 +79,7 @@ METRICS_KEY = f"{KEYS}/metrics.key"
 PROXY = f"{ETC}/proxy"
 METRICS_KEY_MAP = f"{PROXY}/metrics-keys.map"
 PROXY_CONFIG = f"{PROXY}/haproxy.cfg"
-PROXY_STAMP = f"{PROXY}/stamp.cfg"
+PROXY_CONFIG_DIGEST = f"{PROXY}/stamp.cfg"
 KEY_MAP = f"{PROXY}/keys.map"
 # When keys end and what limits they have, by name (contract/key_rules.py).
 KEY_RULES = f"{PROXY}/rules.map"
@@ -91,7 +91,7 @@ TLS_PEM = f"{PROXY}/tls.pem"
 # At a gateway: the certificate of each host behind it, which it trusts there and no other.
 HOSTS = f"{PROXY}/hosts"
 # At the gateway that has the page: the certificate, with its key, that the other one trusts for it.
-PAGE_PEM = f"{PROXY}/page.pem"
+WEB_UI_PEM = f"{PROXY}/page.pem"
 # And what keepalived there is told of the address that gateways share.
 ADDRESS_CONFIG = f"{ETC}/address.conf"
 # Its certificates alone, without the private key.
@@ -311,9 +311,9 @@ LIVING = (
     TLS_PEM,
     TLS_CERTIFICATE,
     f"{HOSTS}/*",
-    PAGE_PEM,
+    WEB_UI_PEM,
     ACME_PEM,
-    PROXY_STAMP,
+    PROXY_CONFIG_DIGEST,
     MACHINE_KEY,
     WEB_ADMIN,
 )
@@ -333,7 +333,7 @@ _EXISTED = {
 }
 
 
-def user_existed(before: Mapping[str, Any], name: str, home: str) -> bool:
+def did_user_exist(before: Mapping[str, Any], name: str, home: str) -> bool:
     """Whether a user was there before the first apply, by that one's record and the user's home."""
     key = _EXISTED[name]
     if key in before:
@@ -342,12 +342,12 @@ def user_existed(before: Mapping[str, Any], name: str, home: str) -> bool:
     return home != LATER_HOMES.get(name, home)
 
 
-def tuned(version: str) -> str:
+def build_tuned_path(version: str) -> str:
     """Return the folder of the kernels' tables that were tuned with a version of vLLM."""
     return f"{TUNED}/vllm-{version}"
 
 
-def under(root: str, name: str) -> str:
+def join_root(root: str, name: str) -> str:
     """Return an absolute path of the machine below `root`, which is `/` on the machine.
 
     Code that reads files takes such a root, so that a test can give it a directory.
@@ -362,7 +362,7 @@ class _At:
         self._name = name
 
     def __get__(self, paths: Paths, owner: object = None) -> Path:
-        return paths.at(self._name)
+        return paths.locate(self._name)
 
 
 class Paths:
@@ -375,7 +375,7 @@ class Paths:
     operator_new = _At(OPERATOR_NEW)
     verify_key = _At(VERIFY_KEY)
     web_key = _At(WEB_KEY)
-    key_book = _At(KEY_BOOK)
+    key_book = _At(KEY_METADATA)
     key_rules = _At(KEY_RULES)
     usage_db = _At(USAGE_DB)
     usage_prom = _At(USAGE_PROM)
@@ -404,14 +404,14 @@ class Paths:
     tls_pem = _At(TLS_PEM)
     tls_crt = _At(TLS_CERTIFICATE)
     hosts = _At(HOSTS)
-    page_pem = _At(PAGE_PEM)
+    page_pem = _At(WEB_UI_PEM)
     acme_settings = _At(ACME_SETTINGS)
     acme_pem = _At(ACME_PEM)
     acme = _At(ACME)
     acme_hook = _At(ACME_HOOK)
     acme_state = _At(ACME_STATE)
     proxy_config = _At(PROXY_CONFIG)
-    proxy_stamp = _At(PROXY_STAMP)
+    proxy_stamp = _At(PROXY_CONFIG_DIGEST)
     proxy_lock = _At(PROXY_LOCK)
     firewall = _At(FIREWALL)
     srv = _At(ROOT)
@@ -444,12 +444,12 @@ class Paths:
     def __init__(self, root: str | Path = "/") -> None:
         self.root = Path(root)
 
-    def at(self, name: str) -> Path:
+    def locate(self, name: str) -> Path:
         """Return an absolute path of the machine below this root."""
-        return Path(under(str(self.root), name))
+        return Path(join_root(str(self.root), name))
 
 
-def paths() -> dict[str, str]:
+def collect_paths() -> dict[str, str]:
     """Return the plan's `paths`: a name and an absolute path for each place a role writes to."""
     return {
         "root": ROOT,
@@ -484,7 +484,7 @@ def paths() -> dict[str, str]:
         "web_admin": WEB_ADMIN,
         "proxy": PROXY,
         "proxy_config": PROXY_CONFIG,
-        "proxy_stamp": PROXY_STAMP,
+        "proxy_stamp": PROXY_CONFIG_DIGEST,
         "proxy_socket": PROXY_SOCKET,
         "proxy_master": PROXY_MASTER,
         "key_map": KEY_MAP,
@@ -529,11 +529,11 @@ def paths() -> dict[str, str]:
     }
 
 
-def marks() -> dict[str, str]:
+def collect_marks() -> dict[str, str]:
     """Return the plan's `marks`: names of the files that tell that a directory is whole."""
     return {"environment": ENV_COMPLETE, "model": MODEL_VERIFIED}
 
 
-def users() -> dict[str, str]:
+def collect_users() -> dict[str, str]:
     """Return the plan's `users`; the group of each has its name."""
     return {"service": USER, "proxy": PROXY_USER, "web": WEB_USER, "acme": ACME_USER}

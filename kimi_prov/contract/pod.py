@@ -38,18 +38,18 @@ _SHM_OF_WORKERS_BYTES = 8 * _GIB
 _SHM_OF_ONE_BYTES = _GIB
 
 
-def processes_bytes(plan: Mapping[str, Any]) -> int:
+def compute_process_bytes(plan: Mapping[str, Any]) -> int:
     """Return the memory that the engine's processes take, by the plan; the system's is apart."""
     parts = plan["memory"]["host_parts"]
     return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
 
 
-def shm_bytes(plan: Mapping[str, Any]) -> int:
+def compute_shm_bytes(plan: Mapping[str, Any]) -> int:
     """Return the least size of /dev/shm; it counts as the container's memory."""
-    return _SHM_OF_WORKERS_BYTES if workers(plan) > 1 else _SHM_OF_ONE_BYTES
+    return _SHM_OF_WORKERS_BYTES if count_workers(plan) > 1 else _SHM_OF_ONE_BYTES
 
 
-def workers(plan: Mapping[str, Any]) -> int:
+def count_workers(plan: Mapping[str, Any]) -> int:
     """Return how many processes of the engine work on one model, over all pods."""
     parallel = plan["parallel"]
     return int(parallel["tensor"]) * int(parallel["pipeline"]) * int(parallel["data"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 _ENGINE, _COUNT = 10, 32
 
 
-def master(control: int) -> int:
+def find_master_port(control: int) -> int:
     """Port at which the engines of a group find each other."""
     return control + 1
 
 
-def engine(control: int) -> tuple[int, int]:
+def find_engine_ports(control: int) -> tuple[int, int]:
     """First and last port of those that an engine of a group listens on besides."""
     return control + _ENGINE, control + _ENGINE + _COUNT - 1

@@ -3,7 +3,7 @@
 import os
 
 
-def lives(pid: object) -> bool:
+def is_alive(pid: object) -> bool:
     """Return whether a process has this number; False for what is no number."""
     if not isinstance(pid, int):
         return False

@@ -182,7 +182,7 @@ KINDS: dict[str, Needs] = {
 }  # fmt: skip
 
 
-def _chosen(needs: Needs) -> list[tuple[tuple[str, str], bool]]:
+def _choose_settings(needs: Needs) -> list[tuple[tuple[str, str], bool]]:
     return [
         (("PrivateTmp", "yes"), not needs.tmp),
         (("PrivateUsers", "yes"), needs.own_users),
@@ -193,7 +193,7 @@ def _chosen(needs: Needs) -> list[tuple[tuple[str, str], bool]]:
     ]
 
 
-def settings(
+def build_settings(
     kind: str,
     *,
     gpus: bool = False,
@@ -246,13 +246,13 @@ def settings(
         found += [("DeviceAllow", f"char-{name} rwm") for name in names]
     else:
         found.append(("PrivateDevices", "yes"))
-    found += [setting for setting, wanted in _chosen(needs) if wanted]
+    found += [setting for setting, wanted in _choose_settings(needs) if wanted]
     if write:
         found.append(("ReadWritePaths", " ".join(write)))
     return sorted(found, key=lambda pair: pair[0])
 
 
-def lines(
+def format_unit_lines(
     kind: str,
     *,
     gpus: bool = False,
@@ -262,18 +262,20 @@ def lines(
     rdma: bool = False,
 ) -> str:
     """Return the settings as lines of a unit file."""
-    found = settings(
+    found = build_settings(
         kind, gpus=gpus, write=write, capabilities=capabilities, peers=peers, rdma=rdma
     )
     return "\n".join(f"{name}={value}" for name, value in found)
 
 
-def options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> list[str]:
+def build_run_options(kind: str, *, gpus: bool = False, write: Sequence[str] = ()) -> list[str]:
     """Return the settings as options of systemd-run."""
-    return [f"--property={name}={value}" for name, value in settings(kind, gpus=gpus, write=write)]
+    return [
+        f"--property={name}={value}" for name, value in build_settings(kind, gpus=gpus, write=write)
+    ]
 
 
-def sandbox(
+def build_sandbox_options(
     *, gpus: bool, peers: Sequence[str] = (), rdma: bool = False, binds: bool = True
 ) -> list[str]:
     """Return the options of systemd-run for code of an engine: its user, and its unit's protection.
@@ -301,7 +303,7 @@ def sandbox(
     ]
     return [
         *(f"--property={setting}" for setting in given),
-        *options("engine", gpus=gpus, write=[paths.CACHE]),
+        *build_run_options("engine", gpus=gpus, write=[paths.CACHE]),
         *([] if binds else ["--property=SystemCallFilter=~sched_setaffinity"]),
     ]
 
@@ -316,7 +318,7 @@ _CLOSED = (
 )
 
 
-def code(limit_s: float) -> list[str]:
+def build_code_options(limit_s: float) -> list[str]:
     """Return the options of systemd-run for code that a model wrote; it may run `limit_s`."""
     given = [
         # A user that is there as long as the unit is.
@@ -348,5 +350,5 @@ def code(limit_s: float) -> list[str]:
     return [
         "--description=Kimi: code that the model wrote",
         *(f"--property={setting}" for setting in given),
-        *options("code"),
+        *build_run_options("code"),
     ]

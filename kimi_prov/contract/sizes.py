@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def human(size: float | None) -> str:
+def format_bytes(size: float | None) -> str:
     """Write bytes in binary units with one decimal: 554.3 GiB, 32.0 MiB, 512 B; None is "unknown".
 
     One unit for all, files and disks included, because what is shown together gets added up and
@@ -20,7 +20,7 @@ def human(size: float | None) -> str:
     return f"{size:.0f} B"
 
 
-def files(count: int) -> str:
+def format_file_count(count: int) -> str:
     """Write a number of files with the right word."""
     return "1 file" if count == 1 else f"{count} files"
 
@@ -29,6 +29,6 @@ def files(count: int) -> str:
 FULL_SHARE, FULL_BYTES = 0.05, 20_000_000_000
 
 
-def nearly_full(free: int, size: int) -> bool:
+def is_nearly_full(free: int, size: int) -> bool:
     """Whether a file system has so little room that logs, downloads and starts may fail."""
     return free < FULL_SHARE * size and free < FULL_BYTES

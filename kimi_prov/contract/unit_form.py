@@ -18,7 +18,7 @@ from kimi_prov.contract.cpu_lists import format_list, parse_list
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STAMP = "KIMI_STAMP"
+DIGEST_VARIABLE = "KIMI_STAMP"
 UNKNOWN = "the unit that its process was started with is not known"
 # Category, name, value.
 Form = dict[str, dict[str, str]]
@@ -58,7 +58,9 @@ _WORD = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\.|[^\s"'\\])+"""
 _PART = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|((?:\\.|[^\s"\'\\])+)', re.DOTALL)
 
 
-def gated(argv: list[str], program: str, supervision: Sequence[str] = ()) -> list[str]:
+def build_gated_command(
+    argv: list[str], program: str, supervision: Sequence[str] = ()
+) -> list[str]:
     """Return the command line by which `program` starts the engine, behind the machine key.
 
     `argv` is `PYTHON -m MODULE ARGUMENT...`. `supervision`: options of the supervisor that starts
@@ -78,7 +80,7 @@ def is_supervised(of: Form) -> bool:
     return "group" in of
 
 
-def form(text: str) -> Form:
+def parse_form(text: str) -> Form:
     """Return what a process started from this unit depends on; secrets are hashed.
 
     `text` is the unit's file with its drop-ins after it.
@@ -86,48 +88,48 @@ def form(text: str) -> Form:
     found: Form = {"engine": {}, _COMMAND_LINE: {}, "environment": {}, "binding": {}}
     found.update({"limits": {}, "protection": {}})
     start: list[str] = []
-    for name, value in assignments(text):
+    for name, value in parse_assignments(text):
         if name == "ExecStart":
             start = [word.replace("$$", "$") for word in split_value(value)]
         elif name == "Environment":
-            _environment(found["environment"], value)
+            _add_environment(found["environment"], value)
         elif not _LATER.fullmatch(name):
-            _directive(found, name, value)
-    found["environment"].pop(STAMP, None)
-    bare, supervision = _ungated(start)
-    binding, found["engine"], found[_COMMAND_LINE] = _command(bare)
+            _add_directive(found, name, value)
+    found["environment"].pop(DIGEST_VARIABLE, None)
+    bare, supervision = _split_gate(start)
+    binding, found["engine"], found[_COMMAND_LINE] = _split_command(bare)
     if bare != start:
         found["protection"][_MACHINE_KEY] = ""
     if supervision:
         # Only where there is one: the stamps of engines that run alone stay as they are.
-        flags = _flags(supervision)
+        flags = _parse_flags(supervision)
         found["group"] = {name: flags[name] for name in flags if name not in _LIMITS}
     if binding:
         found["binding"][binding[0]] = shlex.join(binding[1:])
     return {
-        category: {name: _shown(name, value) for name, value in sorted(named.items())}
+        category: {name: _hide_secret(name, value) for name, value in sorted(named.items())}
         for category, named in found.items()
     }
 
 
-def stamp(of: Form) -> str:
+def compute_digest(of: Form) -> str:
     """Return the hash of a form; a process with the same stamp need not be restarted."""
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def stamp_in(text: str) -> str:
+def read_digest(text: str) -> str:
     """Return the stamp that a unit gives its process; empty where it gives none."""
     environment: dict[str, str] = {}
-    for name, value in assignments(text):
+    for name, value in parse_assignments(text):
         if name == "Environment":
-            _environment(environment, value)
-    return environment.get(STAMP, "")
+            _add_environment(environment, value)
+    return environment.get(DIGEST_VARIABLE, "")
 
 
-def differences(old: Form, new: Form) -> list[str]:
+def describe_differences(old: Form, new: Form) -> list[str]:
     """Return in sentences what differs between a process of form `old` and one of form `new`."""
     return [
-        f"{category}: {_difference(category, name, was.get(name), will.get(name))}"
+        f"{category}: {_describe_difference(category, name, was.get(name), will.get(name))}"
         for category in list(dict.fromkeys([*new, *old]))
         for was, will in [(old.get(category, {}), new.get(category, {}))]
         for name in list(dict.fromkeys([*will, *was]))
@@ -135,17 +137,17 @@ def differences(old: Form, new: Form) -> list[str]:
     ]
 
 
-def restart_reasons(current_stamp: str, had: Form | None, wanted: Form) -> list[str]:
+def list_restart_reasons(current_stamp: str, had: Form | None, wanted: Form) -> list[str]:
     """Return why a process must be restarted; empty where it need not.
 
     `had` is the form of the unit that the process was started with, None where it is not known.
     """
-    if current_stamp == stamp(wanted):
+    if current_stamp == compute_digest(wanted):
         return []
-    return [UNKNOWN] if had is None else differences(had, wanted)
+    return [UNKNOWN] if had is None else describe_differences(had, wanted)
 
 
-def without_secrets(words: Sequence[str]) -> list[str]:
+def hide_secrets(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with the values of flags that hold a secret hidden."""
     shown: list[str] = []
     secret = False
@@ -162,7 +164,7 @@ def without_secrets(words: Sequence[str]) -> list[str]:
     return shown
 
 
-def assignments(text: str) -> list[tuple[str, str]]:
+def parse_assignments(text: str) -> list[tuple[str, str]]:
     """List the assignments of the section [Service], in order."""
     found: list[tuple[str, str]] = []
     section = ""
@@ -181,16 +183,16 @@ def assignments(text: str) -> list[tuple[str, str]]:
 def split_value(text: str) -> list[str]:
     """Split a value as systemd does: quotes, escapes, and `%%` for a per cent sign."""
     return [
-        "".join(_unescaped(part) for part in _parts(match.group())).replace("%%", "%")
+        "".join(_unescape(part) for part in _split_parts(match.group())).replace("%%", "%")
         for match in _WORD.finditer(text)
     ]
 
 
-def _parts(word: str) -> list[str]:
+def _split_parts(word: str) -> list[str]:
     return [next(g for g in m.groups() if g is not None) for m in _PART.finditer(word)]
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     def character(match: re.Match[str]) -> str:
         code = match.group(1)
         if len(code) == 1:
@@ -200,7 +202,7 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(character, text)
 
 
-def _environment(into: dict[str, str], value: str) -> None:
+def _add_environment(into: dict[str, str], value: str) -> None:
     if not value:
         into.clear()
     for word in split_value(value):
@@ -208,7 +210,7 @@ def _environment(into: dict[str, str], value: str) -> None:
         into[name] = content
 
 
-def _directive(found: Form, name: str, value: str) -> None:
+def _add_directive(found: Form, name: str, value: str) -> None:
     if name == "CPUAffinity":
         value = format_list(parse_list(value.replace(" ", ",")))
     value = _BOOLEANS.get(value.lower(), value)
@@ -227,8 +229,8 @@ def _directive(found: Form, name: str, value: str) -> None:
     found[category][name] = value
 
 
-def _ungated(line: list[str]) -> tuple[list[str], list[str]]:
-    """Undo `gated`, whatever stands before the python: the engine's line, and its supervision."""
+def _split_gate(line: list[str]) -> tuple[list[str], list[str]]:
+    """Undo `build_gated_command`: return the engine's line, and its supervision."""
     at = next((n for n in range(2, len(line)) if line[n : n + 2] == [_GATED, "-m"]), 0)
     start = at
     if at and line[at - 1] == "--" and _SUPERVISED in line[:at]:
@@ -238,17 +240,17 @@ def _ungated(line: list[str]) -> tuple[list[str], list[str]]:
     return [*line[: start - 1], *line[at + 1 :]], line[start + 1 : at - 1]
 
 
-def _command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]]:
+def _split_command(line: list[str]) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """Split a command line: what binds the engine, the engine itself, and its arguments by flag."""
     at = next((n for n, word in enumerate(line) if _PYTHON.fullmatch(word)), 0)
     rest = line[at + 1 :]
     engine = {"python": line[at]} if line else {}
     if rest[:1] == ["-m"]:
         engine["module"], rest = " ".join(rest[1:2]), rest[2:]
-    return line[:at], engine, _flags(rest)
+    return line[:at], engine, _parse_flags(rest)
 
 
-def _flags(words: list[str]) -> dict[str, str]:
+def _parse_flags(words: list[str]) -> dict[str, str]:
     """Return the values of each flag.
 
     A parser of flags does not mind their order; it does among `--x`, `--x` and `--no-x`.
@@ -269,26 +271,26 @@ def _flags(words: list[str]) -> dict[str, str]:
     return {name: " ".join(values) for name, values in flags.items()}
 
 
-def _shown(name: str, value: str) -> str:
+def _hide_secret(name: str, value: str) -> str:
     if value and _SECRET.search(name):
         return _HIDDEN + hashlib.sha256(value.encode()).hexdigest()[:8]
     return value
 
 
-def _difference(category: str, name: str, old: str | None, new: str | None) -> str:
+def _describe_difference(category: str, name: str, old: str | None, new: str | None) -> str:
     hidden = any((value or "").startswith(_HIDDEN) for value in (old, new))
     joint = "=" if category in _ASSIGNED else " "
     if old is None or new is None:
-        text = name if hidden else _assignment(name, joint, old if new is None else new)
+        text = name if hidden else _format_assignment(name, joint, old if new is None else new)
         return f"{text} {'removed' if new is None else 'added'}"
     if hidden:
         return f"{name} changed (not shown)"
     if old and new and "--no-" not in (old[:5], new[:5]):
         return f"{name} {old} -> {new}"
-    return f"{_assignment(name, joint, old)} -> {_assignment(name, joint, new)}"
+    return f"{_format_assignment(name, joint, old)} -> {_format_assignment(name, joint, new)}"
 
 
-def _assignment(name: str, joint: str, value: str | None) -> str:
+def _format_assignment(name: str, joint: str, value: str | None) -> str:
     """Return `name=value`; `--no-x` counts as a value of `--x`."""
     if not value:
         return name

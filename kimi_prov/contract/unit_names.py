@@ -151,7 +151,7 @@ FABRIC_MANAGER = "nvidia-fabricmanager.service"
 PERSISTENCED = "nvidia-persistenced.service"
 
 
-def serve(index: int) -> str:
+def build_serve_name(index: int) -> str:
     """Name of the unit of engine instance `index`."""
     return f"{SERVE_PREFIX}{index}.service"
 
@@ -161,12 +161,12 @@ def is_serve(name: str) -> bool:
     return name.startswith(SERVE_PREFIX) or name == RANK
 
 
-def engine(instance: Mapping[str, Any]) -> str:
+def get_engine_unit(instance: Mapping[str, Any]) -> str:
     """Name of the unit that runs one of the plan's `instances`."""
-    return str(instance.get("unit") or serve(instance["index"]))
+    return str(instance.get("unit") or build_serve_name(instance["index"]))
 
 
-def shared(name: str) -> str:
+def find_shared_file(name: str) -> str:
     """Name of the file that a unit of an engine has beside its drop-in."""
     return RANK if name == RANK else SERVE_TEMPLATE
 
@@ -176,17 +176,17 @@ def is_ours(name: str) -> bool:
     return name in OURS or _INSTANCE.fullmatch(name) is not None
 
 
-def journals() -> tuple[str, ...]:
+def list_journals() -> tuple[str, ...]:
     """Name the units whose journals are ours, as journalctl takes them: instances by a pattern."""
     return tuple(ALL_SERVE if name == SERVE_TEMPLATE else name for name in OURS)
 
 
-def short(name: str) -> str:
+def shorten(name: str) -> str:
     """Return a unit's name as people say it: serve@0, proxy, srv-kimi-ram.mount."""
     return name.removeprefix("kimi-").removesuffix(".service") if is_ours(name) else name
 
 
-def named(text: str) -> str | None:
+def find_unit(text: str) -> str | None:
     """Return the unit, or the pattern of all instances, that somebody means; None for no one's.
 
     `serve` is all instances; any name may be given with `kimi-` and its suffix, or without.
@@ -198,7 +198,7 @@ def named(text: str) -> str | None:
     return found[0] if found else None
 
 
-def units() -> dict[str, str]:
+def collect_units() -> dict[str, str]:
     """Return the plan's `units`: the units that roles name. An instance names its own."""
     return {
         "fetch": FETCH,

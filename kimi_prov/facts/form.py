@@ -85,7 +85,7 @@ def refusal(name: str, faults: Sequence[MisfitError], written: Written, *, fix: 
         line = written.line(fault.path)
         where = f"{name}:{line}" if line else name
         key = spelled(fault.path)[:_LONGEST_KEY] or "the document"
-        problem = clean_text.row(f"{key}: {fault.problem}")[:_LONGEST_PROBLEM]
+        problem = clean_text.clean_row(f"{key}: {fault.problem}")[:_LONGEST_PROBLEM]
         told.setdefault(f"{where}: {problem}", line or 0)
     lines = sorted(told, key=lambda text: told[text])
     fixes = list(dict.fromkeys(fault.fix for fault in faults if fault.fix))

@@ -148,7 +148,7 @@ _PRICE = (
 
 
 def _comment(text: str) -> list[str]:
-    line = clean_text.line(text)
+    line = clean_text.clean_line(text)
     return textwrap.wrap(line, _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
@@ -158,6 +158,6 @@ def _figure(value: float) -> str:
 
 def _scalar(text: str) -> str:
     """Write a text so that YAML reads that text."""
-    line = clean_text.line(text)
+    line = clean_text.clean_line(text)
     bare = _BARE.fullmatch(line) and line.lower() not in _WORDS_OF_YAML
     return line if bare else json.dumps(line, ensure_ascii=False)

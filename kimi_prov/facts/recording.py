@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents
 from kimi_prov.contract.cpu_lists import format_list, parse_list
-from kimi_prov.contract.numbers import whole
+from kimi_prov.contract.numbers import parse_int
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.probe import collect, nvidia_smi
 from kimi_prov.on_host.system.machine import Machine
@@ -172,7 +172,7 @@ def _places(texts: dict[str, str]) -> Iterator[dict[str, int]]:
             known = dict(zip(head, row, strict=False))
             if known.get("ONLINE", "yes") == "yes" and _cpu(known.get("CPU")) is not None:
                 yield {
-                    name.lower(): whole(known.get(name)) or 0
+                    name.lower(): parse_int(known.get(name)) or 0
                     for name in ("CPU", "NODE", "SOCKET", "CORE")
                 }
         return
@@ -183,11 +183,11 @@ def _places(texts: dict[str, str]) -> Iterator[dict[str, int]]:
         }
         number = _cpu(known.get("processor"))
         if number is not None:
-            core = whole(known.get("core id"))
+            core = parse_int(known.get("core id"))
             yield {
                 "cpu": number,
                 "node": -1,
-                "socket": whole(known.get("physical id")) or 0,
+                "socket": parse_int(known.get("physical id")) or 0,
                 "core": number if core is None else core,
             }
 
@@ -275,5 +275,5 @@ def _bus(text: str) -> dict[str, str]:
 
 def _cpu(text: str | None) -> int | None:
     """Read the number of a CPU that a machine can have."""
-    number = whole(text)
+    number = parse_int(text)
     return number if number is not None and number < _MOST_CPUS else None

@@ -69,7 +69,7 @@ def facts(value: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # n
 
 def _called(name: str) -> str:
     """Name a sheet that does not name itself: by its file."""
-    return clean_text.line(name.rsplit("/", 1)[-1].rsplit(".", 1)[0])[:200] or "unnamed"
+    return clean_text.clean_line(name.rsplit("/", 1)[-1].rsplit(".", 1)[0])[:200] or "unnamed"
 
 
 def _judged(

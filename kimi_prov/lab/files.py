@@ -138,6 +138,6 @@ def _copy(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
             f"lab host {host_name}: copying {source} to {dest} failed: "
             f"{done.stderr.decode(errors='replace').strip()}",
             fix="see whether the host has room:  kimi-prov lab ssh INVENTORY "
-            f"{clean_text.word(host_name)} df -h",
+            f"{clean_text.quote_word(host_name)} df -h",
             exit_code=ExitCode.FAILED,
         )

@@ -162,7 +162,7 @@ class Machine:
             f"lab host {self.host.name} does not answer at {self.address}:{self.port}; "
             f"its console ends with: {self.state.console_tail()}",
             fix=f"read {self.state.console}, then  kimi-prov lab down "
-            f"{clean_text.word(self.lab.inventory)}",
+            f"{clean_text.quote_word(self.lab.inventory)}",
             exit_code=ExitCode.FAILED,
         )
 

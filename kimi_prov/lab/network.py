@@ -150,7 +150,7 @@ def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
     if not Path(f"/sys/class/net/{name}").exists():
         raise UserError(
             f"lab host {host.name} has no cable: it is not up as an nspawn host",
-            fix=f"kimi-prov lab up {clean_text.word(lab.inventory)}",
+            fix=f"kimi-prov lab up {clean_text.quote_word(lab.inventory)}",
         )
     _ip_batch([f"link set {name} {'up' if up else 'down'}"])
 
@@ -228,7 +228,9 @@ def claim(lab: Lab, runs: Callable[[Lab], bool], report: Say) -> None:
 
 
 def _taken(lab: Lab, link: str, address: str, holder: Lab | None) -> UserError:
-    down = f"kimi-prov lab down {clean_text.word(holder.inventory)}" if holder else "remove it"
+    down = (
+        f"kimi-prov lab down {clean_text.quote_word(holder.inventory)}" if holder else "remove it"
+    )
     return UserError(
         f"{lab.inventory}: lab_network {lab.network} is taken: {link} of this machine has "
         f"{address}",

@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 def say(line: str) -> None:
     """Write one line of progress to standard error."""
-    sys.stderr.write(f"lab: {clean_text.row(line)}\n")
+    sys.stderr.write(f"lab: {clean_text.clean_row(line)}\n")
     sys.stderr.flush()
 
 

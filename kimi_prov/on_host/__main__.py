@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     except HostError as error:
         return fail(error)
     except OSError as error:
-        return fail(HostError.of_system(error))
+        return fail(HostError.from_system(error))
     except Exception as error:  # noqa: BLE001 - a fault of ours: told in the same form
         traceback.print_exc()
         return fail(HostError(f"{name}: {type(error).__name__}: {error}"))

@@ -189,7 +189,7 @@ def _add_page(
     """Add the page's own archive; return what it holds, None without one."""
     web = _web(paths, plan)
     if not web:
-        if paths.at(layout.WEB).is_dir():
+        if paths.locate(layout.WEB).is_dir():
             left_out.append(f"the page's data in {layout.WEB}: no page is planned here")
         return None
     if not Path(web["data"], DATABASE).exists():
@@ -204,7 +204,7 @@ def _add_page(
 def _web(paths: Paths, plan: dict[str, Any]) -> dict[str, Any] | None:
     """Return the plan's page, None where none is planned."""
     web = plan.get("web")
-    return {**web, "data": str(paths.at(web["data"]))} if web else None
+    return {**web, "data": str(paths.locate(web["data"]))} if web else None
 
 
 def _page(told: dict[str, Any]) -> dict[str, Any]:
@@ -351,18 +351,18 @@ def restore(paths: Paths, sha256: str) -> dict[str, Any]:
 def _put_back(paths: Paths, plan: dict[str, Any], contents: Contents) -> dict[str, Any]:
     left_out: list[str] = []
     page = _put_page(paths, plan, contents, left_out)
-    first = gateways.of_keys(plan) if gateways.is_gateway(plan) else None
+    first = gateways.find_key_gateway(plan) if gateways.is_gateway(plan) else None
     if first:
         if contents.keys:
             left_out.append(f"keys and certificate: {first} has them for all gateways")
-    elif groups.serves(plan):
+    elif groups.serves_clients(plan):
         _put_keys(paths, contents)
         _put_usage(paths, contents, left_out)
         _put_certificate(paths, plan, contents, left_out)
         _put_accounts(paths, plan, contents, left_out)
         converge.converge(paths)
     elif contents.keys:
-        left_out.append(f"keys and certificate: {groups.head(plan)} serves for this host")
+        left_out.append(f"keys and certificate: {groups.get_head(plan)} serves for this host")
     _put_history(paths, contents, left_out)
     return {
         "made_unix": contents.made_unix,
@@ -390,7 +390,7 @@ def _put_page(paths: Paths, plan: dict[str, Any], contents: Contents, left_out: 
         return None
     web = _web(paths, plan)
     if not web:
-        first = gateways.of_keys(plan)
+        first = gateways.find_key_gateway(plan)
         left_out.append(
             f"the page's data: {first} has the page for all machines; restore it there"
             if first

@@ -86,7 +86,7 @@ class Undo:
             return True
         if path.name.startswith("kimi-nvidia."):
             # A repository and its key bear no mark. They go with the pin, and never without it.
-            path = self.paths.at(layout.NVIDIA_PIN)
+            path = self.paths.locate(layout.NVIDIA_PIN)
         try:
             return MARK.encode() in path.read_bytes()
         except OSError:
@@ -151,12 +151,12 @@ class Undo:
 
     def files(self) -> None:
         """Files of ours among the distribution's, and its own that were replaced."""
-        found = [self.paths.at(name) for name in layout.AMONG_OTHERS]
+        found = [self.paths.locate(name) for name in layout.AMONG_OTHERS]
         there = [path for path in found if path.exists() or path.is_symlink()]
         for path in [path for path in there if self._is_ours(path)]:
             self._remove(path)
         for name, kept in sorted((self.before.get("files") or {}).items()):
-            self._restore_file(self.paths.at(name), name, kept)
+            self._restore_file(self.paths.locate(name), name, kept)
 
     def _restore_file(self, path: Path, name: str, kept: object) -> None:
         content = kept.get("content") if isinstance(kept, dict) else kept
@@ -219,20 +219,22 @@ class Undo:
                 (layout.MODELS, self.purge_weights),
                 (layout.WEB, self.purge_web),
             )
-            if not purge and _holds_something(self.paths.at(name))
+            if not purge and _holds_something(self.paths.locate(name))
         ]
         self.kept += kept
         for name in kept if not self.check else []:
-            _give_to_root(self.paths.at(name))
+            _give_to_root(self.paths.locate(name))
         ours = {*layout.IN_ROOT, layout.MODELS, layout.WEB} - {*kept}
-        for path in map(self.paths.at, sorted(ours)):
+        for path in map(self.paths.locate, sorted(ours)):
             if path.exists() or path.is_symlink():
-                mounted = self._is_mounted(path) and path != self.paths.at(layout.RAM)
+                mounted = self._is_mounted(path) and path != self.paths.locate(layout.RAM)
                 work = partial(_empty if mounted else _delete, path)
                 self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
             self._root(keep=bool(kept))
-        runs = [self.paths.at(name) for name in (layout.RUN, layout.GROUP_RUN, *layout.REST_RUN)]
+        runs = [
+            self.paths.locate(name) for name in (layout.RUN, layout.GROUP_RUN, *layout.REST_RUN)
+        ]
         for path in (*self._of_etc(web_stays=layout.WEB in kept), *runs):
             if path.exists():
                 self.act(self.removed, self._name(path), partial(_delete, path))
@@ -278,14 +280,14 @@ class Undo:
 
     def driver(self) -> None:
         """Remove our package holds and restore what was quarantined; the driver itself stays."""
-        kept = read_json(self.paths.at(layout.DRIVER_STATE))
+        kept = read_json(self.paths.locate(layout.DRIVER_STATE))
         if kept.get("version"):
             self.kept.append(f"NVIDIA's driver {kept['version']}")
         held = set(kept.get("held") or []) & set(run("apt-mark", "showhold").stdout.split())
         if held:
             what = "packages may change again: " + ", ".join(sorted(held))
             self.act(self.restored, what, lambda: run("apt-mark", "unhold", *sorted(held)))
-        quarantine = self.paths.at(layout.QUARANTINE)
+        quarantine = self.paths.locate(layout.QUARANTINE)
         files = sorted(
             path for path in quarantine.rglob("*") if path.is_symlink() or path.is_file()
         )
@@ -310,7 +312,7 @@ class Undo:
                 self.act(self.removed, "group " + name, partial(_remove_group, name))
 
     def _was_there(self, name: str) -> bool:
-        return layout.user_existed(self.before, name, pwd.getpwnam(name).pw_dir)
+        return layout.did_user_exist(self.before, name, pwd.getpwnam(name).pw_dir)
 
     def monitor(self) -> None:
         """Prometheus' and Alertmanager's settings, series and user, where this host watches.

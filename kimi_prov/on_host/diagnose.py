@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import ADDRESS_CONFIG, ENGINE, PROXY_CONFIG, Paths
 from kimi_prov.on_host.engine import metrics, ready
 from kimi_prov.on_host.probe import collect
@@ -84,12 +84,12 @@ def gather(paths: Paths) -> dict[str, Any]:
             found[name] = part()
         except (HostError, OSError, ValueError, KeyError, TypeError, IndexError) as error:
             found[name] = None
-            found["missing"][name] = f"{type(error).__name__}: {plain(error)}"
+            found["missing"][name] = f"{type(error).__name__}: {describe_error(error)}"
     return found
 
 
 def _units() -> dict[str, dict[str, str]]:
-    return units.properties(unit_names.journals(), _PROPERTIES)
+    return units.properties(unit_names.list_journals(), _PROPERTIES)
 
 
 def _unit_files() -> str:
@@ -118,8 +118,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def configuration(paths: Paths) -> dict[str, str]:
     """Return what HAProxy and, at a gateway, keepalived are told; keys lie in other files."""
-    names = [name for name in (PROXY_CONFIG, ADDRESS_CONFIG) if paths.at(name).exists()]
-    return {os.path.basename(name): bounded(read_text(paths.at(name))) for name in names}
+    names = [name for name in (PROXY_CONFIG, ADDRESS_CONFIG) if paths.locate(name).exists()]
+    return {os.path.basename(name): bounded(read_text(paths.locate(name))) for name in names}
 
 
 def _kernel() -> dict[str, Any]:
@@ -144,13 +144,17 @@ def engine_metrics(plan: Mapping[str, Any], pause_s: float = APART_S) -> list[di
     for instance in plan.get("instances") or []:
         port = instance["port"]
         why, text = ready.ask(port, "GET", "/metrics", timeout_s=_ANSWER_S)
-        row: dict[str, Any] = {"unit": unit_names.engine(instance), "first": text, "said": why}
+        row: dict[str, Any] = {
+            "unit": unit_names.get_engine_unit(instance),
+            "first": text,
+            "said": why,
+        }
         found.append({**row, "second": None, "apart_s": None})
     busy = [row for row in found if _runs(row["first"])]
     if busy:
         started = time.monotonic()
         time.sleep(pause_s)
-        ports = {unit_names.engine(one): one["port"] for one in plan["instances"]}
+        ports = {unit_names.get_engine_unit(one): one["port"] for one in plan["instances"]}
         for row in busy:
             why, row["second"] = ready.ask(
                 ports[row["unit"]], "GET", "/metrics", timeout_s=_ANSWER_S

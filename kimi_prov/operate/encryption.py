@@ -78,7 +78,7 @@ def _recipient(text: str) -> tuple[Program, tuple[str, ...]]:
         return "age", ("--recipient", text)
     if _FINGERPRINT.fullmatch(text):
         return "gpg", ("--recipient", text)
-    shown = clean_text.line(text[:200])
+    shown = clean_text.clean_line(text[:200])
     try:
         with Path(text).open("rb") as stream:
             start = stream.read(len(_PGP_KEY))
@@ -120,7 +120,7 @@ def _said(program: str, stderr: bytes) -> str:
     """Return the line with which a program complained: age's first, gpg's last."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     text = lines[-1 if program == "gpg" else 0] if lines else "it failed and gave no reason"
-    return clean_text.line(re.sub(r"^(?:age|gpg): (?:error: )?", "", text))[:300]
+    return clean_text.clean_line(re.sub(r"^(?:age|gpg): (?:error: )?", "", text))[:300]
 
 
 def _missing(program: str) -> UserError:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.system import process
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.bucket_check import lacking
@@ -147,7 +147,10 @@ class Seeding:
                     "run the same command again, from another network if it stays so",
                 )
         took = max(time.monotonic() - began, 1e-3)
-        self.say(f"{entry.path}: {human(entry.size)}, verified, {human(entry.size / took)}/s")
+        self.say(
+            f"{entry.path}: {format_bytes(entry.size)}, verified, "
+            f"{format_bytes(entry.size / took)}/s"
+        )
         self._note(entry)
 
     def _note(self, entry: Entry) -> None:
@@ -246,7 +249,9 @@ class Seeding:
             except (OSError, HTTPException) as error:
                 if isinstance(error, BrokenPipeError):
                     raise
-                trying.pause(HostError(f"the transfer was cut: {plain(error)}", retryable=True))
+                trying.pause(
+                    HostError(f"the transfer was cut: {describe_error(error)}", retryable=True)
+                )
             finally:
                 stream.close()
 

@@ -111,7 +111,7 @@ def page_elsewhere(settings: Settings, rows: Sequence[Before]) -> list[Finding]:
 def document(rows: Sequence[Before]) -> list[dict[str, str]]:
     """Give the plan's `gateways`: those before a host, and by which key each comes in."""
     return [
-        {"host": row.host, "address": row.address, "key_name": gateways.key_name(row.host)}
+        {"host": row.host, "address": row.address, "key_name": gateways.build_key_name(row.host)}
         for row in rows
     ]
 
@@ -171,13 +171,13 @@ def make_plan(
             # As many wait as are computed; who comes then is told to come again.
             "waiting": sum(row.requests for row in hosts),
             "waits_s": key_rules.WAITS_S,
-            "name": gateways.server_name(settings.host),
+            "name": gateways.build_server_name(settings.host),
             # Where keys are made: the others take them over.
             "first": first,
             "peers": [
                 {
                     "host": row.host,
-                    "server": gateways.server_name(row.host),
+                    "server": gateways.build_server_name(row.host),
                     "address": row.address,
                 }
                 for row in others
@@ -185,7 +185,7 @@ def make_plan(
             "hosts": [
                 {
                     "host": row.host,
-                    "server": gateways.server_name(row.host),
+                    "server": gateways.build_server_name(row.host),
                     "address": row.address,
                     "port": row.port,
                     "requests": row.requests,
@@ -232,16 +232,16 @@ def make_plan(
         },
         "timeouts": {"start_s": _ANSWER_S, "unit_start_s": _ANSWER_S},
         "paths": {
-            **paths.paths(),
+            **paths.collect_paths(),
             "hosts": paths.HOSTS,
             "key_limits": paths.KEY_LIMITS,
             "usage_limits_socket": paths.USAGE_LIMITS_SOCKET,
             "address_config": paths.ADDRESS_CONFIG,
-            "page_pem": paths.PAGE_PEM,
+            "page_pem": paths.WEB_UI_PEM,
         },
-        "units": {**unit_names.units(), "gateway_address": unit_names.GATEWAY_ADDRESS},
-        "marks": paths.marks(),
-        "users": paths.users(),
+        "units": {**unit_names.collect_units(), "gateway_address": unit_names.GATEWAY_ADDRESS},
+        "marks": paths.collect_marks(),
+        "users": paths.collect_users(),
         "findings": findings.rows(),
     }
 
@@ -303,11 +303,11 @@ def _page_there(settings: Settings, first: Before) -> dict[str, Any]:
         "port": settings.web_port,
         "first": {
             "host": first.host,
-            "server": gateways.server_name(first.host),
+            "server": gateways.build_server_name(first.host),
             "address": first.address,
             "port": settings.web_port,
         },
-        "name": gateways.PAGE_NAME,
+        "name": gateways.WEB_UI_NAME,
     }
 
 

@@ -309,10 +309,10 @@ def _plan(
             "metrics_key_file": settings.metrics_key_file,
         },
         "timeouts": timeouts.document(settings, checkpoint),
-        "paths": paths.paths(),
-        "units": unit_names.units(),
-        "marks": paths.marks(),
-        "users": paths.users(),
+        "paths": paths.collect_paths(),
+        "units": unit_names.collect_units(),
+        "marks": paths.collect_marks(),
+        "users": paths.collect_users(),
     }
     plan["installation"] = installation.document(settings, choice, catalogue, plan)
     plan["watchdog"] = watchdog.document(settings, catalogue, plan, flags)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.catalog.currency import dated
 from kimi_prov.contract import paths, unit_names
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.selection import engine
 from kimi_prov.planner.service import certificates
 
@@ -117,9 +117,9 @@ def check_memory(have: int, page: Page, findings: Findings) -> None:
     if have and have < need:
         findings.add(
             "web.memory",
-            observed=f"{human(have)} of memory",
-            required=f"{human(need)}: {human(page.memory_bytes)} when {page.name} has started, and "
-            f"{human(_GATEWAY_BYTES)} for the proxy and the system",
+            observed=f"{format_bytes(have)} of memory",
+            required=f"{format_bytes(need)}: {format_bytes(page.memory_bytes)} when {page.name} "
+            f"has started, and {format_bytes(_GATEWAY_BYTES)} for the proxy and the system",
             fix="give the first gateway more memory, or remove kimi_web_ui from the inventory",
         )
 

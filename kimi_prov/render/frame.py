@@ -131,7 +131,8 @@ def check(folder: Path, kind: str) -> dict[str, str]:
     if RECORD not in names:
         shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         raise UserError(
-            f"{folder}: no render made this folder, and it has files: {clean_text.line(shown)}",
+            f"{folder}: no render made this folder, and it has files: "
+            f"{clean_text.clean_line(shown)}",
             fix=fix,
         )
     return {row["path"]: row["sha256"] for row in _recorded(folder / RECORD, kind, fix)["files"]}
@@ -181,8 +182,8 @@ def plan_of(folder: Path) -> dict[str, Any]:
     except jsonschema.ValidationError as error:
         key = ".".join(map(str, error.absolute_path)) or "the document"
         raise UserError(
-            f"{path}: this is no plan: {clean_text.line(key)}: "
-            f"{clean_text.line(error.message)[:200]}",
+            f"{path}: this is no plan: {clean_text.clean_line(key)}: "
+            f"{clean_text.clean_line(error.message)[:200]}",
             fix=fix,
         ) from None
     return dict(found)
@@ -200,7 +201,7 @@ def _recorded(path: Path, kind: str, fix: str) -> dict[str, Any]:
         ) from None
     if document["kind"] != kind:
         raise UserError(
-            f"{path}: the folder was rendered for {clean_text.line(document['kind'])}, "
+            f"{path}: the folder was rendered for {clean_text.clean_line(document['kind'])}, "
             f"not for {kind}",
             fix=fix,
         )
@@ -268,7 +269,7 @@ def _record(rendered: Rendered) -> bytes:
 
 def _put(folder: Path, file: File, former: str | None, done: Written, *, force: bool) -> None:
     path = _inside(folder, file.path)
-    outcome = hand_changes.on_write(_digest(path), former, file.sha256, force=force)
+    outcome = hand_changes.decide_on_write(_digest(path), former, file.sha256, force=force)
     getattr(done, outcome).append(file.path)
     if outcome == hand_changes.UNCHANGED:
         path.chmod(file.mode)
@@ -283,7 +284,7 @@ def _take_away(folder: Path, name: str, former: str, done: Written, *, force: bo
     there = _digest(path)
     if there is None:
         return
-    outcome = hand_changes.on_removal(there, former, force=force)
+    outcome = hand_changes.decide_on_removal(there, former, force=force)
     getattr(done, outcome).append(name)
     if outcome == hand_changes.KEPT:
         return
@@ -303,7 +304,8 @@ def _inside(folder: Path, name: str) -> Path:
         path = path / part
         if path.is_symlink():
             raise UserError(
-                f"{path}: this is a link, and no render made it", fix=f"rm {clean_text.word(path)}"
+                f"{path}: this is a link, and no render made it",
+                fix=f"rm {clean_text.quote_word(path)}",
             )
     return path
 

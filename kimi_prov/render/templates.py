@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {"line": clean_text.line, "size": human}
+    found.filters |= {"line": clean_text.clean_line, "size": format_bytes}
     return found
 
 

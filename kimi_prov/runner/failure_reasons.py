@@ -165,7 +165,7 @@ def of_unreachable(finished: TaskFinished, address: str) -> Failure:
     went = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
     known = went == address
     found = _match(_CONNECTION + _SUDO + _PYTHON, text, finished.host, went, known=known)
-    by_hand = f"ssh {clean_text.word(address)}" if known else "ssh"
+    by_hand = f"ssh {clean_text.quote_word(address)}" if known else "ssh"
     cause, fix = found or (f"{went} cannot be reached: {_first(text)}", f"try  {by_hand}  by hand")
     return Failure(finished.host, finished.phase, finished.task, cause, fix, ExitCode.UNREACHABLE)
 
@@ -207,7 +207,7 @@ def _match(
     for reason in reasons:
         if reason.pattern.search(text):
             named = {"host": host, "address": address}
-            command = reason.command.format(address=clean_text.word(address)) if known else ""
+            command = reason.command.format(address=clean_text.quote_word(address)) if known else ""
             return reason.cause.format(**named), reason.fix.format(**named) + command
     return None
 

@@ -65,7 +65,7 @@ def _take(descriptor: int, inventory: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _read(descriptor)
-            if processes.lives(holder.get("pid")) or time.monotonic() > deadline:
+            if processes.is_alive(holder.get("pid")) or time.monotonic() > deadline:
                 raise _refusal(inventory, holder) from None
             time.sleep(0.2)
         else:

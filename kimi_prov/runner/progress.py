@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.durations import duration
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.durations import format_duration
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.runner.arguments import PROGRESS
 
 if TYPE_CHECKING:
@@ -92,18 +92,18 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
         _append(path, line.encode())
         return
     for entry in entries(update.get("entries")):
-        display.display(clean_text.row(f"{host} {entry.unit} {entry.message}"))
+        display.display(clean_text.clean_row(f"{host} {entry.unit} {entry.message}"))
     if "entries" in update:
         return
     if "document" in update:
-        display.display(clean_text.row(f"{host} {json.dumps(update['document'])}"))
+        display.display(clean_text.clean_row(f"{host} {json.dumps(update['document'])}"))
         return
     key = (host, str(update.get("phase")))
     text = sentence(_parse({"host": host, **update}))
     then, before = _last.get(key, (float("-inf"), ""))
     if time.monotonic() - then >= INTERVAL_S and text != before:
         _last[key] = (time.monotonic(), text)
-        display.display(clean_text.row(text))
+        display.display(clean_text.clean_row(text))
 
 
 def _append(path: str, data: bytes) -> None:
@@ -194,11 +194,11 @@ def amounts(update: ProgressUpdate) -> str:
     if update.total_bytes:
         done = update.done_bytes or 0
         share = min(100, done * 100 // update.total_bytes)
-        parts.append(f"{human(done)} of {human(update.total_bytes)} ({share} %)")
+        parts.append(f"{format_bytes(done)} of {format_bytes(update.total_bytes)} ({share} %)")
     if update.rate_bytes_per_s:
-        parts.append(f"{human(update.rate_bytes_per_s)}/s")
+        parts.append(f"{format_bytes(update.rate_bytes_per_s)}/s")
     if update.eta_s is not None:
-        parts.append(f"{duration(update.eta_s)} left")
+        parts.append(f"{format_duration(update.eta_s)} left")
     return ", ".join(parts)
 
 

@@ -93,7 +93,7 @@ def masked(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (wha
 def _written(secret: str) -> set[str]:
     """Return the forms that a secret takes in a log, in our JSON and in Ansible's."""
     return {
-        clean_text.block(secret),
+        clean_text.clean_block(secret),
         clean_text.as_json(secret)[1:-1],
         json.dumps(secret)[1:-1],
         json.dumps(secret, ensure_ascii=False)[1:-1],

@@ -83,7 +83,7 @@ class RunFolder:
 
     def write(self, text: str) -> None:
         """Append to the log, masked and clean."""
-        self._log.write(self._masker.mask(clean_text.block(text)).rstrip("\n") + "\n")
+        self._log.write(self._masker.mask(clean_text.clean_block(text)).rstrip("\n") + "\n")
 
     def document(self, name: str, content: object) -> None:
         """Write a JSON document beside the log, masked."""

@@ -41,7 +41,7 @@ def _run(run: Callable[[], Any]) -> int:
     except click.ClickException as error:
         told = io.StringIO()
         error.show(told)
-        sys.stderr.write(clean_text.block(told.getvalue()))
+        sys.stderr.write(clean_text.clean_block(told.getvalue()))
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
         # The reader of our output went away; what is left of it is for nobody.
@@ -56,9 +56,9 @@ def _run(run: Callable[[], Any]) -> int:
 def _say(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
     """Write the message and its fix, clean; what either echoes never passes for the other."""
     prefix = "" if code is ExitCode.INTERRUPTED else "error: "
-    fixed = f"  fix: {clean_text.entry(fix)}\n" if fix else ""
+    fixed = f"  fix: {clean_text.clean_entry(fix)}\n" if fix else ""
     with suppress(OSError):  # the exit code says it where standard error takes nothing
-        sys.stderr.write(f"{prefix}{clean_text.entry(message)}\n{fixed}")
+        sys.stderr.write(f"{prefix}{clean_text.clean_entry(message)}\n{fixed}")
     return code
 
 
@@ -75,7 +75,7 @@ def _bug(error: Exception) -> ExitCode:
     try:
         path = state_home() / "crash.log"
         make_private(path.parent)
-        told = clean_text.block("".join(traceback.format_exception(error)))
+        told = clean_text.clean_block("".join(traceback.format_exception(error)))
         write_private(path, Masker().mask(told))
     except (OSError, RuntimeError):  # nothing can be written there, or the user has no home
         return _say(f"unexpected: {summary}", ExitCode.FAILED)

@@ -47,7 +47,7 @@ class Output:
         out in text.
         """
         json = self.format == "json"
-        content = clean_text.as_json(document) if json else clean_text.block(text())
+        content = clean_text.as_json(document) if json else clean_text.clean_block(text())
         content = content.rstrip("\n") + "\n"
         if self.file is None:
             show(content)
@@ -102,11 +102,11 @@ def write_whole(path: Path, content: str) -> None:
 
 def say(line: str) -> None:
     """Write one message to standard error, clean: standard output is the report's."""
-    sys.stderr.write(f"{clean_text.block(line)}\n")
+    sys.stderr.write(f"{clean_text.clean_block(line)}\n")
     sys.stderr.flush()
 
 
 def show(text: str) -> None:
     """Write what a command was asked for to standard output, clean."""
-    sys.stdout.write(clean_text.block(text))
+    sys.stdout.write(clean_text.clean_block(text))
     sys.stdout.flush()

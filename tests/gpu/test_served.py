@@ -64,7 +64,7 @@ def test_a_host_boots_with_the_gpus(host: Host, given: Given, report: Report) ->
 
 def test_units_are_held_to_their_devices(host: Host) -> None:
     """A unit sees the GPUs by the lines that the product's units have, and not without them."""
-    options = " ".join(f"'{word}'" for word in protection.options("engine", gpus=True))
+    options = " ".join(f"'{word}'" for word in protection.build_run_options("engine", gpus=True))
     run = "systemd-run --quiet --wait --pipe"
     assert "GPU 0" in host.ssh(f"{run} {options} nvidia-smi -L")
     closed = host.ssh(f"{run} --property=DevicePolicy=closed nvidia-smi -L 2>&1", check=False)

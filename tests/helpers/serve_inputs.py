@@ -34,7 +34,7 @@ PLAN: dict[str, Any] = {
     "conversion": None,
     "disk": {"mounts_for": ["/srv/kimi/engines", "/srv/kimi/models"]},
     "tuning": {"limits": {"memlock": "infinity", "nofile": 1048576}},
-    "paths": paths.paths(),
-    "units": unit_names.units(),
-    "users": paths.users(),
+    "paths": paths.collect_paths(),
+    "units": unit_names.collect_units(),
+    "users": paths.collect_users(),
 }

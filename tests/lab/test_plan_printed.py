@@ -91,7 +91,9 @@ def test_what_runs_is_what_plan_prints(served_host: Host, door: str) -> None:
     for instance in plan["instances"]:
         runs = carried_out(served_host, instance)
         # Behind the machine key, and else as planned.
-        assert runs["argv"] == unit_form.gated(instance["argv"], plan["paths"]["zipapp"])
+        assert runs["argv"] == unit_form.build_gated_command(
+            instance["argv"], plan["paths"]["zipapp"]
+        )
         # The environment of the plan itself, not the link that a later one may move.
         assert runs["argv"][0] == f"{plan['engine']['env_dir']}/bin/python"
         assert runs["env"] == instance["env"]

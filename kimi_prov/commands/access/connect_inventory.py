@@ -67,10 +67,10 @@ class Report:
 
     def failed(self, host: str, error: UserError) -> None:
         """Keep that there is no way to a host, and tell why."""
-        fix = f"\n  fix: {clean_text.entry(error.fix)}" if error.fix else ""
-        say(f"error: {clean_text.entry(error.message)}{fix}")
+        fix = f"\n  fix: {clean_text.clean_entry(error.fix)}" if error.fix else ""
+        say(f"error: {clean_text.clean_entry(error.message)}{fix}")
         entry = self.hosts.setdefault(host, {})
-        entry |= {"ok": False, "detail": clean_text.line(error.message)}
+        entry |= {"ok": False, "detail": clean_text.clean_line(error.message)}
         self.codes.append(error.exit_code)
 
 
@@ -178,7 +178,7 @@ def sorted_out(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report
     ]
     for host, found in finished.outcome.documents.items():
         if found["elsewhere"]:
-            head = clean_text.line(found["elsewhere"])
+            head = clean_text.clean_line(found["elsewhere"])
             where = "behind a gateway" if found.get("behind") else "in a group"
             detail = f"it is {where}: clients reach {head}"
             report.hosts[host] = {"ok": True, "detail": detail, "elsewhere": head}

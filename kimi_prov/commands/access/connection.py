@@ -101,9 +101,9 @@ class Opened:
 
     def served(self, folder: Folder, files: Path | None, given: served.Given) -> served.Served:
         """Return it as its clients see it. Raises UserError."""
-        target = clean_text.word(folder.path)
+        target = clean_text.quote_word(folder.path)
         there = served.Rendered(
-            clean_text.line(folder.path),
+            clean_text.clean_line(folder.path),
             frame.plan_of(folder.path),
             self.found["certificate"],
             f"kimi-prov jobs {target}  tells whether it serves",
@@ -113,7 +113,7 @@ class Opened:
         given = replace(given, mends=_ANEW, takes_ca=False)
         about = served.of_folder(there, self.endpoint, files, given)
         # Of the folder on the cluster, which may be another than that here.
-        server = replace(about.server, model=clean_text.line(self.found["model"]))
+        server = replace(about.server, model=clean_text.clean_line(self.found["model"]))
         return replace(about, server=server)
 
 
@@ -210,7 +210,7 @@ def _endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
 
 def _not_whole(folder: Folder, number: str, why: str) -> UserError:
     return UserError(
-        f"{folder.where}: the endpoint of job {number}: {clean_text.line(why)[:200]}",
+        f"{folder.where}: the endpoint of job {number}: {clean_text.clean_line(why)[:200]}",
         fix=_ANEW,
         exit_code=ExitCode.FAILED,
     )
@@ -223,7 +223,7 @@ def _client(found: Mapping[str, Any]) -> api_client.Endpoint:
         raise UserError(error.message, fix=error.fix, exit_code=ExitCode.FAILED) from None
     if not 0 < there.port < 1 << 16:
         raise UserError(
-            f"{clean_text.line(found['url'])}: this is no port",
+            f"{clean_text.clean_line(found['url'])}: this is no port",
             fix=_ANEW,
             exit_code=ExitCode.FAILED,
         )
@@ -296,8 +296,10 @@ class Follower:
             say(f"{kept} until Ctrl-C")
             self.shown = True
         else:
-            url = clean_text.line(document["base_url"])
-            say(f"job {row['id']} on {clean_text.line(document['node'])} answers now at {url}")
+            url = clean_text.clean_line(document["base_url"])
+            say(
+                f"job {row['id']} on {clean_text.clean_line(document['node'])} answers now at {url}"
+            )
 
     def _show(self, document: Mapping[str, Any], opened: Opened) -> None:
         assert self.output is not None  # noqa: S101  (who shows has one)
@@ -311,7 +313,7 @@ class Follower:
 
     def _tell(self, told: str) -> None:
         if told and told != self._told:
-            say(clean_text.line(told))
+            say(clean_text.clean_line(told))
             self._told = told
 
     def _pause(self) -> None:
@@ -328,7 +330,7 @@ class Follower:
 
     def _nothing(self) -> UserError:
         whose = f"job {min(self.chain, key=int)}" if self.chain else "this folder"
-        target = clean_text.word(self.session.folder.path)
+        target = clean_text.quote_word(self.session.folder.path)
         return UserError(
             f"no server of {whose} answers, and none waits or loads",
             fix=f"kimi-prov submit {target}",
@@ -413,7 +415,7 @@ def link(wanted: Wanted) -> Iterator[Link]:
 
 def text(document: Mapping[str, Any]) -> str:
     """Write what a client needs; the key itself is never written."""
-    url, name = document["base_url"], clean_text.line(document["model"])
+    url, name = document["base_url"], clean_text.clean_line(document["model"])
     certificate, key = (shlex.quote(document[n]) for n in ("certificate_file", "key_file"))
     through = f" through {document['login']}" if document["login"] else ""
     job = f"job {document['job']} on " if document["job"] else ""

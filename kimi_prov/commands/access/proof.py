@@ -32,7 +32,7 @@ def prove(here: api_client.Endpoint, key: str, check: Callable[[], None]) -> Non
             check()
             if time.monotonic() > until:
                 raise UserError(
-                    f"the server does not answer: {clean_text.line(error)}",
+                    f"the server does not answer: {clean_text.clean_line(error)}",
                     fix="look at its log",
                     exit_code=ExitCode.FAILED,
                 ) from None
@@ -44,7 +44,7 @@ def judge(reply: api_client.Reply, url: str) -> None:
     """Raise UserError, exit 1, where the question for the models was not answered with them."""
     if reply.status != _HTTP_OK:
         error = reply.json().get("error")
-        said = clean_text.line(str(error.get("message"))) if isinstance(error, dict) else ""
+        said = clean_text.clean_line(str(error.get("message"))) if isinstance(error, dict) else ""
         told = f": {said}" if said and reply.status == _UNAVAILABLE else ""
         raise UserError(
             f"{url}/models: HTTP {reply.status}{told}",

@@ -140,7 +140,7 @@ def of_host(
     known = load().engine(**engine) if engine else None
     server = Server(
         base_url=url,
-        model=clean_text.line(found["model"]),
+        model=clean_text.clean_line(found["model"]),
         certificate_file=_trusted(host, chain, called, files, given) if files else None,
         key_file=str(given.key_file.absolute()) if given.key_file else None,
         key_hint=given.key_hint,
@@ -238,7 +238,7 @@ def prove(served: Served, key: str | None) -> None:
             return
         reply = api_client.call(served.endpoint, "GET", "/v1/models", key)
     except api_client.ApiError as error:
-        told = clean_text.line(error)
+        told = clean_text.clean_line(error)
         silent = told.startswith("no answer")
         fix = served.hint
         if silent and not served.login and served.networks is not None:
@@ -275,7 +275,7 @@ def of_url(text: str, given: Given) -> Served:
     pin = None
     if parts.scheme.lower() == "https":
         pin = _verified(text, host, port, given.ca)
-    elif addresses.shows_secrets(text):
+    elif addresses.is_sent_in_clear(text):
         raise UserError(f"{text}: the key would go over the network in clear", fix=fix)
     endpoint = api_client.Endpoint(host, port, pin, _ASK_S)
     server = Server(
@@ -301,13 +301,14 @@ def _verified(url: str, host: str, port: int, ca: Path | None) -> str:
     except ssl.SSLCertVerificationError as error:
         under = f"--ca {ca}: " if ca else ""
         raise UserError(
-            f"{under}{url}: its certificate is refused: {clean_text.line(error.verify_message)}",
+            f"{under}{url}: its certificate is refused: "
+            f"{clean_text.clean_line(error.verify_message)}",
             fix="give the server's own certificate, or its authority's: --ca FILE",
             exit_code=ExitCode.FAILED,
         ) from None
     except OSError as error:
         raise UserError(
-            f"no answer at {url}: {clean_text.line(api_client.reason(error))}",
+            f"no answer at {url}: {clean_text.clean_line(api_client.reason(error))}",
             fix="see whether it serves, and whether this network may reach it",
             exit_code=ExitCode.UNREACHABLE,
         ) from None
@@ -324,12 +325,12 @@ def with_model(served: Served, key: str, wanted: str | None) -> Served:
     listed = rows if isinstance(rows, list) else []
     told = [str(row["id"]) for row in listed if isinstance(row, dict) and "id" in row]
     # What is no plain text cannot be asked for by a command that somebody pastes.
-    names = [name for name in told if name == clean_text.line(name)]
+    names = [name for name in told if name == clean_text.clean_line(name)]
     model = wanted or (names[0] if names else "")
     if model not in names:
-        shown = clean_text.line(", ".join(names))[:300] or "none"
+        shown = clean_text.clean_line(", ".join(names))[:300] or "none"
         raise UserError(
-            f"{served.endpoint.url}: it serves no model {clean_text.line(model)}".rstrip(),
+            f"{served.endpoint.url}: it serves no model {clean_text.clean_line(model)}".rstrip(),
             fix=f"take one of: {shown}",
         )
     row = known_model(model)

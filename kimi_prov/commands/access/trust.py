@@ -80,5 +80,6 @@ def objection(chain: str, host: str, authorities: str | None) -> str:
         )
     why = _WHY.findall(done.stderr + done.stdout)
     return (
-        clean_text.line("; ".join(dict.fromkeys(why)) or done.stderr)[:300] or "it gave no reason"
+        clean_text.clean_line("; ".join(dict.fromkeys(why)) or done.stderr)[:300]
+        or "it gave no reason"
     )

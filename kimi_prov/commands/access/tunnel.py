@@ -69,7 +69,7 @@ class Tunnel:
         if code is None:
             return
         self._told.seek(0)
-        told = clean_text.block(self._told.read().decode(errors="replace")).strip()
+        told = clean_text.clean_block(self._told.read().decode(errors="replace")).strip()
         raise UserError(
             f"{self._program.where}: {self._program.called} ended with status {code}: "
             f"{last_line(told)}",

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.addresses import shows_secrets
+from kimi_prov.contract.addresses import is_sent_in_clear
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.weights.rclone import Access
 
@@ -26,7 +26,7 @@ class Options:
 
 def of(options: Options) -> Access:
     """Return the access; without credentials it is by this machine's role. Raises UserError."""
-    if options.endpoint and shows_secrets(options.endpoint):
+    if options.endpoint and is_sent_in_clear(options.endpoint):
         raise UserError(
             f"--endpoint: expected https, found {options.endpoint!r}",
             fix="name the server's https address",

@@ -55,7 +55,7 @@ def confirm(command: Sequence[str], what: str, names: Sequence[str], limit: str 
 
     `command`: the command line that would replace it, without its option for the hosts.
     """
-    hosts = clean_text.line(limit or ", ".join(names))
+    hosts = clean_text.clean_line(limit or ", ".join(names))
     if not sys.stdin.isatty():
         words = ["kimi-prov", *command, *(["--limit", limit] if limit else [])]
         raise UserError(

@@ -128,7 +128,7 @@ def key_limits(function: Callable[..., Any]) -> Callable[..., Any]:
         gather = click.option(
             f"--{name.replace('_', '-')}",
             name,
-            type=click.IntRange(0, key_rules.MOST),
+            type=click.IntRange(0, key_rules.MAX_LIMIT),
             metavar="N",
             help=f"At most so many {what} a {span}.",
         )(gather)

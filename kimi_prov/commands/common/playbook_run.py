@@ -107,7 +107,7 @@ def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:
     code = finished.outcome.exit_code(*also)
     failures = finished.outcome.failures
     for warning in dict.fromkeys(finished.outcome.warnings):
-        say(clean_text.row(f"warning: {warning}"))
+        say(clean_text.clean_row(f"warning: {warning}"))
     if found := run_summary.findings(finished.outcome.findings):
         say(found)
     if failures:

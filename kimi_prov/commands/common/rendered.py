@@ -39,14 +39,14 @@ def is_kubernetes(
 
         if kind in (CLOUD_INIT, SKYPILOT):
             raise UserError(
-                f"{path}: the folder was rendered for {clean_text.line(kind)}, and {command} is "
-                "for an inventory or a folder for Kubernetes",
+                f"{path}: the folder was rendered for {clean_text.clean_line(kind)}, and "
+                f"{command} is for an inventory or a folder for Kubernetes",
                 fix="run ./launch.sh in it: the machine runs kimi-prov itself",
             )
         known = kind == SLURM
         raise UserError(
-            f"{path}: the folder was rendered for {clean_text.line(kind)}, and {command} is for an "
-            "inventory or a folder for Kubernetes",
+            f"{path}: the folder was rendered for {clean_text.clean_line(kind)}, and {command} "
+            "is for an inventory or a folder for Kubernetes",
             fix="kimi-prov submit, jobs, connect, chat and cancel are for such a folder"
             if known
             else "use the version of kimi-prov that rendered it",

@@ -72,7 +72,7 @@ def _of_secret(folder: Folder, name: str, item: str) -> str:
 
 def silent(folder: Folder, found: Snapshot, standing: Standing) -> UserError:
     """Return why a model that does not serve does not answer, as an error of exit 1."""
-    target = clean_text.word(folder.path)
+    target = clean_text.quote_word(folder.path)
     where = folder.kubectl.where
     if standing.trouble:
         error = observe.raised(folder, standing.trouble)
@@ -128,7 +128,7 @@ def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, s
         held.check()
         raise UserError(
             f"the service {answers.name(folder.service)} speaks no TLS: "
-            f"{clean_text.line(api_client.reason(error))}",
+            f"{clean_text.clean_line(api_client.reason(error))}",
             fix="see that the pod is ready, and that it has a certificate",
             exit_code=ExitCode.FAILED,
         ) from None

@@ -39,7 +39,7 @@ _IMMUTABLE = re.compile(
 def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
     """Bring the cluster to what the folder says; end with the endpoint, on standard output."""
     folder = _read(path, target)
-    say(f"{clean_text.line(folder.kubectl.where)}: {clean_text.line(folder.name)}")
+    say(f"{clean_text.clean_line(folder.kubectl.where)}: {clean_text.clean_line(folder.name)}")
     cluster = requirements.look(folder)
     found = requirements.missing(folder, cluster)
     if told := run_summary.findings([HostFinding(folder.name, dict(row)) for row in found]):
@@ -56,7 +56,7 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
         show(_preview(folder, plan, diff=diff))
         _apply(folder, plan)
     if folder.replicas == 0:
-        say(f"{clean_text.line(folder.name)} is stopped: the folder says replicas: 0")
+        say(f"{clean_text.clean_line(folder.name)} is stopped: the folder says replicas: 0")
     else:
         show(_served(folder))
     return ExitCode.OK
@@ -112,7 +112,7 @@ def _send(kubectl: Kubectl, rows: Iterable[Object], *options: str) -> list[Objec
 
 def _apply(folder: Folder, plan: Steps) -> None:
     kubectl = folder.kubectl
-    with following(folder, f"apply {clean_text.line(folder.name)}") as follower:
+    with following(folder, f"apply {clean_text.clean_line(folder.name)}") as follower:
         follower.remember()
         follower.phase("objects", "apply the folder")
         if plan.job == "replace" and folder.job is not None:
@@ -140,14 +140,14 @@ def _scale(folder: Folder, replicas: int) -> None:
 
 def _served(folder: Folder) -> str:
     model = ", ".join(folder.plan["model"]["served_names"])
-    return kubernetes.served(folder.urls, model, clean_text.word(folder.path))
+    return kubernetes.served(folder.urls, model, clean_text.quote_word(folder.path))
 
 
 def start(path: Path, target: Target, output: Output) -> ExitCode:
     """Scale a stopped model up again and wait until it answers."""
     folder = _read(path, target)
     _applied(folder)
-    title = f"start {clean_text.line(folder.name)}"
+    title = f"start {clean_text.clean_line(folder.name)}"
     with locks.held(path, "start", state_home()), following(folder, title) as follower:
         follower.remember()
         _scale(folder, folder.replicas or 1)
@@ -163,15 +163,15 @@ def stop(path: Path, target: Target, output: Output) -> ExitCode:
     """Scale to zero and wait for the pods' end; the volume stays."""
     folder = Folder.read(path, target)
     _applied(folder)
-    title = f"stop {clean_text.line(folder.name)}"
+    title = f"stop {clean_text.clean_line(folder.name)}"
     with locks.held(path, "stop", state_home()), following(folder, title) as follower:
         _scale(folder, 0)
         follower.phase("engine", "let answers end, and the pods")
         follower.wait(_ended, ends="stopped")
     told = "stopped; its volume stays"
     document = _document("stop", folder, told, {"requests_cut": None, "seconds": None})
-    output.write(document, lambda: f"{clean_text.line(folder.name)} is {told}")
-    say(f"next:  kimi-prov start {clean_text.word(path)}")
+    output.write(document, lambda: f"{clean_text.clean_line(folder.name)} is {told}")
+    say(f"next:  kimi-prov start {clean_text.quote_word(path)}")
     return ExitCode.OK
 
 
@@ -196,6 +196,6 @@ def _applied(folder: Folder) -> None:
     if folder.kubectl.get(folder.kind, folder.name) is None:
         raise UserError(
             f"{folder.kubectl.where}: there is no {folder.resource}",
-            fix=f"kimi-prov apply {clean_text.word(folder.path)}",
+            fix=f"kimi-prov apply {clean_text.quote_word(folder.path)}",
             exit_code=ExitCode.FAILED,
         )

@@ -160,8 +160,10 @@ class Session:
         """Return the model as its clients see it. Raises UserError."""
         mends = "make the certificate's secret again"
         given = served.Given(ca=self.ca, key_file=key_file, mends=mends)
-        hint = f"kimi-prov status {clean_text.word(self.folder.path)}  tells whether it serves"
-        name = clean_text.line(self.folder.name)
+        hint = (
+            f"kimi-prov status {clean_text.quote_word(self.folder.path)}  tells whether it serves"
+        )
+        name = clean_text.clean_line(self.folder.name)
         there = served.Rendered(name, self.folder.plan, way.certificate, hint)
         return served.of_folder(there, way.endpoint, files, given)
 
@@ -205,7 +207,7 @@ class Session:
 
     def _tell(self, told: str) -> None:
         if told != self._told:
-            say(clean_text.line(told))
+            say(clean_text.clean_line(told))
             self._told = told
 
     def _stopped(self, found: Snapshot, standing: Standing) -> ExitCode:

@@ -88,7 +88,7 @@ class Follower:
         return UserError(
             f"{self.folder.kubectl.where}: {self.folder.name} was stopped or deleted while it was "
             f"waited for: {standing.line}",
-            fix=f"kimi-prov apply {clean_text.word(self.folder.path)}",
+            fix=f"kimi-prov apply {clean_text.quote_word(self.folder.path)}",
             exit_code=ExitCode.FAILED,
         )
 
@@ -102,11 +102,13 @@ class Follower:
             return
         self.end("failed")
         trouble, told = observe.explained(self.folder, trouble)
-        lines = [line for line in clean_text.block(told).splitlines() if line.strip()]
+        lines = [line for line in clean_text.clean_block(told).splitlines() if line.strip()]
         if lines:
-            self.screen.say(f"the end of the log of {clean_text.line((trouble.log or ('',))[0])}:")
+            self.screen.say(
+                f"the end of the log of {clean_text.clean_line((trouble.log or ('',))[0])}:"
+            )
             for line in lines[-_LOG_LINES:]:
-                self.screen.say(f"  | {clean_text.line(line)[:300]}")
+                self.screen.say(f"  | {clean_text.clean_line(line)[:300]}")
         raise observe.raised(self.folder, trouble)
 
     def _line(self, found: Snapshot, standing: Standing) -> str:
@@ -117,7 +119,9 @@ class Follower:
         return told if told and self._phase == "weights" else f"{standing.line} {told}".strip()
 
     def _show(self, line: str) -> None:
-        self.screen.progress(ProgressUpdate(self.folder.name, self._phase, clean_text.line(line)))
+        self.screen.progress(
+            ProgressUpdate(self.folder.name, self._phase, clean_text.clean_line(line))
+        )
 
     def _pause(self) -> None:
         until = time.monotonic() + STEP_S

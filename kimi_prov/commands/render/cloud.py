@@ -37,7 +37,7 @@ def skypilot() -> Kind:
 def _kind(name: str) -> Kind:
     def told(folder: Path, notes: int) -> str:
         found = [f"{notes} notes are in README.md there"] if notes else []
-        return "\n".join([*found, f"next:  cd {clean_text.word(folder)}, then {_NEXT[name]}"])
+        return "\n".join([*found, f"next:  cd {clean_text.quote_word(folder)}, then {_NEXT[name]}"])
 
     def found(
         _name: str,

@@ -12,7 +12,7 @@ from kimi_prov.catalog import loader
 from kimi_prov.commands.check import targets
 from kimi_prov.commands.check.check import DEFAULT_MODEL
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
@@ -114,8 +114,8 @@ def _variables(path: Path | None) -> dict[str, Any]:
         if not str(name).startswith("kimi_"):
             line = documents.line_of(document.text, (name,))
             raise UserError(
-                f"{path}{f':{line}' if line else ''}: {clean_text.line(name)}: expected a variable "
-                "kimi_...",
+                f"{path}{f':{line}' if line else ''}: {clean_text.clean_line(name)}: expected a "
+                "variable kimi_...",
                 fix="remove it; docs/reference/variables.md lists all variables",
             )
     return {str(name): value for name, value in found.items()}
@@ -197,14 +197,15 @@ def _report(
             say(_told(row))
     infos = [row for row in found if row["severity"] == "info"]
     say(
-        f"{clean_text.line(folder)}: {len(done.written)} files written, {len(done.unchanged)} "
+        f"{clean_text.clean_line(folder)}: {len(done.written)} files written, "
+        f"{len(done.unchanged)} "
         f"unchanged" + (f", {len(done.removed)} removed" if done.removed else "")
     )
     for path in done.kept:
         say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
     say(
         f"{model['name']} with {engine['name']} {engine['version']} on {nodes} "
-        f"node{'s' if nodes > 1 else ''}; {human(plan['weights']['bytes'])} of weights"
+        f"node{'s' if nodes > 1 else ''}; {format_bytes(plan['weights']['bytes'])} of weights"
     )
     say(kind.told(folder, len(infos)))
 
@@ -220,7 +221,7 @@ def _told(row: Mapping[str, Any]) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        clean_text.row(text),
+        clean_text.clean_row(text),
         _WIDTH,
         subsequent_indent=indent,
         break_long_words=False,

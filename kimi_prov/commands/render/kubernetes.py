@@ -65,4 +65,4 @@ def _rendered(
 
 def _told(path: Path, notes: int) -> str:
     found = [f"{notes} notes on what the cluster must have are in README.md there"] if notes else []
-    return "\n".join([*found, f"next:  kimi-prov apply {clean_text.word(path)}"])
+    return "\n".join([*found, f"next:  kimi-prov apply {clean_text.quote_word(path)}"])

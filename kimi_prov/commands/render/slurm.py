@@ -43,5 +43,5 @@ def _findings(
 
 def _told(folder: Path, notes: int) -> str:
     found = [f"{notes} notes on what a job lacks are in README.md there"] if notes else []
-    found += [f"next:  kimi-prov submit {clean_text.word(folder)}"]
+    found += [f"next:  kimi-prov submit {clean_text.quote_word(folder)}"]
     return "\n".join([*found, "       on the login node, or from here with --login USER@HOST"])

@@ -143,18 +143,18 @@ class Folder:
         self, script: str, words: list[str], content: bytes, schema: str | None
     ) -> dict[str, Any]:
         done = self._run(script, words, content)
-        told = clean_text.block(done.stderr.decode(errors="replace")).strip()
+        told = clean_text.clean_block(done.stderr.decode(errors="replace")).strip()
         last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         if self.login and done.returncode == _NO_CONNECTION and not last.startswith("{"):
             raise UserError(
                 f"{self.login}: ssh: {last_line(told)}",
-                fix=f"try  ssh -o BatchMode=yes -- {clean_text.word(self.login)} true",
+                fix=f"try  ssh -o BatchMode=yes -- {clean_text.quote_word(self.login)} true",
                 exit_code=ExitCode.UNREACHABLE,
             )
         if done.returncode == _NOT_THERE and not last.startswith("{"):
             raise UserError(
-                f"{self.where}: there is no folder {clean_text.line(self.there)}",
-                fix=f"kimi-prov submit {clean_text.word(self.path)}  brings it there",
+                f"{self.where}: there is no folder {clean_text.clean_line(self.there)}",
+                fix=f"kimi-prov submit {clean_text.quote_word(self.path)}  brings it there",
             )
         return self._document(done.returncode, last, told, schema)
 
@@ -179,7 +179,7 @@ class Folder:
             ) from None
 
     def _document(self, code: int, last: str, told: str, schema: str | None) -> dict[str, Any]:
-        where = clean_text.line(self.where)
+        where = clean_text.clean_line(self.where)
         try:
             found = json.loads(last)
         except (ValueError, RecursionError):
@@ -187,14 +187,15 @@ class Folder:
         if not isinstance(found, dict):
             raise UserError(
                 f"{where}: the folder's program did not answer: {last_line(told)}",
-                fix=f"look at {clean_text.word(self.there)}/{SETTINGS}: KIMI_PYTHON, KIMI_MODULES",
+                fix=f"look at {clean_text.quote_word(self.there)}/{SETTINGS}: KIMI_PYTHON, "
+                "KIMI_MODULES",
                 exit_code=ExitCode.BAD_INPUT if code == EXIT_PERMANENT else ExitCode.FAILED,
             )
-        error = HostError.read(found)
+        error = HostError.from_answer(found)
         if error is not None:
             raise UserError(
-                f"{where}: {clean_text.line(error.message)}",
-                fix=clean_text.line(error.fix) if error.fix else None,
+                f"{where}: {clean_text.clean_line(error.message)}",
+                fix=clean_text.clean_line(error.fix) if error.fix else None,
                 exit_code=ExitCode.FAILED if error.retryable else ExitCode.BAD_INPUT,
             )
         if schema:
@@ -211,7 +212,7 @@ def check_login(login: str, option: str) -> None:
     """Refuse what ssh would not take for a host. Raises UserError that names the `option`."""
     if not addresses.LOGIN.fullmatch(login):
         raise UserError(
-            f"{clean_text.line(option)}: expected USER@HOST, found {login!r}",
+            f"{clean_text.clean_line(option)}: expected USER@HOST, found {login!r}",
             fix="name the login node; what else ssh needs for it goes into ~/.ssh/config",
         )
 
@@ -225,7 +226,7 @@ def _check(where: str, document: dict[str, Any], schema: str) -> None:
         key = ".".join(map(str, error.absolute_path)) or "the document"
         raise UserError(
             f"{where}: the folder's program gave no document kimi-prov/{schema}/v1: "
-            f"{clean_text.line(key)}: {clean_text.line(error.message)[:200]}",
+            f"{clean_text.clean_line(key)}: {clean_text.clean_line(error.message)[:200]}",
             fix="render the folder with this version, and submit it again",
             exit_code=ExitCode.FAILED,
         ) from None
@@ -261,4 +262,4 @@ def _modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
 
 def last_line(told: str) -> str:
     """Return the last line of a program's messages, clean and short."""
-    return clean_text.line(told.rpartition("\n")[2])[:300] or "it gave no reason"
+    return clean_text.clean_line(told.rpartition("\n")[2])[:300] or "it gave no reason"

@@ -66,9 +66,12 @@ def submit(
 def _tell(folder: Folder, done: dict[str, Any]) -> None:
     """Say what was copied to the cluster, and what was left alone there."""
     written = done.get("written") or []
-    say(f"{folder.login}:{clean_text.line(folder.there)}: {len(written)} files written")
+    say(f"{folder.login}:{clean_text.clean_line(folder.there)}: {len(written)} files written")
     for name in done.get("kept") or []:
-        say(f"  kept, for it was changed there: {clean_text.line(name)} (--force overwrites it)")
+        say(
+            f"  kept, for it was changed there: {clean_text.clean_line(name)} (--force overwrites "
+            "it)"
+        )
 
 
 def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
@@ -92,5 +95,5 @@ def cancel(
 
 def _words(path: Path, login: str | None) -> str:
     """Return what names the folder in the next command."""
-    found = clean_text.word(path)
-    return found if login is None else f"{found} --login {clean_text.word(login)}"
+    found = clean_text.quote_word(path)
+    return found if login is None else f"{found} --login {clean_text.quote_word(login)}"

@@ -44,7 +44,7 @@ def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
                 open(f"/proc/self/fd/{given.fileno()}", "rb") as readable,
                 sandbox.transient(
                     unit_names.CODE,
-                    protection.code(limit_s),
+                    protection.build_code_options(limit_s),
                     _PYTHON,
                     stdin=readable,
                     stdout=subprocess.PIPE,
@@ -54,7 +54,7 @@ def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
                 output, ended = _watched(running, limit_s)
         except HostError as error:
             return {"reason": error.line}
-    return {"out": clean_text.block(output.decode(errors="replace")), "ended": ended}
+    return {"out": clean_text.clean_block(output.decode(errors="replace")), "ended": ended}
 
 
 def _watched(running: subprocess.Popen[Any], limit_s: float) -> tuple[bytes, str]:

@@ -66,7 +66,7 @@ class Place:
 
     def model(self, key: str, name: str) -> Path:
         """Return a file of the model's directory: `dir`, as verified, or `serve_dir`, as served."""
-        return self.paths.at(str(self.plan["model"][key])) / name
+        return self.paths.locate(str(self.plan["model"][key])) / name
 
 
 def answer(place: Place, question: Mapping[str, Any]) -> Found:
@@ -117,7 +117,7 @@ def _posted(place: Place, path: str, body: Mapping[str, Any]) -> Any:  # noqa: A
     asked = json.dumps({"model": place.plan["model"]["served_names"][0], **body})
     reason, text = ready.ask(_ports(place)[0], "POST", path, asked)
     if reason:
-        return clean_text.line(reason)[:200]
+        return clean_text.clean_line(reason)[:200]
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -167,7 +167,7 @@ def _template(place: Place) -> tuple[Found, str]:
     given = _flag([word for item in place.plan["instances"] for word in item["argv"]])
     if given:
         told["given"] = f"{_FLAG} {given}"
-        used = _bytes(place.paths.at(given)) if os.path.isabs(given) else given.encode()
+        used = _bytes(place.paths.locate(given)) if os.path.isabs(given) else given.encode()
     return {**told, "used": _sha256(used)}, used.decode(errors="replace")
 
 

@@ -141,8 +141,8 @@ def _plan(paths: Paths) -> dict[str, Any]:
 def here(paths: Paths) -> Exam:
     """Return this machine's own exam. Raises HostError where it serves nothing."""
     plan = _plan(paths)
-    if not groups.serves(plan):
-        raise groups.elsewhere(plan, "the model is asked")
+    if not groups.serves_clients(plan):
+        raise groups.make_head_only_error(plan, "the model is asked")
     place = machine.Place(paths, plan)
     subject = checks.subject_of(
         plan,

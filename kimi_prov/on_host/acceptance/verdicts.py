@@ -73,7 +73,7 @@ def _listed(wrong: Sequence[Wrong]) -> str:
 
 def shown(text: object, limit: int = _CUT) -> str:
     """Return text on one line, clean, and cut in its middle where it is long: its end tells too."""
-    flat = clean_text.line(text)
+    flat = clean_text.clean_line(text)
     if len(flat) <= limit:
         return flat
     half = (limit - 3) // 2

@@ -18,7 +18,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.bench import load as bench_load
 from kimi_prov.on_host.bench.environment import Engine, Say, on_gpus
 from kimi_prov.on_host.bench.serving import serve
@@ -66,8 +66,8 @@ def start(file: str | None) -> dict[str, Any] | None:
     plan = read_json(layout.PLAN)
     if not plan:
         raise _no_plan()
-    if not groups.serves(plan):
-        raise groups.elsewhere(plan, "the model is measured")
+    if not groups.serves_clients(plan):
+        raise groups.make_head_only_error(plan, "the model is measured")
     if rests := status.refusal(Paths()):
         raise rests
     _end()
@@ -91,7 +91,7 @@ def start(file: str | None) -> dict[str, Any] | None:
         "--remain-after-exit",
         f"--property=TimeoutStartSec={bench_load.LIMIT_S}",
         # It writes progress and result there, and the sandbox's environment.
-        *protection.options("measuring", gpus=on_gpus(plan), write=[layout.RUN]),
+        *protection.build_run_options("measuring", gpus=on_gpus(plan), write=[layout.RUN]),
         sys.executable,
         "-I",
         layout.ZIPAPP,
@@ -199,11 +199,11 @@ def layer(plan: dict[str, Any], facts: dict[str, Any], engine: Engine, say: Say)
     fitting = free // shape["bytes_per_expert"]
     whole = shape["experts"]
     if fitting < 4 * shape["top_k"]:
-        reason = f"{human(free)} of memory hold too few experts of a layer"
+        reason = f"{format_bytes(free)} of memory hold too few experts of a layer"
         return {"available": False, "reason": reason}
     shape["experts"] = min(whole, fitting)
     size = shape["experts"] * shape["bytes_per_expert"]
-    say(f"one MoE layer: {shape['experts']} of {whole} experts, {human(size)}")
+    say(f"one MoE layer: {shape['experts']} of {whole} experts, {format_bytes(size)}")
     try:
         found = engine.run(
             "layer",

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
 
 def tell(line: str) -> None:
     """Write a line to the journal."""
-    print(clean_text.line(line), flush=True)
+    print(clean_text.clean_line(line), flush=True)
 
 
 def wait(provider: str, told: Tell, look_s: float = _LOOK_S, most: int | None = None) -> str:
@@ -105,7 +105,7 @@ def release(provider: str, api: str = _API) -> str:
     if provider == metadata.AWS:
         done = process.run("systemctl", "poweroff")
         if done.returncode != 0:
-            raise HostError(f"systemctl poweroff: {clean_text.line(done.stderr)}")
+            raise HostError(f"systemctl poweroff: {clean_text.clean_line(done.stderr)}")
         return "switching the machine off, which ends it at AWS"
     token = json.loads(metadata.gcp("instance/service-accounts/default/token"))["access_token"]
     project = metadata.gcp("project/project-id").strip()
@@ -124,6 +124,6 @@ def release(provider: str, api: str = _API) -> str:
             f"{name} was not deleted: {error.message}",
             "give the machine's service account the role Compute Instance Admin (v1) and the scope "
             "cloud-platform; meanwhile  "
-            f"gcloud compute instances delete {clean_text.word(name)} --zone {zone}",
+            f"gcloud compute instances delete {clean_text.quote_word(name)} --zone {zone}",
         ) from None
     return f"Google deletes {name}"

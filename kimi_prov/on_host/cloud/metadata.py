@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] | None = No
             raise AbsentError(f"{url}: there is no such thing") from None
         raise HostError(f"{url}: answered {error.code}", retryable=error.code >= 500) from None
     except (OSError, ValueError) as error:
-        raise HostError(f"{url}: {plain(error)}", retryable=True) from None
+        raise HostError(f"{url}: {describe_error(error)}", retryable=True) from None
 
 
 def gcp(path: str) -> str:

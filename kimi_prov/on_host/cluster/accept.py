@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     site = Site.read()
     found, key = endpoint.with_key(site, options.job)
-    print(f"job {found['job']} at {clean_text.line(found['url'])}", flush=True)
+    print(f"job {found['job']} at {clean_text.clean_line(found['url'])}", flush=True)
     exam = Exam(
         subject(site.plan, endpoint.client(found), key),
         expectations.of_plan(site.plan),
@@ -52,9 +52,9 @@ def main(argv: list[str]) -> int:
 
 
 def _line(row: Row) -> str:
-    told = f"{row['status']:<5} {row['name']:<20} {clean_text.line(row['detail'])}"
+    told = f"{row['status']:<5} {row['name']:<20} {clean_text.clean_line(row['detail'])}"
     if row.get("observed"):
-        told += clean_text.line(f"; expected {row['expected']}, came {row['observed']}")
+        told += clean_text.clean_line(f"; expected {row['expected']}, came {row['observed']}")
     return told
 
 

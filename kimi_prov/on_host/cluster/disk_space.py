@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 
 FIX = "make room there, or have the quota raised, then submit the job again"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -16,7 +16,7 @@ _PROBE_BYTES = 64 << 20
 
 def named(error: OSError, folder: str) -> HostError:
     """Return the error of a system call with the folder that it was about, where it has no name."""
-    told = f"{error.filename or folder}: {plain(error)}"
+    told = f"{error.filename or folder}: {describe_error(error)}"
     return HostError(told, FIX if error.errno in _FULL else None)
 
 
@@ -26,5 +26,5 @@ def missing(folder: str) -> str | None:
         with tempfile.TemporaryFile(dir=folder) as probe:
             os.posix_fallocate(probe.fileno(), 0, _PROBE_BYTES)
     except OSError as error:
-        return f"{folder}: {plain(error)}" if error.errno in _FULL else None
+        return f"{folder}: {describe_error(error)}" if error.errno in _FULL else None
     return None

@@ -109,7 +109,7 @@ def _is_stale(path: str, found: dict[str, Any], lives: Callable[[str], bool | No
         # In a container each process is the first: one of these numbers had it before this one.
         return True
     if found.get("node") == socket.gethostname() and isinstance(found.get("pid"), int):
-        return not processes.lives(found["pid"])
+        return not processes.is_alive(found["pid"])
     return bool(job and job == owner()["job"]) or _age(path) > _STALE_S
 
 

@@ -64,7 +64,9 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
         )
     for path, digest in sorted(new.items()):
         target = _inside(place, path)
-        outcome = hand_changes.on_write(_digest(target), former.get(path), digest, force=force)
+        outcome = hand_changes.decide_on_write(
+            _digest(target), former.get(path), digest, force=force
+        )
         done[outcome].append(path)
         if outcome == hand_changes.WRITTEN:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,7 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
         target = _inside(place, path)
         there = _digest(target)
         if there is not None:
-            outcome = hand_changes.on_removal(there, str(former[path]), force=force)
+            outcome = hand_changes.decide_on_removal(there, str(former[path]), force=force)
             done[outcome].append(path)
             if outcome == hand_changes.REMOVED:
                 target.unlink()

@@ -8,7 +8,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.cluster import environment, weights
 from kimi_prov.on_host.cluster.site import Site
 
@@ -50,7 +50,7 @@ def _bring(url: str, sha256: str, path: str) -> None:
                 content = answer.read()
         except OSError as error:
             raise HostError(
-                f"{url}: {plain(error)}", f"put the file at {path} from the login node"
+                f"{url}: {describe_error(error)}", f"put the file at {path} from the login node"
             ) from None
         Path(f"{path}.part").write_bytes(content)
         os.replace(f"{path}.part", path)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.unit_form import without_secrets
+from kimi_prov.contract.unit_form import hide_secrets
 from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Account, Difference, Trace
 
 Row = Mapping[str, Any]
@@ -368,7 +368,7 @@ def processes(rows: Sequence[Row]) -> Iterator[Difference]:
 
 def _command_lines(would: Sequence[str], runs: Sequence[str]) -> tuple[str, str]:
     """Show where two command lines part: the words that one has and the other has not."""
-    would, runs = without_secrets(would), without_secrets(runs)
+    would, runs = hide_secrets(would), hide_secrets(runs)
     gone = [word for word in would if word not in runs]
     new = [word for word in runs if word not in would]
     # What stands before the engine's python is not seen in a process.

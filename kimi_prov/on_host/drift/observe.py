@@ -120,7 +120,7 @@ def would_start(found: Mapping[str, Any]) -> list[str]:
     """Return the words by which systemd would start a unit from the files that are there."""
     words: list[str] = []
     for name in dict.fromkeys([found["file"], *found["drop_ins"], *found["extra"]]):
-        for key, value in unit_form.assignments(read_text(name)) if name else ():
+        for key, value in unit_form.parse_assignments(read_text(name)) if name else ():
             if key == "ExecStart":
                 split = unit_form.split_value(value)
                 words = [word.replace("$$", "$") for word in split]
@@ -157,7 +157,9 @@ def listeners(
 ) -> list[dict[str, Any]]:
     """Return processes that listen on an engine's or the proxy's port and are of no such unit."""
     ports = {
-        row["port"]: unit_names.engine(row) for row in plan.get("instances") or () if row["port"]
+        row["port"]: unit_names.get_engine_unit(row)
+        for row in plan.get("instances") or ()
+        if row["port"]
     }
     if (plan.get("proxy") or {}).get("backends") or gateways.is_gateway(plan):
         ports[plan["proxy"]["port"]] = unit_names.PROXY
@@ -244,8 +246,8 @@ def sysctl_files(name: str, root: str = "/") -> list[str]:
 
 def logs(paths: Paths, since: int) -> causes.Logs:
     """Read the logs of dpkg and apt, and of the journal what was done by hand; `since` an apply."""
-    packages = "\n".join(_rotated(paths.at("/var/log/dpkg.log"), since))
-    history = "\n\n".join(_rotated(paths.at("/var/log/apt/history.log"), since))
+    packages = "\n".join(_rotated(paths.locate("/var/log/dpkg.log"), since))
+    history = "\n\n".join(_rotated(paths.locate("/var/log/apt/history.log"), since))
     told = run(
         *("journalctl", "--quiet", "--no-pager", "--output=json", f"--lines={_MOST_LINES}"),
         "--output-fields=MESSAGE,SYSLOG_IDENTIFIER",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import causes, compare, observe, weights
 from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
@@ -64,7 +64,7 @@ class Seen:
         try:
             return work()
         except _FAULTS as error:
-            self.blind(what, plain(error))
+            self.blind(what, describe_error(error))
             return None
 
     def blind(self, what: str, why: str) -> None:
@@ -215,8 +215,8 @@ def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) ->
 
     def compared() -> list[Difference]:
         found = list(weights.differences(before, read=read, told=seen.weights_from))
-        if paths.at(layout.CONVERT).exists():
-            config = convert.Config.load(str(paths.at(layout.CONVERT)))
+        if paths.locate(layout.CONVERT).exists():
+            config = convert.Config.load(str(paths.locate(layout.CONVERT)))
             if not convert.verified(config):
                 found.append(
                     Difference("drift.weights", config.directory, "converted experts", "not whole")

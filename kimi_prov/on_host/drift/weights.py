@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Difference, Trace
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.files import read_json
@@ -100,7 +100,7 @@ def _folder(
             size = os.stat(path).st_size
         except FileNotFoundError:
             trace = Trace(path=path, gone=True)
-            yield Difference("drift.weights", path, human(entry.size), ABSENT, trace=trace)
+            yield Difference("drift.weights", path, format_bytes(entry.size), ABSENT, trace=trace)
             continue
         record = records.get(entry.path)
         if size != entry.size:

@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable
 
 from kimi_prov.contract import paths, unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.driver import apt, keyring
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import boot, files, forward_proxy, kernels, process, units
@@ -70,8 +70,8 @@ def _fetched(url: str, ca_bundle: str | None) -> bytes:
         return sources.read_all(sources.Web(bundle, 30.0).open(url, {}, 0))
     except (OSError, HostError) as error:
         raise HostError(
-            f"NVIDIA's repository cannot be reached from the machine: {url}: {plain(error)}; "
-            "nothing was changed",
+            f"NVIDIA's repository cannot be reached from the machine: {url}: "
+            f"{describe_error(error)}; nothing was changed",
             "let the machine reach it, or set kimi_nvidia_repo_url to a mirror of it",
         ) from None
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.endpoint import haproxy
 
 if TYPE_CHECKING:
@@ -110,6 +110,6 @@ def _engines(
 
 def _silent(error: OSError) -> HostError:
     return HostError(
-        f"the proxy does not answer on its socket: {plain(error)}",
+        f"the proxy does not answer on its socket: {describe_error(error)}",
         f"check whether it runs: systemctl status {unit_names.PROXY}",
     )

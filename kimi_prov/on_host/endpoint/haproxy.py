@@ -14,7 +14,7 @@ from typing import Callable, TypeVar
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.envelope import answer
 
@@ -243,6 +243,6 @@ def main(argv: list[str]) -> int:
         return answer({"ok": True, "servers": servers(paths.socket)})
     except OSError as error:
         raise HostError(
-            f"the proxy does not answer on its socket: {plain(error)}",
+            f"the proxy does not answer on its socket: {describe_error(error)}",
             f"check whether it runs: systemctl status {unit_names.PROXY}",
         ) from None

@@ -70,7 +70,7 @@ def cause(plan: dict[str, Any], lines: list[str]) -> str:
     if not own:
         return units.cause(lines)
     ours = [line for line in lines if line not in own and units.CAUSE.search(line)]
-    return f"{own[-1]} ({units.cause(ours)})" if ours and groups.serves(plan) else own[-1]
+    return f"{own[-1]} ({units.cause(ours)})" if ours and groups.serves_clients(plan) else own[-1]
 
 
 def round_failed(paths: Paths, plan: Mapping[str, Any]) -> HostError | None:
@@ -118,8 +118,8 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
     plan = read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
-    serves = groups.serves(plan)
-    names = [unit_names.engine(item) for item in plan["instances"]]
+    serves = groups.serves_clients(plan)
+    names = [unit_names.get_engine_unit(item) for item in plan["instances"]]
     watched = [*names, *([unit_names.PROXY] if serves else [])]
     until = time.monotonic() + wait_s
     while True:
@@ -158,7 +158,9 @@ def not_served(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
     seen = group_state.read(paths.group_run)
     if unit["state"] == "active" and seen.phase == group_state.SERVING:
         return ""
-    return seen.said or f"{unit_names.RANK} is {unit['state']}; {groups.head(plan)} serves for it"
+    return (
+        seen.said or f"{unit_names.RANK} is {unit['state']}; {groups.get_head(plan)} serves for it"
+    )
 
 
 def main(argv: list[str]) -> int:

@@ -133,7 +133,7 @@ def _number(usage: Mapping[str, Any], name: str) -> int | None:
     value = usage.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         return None
-    return value if 0 <= value <= key_rules.MOST else None
+    return value if 0 <= value <= key_rules.MAX_LIMIT else None
 
 
 class Meter:
@@ -194,7 +194,7 @@ class Meter:
         if found.get("ok") is not False:
             return None
         wait_s = max(int(found.get("wait_s") or 1), 1)
-        kind, said = key_rules.refusal(str(found.get("reason")), wait_s)
+        kind, said = key_rules.describe_refusal(str(found.get("reason")), wait_s)
         return 429, kind, said, wait_s
 
     async def tell(self, line: Line, use: Use, *, ended: bool) -> None:

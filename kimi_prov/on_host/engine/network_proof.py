@@ -104,7 +104,7 @@ def _in_sandbox(plan: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
     )
     try:
         found = json.loads(done.stdout.strip().splitlines()[-1])
-        error = HostError.read(found)
+        error = HostError.from_answer(found)
         if error is None:
             figures = {key: _positive(found[key]) for key in ("bandwidth_bytes_s", "latency_s")}
             kept = {"backend": options["backend"], "bytes": int(found["bytes"]), **figures}

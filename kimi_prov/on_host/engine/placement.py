@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.arguments import without
+from kimi_prov.contract.arguments import remove_flags
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.process import run
@@ -45,7 +45,7 @@ def visible(
         f"the cgroup hides NUMA nodes {format_list(hidden)}: workers are not bound to the nodes of "
         f"their GPUs{'; ' if advice else ''}{advice}"
     )
-    return without(arguments, _NUMA_FLAGS)
+    return remove_flags(arguments, _NUMA_FLAGS)
 
 
 def numactl(wanted: list[str], hidden: list[int], notes: list[str]) -> list[str]:

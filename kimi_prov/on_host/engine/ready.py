@@ -120,7 +120,7 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
     started = time.monotonic()
     reported = ""
     while True:
-        if not processes.lives(pid):
+        if not processes.is_alive(pid):
             print("the engine ended before it was ready; its own lines above say why", flush=True)
             return 1
         reason = _health(port) or chat(port, model)

@@ -116,7 +116,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the plan as applied and, for each instance, its unit and its processes' placement."""
     plan = read_json(paths.plan)
     instances = plan.get("instances", [])
-    names = [unit_names.engine(item) for item in instances]
+    names = [unit_names.get_engine_unit(item) for item in instances]
     states = units.show(*names) if instances else {}
     rests = stop_state.read(paths)
     found = []

@@ -22,11 +22,11 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.unit_form import (
     Form,
-    form,
     is_gated,
     is_supervised,
-    restart_reasons,
-    stamp_in,
+    list_restart_reasons,
+    parse_form,
+    read_digest,
 )
 from kimi_prov.on_host.endpoint import haproxy, stop_state
 from kimi_prov.on_host.system import files, machine_key, started
@@ -73,7 +73,7 @@ def wake(places: started.UnitPaths) -> None:
 
 def planned(plan: dict[str, Any], places: started.UnitPaths) -> tuple[str, dict[str, str]]:
     """Return what `ensure` takes, as the units of a plan are in place."""
-    names = [unit_names.engine(row) for row in plan["instances"]]
+    names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
     return read_text(places.file(names[0])), {
         name: read_text(places.drop_in(name)) for name in names
     }
@@ -94,11 +94,11 @@ def ensure(
     gone = [unit for unit in installed(places.units) if unit not in drop_ins and not hold]
     states = show([*drop_ins, *gone])
     wanted = {unit: started.joined(template, text) for unit, text in drop_ins.items()}
-    forms = {unit: form(text) for unit, text in wanted.items()}
+    forms = {unit: parse_form(text) for unit, text in wanted.items()}
     running = {unit: stamp_of(states.get(unit, {}), places) for unit in wanted}
     had = {unit: started.unit_of(running[unit], unit, places) for unit in wanted}
     reasons = {
-        unit: restart_reasons(running[unit], _form(had[unit]), forms[unit]) for unit in wanted
+        unit: list_restart_reasons(running[unit], _form(had[unit]), forms[unit]) for unit in wanted
     }
     verdicts = {
         unit: "leave" if hold else verdict(states.get(unit, {}), differs=bool(reasons[unit]))
@@ -120,7 +120,7 @@ def ensure(
             if before is not None:
                 started.keep(running[unit], before, places)
             if verdicts[unit] != "leave":
-                started.keep(stamp_in(text), text, places)
+                started.keep(read_digest(text), text, places)
         for unit in gone:
             remove(unit, places, keep=list(shared))
         for row in written:
@@ -136,7 +136,7 @@ def ensure(
         _systemctl("enable", "--quiet", *enabled)
         _systemctl("start", "--no-block", *begun)
         _systemctl("restart", "--no-block", *restarted)
-        stamps = {**running, **{unit: stamp_in(wanted[unit]) for unit in [*begun, *restarted]}}
+        stamps = {**running, **{unit: read_digest(wanted[unit]) for unit in [*begun, *restarted]}}
         started.remove_all_but(list(stamps.values()), places)
     return {
         "changed": bool(begun or restarted or gone or enabled or written or made),
@@ -183,7 +183,7 @@ def _check_gate(places: started.UnitPaths, *, supervised: bool) -> None:
 def installed(units: Path) -> list[str]:
     """List the units of engines that have a drop-in of ours."""
     found = (_DROP_IN.fullmatch(path.name) for path in units.glob(f"{unit_names.ALL_SERVE}.d"))
-    serving = sorted(unit_names.serve(int(match.group(1))) for match in found if match)
+    serving = sorted(unit_names.build_serve_name(int(match.group(1))) for match in found if match)
     return [*serving, *([unit_names.RANK] if (units / f"{unit_names.RANK}.d").is_dir() else [])]
 
 
@@ -208,7 +208,7 @@ def remove(unit: str, places: started.UnitPaths, keep: list[Path]) -> None:
 
 
 def _form(text: str | None) -> Form | None:
-    return None if text is None else form(text)
+    return None if text is None else parse_form(text)
 
 
 def _differing(files: dict[Path, str]) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
-from kimi_prov.contract.clean_text import line
+from kimi_prov.contract.clean_text import clean_line
 from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT
 from kimi_prov.on_host.group.members import Facts, Group, differing
 from kimi_prov.on_host.system import group_state
@@ -173,9 +173,11 @@ class Head(_Supervisor):
             return [Drop(rank)]
         self._seen[rank] = now
         if kind == "failed":
-            return self._lost_engine(f"the engine on {self._host(rank)} {line(message['why'])}")
+            return self._lost_engine(
+                f"the engine on {self._host(rank)} {clean_line(message['why'])}"
+            )
         if kind == "leaving":
-            return self.lost(rank, line(message["why"]))
+            return self.lost(rank, clean_line(message["why"]))
         return []
 
     def lost(self, rank: int, why: str) -> Actions:
@@ -228,7 +230,7 @@ class Head(_Supervisor):
 
     @property
     def _because(self) -> str:
-        return f": {line(self._trouble)}" if self._trouble else ""
+        return f": {clean_line(self._trouble)}" if self._trouble else ""
 
     def _hello(self, rank: int, facts: Facts, now: float) -> Actions:
         if self._started is not None:
@@ -305,9 +307,9 @@ class Rank(_Supervisor):
         kind, head = message["kind"], self._host(HEAD)
         if kind == "end":
             status = EXIT_PERMANENT if message["final"] else EXIT_TRANSIENT
-            return self._end(status, f"{head} ended this round: {line(message['why'])}")
+            return self._end(status, f"{head} ended this round: {clean_line(message['why'])}")
         if kind == "leaving":
-            return self.lost(rank, line(message["why"]))
+            return self.lost(rank, clean_line(message["why"]))
         if kind == "serving":
             self._serves = True
             return self._say(f"the model is served by {head}")
@@ -317,11 +319,11 @@ class Rank(_Supervisor):
         """Take in what the head says before the start."""
         kind, head = message["kind"], self._host(HEAD)
         if kind == "wait":
-            others = ", ".join(line(host) for host in message["hosts"])
+            others = ", ".join(clean_line(host) for host in message["hosts"])
             return self._say(f"{head} is here; it waits for {others}")
         if kind == "differs":
             self._seen.pop(HEAD)
-            keys = [line(key) for key in message["keys"]]
+            keys = [clean_line(key) for key in message["keys"]]
             return [*self._say(f"{head} refuses this host: {_difference(keys, head)}"), Drop(HEAD)]
         if kind == "go":
             self._started = now

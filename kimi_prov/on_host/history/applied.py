@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.unit_form import stamp_in
+from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.unit_form import read_digest
 from kimi_prov.on_host.endpoint import firewall, tls
 from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.probe import accounts, nvidia_smi, system
@@ -77,7 +77,7 @@ def observe(
         except (OSError, HostError, ValueError, LookupError, TypeError, AttributeError) as error:
             if failed is None:
                 raise
-            found[name], failed[name] = None, plain(error)
+            found[name], failed[name] = None, describe_error(error)
     return {**found, **publish.told(found["key_digests"] or {})}
 
 
@@ -99,7 +99,7 @@ def digest(document: Mapping[str, Any]) -> str:
 def written(paths: Paths) -> list[Path]:
     """List the files that kimi-prov keeps on the machine, but for environments and weights."""
     below = [path for path in paths.etc.rglob("*") if not path.is_dir()]
-    among = [paths.at(name) for name in (*layout.AMONG_OTHERS, layout.ZIPAPP, layout.ACME_HOOK)]
+    among = [paths.locate(name) for name in (*layout.AMONG_OTHERS, layout.ZIPAPP, layout.ACME_HOOK)]
     there = [path for path in among if path.is_file() or path.is_symlink()]
     return sorted({*below, *there, *unit_files(paths)})
 
@@ -186,9 +186,9 @@ def _units() -> dict[str, dict[str, Any]]:
 
 def _links(paths: Paths) -> list[dict[str, Any]]:
     return [
-        {"path": name, "target": os.readlink(str(paths.at(name)))}
+        {"path": name, "target": os.readlink(str(paths.locate(name)))}
         for name in _LINKS
-        if paths.at(name).is_symlink()
+        if paths.locate(name).is_symlink()
     ]
 
 
@@ -291,8 +291,8 @@ def _weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
         "serve_dir": model.get("serve_dir"),
         "converted_dir": converted.get("dir"),
         "draft_dir": draft.get("dir"),
-        "manifest_sha256": _sha256(paths.at(f"{model['dir']}/{manifest.NAME}")),
-        "verified": paths.at(f"{model['dir']}/{layout.MODEL_VERIFIED}").exists(),
+        "manifest_sha256": _sha256(paths.locate(f"{model['dir']}/{manifest.NAME}")),
+        "verified": paths.locate(f"{model['dir']}/{layout.MODEL_VERIFIED}").exists(),
     }
 
 
@@ -301,8 +301,8 @@ def _instances(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     places = started.UnitPaths(str(paths.root))
     return [
         {
-            "unit": unit_names.engine(row),
-            "stamp": stamp_in(files.read_text(places.drop_in(unit_names.engine(row)))),
+            "unit": unit_names.get_engine_unit(row),
+            "stamp": read_digest(files.read_text(places.drop_in(unit_names.get_engine_unit(row)))),
         }
         for row in plan.get("instances") or ()
     ]

@@ -30,17 +30,17 @@ def unneeded(paths: Paths) -> list[dict[str, Any]]:
     weights = {directory for plan in plans for directory in entries.weights_of(plan)}
     found = [
         _row(paths, "environment", path, path.name)
-        for path in _inside(paths.at(layout.ENGINES))
+        for path in _inside(paths.locate(layout.ENGINES))
         if path.name not in environments
     ]
-    kept = [path for path in _inside(paths.at(layout.ENGINES)) if path.name in environments]
-    pythons = _pythons([*kept, *_inside(paths.at(layout.WEB_ENVS))])
+    kept = [path for path in _inside(paths.locate(layout.ENGINES)) if path.name in environments]
+    pythons = _pythons([*kept, *_inside(paths.locate(layout.WEB_ENVS))])
     found += [
         _row(paths, "python", path, path.name)
-        for path in _inside(paths.at(layout.PYTHONS))
+        for path in _inside(paths.locate(layout.PYTHONS))
         if path.name not in pythons
     ]
-    for model in _inside(paths.at(layout.MODELS)):
+    for model in _inside(paths.locate(layout.MODELS)):
         found += [
             _row(paths, "weights", path, f"{model.name} {path.name}")
             for path in _inside(model)
@@ -62,7 +62,7 @@ def clean(paths: Paths, *, remove: bool) -> dict[str, Any]:
         )
     items = unneeded(paths)
     for item in items if remove else []:
-        entries.remove_tree(paths.at(item["path"]))
+        entries.remove_tree(paths.locate(item["path"]))
     return {
         "ok": True,
         "items": items,

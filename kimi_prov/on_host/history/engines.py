@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import checks, draining, smoke_test, tls
 from kimi_prov.on_host.engine import serve
@@ -42,7 +42,7 @@ def restarts(paths: Paths) -> bool:
 def start_planned(paths: Paths) -> None:
     """Let exactly the engines of the plan in place run; no failure of a former start counts."""
     places = started.UnitPaths(str(paths.root))
-    names = [unit_names.engine(row) for row in files.read_json(paths.plan)["instances"]]
+    names = [unit_names.get_engine_unit(row) for row in files.read_json(paths.plan)["instances"]]
     for name, state in serve.show(names).items():
         # It would begin by itself in a while, and that would look like one more failure.
         if str(state.get("SubState", "")).startswith("auto-restart"):
@@ -77,11 +77,11 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
     The engines come into the balance when they are ready: one that still stops takes no request.
     """
     plan = files.read_json(paths.plan)
-    if not groups.serves(plan):
+    if not groups.serves_clients(plan):
         limit_s += _RANK_LATER_S
     until = time.monotonic() + limit_s
     restarts: dict[str, int] = {}
-    names = [unit_names.engine(row) for row in plan["instances"]]
+    names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
     while True:
         apply_lock.renew()
         if any(unit.get("state") == "activating" for unit in units.show(*_WEIGHTS).values()):
@@ -96,15 +96,15 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
         tell(f"the engine is loading: {seen['line']}")
         if time.monotonic() >= until:
             raise HostError(
-                f"no token within {duration(limit_s)} ({seen['refusal']}); the engine's last "
-                f"line: {seen['line']}"
+                f"no token within {format_duration(limit_s)} ({seen['refusal']}); the engine's "
+                f"last line: {seen['line']}"
             )
 
 
 def _shrink_ram_disk(paths: Paths) -> None:
     """Give the RAM disk the size of its unit, where it held too much for that before."""
-    found = _SIZE.search(files.read_text(paths.at(f"{layout.UNITS}/{unit_names.RAM_MOUNT}")))
-    place = str(paths.at(layout.RAM))
+    found = _SIZE.search(files.read_text(paths.locate(f"{layout.UNITS}/{unit_names.RAM_MOUNT}")))
+    place = str(paths.locate(layout.RAM))
     if found is None or not os.path.ismount(place):
         return
     about = os.statvfs(place)
@@ -118,7 +118,7 @@ def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     On a host that another serves for there is no port.
     """
-    if not groups.serves(plan):
+    if not groups.serves_clients(plan):
         return []
     subject = checks.subject_of(
         dict(plan),

@@ -215,7 +215,7 @@ def restored_files(paths: Paths) -> list[Path]:
         for path in applied.unit_files(paths)
         if path.name in _UNITS or path.name == layout.SERVE_DROP_IN
     ]
-    named = [paths.at(name) for name in layout.RESTORED]
+    named = [paths.locate(name) for name in layout.RESTORED]
     return sorted([*own, *[path for path in named if path.is_file()]])
 
 
@@ -235,7 +235,7 @@ def capture(paths: Paths, entry: dict[str, Any]) -> dict[str, Any]:
     if fresh.is_dir():
         fresh.rename(place)
         files.sync_directory(str(place.parent))
-    link = paths.at(layout.ENGINE)
+    link = paths.locate(layout.ENGINE)
     document = applied.observe(paths)
     entry = {
         **entry,
@@ -345,10 +345,10 @@ def restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
     if gateways.is_gateway(plan):
         return "it is a gateway's: put the former settings into the inventory, and run apply"
     environment = f"{plan['engine']['env_dir']}/{layout.ENV_COMPLETE}"
-    if not paths.at(environment).exists():
+    if not paths.locate(environment).exists():
         return f"its engine's environment is gone: {plan['engine']['env_dir']}"
     for directory in weights_of(plan):
-        if not paths.at(f"{directory}/{layout.MODEL_VERIFIED}").exists():
+        if not paths.locate(f"{directory}/{layout.MODEL_VERIFIED}").exists():
             return f"its weights are gone: {directory}"
     return None
 
@@ -375,7 +375,7 @@ def restore(paths: Paths, entry: Mapping[str, Any]) -> list[str]:
         raise HostError(f"entry {entry['number']} of the history has lost {lost[0]}")
     changed = []
     for name, row in sorted(wanted.items()):
-        path = paths.at(name)
+        path = paths.locate(name)
         there = applied.file_row(paths, path) if path.is_file() else {}
         if all(there.get(key) == row[key] for key in ("sha256", "owner", "group", "mode")):
             continue
@@ -400,7 +400,7 @@ def surplus(paths: Paths, entry: Mapping[str, Any]) -> list[Path]:
 
 
 def _link(paths: Paths, row: Mapping[str, str]) -> list[str]:
-    path = paths.at(row["path"])
+    path = paths.locate(row["path"])
     if path.is_symlink() and os.readlink(str(path)) == row["target"]:
         return []
     new = path.with_name(f".{path.name}.new")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.unit_form import stamp_in
+from kimi_prov.contract.unit_form import read_digest
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.system import files, started, units
@@ -57,7 +57,7 @@ def which_serves(paths: Paths, state: Mapping[str, Any]) -> str:
     """Say which of the two engines of an open switch runs: `former`, `new`, `both` or `none`."""
     places = started.UnitPaths(str(paths.root))
     plan = files.read_json(paths.plan)
-    names = [unit_names.engine(row) for row in plan.get("instances") or ()]
+    names = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
     former = _stamps(paths, entries.read(paths, int(state["from"])))
     shown = serve.show(names)
     running = {name: serve.stamp_of(shown.get(name, {}), places) for name in names}
@@ -74,7 +74,7 @@ def _stamps(paths: Paths, entry: Mapping[str, Any]) -> dict[str, str]:
         folder, _, name = row["path"].rpartition("/")
         if name == layout.SERVE_DROP_IN:
             copy = entries.copy_of(paths, entry, row["path"])
-            found[folder.rpartition("/")[2].removesuffix(".d")] = stamp_in(files.read_text(copy))
+            found[folder.rpartition("/")[2].removesuffix(".d")] = read_digest(files.read_text(copy))
     return found
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.history import applied, entries, open_switch
 from kimi_prov.on_host.system import files, units
 
@@ -34,7 +34,7 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         return {**_freed(paths, frees), **found}
     _remove(paths, frees)
     former = _former(paths, interrupted)
-    if former and groups.hosts(entries.plan_of(paths, former)) != list(request["group"]):
+    if former and groups.list_hosts(entries.plan_of(paths, former)) != list(request["group"]):
         former = None
     if former is None:
         open_switch.close(paths)
@@ -82,7 +82,7 @@ def _former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, An
     plan = files.read_json(paths.plan)
     if not plan:
         return None
-    names = [unit_names.engine(row) for row in plan["instances"]]
+    names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
     shown = units.show(*names)
     if any(shown.get(name, {}).get("state") != "active" for name in names):
         return None
@@ -138,8 +138,8 @@ def _reserve_room(paths: Paths) -> None:
     except OSError as error:
         place.unlink(missing_ok=True)
         raise HostError(
-            f"there is no room for a way back: {human(open_switch.RESERVE_BYTES)} are reserved "
-            f"below {layout.STATE}, and that failed: {plain(error)}",
+            f"there is no room for a way back: {format_bytes(open_switch.RESERVE_BYTES)} are "
+            f"reserved below {layout.STATE}, and that failed: {describe_error(error)}",
             "make room on that file system: `kimi-prov clean` says what no version needs",
         ) from None
 
@@ -148,7 +148,7 @@ def _freed(paths: Paths, names: list[str]) -> dict[str, Any]:
     """Stop what serves and remove it, where both have no room; there is no way back from here."""
     plan = files.read_json(paths.plan)
     for row in plan.get("instances") or ():
-        units.systemctl("stop", unit_names.engine(row))
+        units.systemctl("stop", unit_names.get_engine_unit(row))
     _remove(paths, names)
     open_switch.close(paths)
     return {"opened": False, "freed": names}
@@ -166,7 +166,7 @@ def _remove(paths: Paths, names: list[str]) -> None:
     if bad:
         raise HostError(f"{bad[0]} is not below {layout.MODELS} or {layout.ENGINES}")
     for name in names:
-        entries.remove_tree(paths.at(name))
+        entries.remove_tree(paths.locate(name))
 
 
 def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     current = cut_from if whole else as_entry(paths)
     target = _target(paths, current, request.get("to"))
     then = entries.plan_of(paths, target)
-    hosts = groups.hosts(then)
-    if hosts != groups.hosts(plan):
+    hosts = groups.list_hosts(then)
+    if hosts != groups.list_hosts(plan):
         raise HostError(
             f"entry {target['number']} was served by {', '.join(hosts) or 'this machine alone'}: "
             "other hosts than now",

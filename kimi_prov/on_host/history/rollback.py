@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.durations import duration
-from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.durations import format_duration
+from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.history import engines, entries, open_switch
@@ -75,7 +75,7 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
     open_switch.close(paths)
     raise HostError(
         f"{why}. The machine went back by itself to entry {number} of its history: "
-        f"{entries.text(former)} serves again, {duration(time.monotonic() - since)} later",
+        f"{entries.text(former)} serves again, {format_duration(time.monotonic() - since)} later",
         "mend what the reason names, or the inventory, and run `kimi-prov apply` again; "
         f"`kimi-prov history` shows entry {ended['number']}",
     )
@@ -87,7 +87,7 @@ def _of_a_full_disk(paths: Paths) -> str:
     free_bytes = about.f_bavail * about.f_frsize
     if free_bytes >= open_switch.RESERVE_BYTES:
         return ""
-    return f" (the disk is full: {human(free_bytes)} free below {layout.STATE})"
+    return f" (the disk is full: {format_bytes(free_bytes)} free below {layout.STATE})"
 
 
 def told(error: Exception) -> HostError:
@@ -95,8 +95,8 @@ def told(error: Exception) -> HostError:
     if isinstance(error, HostError):
         return error
     if isinstance(error, OSError):
-        return HostError.of_system(error)
-    return HostError(f"{type(error).__name__}: {plain(error)}")
+        return HostError.from_system(error)
+    return HostError(f"{type(error).__name__}: {describe_error(error)}")
 
 
 def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
@@ -113,13 +113,13 @@ def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
     _follow(entry, changed)
     plan = files.read_json(paths.plan)
     _refill(paths, plan, changed)
-    if paths.at(f"{layout.UNITS}/{unit_names.FIREWALL}").exists():
+    if paths.locate(f"{layout.UNITS}/{unit_names.FIREWALL}").exists():
         if layout.FIREWALL in changed:
             units.control("reload-or-restart", unit_names.FIREWALL)
         # A plan of an earlier version may name its ports otherwise: its own table is loaded.
         if "ports" in plan["firewall"]:
             firewall.ensure(paths, plan["firewall"])
-    if paths.at(f"{layout.UNITS}/{unit_names.PROXY}").exists():
+    if paths.locate(f"{layout.UNITS}/{unit_names.PROXY}").exists():
         converge.converge(paths)
     engines.start_planned(paths)
 
@@ -153,7 +153,7 @@ def _refill(paths: Paths, plan: Mapping[str, Any], changed: list[str]) -> None:
     }
     for name, reads in mine.items():
         unit = f"{layout.UNITS}/{name}"
-        if paths.at(unit).exists() and any(one in changed for one in (unit, *reads)):
+        if paths.locate(unit).exists() and any(one in changed for one in (unit, *reads)):
             units.systemctl("restart", "--no-block", name)
     mount = f"{layout.UNITS}/{unit_names.RAM_MOUNT}"
     if mount in changed and (plan.get("ram_disk") or {}).get("enabled"):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import groups
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import (
@@ -89,7 +89,7 @@ def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[s
         tell("waiting for the requests under way")
         since = time.monotonic()
         engines.drain(paths, state["drain_s"])
-        if not groups.serves(old):
+        if not groups.serves_clients(old):
             group_switch.await_head(paths, state["drain_s"])
         tell("stopping the engine and starting the new one")
         if state["kind"] == entries.ROLLBACK:
@@ -121,7 +121,7 @@ def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[s
     open_switch.close(paths)
     told = f"{entries.text(ended)} serves"
     if restarts:
-        told += f", {speed.compared(before, after)}; {duration(away or 0)} without service"
+        told += f", {speed.compared(before, after)}; {format_duration(away or 0)} without service"
     return told, refused
 
 
@@ -169,7 +169,7 @@ def _run(paths: Paths) -> int:
             return unit.AGAIN
         except OSError as error:
             # A disk without a block: how it ended cannot be written.
-            progress.fail(HostError.of_system(error))
+            progress.fail(HostError.from_system(error))
             return unit.AGAIN
         except HostError as error:
             progress.fail(HostError(error.message, error.fix))

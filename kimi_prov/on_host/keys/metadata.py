@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Union
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.key_rules import LIMITS, Rule
-from kimi_prov.contract.paths import KEY_BOOK, PROXY_USER
+from kimi_prov.contract.paths import KEY_METADATA, PROXY_USER
 from kimi_prov.on_host.system.files import read_json, write_atomic
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def parse(document: Mapping[str, Any]) -> Book:
 
 def _unread(why: str) -> HostError:
     return HostError(
-        f"{KEY_BOOK} cannot be read: {why}",
+        f"{KEY_METADATA} cannot be read: {why}",
         "restore a backup, or remove the file: keys that were added are gone then",
     )
 

@@ -273,11 +273,13 @@ def main(argv: list[str]) -> int:
     """
     paths = Paths()
     plan = read_json(paths.plan)
-    if not groups.serves(plan):
-        return answer({"ok": True, "elsewhere": groups.elsewhere(plan, "its keys are").message})
-    first = gateways_of.of_keys(plan)
+    if not groups.serves_clients(plan):
+        return answer(
+            {"ok": True, "elsewhere": groups.make_head_only_error(plan, "its keys are").message}
+        )
+    first = gateways_of.find_key_gateway(plan)
     if first and argv[:1] != ["take"]:
-        told = gateways_of.elsewhere(first, "the keys are").message
+        told = gateways_of.make_first_gateway_error(first, "the keys are").message
         return answer({"ok": True, "elsewhere": told})
     action, *rest = argv or [""]
     if action in _ACTIONS and not rest:

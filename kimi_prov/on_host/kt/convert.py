@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.kt.quantise import KERNELS, layer_bytes
 from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.files import read_json, remove, sync_directory, write_json
@@ -280,7 +280,7 @@ def _convert(
     progress.add(size * (count - len(missing)), moved=False)
     progress.say(
         f"{count} layers of {layers.experts} experts to {config.method}: {len(missing)} to "
-        f"convert, {human(size)} each"
+        f"convert, {format_bytes(size)} each"
     )
     for layer in missing:
         progress.say(f"layer {layer}: {count - len(missing) + missing.index(layer)} are done")
@@ -289,7 +289,7 @@ def _convert(
         records[_file(layer)] = record
         write_json(_journal(config.directory), _recorded(identity, records))
         progress.add(size)
-        progress.say(f"layer {layer}: {human(record.size)}, relative error {error}")
+        progress.say(f"layer {layer}: {format_bytes(record.size)}, relative error {error}")
 
 
 def require_room(directory: str, size: int, count: int) -> None:
@@ -301,9 +301,9 @@ def require_room(directory: str, size: int, count: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise HostError(
-            f"{directory}: no room for the converted experts: {human(needed)} are still needed and "
-            f"{human(free)} are free",
-            f"free {human(needed - free)} or mount a larger disk there",
+            f"{directory}: no room for the converted experts: {format_bytes(needed)} are still "
+            f"needed and {format_bytes(free)} are free",
+            f"free {format_bytes(needed - free)} or mount a larger disk there",
         )
 
 
@@ -440,7 +440,7 @@ def main(argv: list[str]) -> int:
             manifest = run(config, progress)
             progress.done(
                 f"{config.directory}: {len(manifest.files)} layers in {config.method}, "
-                f"{human(manifest.total_bytes)}, manifest {manifest.sha256[:12]}"
+                f"{format_bytes(manifest.total_bytes)}, manifest {manifest.sha256[:12]}"
             )
         return 0
 

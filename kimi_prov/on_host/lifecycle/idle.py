@@ -19,8 +19,8 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text, unit_names
-from kimi_prov.contract.durations import in_words
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.durations import describe_duration
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.endpoint import draining, haproxy, stop_state
 from kimi_prov.on_host.system import apply_lock, files, units
 
@@ -108,7 +108,7 @@ def _at_work(plan: Mapping[str, Any]) -> str | None:
     busy = [name for name, row in shown.items() if row["state"] in ("activating", "deactivating")]
     if busy:
         return f"{busy[0]} is at work"
-    engines = units.show(*(unit_names.engine(row) for row in plan["instances"]))
+    engines = units.show(*(unit_names.get_engine_unit(row) for row in plan["instances"]))
     up = all(row["state"] == "active" for row in engines.values())
     return None if up else "the engine does not serve yet"
 
@@ -129,7 +129,7 @@ def _news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -
     if left is None or last is None or not left:
         return ""
     crossed = [mark_s for mark_s in (after_s / 2, 300.0, 60.0) if left <= mark_s < last]
-    return f"nobody asks: asleep in {in_words(left)}" if crossed else ""
+    return f"nobody asks: asleep in {describe_duration(left)}" if crossed else ""
 
 
 def note_unkept(paths: Paths, unkept: Mapping[str, Any]) -> None:
@@ -148,7 +148,7 @@ def failed(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
     more = {
         "tries": int(found.get("tries") or 0) + 1,
         "not_before_s": time.monotonic() + pause_s,
-        "failed": clean_text.line(why),
+        "failed": clean_text.clean_line(why),
     }
     files.write_json(str(paths.idle), {**found, **more}, durable=False, mode=0o600)
 
@@ -171,12 +171,12 @@ def hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> 
             ended = _ended(program, given, said)
         except (OSError, subprocess.TimeoutExpired) as error:
             fix = "correct kimi_idle_hook, or the program"
-            raise HostError(f"{program}: {plain(error)}", fix) from None
+            raise HostError(f"{program}: {describe_error(error)}", fix) from None
         if ended != 0:
             # Its last line is near the end.
             said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = said.read().decode(errors="replace").strip().splitlines()
-            last = clean_text.line(lines[-1])[:300] if lines else "it said nothing"
+            last = clean_text.clean_line(lines[-1])[:300] if lines else "it said nothing"
             raise HostError(
                 f"{program} ended with {ended}: {last}",
                 "run it by hand with the same standard input",

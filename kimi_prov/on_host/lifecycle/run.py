@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text, groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.durations import duration, in_words
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.durations import describe_duration, format_duration
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import draining, haproxy, smoke_test, stop_log, stop_state
 from kimi_prov.on_host.lifecycle import idle, savings, session_history, starts, status
@@ -80,7 +80,7 @@ def _all_of(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
 
 def engines(plan: Mapping[str, Any]) -> list[str]:
     """Name the units that run the engine."""
-    return [unit_names.engine(row) for row in plan["instances"]]
+    return [unit_names.get_engine_unit(row) for row in plan["instances"]]
 
 
 # --- stop --------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     plan = plan_of(paths)
     _all_of(plan, request)
-    if (request["part"] == "serving") != groups.serves(plan):
+    if (request["part"] == "serving") != groups.serves_clients(plan):
         return {"left_out": True, "started": False}
     was = stop_state.read(paths)
     if was.get("state") != stop_state.STOPPED:
@@ -138,11 +138,14 @@ def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> d
     began = time.monotonic()
 
     def waiting(left: int) -> None:
-        tell(f"{_requests(left)} under way: waiting until they end, {duration(limit_s)} at most")
+        tell(
+            f"{_requests(left)} under way: waiting until they end, {format_duration(limit_s)} at "
+            "most"
+        )
 
     # Who asks a machine that falls asleep waits for the next start, and not for this stop.
     handed = stop_state.read(paths).get("state") != stop_state.ASLEEP
-    serves = groups.serves(plan)
+    serves = groups.serves_clients(plan)
     cut = draining.drain(paths, limit_s, tell=waiting, handed=handed) if serves else 0
     starts.note(paths, plan)
     tell("stopping the engine")
@@ -150,7 +153,7 @@ def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> d
     done = run("systemctl", "stop", *names, timeout=_STOP_LIMIT_S)
     if done.returncode != 0:
         raise HostError(
-            f"the engine was not stopped: {clean_text.line(done.stderr.strip())}",
+            f"the engine was not stopped: {clean_text.clean_line(done.stderr.strip())}",
             f"see  systemctl status {names[0]}  and run `kimi-prov stop` again",
         )
     run("systemctl", "reset-failed", *names)
@@ -179,10 +182,10 @@ def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell
             stop_state.write(paths, {**found, "cut": done["cut"]})
         except OSError as error:
             # It is stopped, and marked so.
-            tell(f"how many requests were cut is not kept: {plain(error)}")
+            tell(f"how many requests were cut is not kept: {describe_error(error)}")
     files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
     ended = f"{_requests(done['cut'])} cut" if done["cut"] else "no request was cut"
-    return f"stopped in {duration(done['seconds'])}; {ended}"
+    return f"stopped in {format_duration(done['seconds'])}; {ended}"
 
 
 # --- idle --------------------------------------------------------------------------------------
@@ -228,7 +231,7 @@ def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell:
         ended = _RESTS[chosen["action"]](paths, plan, job, tell)
         return "; ".join(part for part in (ended, savings.sentence(paths, plan)) if part)
     except (HostError, OSError) as error:
-        found = error if isinstance(error, HostError) else HostError.of_system(error)
+        found = error if isinstance(error, HostError) else HostError.from_system(error)
         idle.failed(paths, plan, found.message)
         raise found from None
 
@@ -244,7 +247,7 @@ def _sleeping(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]
         why = "the budget of this session is used up; the operator raises it and applies again"
         return stop_state.make(stop_state.ASLEEP, why, wake="off")
     wakes = plan["rest"]["wake"]
-    after = in_words(float(plan["rest"]["idle"]["after_s"]))
+    after = describe_duration(float(plan["rest"]["idle"]["after_s"]))
     how = "the operator starts it: kimi-prov start" if wakes == "off" else "a request wakes it"
     return stop_state.make(stop_state.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
 
@@ -312,7 +315,8 @@ def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     up_now = all(unit["state"] == "active" for unit in states.values())
     # Of a rank that says only that it waits for its head.
     waits = (
-        not groups.serves(plan) and group_state.read(paths.group_run).phase != group_state.SERVING
+        not groups.serves_clients(plan)
+        and group_state.read(paths.group_run).phase != group_state.SERVING
     )
     if not was and up_now and not waits:
         return {"was": "serving", "expected": None, **limit}
@@ -383,7 +387,7 @@ def _restarted(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], te
     done = {"cut": cut, "seconds": round(taken, 1)}
     files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
     ended = f"{_requests(cut)} cut" if cut else "no request was cut"
-    return f"restarted in {duration(taken)}; {ended}"
+    return f"restarted in {format_duration(taken)}; {ended}"
 
 
 def _restart_one(
@@ -393,7 +397,7 @@ def _restart_one(
     job: Mapping[str, Any],
     tell: Tell,
 ) -> int:
-    name, own = unit_names.engine(instance), [int(instance["index"])]
+    name, own = unit_names.get_engine_unit(instance), [int(instance["index"])]
 
     def waiting(left: int) -> None:
         tell(f"{name}: {_requests(left)} under way")
@@ -550,6 +554,6 @@ def _run(paths: Paths) -> int:
             progress.fail(HostError(error.message, error.fix))
             return 1
         except OSError as error:
-            progress.fail(HostError.of_system(error))
+            progress.fail(HostError.from_system(error))
             return 1
     return 0

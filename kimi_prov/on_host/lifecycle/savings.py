@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kimi_prov.contract.errors import plain
+from kimi_prov.contract.errors import describe_error
 from kimi_prov.on_host.endpoint import stop_log
 from kimi_prov.on_host.lifecycle import idle
 from kimi_prov.on_host.system import boot, files
@@ -68,7 +68,7 @@ def count(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Co
     try:
         _save(paths, ledger)
     except OSError as error:
-        problem = f"what this session costs is not kept: {plain(error)}"
+        problem = f"what this session costs is not kept: {describe_error(error)}"
         if problem != before.get("problem"):
             news = "; ".join(part for part in (news, problem) if part)
         unkept = {"problem": problem, "told": ledger.get("told")}
@@ -149,7 +149,7 @@ def _new(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
     booted = boot.booted()
     began = booted
     if not ledger.get("session"):
-        text = files.read_text(paths.at(_BEGAN)).strip()
+        text = files.read_text(paths.locate(_BEGAN)).strip()
         began = min(booted, float(text)) if text.isdigit() else booted
     now = time.clock_gettime(stop_log.CLOCK)
     # Until the first look nothing was answered.

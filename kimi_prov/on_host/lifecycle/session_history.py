@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.endpoint import stop_log, stop_state
 from kimi_prov.on_host.lifecycle import savings
 from kimi_prov.on_host.system import files, forward_proxy, process
@@ -96,7 +96,7 @@ def end(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> None:
         savings.settle(paths, plan)
         _write(paths, plan, why, END_S, tell)
     except OSError as error:
-        tell(f"what this session costs is not kept: {plain(error)}")
+        tell(f"what this session costs is not kept: {describe_error(error)}")
 
 
 def ending(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> Callable[[], None]:
@@ -219,7 +219,10 @@ def parsed(text: str) -> dict[str, Any] | None:
         return None
     words = {name: found.get(name) for name in _WORDS}
     return {
-        **{name: word if word is None else clean_text.line(word) for name, word in words.items()},
+        **{
+            name: word if word is None else clean_text.clean_line(word)
+            for name, word in words.items()
+        },
         "since": days[0],
         "until": days[1],
         **numbers,

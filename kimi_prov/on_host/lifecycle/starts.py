@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.on_host.system import files, page_cache, units
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def note(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any
     The engine's first instance speaks for all. A start that is kept already is returned, with
     `more` added to it. On a full disk it is not kept: that holds no start and no stop up.
     """
-    name = unit_names.engine(plan["instances"][0])
+    name = unit_names.get_engine_unit(plan["instances"][0])
     shown = units.properties([name], _SHOWN).get(name, {})
     if shown.get("ActiveState") != "active" or not shown.get("InvocationID"):
         return None
@@ -104,7 +104,7 @@ def expected(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str, Any]
     rows = (like or own)[-_LAST:]
     if rows:
         took = sorted(float(row["seconds"]) for row in rows)
-        span = duration(took[0]) if took[0] == took[-1] else _span(took)
+        span = format_duration(took[0]) if took[0] == took[-1] else _span(took)
         place = f" from the {held}" if like else ""
         count = f"{len(rows)} starts" if len(rows) > 1 else "start"
         basis = f"the last {count}{place} on this machine took {span}"
@@ -132,7 +132,7 @@ def first_answers(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _span(took: list[float]) -> str:
-    return f"{duration(took[0])} to {duration(took[-1])}"
+    return f"{format_duration(took[0])} to {format_duration(took[-1])}"
 
 
 def where(plan: Mapping[str, Any]) -> str:

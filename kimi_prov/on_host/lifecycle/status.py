@@ -103,6 +103,6 @@ def resting(paths: Paths, plan: Mapping[str, Any]) -> tuple[str, ...]:
     """Name the units that do not run because the machine rests: what a stop made is no drift."""
     if not stop_state.read(paths):
         return ()
-    engines = [unit_names.engine(row) for row in plan.get("instances") or ()]
+    engines = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
     freed = (plan.get("rest") or {}).get("memory") == "free"
     return (*engines, *(starts.ram_disk_units(plan) if freed else ()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.metrics import gpus, instances
@@ -90,14 +90,14 @@ class Look:
         try:
             self.samples += part()
         except _FAULTS as error:
-            self.failed[name] = plain(error)
+            self.failed[name] = describe_error(error)
 
     def planned(self) -> list[Sample]:
         """Tell what the plan says, and what speed was seen.
 
         Speeds are those of clients, which are served by the head of a group alone.
         """
-        plan, serves = self.plan, groups.serves(self.plan)
+        plan, serves = self.plan, groups.serves_clients(self.plan)
         speed = plan["throughput"] if serves else {}
         info = {
             "hash": hashlib.sha256(read_text(self.paths.plan).encode()).hexdigest()[:12],
@@ -132,12 +132,14 @@ class Look:
 
     def weights(self) -> list[Sample]:
         """Tell whether the mark of verified weights is there, and the copy in memory."""
-        mark = self.paths.at(f"{self.plan['model']['dir']}/{layout.MODEL_VERIFIED}")
+        mark = self.paths.locate(f"{self.plan['model']['dir']}/{layout.MODEL_VERIFIED}")
         found = [Sample("kimi_weights_verified", mark.exists())]
         disk = self.plan["ram_disk"]
         # Written last there too; a RAM disk that was mounted anew has none.
-        copy = self.paths.at(f"{disk['files_dir']}/{layout.MODEL_VERIFIED}")
-        filled = disk["enabled"] and os.path.ismount(self.paths.at(layout.RAM)) and copy.exists()
+        copy = self.paths.locate(f"{disk['files_dir']}/{layout.MODEL_VERIFIED}")
+        filled = (
+            disk["enabled"] and os.path.ismount(self.paths.locate(layout.RAM)) and copy.exists()
+        )
         return [*found, Sample("kimi_ram_disk_filled", filled)]
 
     def certificate(self) -> list[Sample]:
@@ -151,7 +153,7 @@ class Look:
 
     def engines(self) -> list[Sample]:
         """Tell what of the engine runs."""
-        names = [unit_names.engine(row) for row in self.plan["instances"]]
+        names = [unit_names.get_engine_unit(row) for row in self.plan["instances"]]
         found, keep = instances.collect(
             self.plan,
             units.properties(names, instances.SHOWN),
@@ -183,7 +185,7 @@ class Look:
 
     def _driver_installed(self) -> str:
         """Return the driver's version by dpkg, which is asked again when its list has changed."""
-        changed = os.stat(str(self.paths.at(_DPKG))).st_mtime
+        changed = os.stat(str(self.paths.locate(_DPKG))).st_mtime
         kept = self.kept.get("driver") or {}
         if kept.get("changed") != changed:
             from kimi_prov.on_host.driver import apt, steps  # noqa: PLC0415  (a tenth of a second)
@@ -200,7 +202,7 @@ class Look:
     def group(self) -> list[Sample]:
         """Tell which hosts of a group are there: each has a connection to the head's supervisor."""
         group = self.plan.get("group")
-        if not group or not groups.serves(self.plan):
+        if not group or not groups.serves_clients(self.plan):
             return []
         told = run("ss", "-Htn", "state", "established", f"sport = :{group['control_port']}")
         peers = told.stdout

@@ -47,9 +47,9 @@ def collect(
     """
     samples: list[Sample] = []
     keep: dict[str, Kept] = {}
-    tells = groups.serves(plan)
+    tells = groups.serves_clients(plan)
     for instance in plan.get("instances") or ():
-        unit = unit_names.engine(instance)
+        unit = unit_names.get_engine_unit(instance)
         row = shown.get(unit, {})
         before = kept.get(unit) or {}
         keep[unit] = after = _after(before, row, boot)

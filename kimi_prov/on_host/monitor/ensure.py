@@ -17,7 +17,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import (
     MONITOR_ETC,
     MONITOR_HOME,
@@ -103,7 +103,7 @@ def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> d
     work.folders()
     hosts, unknown = work.hosts(wanted["hosts"])
     for kind in ("rules", "consoles"):
-        work.folder(paths.at(f"{MONITOR_ETC}/{kind}"), wanted[kind])
+        work.folder(paths.locate(f"{MONITOR_ETC}/{kind}"), wanted[kind])
     work.file(
         paths.monitor_etc / "prometheus.yml",
         config.prometheus(wanted["settings"], hosts),
@@ -197,10 +197,10 @@ class _Work:
         self, wanted: Mapping[str, Mapping[str, Any] | None]
     ) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """Keep what is read of each host; drop hosts that have left the inventory."""
-        folder = self.paths.at(config.HOSTS)
+        folder = self.paths.locate(config.HOSTS)
         found: dict[str, dict[str, Any]] = {}
         unknown = []
-        roots = read_text(self.paths.at(_ROOTS_FILE))
+        roots = read_text(self.paths.locate(_ROOTS_FILE))
         for name, host in sorted(wanted.items()):
             file = urllib.parse.quote(name, safe="")
             if host is None:
@@ -311,7 +311,7 @@ def _checked(command: tuple[str, ...], new: Path, path: Path) -> None:
         secret = path.name == "alertmanager.yml"
         said = (done.stderr or done.stdout).strip().splitlines()
         remove(str(new))
-        told = "" if secret or not said else f": {clean_text.line(said[-1])[:300]}"
+        told = "" if secret or not said else f": {clean_text.clean_line(said[-1])[:300]}"
         raise HostError(
             f"{command[0]} refuses the new {path}{told}",
             "check the role's options monitor_alert_* in the inventory" if secret else None,
@@ -376,5 +376,5 @@ def main(argv: list[str]) -> int:
         if argv[:1] == ["remove"]:
             return answer({"ok": True, **remove_all(Paths(), check=check)})
     except OSError as error:
-        raise HostError(f"{MONITOR_ETC}, {MONITOR_HOME}: {plain(error)}") from None
+        raise HostError(f"{MONITOR_ETC}, {MONITOR_HOME}: {describe_error(error)}") from None
     raise HostError("usage: monitor note|ensure|remove [--check] < SETTINGS")

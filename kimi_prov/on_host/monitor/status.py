@@ -38,7 +38,7 @@ def targets(text: str) -> list[dict[str, str]] | None:
         return [
             {
                 **_labels(row["labels"], "host", "job", "engine"),
-                "health": clean_text.line(row["health"]),
+                "health": clean_text.clean_line(row["health"]),
             }
             for row in json.loads(text)["data"]["activeTargets"]
         ]
@@ -51,10 +51,10 @@ def alerts(text: str) -> list[dict[str, str]] | None:
     try:
         found = [
             {
-                "name": clean_text.line(row["labels"]["alertname"]),
+                "name": clean_text.clean_line(row["labels"]["alertname"]),
                 **_labels(row["labels"], "host", "severity"),
-                "summary": clean_text.line(row["annotations"].get("summary", "")),
-                "since": clean_text.line(row["activeAt"])[:19] + "Z",
+                "summary": clean_text.clean_line(row["annotations"].get("summary", "")),
+                "since": clean_text.clean_line(row["activeAt"])[:19] + "Z",
             }
             for row in json.loads(text)["data"]["alerts"]
             if row["state"] == "firing"
@@ -65,7 +65,7 @@ def alerts(text: str) -> list[dict[str, str]] | None:
 
 
 def _labels(labels: dict[str, Any], *names: str) -> dict[str, str]:
-    return {name: clean_text.line(labels.get(name, "")) for name in names}
+    return {name: clean_text.clean_line(labels.get(name, "")) for name in names}
 
 
 def shown(paths: Paths) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import pod
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.engine import placement
 from kimi_prov.on_host.probe import memory
 from kimi_prov.on_host.system.machine import Machine, fields
@@ -70,18 +70,18 @@ def _gpus() -> int | None:
 def refusals(plan: Mapping[str, Any], has: Given) -> list[str]:
     """Say what is too small for the plan, each with figure and fix. Pure."""
     found: list[str] = []
-    shm = pod.shm_bytes(plan)
-    needed = pod.processes_bytes(plan) + shm
+    shm = pod.compute_shm_bytes(plan)
+    needed = pod.compute_process_bytes(plan) + shm
     if has.memory is not None and has.memory < needed:
         found.append(
-            f"the container may use {human(has.memory)} of memory, and the engine needs "
-            f"{human(needed)}, {human(shm)} of it in {pod.SHM}; raise limits.memory in "
-            f"{_MANIFEST}, or take a larger node"
+            f"the container may use {format_bytes(has.memory)} of memory, and the engine needs "
+            f"{format_bytes(needed)}, {format_bytes(shm)} of it in {pod.SHM}; raise limits.memory "
+            f"in {_MANIFEST}, or take a larger node"
         )
     if has.shm is not None and has.shm < shm:
         found.append(
-            f"{pod.SHM} has {human(has.shm)}, and the engine's processes talk through "
-            f"{human(shm)}; mount an emptyDir with medium Memory and that sizeLimit there"
+            f"{pod.SHM} has {format_bytes(has.shm)}, and the engine's processes talk through "
+            f"{format_bytes(shm)}; mount an emptyDir with medium Memory and that sizeLimit there"
         )
     planned = len(plan["instances"][0]["gpus"])
     if planned and has.gpus is None:

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     try:
         status: int = import_module(COMMANDS[name]).main(argv[1:])
     except (HostError, OSError) as error:
-        told = HostError.of_system(error) if isinstance(error, OSError) else error
+        told = HostError.from_system(error) if isinstance(error, OSError) else error
         print(f"{name}: {told.line}", file=sys.stderr, flush=True)
         return told.exit_status
     return status

@@ -41,7 +41,7 @@ class Place:
         """Read the plan. Raises HostError where none is mounted."""
         given = dict(os.environ if environment is None else environment)
         root = given.get("KIMI_POD_ROOT", "/")
-        path = paths.under(root, pod.PLAN)
+        path = paths.join_root(root, pod.PLAN)
         plan = read_json(path)
         if not plan.get("engine") or not plan.get("instances"):
             raise HostError(
@@ -52,7 +52,7 @@ class Place:
 
     def at(self, path: str) -> str:
         """Return a path of the image or of a mount."""
-        return paths.under(self.root, path)
+        return paths.join_root(self.root, path)
 
     def there(self, path: str) -> str | None:
         """Return the path of a file that may be mounted; None where it is not."""

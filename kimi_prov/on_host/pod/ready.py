@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     reason = look(Place.read(), live=options.live, timeout_s=options.timeout)
     if reason is None:
         return 0
-    print(clean_text.line(reason), flush=True)
+    print(clean_text.clean_line(reason), flush=True)
     return EXIT_TRANSIENT
 
 
@@ -50,7 +50,7 @@ def look(place: Place, *, live: bool, timeout_s: float) -> str | None:
     if not found:
         # Before the start there are checks, and they end by themselves.
         return None if live else "the engine was not started yet"
-    if not processes.lives(found.get("pid")):
+    if not processes.is_alive(found.get("pid")):
         return "the engine ended; the log of the container says why"
     if state.ending(place):
         return None if live else "the pod was told to end: it takes no more requests"

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from kimi_prov.contract import pod
-from kimi_prov.contract.arguments import without
+from kimi_prov.contract.arguments import remove_flags
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.engine import placement, ready
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, METRICS_KEY_FILE
@@ -66,7 +66,7 @@ def command(place: Place, group: Group | None, notes: list[str]) -> list[str]:
     instance = place.plan["instances"][0]
     argv = [place.cached(word) for word in instance["argv"]]
     hidden = placement.hidden_nodes(instance["numa_nodes"])
-    words = placement.visible(without(argv[1:], _OF_THE_RUN), hidden, notes)
+    words = placement.visible(remove_flags(argv[1:], _OF_THE_RUN), hidden, notes)
     line = placement.numactl(list(instance["numactl"]), hidden, notes)
     line += [argv[0], "-I", place.at(pod.PROGRAM), "pod", "engine", *words]
     return [*line, *of_pod(place, group)]

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.cpu_lists import format_list, parse_list
-from kimi_prov.contract.numbers import decimal, whole
+from kimi_prov.contract.numbers import parse_int, parse_leading_decimal
 from kimi_prov.on_host.probe import amx
 from kimi_prov.on_host.system.machine import Machine, fields
 
@@ -121,9 +121,9 @@ def by_kernel(machine: Machine) -> dict[str, Any]:
     return {
         "model": first.get("model name"),
         "vendor": first.get("vendor_id"),
-        "family": whole(first.get("cpu family")),
-        "model_number": whole(first.get("model")),
-        "stepping": whole(first.get("stepping")),
+        "family": parse_int(first.get("cpu family")),
+        "model_number": parse_int(first.get("model")),
+        "stepping": parse_int(first.get("stepping")),
         "flags": (first.get("flags") or first.get("Features") or "").split(),
     }
 
@@ -169,7 +169,7 @@ def _quick_cpuinfo() -> Iterator[ModuleType]:
 def _frequency_hz(machine: Machine, model: str | None) -> int | None:
     """Frequency in the CPU's name, in Hz; else the highest that the kernel's driver allows."""
     named = re.search(r"@ ([\d.]+)GHz", model or "")
-    gigahertz = decimal(named.group(1)) if named else None
+    gigahertz = parse_leading_decimal(named.group(1)) if named else None
     if gigahertz is not None:
         return round(gigahertz * 1e9)
     khz = machine.read_int(f"{_FREQUENCY}/cpuinfo_max_freq")
@@ -212,7 +212,7 @@ def numa(machine: Machine) -> dict[str, Any]:
                 "distances": [
                     number
                     for word in (machine.read(f"{path}/distance") or "").split()
-                    if (number := whole(word)) is not None
+                    if (number := parse_int(word)) is not None
                 ],
             }
         )
@@ -278,7 +278,7 @@ def caches(machine: Machine, threads: int) -> dict[str, int | None] | None:
         sized = re.match(r"([\d.]+ \w+)(?: \((\d+) instances?\))?", value)
         if match and sized:
             found[f"l{match.group(1)}_bytes"] = _bytes(sized.group(1))
-            found[f"l{match.group(1)}_instances"] = whole(sized.group(2))
+            found[f"l{match.group(1)}_instances"] = parse_int(sized.group(2))
     return found or None
 
 
@@ -301,7 +301,7 @@ def _smt(machine: Machine, cores: int | None, threads: int) -> bool | None:
 def _bytes(text: str | None) -> int | None:
     """`48K` and `300 MiB` as bytes."""
     match = re.fullmatch(r"([\d.]+)\s*(\w*)", text or "")
-    number = decimal(match.group(1)) if match else None
+    number = parse_leading_decimal(match.group(1)) if match else None
     if match is None or number is None or match.group(2) not in _UNITS:
         return None
     return round(number * _UNITS[match.group(2)])
@@ -324,5 +324,5 @@ def _first(siblings: str | None) -> int | None:
 def _kilobytes(text: str | None) -> int | None:
     """`123 kB` as bytes."""
     words = (text or "").split()
-    number = whole(words[0]) if words else None
+    number = parse_int(words[0]) if words else None
     return None if number is None else number * 1024

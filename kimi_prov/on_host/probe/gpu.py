@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.numbers import whole
+from kimi_prov.contract.numbers import parse_int
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system.machine import Machine, fields
 
@@ -74,7 +74,7 @@ class Nvidia:
         if not found:
             found = [nvidia_smi.listed(row) for row in rows]
         by_index = {
-            whole(row["index"]): nvidia_smi.capability(row.get("compute_cap")) for row in rows
+            parse_int(row["index"]): nvidia_smi.capability(row.get("compute_cap")) for row in rows
         }
         near = (self._topology or {}).get("near") or []
         for number, gpu in enumerate(found):

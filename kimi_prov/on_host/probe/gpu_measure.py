@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import kimi_prov
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
-from kimi_prov.contract.numbers import whole
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.numbers import parse_int
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.probe.cuda_child import ARENA, PINNED
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ def refusal(
 def _short(total: int, used: int, free: int | None) -> str | None:
     """Say which memory is short, in bytes: used by others, or not there."""
     if used > _IDLE_BYTES:
-        return f"busy: {human(used)} of its memory are in use"
+        return f"busy: {format_bytes(used)} of its memory are in use"
     if total - used < 2 * ARENA:
-        return f"only {human(max(0, total - used))} of its memory are free"
+        return f"only {format_bytes(max(0, total - used))} of its memory are free"
     if free is not None and free < PINNED * _SHARE_OF_FREE:
-        return f"only {human(free)} of the machine's memory are free"
+        return f"only {format_bytes(free)} of the machine's memory are free"
     return None
 
 
@@ -120,7 +120,7 @@ def _used(text: str | None) -> dict[str | None, int]:
     found: dict[str | None, int] = {}
     for line in (text or "").splitlines():
         uuid, _, size = (part.strip() for part in line.partition(","))
-        number = whole(size)
+        number = parse_int(size)
         if number is not None:
             found[uuid] = number << 20
     return found

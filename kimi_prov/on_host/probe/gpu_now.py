@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kimi_prov.contract.numbers import decimal, whole
+from kimi_prov.contract.numbers import parse_int, parse_leading_decimal
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 
@@ -101,27 +101,27 @@ def _card(row: dict[str, str]) -> GpuNow:
         memory_busy_share=_share(row["utilization.memory"]),
         memory_used_bytes=_bytes(row["memory.used"]),
         memory_total_bytes=_bytes(row["memory.total"]),
-        power_w=decimal(row["power.draw"]),
-        power_limit_w=decimal(row["power.limit"]),
-        power_enforced_w=decimal(row["enforced.power.limit"]),
-        temperature_c=decimal(row["temperature.gpu"]),
-        memory_temperature_c=decimal(row["temperature.memory"]),
-        clock_mhz=decimal(row["clocks.sm"]),
-        clock_max_mhz=decimal(row["clocks.max.sm"]),
-        ecc_uncorrected_now=whole(row["ecc.errors.uncorrected.volatile.total"]),
-        ecc_uncorrected=whole(row["ecc.errors.uncorrected.aggregate.total"]),
-        ecc_corrected=whole(row["ecc.errors.corrected.aggregate.total"]),
+        power_w=parse_leading_decimal(row["power.draw"]),
+        power_limit_w=parse_leading_decimal(row["power.limit"]),
+        power_enforced_w=parse_leading_decimal(row["enforced.power.limit"]),
+        temperature_c=parse_leading_decimal(row["temperature.gpu"]),
+        memory_temperature_c=parse_leading_decimal(row["temperature.memory"]),
+        clock_mhz=parse_leading_decimal(row["clocks.sm"]),
+        clock_max_mhz=parse_leading_decimal(row["clocks.max.sm"]),
+        ecc_uncorrected_now=parse_int(row["ecc.errors.uncorrected.volatile.total"]),
+        ecc_uncorrected=parse_int(row["ecc.errors.uncorrected.aggregate.total"]),
+        ecc_corrected=parse_int(row["ecc.errors.corrected.aggregate.total"]),
         throttled=_throttled(row[REASONS[0]]),
     )
 
 
 def _share(text: str) -> float | None:
-    value = decimal(text)
+    value = parse_leading_decimal(text)
     return None if value is None else value / 100
 
 
 def _bytes(text: str) -> int | None:
-    value = decimal(text)
+    value = parse_leading_decimal(text)
     return None if value is None else int(value * _MIB)
 
 

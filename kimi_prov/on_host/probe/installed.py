@@ -10,7 +10,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
-from kimi_prov.contract.unit_form import form
+from kimi_prov.contract.unit_form import parse_form
 from kimi_prov.on_host.probe import accounts
 from kimi_prov.on_host.system import boot, started
 from kimi_prov.on_host.system import units as systemd
@@ -148,7 +148,7 @@ def _serving(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, A
                     text = started.unit_of(stamp, unit, places)
                 except OSError:  # only root may read what is kept
                     continue
-                found[unit] = {"stamp": stamp, "form": None if text is None else form(text)}
+                found[unit] = {"stamp": stamp, "form": None if text is None else parse_form(text)}
     return found
 
 

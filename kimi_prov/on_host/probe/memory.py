@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kimi_prov.contract.numbers import leading, whole
+from kimi_prov.contract.numbers import parse_int, parse_leading_int
 from kimi_prov.on_host.system.machine import Machine, fields
 
 # dmidecode 3.7 writes GiB where older ones write GB; both mean powers of two.
@@ -43,11 +43,11 @@ def memory(machine: Machine, shm_bytes: int | None) -> dict[str, Any]:
     info = fields(machine.read("/proc/meminfo"), ":")
 
     def size(key: str) -> int | None:
-        kilobytes = leading(info.get(key))
+        kilobytes = parse_leading_int(info.get(key))
         return None if kilobytes is None else kilobytes * 1024
 
     def count(key: str) -> int | None:
-        return whole(info.get(key))
+        return parse_int(info.get(key))
 
     total = size("MemTotal")
     slots = modules(machine.run(["dmidecode", "-t", "17"]))
@@ -88,13 +88,13 @@ def modules(text: str | None) -> list[dict[str, Any]] | None:
         row = fields(block, ":")
         if str(row.get("Manufacturer")).startswith(_VIRTUAL):
             continue
-        speed = leading(row.get("Speed"))
+        speed = parse_leading_int(row.get("Speed"))
         found.append(
             {
                 "size_bytes": _size(row.get("Size")),
                 "type": row.get("Type"),
                 "speed_mt_s": speed,
-                "configured_mt_s": leading(
+                "configured_mt_s": parse_leading_int(
                     row.get("Configured Memory Speed") or row.get("Configured Clock Speed")
                 )
                 or speed,
@@ -165,7 +165,7 @@ def cgroup(machine: Machine) -> dict[str, Any]:
         limit = machine.read_int(f"{folder}/memory.max")
         if limit is not None:
             sizes.append(limit)
-        numbers = [whole(word) for word in (machine.read(f"{folder}/cpu.max") or "").split()]
+        numbers = [parse_int(word) for word in (machine.read(f"{folder}/cpu.max") or "").split()]
         if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
             shares.append(numbers[0] / max(1, numbers[1]))
         folder = folder.rsplit("/", 1)[0]

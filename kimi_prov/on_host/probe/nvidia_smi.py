@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.numbers import decimal, leading, whole
+from kimi_prov.contract.numbers import parse_int, parse_leading_decimal, parse_leading_int
 
 _GPU = re.compile(r"GPU(\d+)")
 _NV = re.compile(r"NV([0-9]{1,4})")
@@ -56,11 +56,11 @@ def _gpu(number: int, node: Xml.Element) -> dict[str, Any]:
         "pcie": {
             # The card steps its link down when idle, so the current generation says little then;
             # what card and board can do together does.
-            "gen": leading(_text(node, link + "pcie_gen/current_link_gen")),
-            "gen_max": leading(_text(node, link + "pcie_gen/max_link_gen")),
-            "gen_card": leading(_text(node, link + "pcie_gen/max_device_link_gen")),
-            "width": leading(_text(node, link + "link_widths/current_link_width")),
-            "width_max": leading(_text(node, link + "link_widths/max_link_width")),
+            "gen": parse_leading_int(_text(node, link + "pcie_gen/current_link_gen")),
+            "gen_max": parse_leading_int(_text(node, link + "pcie_gen/max_link_gen")),
+            "gen_card": parse_leading_int(_text(node, link + "pcie_gen/max_device_link_gen")),
+            "width": parse_leading_int(_text(node, link + "link_widths/current_link_width")),
+            "width_max": parse_leading_int(_text(node, link + "link_widths/max_link_width")),
         },
         "power_limit_w": _power(node, "current_power_limit"),
         "power_limit_max_w": _power(node, "max_power_limit"),
@@ -85,7 +85,7 @@ def table(text: str | None, columns: list[str] | None = None) -> list[dict[str, 
     for line in lines:
         values = [value.strip() for value in line.split(",")]
         row = dict(zip(columns, values))
-        if len(values) == len(columns) and whole(row.get("index")) is not None:
+        if len(values) == len(columns) and parse_int(row.get("index")) is not None:
             rows.append(row)
     return rows
 
@@ -94,7 +94,7 @@ def listed(row: dict[str, str]) -> dict[str, Any]:
     """Return a GPU from its row of the table, where the XML is not available."""
     name, size = row.get("name"), _mebibytes(row.get("memory.total"))
     return {
-        "index": whole(row["index"]),
+        "index": parse_int(row["index"]),
         "vendor": "nvidia",
         "model": name,
         "name_raw": name,
@@ -105,11 +105,11 @@ def listed(row: dict[str, str]) -> dict[str, Any]:
         "compute_capability": capability(row.get("compute_cap")),
         "pcie": {
             "gen": None,
-            "gen_max": leading(row.get("pcie.link.gen.max")),
+            "gen_max": parse_leading_int(row.get("pcie.link.gen.max")),
             "width": None,
-            "width_max": leading(row.get("pcie.link.width.max")),
+            "width_max": parse_leading_int(row.get("pcie.link.width.max")),
         },
-        "power_limit_w": decimal(row.get("power.limit")),
+        "power_limit_w": parse_leading_decimal(row.get("power.limit")),
         "mig": None,
         "ecc": None,
         "persistence": None,
@@ -126,7 +126,7 @@ def capability(text: str | None) -> str | None:
 def topology(text: str | None) -> dict[str, Any] | None:
     """Read `nvidia-smi topo -m`: how each two GPUs are joined, and each one's CPUs and node."""
     # `nvidia-smi topo` underlines its head even into a pipe.
-    lines = [line for line in clean_text.block(text or "").splitlines() if line.strip()]
+    lines = [line for line in clean_text.clean_block(text or "").splitlines() if line.strip()]
     head = next((line for line in lines if _GPU.match(line.strip())), None)
     if head is None:
         return None
@@ -145,7 +145,7 @@ def topology(text: str | None) -> dict[str, Any] | None:
         near.append(
             {
                 "cpus": _cpus(row.get("CPU Affinity")),
-                "numa_node": leading(row.get("NUMA Affinity")),
+                "numa_node": parse_leading_int(row.get("NUMA Affinity")),
             }
         )
     return {
@@ -178,7 +178,7 @@ def links(text: str | None) -> list[dict[str, Any]] | None:
         match = _LINK.search(line)
         if match and found:
             found[-1]["links"] += 1
-            speed = decimal(match.group(1))
+            speed = parse_leading_decimal(match.group(1))
             found[-1]["bytes_per_s"] = None if speed is None else round(speed * 1e9)
     return found or None
 
@@ -221,14 +221,14 @@ def _switch(text: str | None) -> bool | None:
 
 
 def _mebibytes(text: str | None) -> int | None:
-    number = leading(text)
+    number = parse_leading_int(text)
     return number << 20 if number is not None else None
 
 
 def _power(node: Xml.Element, name: str) -> float | None:
     """Drivers before 525 have another name for the group."""
     for group in ("gpu_power_readings", "power_readings"):
-        found = decimal(_text(node, f"{group}/{name}"))
+        found = parse_leading_decimal(_text(node, f"{group}/{name}"))
         if found is not None:
             return found
     return None

@@ -127,7 +127,7 @@ class Client:
         """
         make_own(self.home, self.user)
         if self.settings["ca_bundle"]:
-            bundle = read_text(self.paths.at(self.settings["ca_bundle"]))
+            bundle = read_text(self.paths.locate(self.settings["ca_bundle"]))
             write_atomic(self.paths.acme / "ca-bundle.pem", bundle, 0o644)
         same = known.get("directory_url") == self.settings["directory_url"]
         if same and known.get("contact") != self.settings["contact"]:

@@ -133,7 +133,7 @@ def of_host(error: HostError) -> dict[str, Any]:
 
 
 def _problem(kind: str, message: str, fix: str) -> dict[str, Any]:
-    return {"kind": kind, "message": clean_text.line(message), "fix": fix}
+    return {"kind": kind, "message": clean_text.clean_line(message), "fix": fix}
 
 
 def _problems(log: str) -> list[tuple[str, str]]:

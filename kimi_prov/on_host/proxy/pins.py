@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.gateways import PAGE_NAME
+from kimi_prov.contract.gateways import WEB_UI_NAME
 from kimi_prov.contract.paths import PROXY_USER, Paths
 from kimi_prov.on_host.endpoint import tls
 from kimi_prov.on_host.keys import publish
@@ -70,7 +70,7 @@ def ensure_page(paths: Paths, *, shared: bool, check: bool = False) -> bool:
     if check:
         return True
     if shared:
-        pem = tls.self_signed([PAGE_NAME], loopback=False)
+        pem = tls.self_signed([WEB_UI_NAME], loopback=False)
         write_atomic(paths.page_pem, pem, 0o640, PROXY_USER)
     else:
         remove(str(paths.page_pem))

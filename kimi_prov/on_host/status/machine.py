@@ -9,7 +9,7 @@ from typing import Any
 
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate, haproxy, stop_state, tls
 from kimi_prov.on_host.engine import runtime
@@ -68,7 +68,7 @@ def disks(paths: Paths) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for name in _PLACES:
         try:
-            path = os.path.realpath(str(paths.at(name)))
+            path = os.path.realpath(str(paths.locate(name)))
             info, device = os.statvfs(path), os.stat(path).st_dev
         except OSError:
             continue
@@ -103,7 +103,7 @@ def _versions(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
 
 def _driver_failed(paths: Paths) -> str | None:
     """Say which version of NVIDIA's driver was tried here in vain; None for none."""
-    failed = read_json(paths.at(layout.DRIVER_STATE)).get("failed")
+    failed = read_json(paths.locate(layout.DRIVER_STATE)).get("failed")
     if not isinstance(failed, dict):
         return None
     runs = nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"]
@@ -198,14 +198,14 @@ def collect(paths: Paths) -> dict[str, Any]:
         }
     sample = Sample(plan)
     model = plan["model"]
-    serving = [unit_names.engine(item) for item in plan["instances"]]
-    serves = groups.serves(plan)
+    serving = [unit_names.get_engine_unit(item) for item in plan["instances"]]
+    serves = groups.serves_clients(plan)
     states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     web = plan.get("web")
     rests = stop_state.read(paths)
     needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
-    needed += [unit_names.PROXY] if groups.proxied(plan) else []
+    needed += [unit_names.PROXY] if groups.has_proxy(plan) else []
     # A plan of an earlier version says nothing of these.
     needed += [unit_names.USAGE] if serves and plan.get("usage") else []
     needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
@@ -278,7 +278,7 @@ def now(paths: Paths) -> dict[str, Any]:
     if not plan:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
     sample = Sample(plan)
-    names = [unit_names.engine(item) for item in plan["instances"]]
+    names = [unit_names.get_engine_unit(item) for item in plan["instances"]]
     states = units.show(*names, unit_names.WATCHDOG)
     down = [name for name in names if states.get(name, {}).get("state") != "active"]
     waits = ""
@@ -286,7 +286,7 @@ def now(paths: Paths) -> dict[str, Any]:
         seen = group_state.read(paths.group_run)
         waits = _waits(seen.phase, seen.said)
     try:
-        behind = haproxy.servers(paths.socket) if groups.serves(plan) else []
+        behind = haproxy.servers(paths.socket) if groups.serves_clients(plan) else []
     except (OSError, HostError):
         behind = []
     return {
@@ -325,7 +325,7 @@ def _updates() -> dict[str, Any]:
     try:
         return {"updates": waiting.collect(), "updates_error": None}
     except (OSError, HostError, ValueError) as error:
-        return {"updates": None, "updates_error": plain(error)}
+        return {"updates": None, "updates_error": describe_error(error)}
 
 
 def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
@@ -402,7 +402,7 @@ def _group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
     return {
         "name": group["name"],
         "rank": group["rank"],
-        "head": groups.head(plan),
+        "head": groups.get_head(plan),
         "members": [{key: row[key] for key in ("host", "address")} for row in group["members"]],
         "unit": unit,
         "phase": seen.phase or "stopped",

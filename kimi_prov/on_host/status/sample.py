@@ -90,7 +90,7 @@ def _engine(
     state = metrics.state(second) if second else None
     row: dict[str, Any] = {
         "index": instance["index"],
-        "unit": unit_names.engine(instance),
+        "unit": unit_names.get_engine_unit(instance),
         "answers": state is not None,
         "running": int(state.running) if state else None,
         "waiting": int(state.waiting) if state else None,

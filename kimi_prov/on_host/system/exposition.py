@@ -47,5 +47,5 @@ def _number(value: Number) -> str:
 
 
 def _escaped(text: str) -> str:
-    plain = clean_text.line(str(text))[:_LONGEST]
+    plain = clean_text.clean_line(str(text))[:_LONGEST]
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -14,7 +14,7 @@ def variables(root: str = "/") -> dict[str, str]:
     apt has a file of its own: by the variables it would ask https addresses by the proxy for http.
     """
     found = {}
-    for line in read_text(Path(paths.under(root, paths.FORWARD_PROXY))).splitlines():
+    for line in read_text(Path(paths.join_root(root, paths.FORWARD_PROXY))).splitlines():
         name, mark, value = line.partition("=")
         if mark and name.endswith("_proxy"):
             found[name] = value.strip('"')

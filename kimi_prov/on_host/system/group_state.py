@@ -79,7 +79,7 @@ def read(directory: PathLike) -> Seen:
     state = read_json(os.path.join(directory, _STATE), links=False)
     rounds = read_json(os.path.join(directory, _ROUNDS), links=False)
     phase, failed = state.get("phase"), rounds.get("failed")
-    said = clean_text.line(state.get("said", ""))
+    said = clean_text.clean_line(state.get("said", ""))
     if not os.path.exists(f"/proc/{state.get('pid')}"):
         # What it wrote at its end says why it ended; one that was killed wrote none.
         said = said if phase == WAITING else ""
@@ -88,6 +88,6 @@ def read(directory: PathLike) -> Seen:
         phase if phase in _PHASES else "",
         said,
         failed if isinstance(failed, int) else 0,
-        clean_text.line(rounds.get("why", "")),
-        clean_text.line(rounds.get("digest", "")),
+        clean_text.clean_line(rounds.get("why", "")),
+        clean_text.clean_line(rounds.get("digest", "")),
     )

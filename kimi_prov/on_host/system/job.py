@@ -27,6 +27,6 @@ def run_job(
         progress = Progress(progress_path(config), phase)
         return work(config, progress)
     except (HostError, OSError) as error:
-        failed = HostError.of_system(error) if isinstance(error, OSError) else error
+        failed = HostError.from_system(error) if isinstance(error, OSError) else error
         progress.fail(failed)
         return failed.exit_status

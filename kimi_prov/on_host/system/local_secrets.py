@@ -43,11 +43,11 @@ class Secrets:
     def __init__(self, paths: Paths) -> None:
         found = {machine_key.read(paths.machine_key)}
         for name in _FILES:
-            for line in _text(paths.at(name)).splitlines():
+            for line in _text(paths.locate(name)).splitlines():
                 value = line.strip().partition("=")[2] or line.strip()
                 found |= {part.strip("'\" ") for part in (value, line.strip().rpartition(":")[2])}
         for name in _PROXIES:
-            found |= set(_LOGIN.findall(_text(paths.at(name))))
+            found |= set(_LOGIN.findall(_text(paths.locate(name))))
         kept = {value for value in found if len(value) >= _SHORTEST and not _OPEN.match(value)}
         self._values: list[str] = sorted(kept, key=len, reverse=True)
 

@@ -6,7 +6,7 @@ import glob
 import os
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.paths import under
+from kimi_prov.contract.paths import join_root
 from kimi_prov.on_host.system import process
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Machine:
 
     def path(self, name: str) -> str:
         """Return an absolute path of the machine below this root."""
-        return under(self.root, name)
+        return join_root(self.root, name)
 
     def read(self, name: str) -> str | None:
         """Return a small text file without its last line break, or None where it cannot be read."""

@@ -9,8 +9,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.durations import duration
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.durations import format_duration
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.system.files import write_json
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ class Progress:
         with self._lock:
             rate, done, total = self._rate(), max(0, min(self._done, self._total)), self._total
         share = f" ({100 * done / total:.0f} %)" if total else ""
-        left = f", about {duration((total - done) / rate)} left" if rate > 0 else ""
-        return f"{human(done)} of {human(total)}{share}, {human(rate)}/s{left}"
+        left = f", about {format_duration((total - done) / rate)} left" if rate > 0 else ""
+        return f"{format_bytes(done)} of {format_bytes(total)}{share}, {format_bytes(rate)}/s{left}"
 
     def _rate(self) -> float:
         """Bytes per second over the last seconds, so that a stall is visible."""

@@ -55,7 +55,7 @@ def opened(
         "--description=Kimi: code of the engine",
         f"--property=RuntimeMaxSec={limit_s + _GRACE_S:.0f}",
         f"--property=EnvironmentFile={file}",
-        *protection.sandbox(gpus=gpus, peers=peers, rdma=rdma, binds=binds),
+        *protection.build_sandbox_options(gpus=gpus, peers=peers, rdma=rdma, binds=binds),
     ]
     with contextlib.ExitStack() as done:
         done.callback(remove, str(file))
@@ -192,7 +192,7 @@ def _own_file() -> Path:
     for name in os.listdir(folder):
         # One that is just being written has a name that begins with a dot.
         owner = name.lstrip(".").partition("-")[0]
-        if not (owner.isdigit() and processes.lives(int(owner))):
+        if not (owner.isdigit() and processes.is_alive(int(owner))):
             remove(str(folder / name))
     return folder / f"{os.getpid()}-{secrets.token_hex(4)}.env"
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from kimi_prov.contract import paths, unit_names
-from kimi_prov.contract.unit_form import STAMP, form, stamp, stamp_in
+from kimi_prov.contract.unit_form import DIGEST_VARIABLE, compute_digest, parse_form, read_digest
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 
 _DROP_IN = "{}.d/10-plan.conf"
@@ -33,7 +33,7 @@ class UnitPaths:
 
     def file(self, unit: str) -> Path:
         """Return the path of a unit's file, which instances share."""
-        return self.units / unit_names.shared(unit)
+        return self.units / unit_names.find_shared_file(unit)
 
     def drop_in(self, unit: str) -> Path:
         """Return the path of one instance's drop-in."""
@@ -51,7 +51,7 @@ def running_stamp(pid: str, places: UnitPaths) -> str | None:
         variables = (places.proc / str(int(pid)) / "environ").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return None
-    prefix = f"{STAMP}=".encode()
+    prefix = f"{DIGEST_VARIABLE}=".encode()
     return next((v[len(prefix) :].decode() for v in variables if v.startswith(prefix)), "")
 
 
@@ -68,10 +68,12 @@ def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> str | None:
     if kept:
         return kept
     drop_in = read_text(places.drop_in(unit))
-    if stamp_in(drop_in) != unit_stamp:
+    if read_digest(drop_in) != unit_stamp:
         return None
     text = joined(read_text(places.file(unit)), drop_in)
-    return text if stamp(form(text)) == unit_stamp or _in_order(unit, places) else None
+    return (
+        text if compute_digest(parse_form(text)) == unit_stamp or _in_order(unit, places) else None
+    )
 
 
 def _in_order(unit: str, places: UnitPaths) -> bool:

@@ -126,7 +126,7 @@ def journal(unit: str, lines: int = 60, since_s: float | None = None) -> list[st
     done = run("journalctl", "--no-pager", "--output=cat", read, *since, "--unit=" + unit)
     if done.returncode != 0:
         return []
-    clean = (line.strip() for line in clean_text.block(done.stdout).splitlines())
+    clean = (line.strip() for line in clean_text.clean_block(done.stdout).splitlines())
     told = [line for line in clean if line and not line.startswith("-- ")]
     return [line for line in told if not ENDED.search(line)][-lines:]
 

@@ -162,7 +162,7 @@ def _serves() -> bool:
     """
     where = Paths()
     plan = read_json(where.plan)
-    if plan and not groups.serves(plan):
+    if plan and not groups.serves_clients(plan):
         return group_state.read(where.group_run).phase == group_state.SERVING
     try:
         return any(row["status"] == "UP" for row in haproxy.servers(Paths().socket))

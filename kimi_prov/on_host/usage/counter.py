@@ -142,7 +142,11 @@ def _word(value: object) -> str:
 
 
 def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= key_rules.MOST:
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not 0 <= value <= key_rules.MAX_LIMIT
+    ):
         raise ValueError("no number of tokens")
     return value
 
@@ -189,7 +193,7 @@ class Limits:
             return "go"
         self._counter.dirty = True
         self._store.refuse(key, refusal.reason)
-        kind, why = key_rules.refusal(refusal.reason, refusal.wait_s)
+        kind, why = key_rules.describe_refusal(refusal.reason, refusal.wait_s)
         return f"no {refusal.wait_s} {kind} {why}"
 
 

@@ -109,7 +109,11 @@ class Pool:
 
 
 def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= key_rules.MOST:
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not 0 <= value <= key_rules.MAX_LIMIT
+    ):
         raise ValueError("no number")
     return value
 

@@ -27,10 +27,10 @@ def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> dict[str, An
     plan = read_json(paths.plan)
     if not plan:
         return {"ok": False, "detail": f"not provisioned: no {PLAN}", "rows": []}
-    if not groups.serves(plan):
+    if not groups.serves_clients(plan):
         return {
             "ok": True,
-            "detail": groups.elsewhere(plan, "its use is").message,
+            "detail": groups.make_head_only_error(plan, "its use is").message,
             "rows": [],
             "uncounted": [],
         }

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.system import journals
 from kimi_prov.on_host.system.files import make_directory, read_json, read_text
 from kimi_prov.on_host.system.local_secrets import Secrets
@@ -119,7 +119,7 @@ class _Gathering:
                 if text.strip():
                     self.write(name, text)
             except (HostError, OSError, ValueError, LookupError) as error:
-                self._missing[name] = plain(error)
+                self._missing[name] = describe_error(error)
             self._done.append(name)
 
     def close(self, wanted: Sequence[str], whole_s: float) -> dict[str, str]:
@@ -131,7 +131,7 @@ class _Gathering:
 
     def write(self, name: str, text: str, *, last: bool = False) -> None:
         """Write a part, masked, clean and bounded: of a log the end, of all else the beginning."""
-        content = clean_text.block(self._secrets.mask(text)).encode("utf-8", "replace")
+        content = clean_text.clean_block(self._secrets.mask(text)).encode("utf-8", "replace")
         over = len(content) - MOST_BYTES
         if over > 0:
             told = f"... ({over} more bytes are left out)\n".encode()
@@ -154,7 +154,9 @@ def _stacks(pids: list[int], program: Path | None) -> str:
     found = []
     for pid in pids:
         done, text = _printed([str(program), "dump", "--nonblocking", "--pid", str(pid)])
-        found.append(text if done else f"process {pid}: not read: {clean_text.line(text)[:300]}\n")
+        found.append(
+            text if done else f"process {pid}: not read: {clean_text.clean_line(text)[:300]}\n"
+        )
     return "\n".join(found)
 
 
@@ -173,7 +175,7 @@ def _kernel() -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row["time_us"] / 1e6))
-    return f"{at} {clean_text.entry(row['message'])}"
+    return f"{at} {clean_text.clean_entry(row['message'])}"
 
 
 def _gpus() -> str:
@@ -181,7 +183,7 @@ def _gpus() -> str:
         return ""
     done, text = _printed(["nvidia-smi", "-q"])
     if not done:
-        raise HostError(f"nvidia-smi: {clean_text.line(text)[:300]}")
+        raise HostError(f"nvidia-smi: {clean_text.clean_line(text)[:300]}")
     return text
 
 
@@ -199,7 +201,7 @@ def _printed(command: Sequence[str]) -> tuple[bool, str]:
             env={**os.environ, "LC_ALL": "C", "NO_COLOR": "1"},
         )
     except OSError as error:
-        return False, plain(error)
+        return False, describe_error(error)
     try:
         written, _ = process.communicate(timeout=_PROGRAM_S)
     except subprocess.TimeoutExpired:

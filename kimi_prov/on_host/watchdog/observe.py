@@ -72,7 +72,7 @@ class Looked:
 def engines(plan: Mapping[str, Any]) -> list[Engine]:
     """Return the engines of a plan that can be asked: all but a host's part of another's."""
     return [
-        Engine(int(row["index"]), unit_names.engine(row), int(row["port"]))
+        Engine(int(row["index"]), unit_names.get_engine_unit(row), int(row["port"]))
         for row in plan.get("instances") or ()
         if row.get("port") is not None
     ]
@@ -89,7 +89,7 @@ def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
     """Say why no engine of this machine is to be judged now; empty where they are."""
     holder = apply_lock.holder(fresh_s=_LOCK_FRESH_S)
     if holder is not None:
-        who = clean_text.line(f"{holder.get('user')}@{holder.get('control_host')}")[:80]
+        who = clean_text.clean_line(f"{holder.get('user')}@{holder.get('control_host')}")[:80]
         return f"{who} works on this machine, and holds the apply lock"
     for name in _AT_WORK:
         if shown.get(name, {}).get("ActiveState") in ("active", "activating", "deactivating"):

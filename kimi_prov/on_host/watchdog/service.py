@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import draining
 from kimi_prov.on_host.engine import ready
@@ -124,7 +124,7 @@ class Watchdog:
         try:
             state.publish(self._paths, self._record.metrics(stalled, index))
         except OSError as error:
-            problem = f"the metrics cannot be written: {plain(error)}"
+            problem = f"the metrics cannot be written: {describe_error(error)}"
         self._say_once("metrics", problem)
 
     def _keep_record(self) -> None:
@@ -133,7 +133,7 @@ class Watchdog:
         try:
             self._record.keep()
         except OSError as error:
-            problem = f"what happened is not kept: {plain(error)}"
+            problem = f"what happened is not kept: {describe_error(error)}"
         self._say_once("record", problem)
 
     def _act(
@@ -196,7 +196,7 @@ class Watchdog:
         try:
             name, missing = bundles.keep(self._paths, hang, at)
         except (OSError, HostError) as error:
-            self._say(f"nothing of it could be kept: {plain(error)}")
+            self._say(f"nothing of it could be kept: {describe_error(error)}")
             return None
         without = f"; without {'; '.join(missing)}" if missing else ""
         self._say(f"what it was at is kept in {layout.HANGS}/{name}{without}")
@@ -231,7 +231,7 @@ class Watchdog:
         run("systemctl", "reset-failed", unit, timeout=_SYSTEMCTL_S)
         done = run("systemctl", "restart", "--no-block", unit, timeout=_SYSTEMCTL_S)
         if done.returncode != 0:
-            self._say(f"it could not be restarted: {clean_text.line(done.stderr)}")
+            self._say(f"it could not be restarted: {clean_text.clean_line(done.stderr)}")
 
     def _say_once(self, about: str, text: str) -> None:
         """Say what is so about something, where that has changed."""
@@ -241,7 +241,7 @@ class Watchdog:
 
     @staticmethod
     def _say(text: str) -> None:
-        print(clean_text.line(text), flush=True)
+        print(clean_text.clean_line(text), flush=True)
 
 
 class _Watch:
@@ -371,13 +371,15 @@ class _Watch:
                 self._question, self._answered = None, ended
                 self._answers.append(ended - asked.since)
             else:
-                self._question = replace(asked, pending=False, problem=clean_text.line(problem))
+                self._question = replace(
+                    asked, pending=False, problem=clean_text.clean_line(problem)
+                )
 
 
 def _version(paths: Paths) -> tuple[int, int]:
     """Tell the program on the disk from every other."""
     try:
-        about = os.stat(str(paths.at(layout.ZIPAPP)))
+        about = os.stat(str(paths.locate(layout.ZIPAPP)))
     except OSError:
         return 0, 0
     return about.st_ino, about.st_mtime_ns

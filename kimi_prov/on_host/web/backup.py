@@ -88,7 +88,7 @@ def in_the_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> d
     if not isinstance(told, dict):
         said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise HostError(f"the page's folder {web['data']} could not be worked on: {said}")
-    error = HostError.read(told)
+    error = HostError.from_answer(told)
     if error is not None:
         raise error
     return told
@@ -112,9 +112,9 @@ def _identity(user: str) -> dict[str, Any]:
 def planned(paths: Paths) -> dict[str, Any]:
     """Return the plan's `web`; raises HostError where no page is planned."""
     plan = read_json(paths.plan)
-    web, first = plan.get("web"), gateways.of_keys(plan)
+    web, first = plan.get("web"), gateways.find_key_gateway(plan)
     if not isinstance(web, dict) and first:
-        raise gateways.elsewhere(first, "the page is")
+        raise gateways.make_first_gateway_error(first, "the page is")
     if not isinstance(web, dict):
         raise HostError(
             "there is no page on this machine", "set kimi_web_ui: true and run `kimi-prov apply`"

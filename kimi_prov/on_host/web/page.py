@@ -19,9 +19,9 @@ import sys
 from typing import Any
 
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import WEB_ENVS, WEB_USER, Paths
-from kimi_prov.contract.unit_form import STAMP
+from kimi_prov.contract.unit_form import DIGEST_VARIABLE
 from kimi_prov.on_host.system import started, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
@@ -79,7 +79,7 @@ class Page:
         self.plan = plan
         self.unit = unit
         self.timeout_s = timeout_s
-        self.data = paths.at(plan["data"])
+        self.data = paths.locate(plan["data"])
         self.unit_file = paths.units / unit_names.WEB
 
     def ensure(self, admin: dict[str, str] | None, *, check: bool) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Page:
                 "changes": [f"{unit_names.WEB} starts with {self.plan['version']}"],
             }
         self._own_directory()
-        write_atomic(self.paths.web_secrets, f"{text}{STAMP}={wanted}\n", 0o600)
+        write_atomic(self.paths.web_secrets, f"{text}{DIGEST_VARIABLE}={wanted}\n", 0o600)
         self._first_administrator(admin)
         self._adopt(state)
         before = self._before()
@@ -185,8 +185,8 @@ class Page:
         except (HostError, OSError) as error:
             self._start(before["unit"], before["env"])
             raise HostError(
-                f"the page's database was not copied to {self.paths.web_before}: {plain(error)}; "
-                "the page runs as before",
+                f"the page's database was not copied to {self.paths.web_before}: "
+                f"{describe_error(error)}; the page runs as before",
                 "make room there, and run `kimi-prov apply` again",
             ) from None
 
@@ -197,7 +197,7 @@ class Page:
         """Return the page that answered last: its unit and its environment."""
         kept = read_json(self.paths.web_state)
         name = str(kept.get("env", ""))
-        there = (self.paths.at(WEB_ENVS) / name / "bin").is_dir()
+        there = (self.paths.locate(WEB_ENVS) / name / "bin").is_dir()
         return {"env": name, "unit": str(kept.get("unit", ""))} if name and there else None
 
     def _stop(self) -> None:
@@ -215,7 +215,7 @@ class Page:
             version = self.plan["version"]
             raise HostError(
                 f"{unit_names.WEB} ({version}) did not answer: {cause}; it is stopped: its "
-                f"database from before, {kept}, could not be put back: {plain(error)}",
+                f"database from before, {kept}, could not be put back: {describe_error(error)}",
                 "make room there, and run `kimi-prov apply` again",
             ) from None
 
@@ -254,7 +254,7 @@ class Page:
         # It shall be told apart from the one that is planned: the next apply tries that again.
         text = self._secrets()
         old = stamp(before["unit"], text, before["env"])
-        write_atomic(self.paths.web_secrets, f"{text}{STAMP}={old}\n", 0o600)
+        write_atomic(self.paths.web_secrets, f"{text}{DIGEST_VARIABLE}={old}\n", 0o600)
         self._start(before["unit"], before["env"])
         again = self._wait()
         shown = before["env"].rpartition("-")[0]
@@ -286,7 +286,7 @@ class Page:
         state = {"env": name, "unit": self.unit, "former": former}
         unused = [
             path
-            for path in self.paths.at(WEB_ENVS).iterdir()
+            for path in self.paths.locate(WEB_ENVS).iterdir()
             if path.is_dir() and not path.is_symlink() and path.name not in (name, former)
         ]
         if not check and (kept != state or unused or self.paths.web_admin.exists()):

@@ -31,7 +31,7 @@ def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> d
         "signup": web["signup"],
         "answers": backup.answers(web["backend_port"]),
         "data": web["data"],
-        "data_bytes": disk_bytes(paths.at(web["data"])),
+        "data_bytes": disk_bytes(paths.locate(web["data"])),
         "memory_bytes": unit.get("memory_bytes"),
         "admin_not_shown_yet": paths.web_admin_new.exists(),
     }

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.sizes import files, human
+from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.fetch import Config
@@ -67,14 +67,14 @@ def look(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
         return {
             "state": "incomplete",
             "observed": f"{bucket.name}: {shown}{more}",
-            "required": f"{files(len(manifest.files))} of the manifest, "
-            f"{human(manifest.total_bytes)}",
+            "required": f"{format_file_count(len(manifest.files))} of the manifest, "
+            f"{format_bytes(manifest.total_bytes)}",
             "fix": f"kimi-prov weights seed hf://OWNER/NAME@REVISION {bucket.name}",
         }
     return {
         "state": "ready",
-        "observed": f"{bucket.name}: {files(len(manifest.files))}, "
-        f"{human(manifest.total_bytes)}, by {who}",
+        "observed": f"{bucket.name}: {format_file_count(len(manifest.files))}, "
+        f"{format_bytes(manifest.total_bytes)}, by {who}",
         "required": "all files of the manifest, by name and size",
         "fix": None,
     }

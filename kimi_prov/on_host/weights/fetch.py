@@ -27,7 +27,7 @@ from typing import (
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
-from kimi_prov.contract.sizes import files, human
+from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
 from kimi_prov.on_host.system.job import run_job
@@ -260,7 +260,7 @@ def run(
 
         transfer.run(tasks, config.workers, keep)
         if isinstance(source, NeighbourSource) and source.taken_bytes:
-            progress.say(f"{human(source.taken_bytes)} from {source.neighbour}")
+            progress.say(f"{format_bytes(source.taken_bytes)} from {source.neighbour}")
         return _finish(config, manifest, journal.records)
 
 
@@ -362,9 +362,9 @@ def require_room(root: str, manifest: Manifest, missing: list[Task]) -> None:
     free = shutil.disk_usage(root).free
     if free < needed:
         raise HostError(
-            f"{root}: no room for the weights: {human(needed)} are still needed (of "
-            f"{human(manifest.total_bytes)}) and {human(free)} are free",
-            f"free {human(needed - free)} or mount a larger disk there",
+            f"{root}: no room for the weights: {format_bytes(needed)} are still needed (of "
+            f"{format_bytes(manifest.total_bytes)}) and {format_bytes(free)} are free",
+            f"free {format_bytes(needed - free)} or mount a larger disk there",
         )
 
 
@@ -375,8 +375,8 @@ def _expect(progress: Progress, root: str, manifest: Manifest, tasks: list[Task]
     progress.add(sum(present_bytes(root, t.entry) for t in tasks if not t.check), moved=False)
     checks = sum(task.check for task in tasks)
     progress.say(
-        f"{files(len(manifest.files))}, {human(total)}: {len(tasks) - checks} to fetch, "
-        f"{checks} to verify"
+        f"{format_file_count(len(manifest.files))}, {format_bytes(total)}: {len(tasks) - checks} "
+        f"to fetch, {checks} to verify"
     )
 
 
@@ -463,6 +463,6 @@ def bring(
     progress.expect(manifest.total_bytes)
     progress.add(manifest.total_bytes, moved=False)
     return (
-        f"{config.directory}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, "
-        f"verified against manifest {manifest.sha256[:12]}"
+        f"{config.directory}: {format_file_count(len(manifest.files))}, "
+        f"{format_bytes(manifest.total_bytes)}, verified against manifest {manifest.sha256[:12]}"
     )

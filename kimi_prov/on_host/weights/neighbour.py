@@ -15,8 +15,8 @@ import urllib.parse
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
 
-from kimi_prov.contract.errors import plain
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.errors import describe_error
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.weights.sources import USER_AGENT, LaterError, Source, Stream
@@ -197,7 +197,7 @@ class NeighbourSource(Source):
         except api_client.OtherCertificateError:
             self._leave("shows another certificate than its own", lied=True)
         except (api_client.ApiError, OSError, http.client.HTTPException) as error:
-            self._failed(plain(error))
+            self._failed(describe_error(error))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._leave("answered what is not its protocol", lied=True)
         return None
@@ -282,7 +282,7 @@ class NeighbourSource(Source):
             self._waiting = self._waiting or _Pace(limits.window_s, slowest, count)
             rate = self._waiting.slow(count)
         if rate is not None:
-            self._leave(f"got {human(max(0, rate))}/s, which is too slow", lied=False)
+            self._leave(f"got {format_bytes(max(0, rate))}/s, which is too slow", lied=False)
         return LaterError(message, limits.again_s)
 
     def _failed(self, reason: str) -> None:
@@ -321,7 +321,7 @@ class NeighbourSource(Source):
             pace = self._paces.setdefault(path, _Pace(limits.window_s, limits.slowest, 0))
             rate = pace.slow(count)
         if rate is not None:
-            self._leave(f"gave {human(rate)}/s, which is too slow", lied=False)
+            self._leave(f"gave {format_bytes(rate)}/s, which is too slow", lied=False)
             raise OSError(f"{name} is too slow")
         return data
 

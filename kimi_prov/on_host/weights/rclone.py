@@ -289,7 +289,7 @@ def error_of(name: str, said: str) -> HostError:
         return AbsentError(
             f"{name}: there is no such bucket or folder",
             "correct the bucket in kimi_weights_source, or fill it: kimi-prov weights seed "
-            f"hf://OWNER/NAME@REVISION {clean_text.word(name)}",
+            f"hf://OWNER/NAME@REVISION {clean_text.quote_word(name)}",
         )
     return HostError(text, retryable=True)
 
@@ -306,7 +306,7 @@ def _reason(said: str) -> str:
     last = last.rpartition("last error was: ")[2]
     last = re.sub(r"^Failed to \w+(?: with \d+ errors)?: ", "", last)
     last = _NOISE.sub(lambda found: f" ({found[1]})" if found[1] else "", last)
-    return clean_text.line(" ".join(last.split()))[:_MESSAGE]
+    return clean_text.clean_line(" ".join(last.split()))[:_MESSAGE]
 
 
 def _secrets(path: str | None) -> list[str]:

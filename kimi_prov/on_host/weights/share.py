@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.errors import HostError, plain
+from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.system.files import read_json, size_of
 from kimi_prov.on_host.system.foreign_files import open_regular
 from kimi_prov.on_host.weights import manifest as manifests
@@ -86,7 +86,9 @@ class Sharing:
                 idle_s=float(document.get("idle_s", cls.idle_s)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HostError(f"{path}: {plain(error)}", "run `kimi-prov apply` again") from None
+            raise HostError(
+                f"{path}: {describe_error(error)}", "run `kimi-prov apply` again"
+            ) from None
 
     def taker(self, key: str, address: str) -> Taker | None:
         """Return whom a key belongs to, where it comes from one of his addresses."""

@@ -179,7 +179,7 @@ def _start(wanted: Mapping[str, Any]) -> None:
         *("systemd-run", "--quiet", "--collect", f"--unit={unit_names.SHARE}"),
         "--description=Kimi: weights for the neighbours",
         *(f"--property={setting}" for setting in given),
-        *protection.options("share"),
+        *protection.build_run_options("share"),
         *("--", *argv),
     )
     if done.returncode != 0:

@@ -17,8 +17,8 @@ from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from kimi_prov.contract.addresses import HUB_ADDRESS
-from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.system import process
 from kimi_prov.on_host.system.foreign_files import open_regular
 from kimi_prov.on_host.weights import manifest as manifests
@@ -117,7 +117,7 @@ class DirectorySource(Source):
             self._require_directory()
             raise HostError(f"{path}: the manifest names this file and it is not there") from None
         except OSError as error:
-            raise HostError(f"{path}: {plain(error)}") from None
+            raise HostError(f"{path}: {describe_error(error)}") from None
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
             stream.close()
@@ -134,7 +134,7 @@ class DirectorySource(Source):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise HostError(f"{path}: {plain(error)}") from None
+            raise HostError(f"{path}: {describe_error(error)}") from None
         except ValueError:
             return None
         return manifests.parse(document, path) if document else None
@@ -281,7 +281,7 @@ class HubSource(Source):
         except ValueError:
             last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
             raise HostError(f"{self.name}: huggingface_hub failed to start: {last}") from None
-        refused = HostError.read(answer)
+        refused = HostError.from_answer(answer)
         if refused is not None:
             raise HostError(
                 f"{self.name}: {refused.message}", refused.fix, retryable=refused.retryable
@@ -318,7 +318,7 @@ class Web:
                 context.load_verify_locations(ca_bundle)
             except (OSError, ssl.SSLError) as error:
                 raise HostError(
-                    f"{ca_bundle}: cannot be read as CA bundle: {plain(error)}"
+                    f"{ca_bundle}: cannot be read as CA bundle: {describe_error(error)}"
                 ) from None
         self._stall_s = stall_s
         # Not build_opener: it opens files and ftp as well.
@@ -357,9 +357,9 @@ class Web:
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise _untrusted(url, error.reason) from None
-            raise HostError(f"{_host(url)}: {plain(error)}", retryable=True) from None
+            raise HostError(f"{_host(url)}: {describe_error(error)}", retryable=True) from None
         except (OSError, http.client.HTTPException) as error:
-            raise HostError(f"{_host(url)}: {plain(error)}", retryable=True) from None
+            raise HostError(f"{_host(url)}: {describe_error(error)}", retryable=True) from None
         start, total = _extent(response)
         if start not in (0, offset):
             response.close()
@@ -451,8 +451,8 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> HostError:
 def other_size(where: str, size: int, entry: Entry) -> str:
     """Say that a file has not the manifest's size."""
     return (
-        f"{where}: has {size} bytes and the manifest says {entry.size} ({human(entry.size)}): "
-        "the source and the manifest are of different revisions"
+        f"{where}: has {size} bytes and the manifest says {entry.size} "
+        f"({format_bytes(entry.size)}): the source and the manifest are of different revisions"
     )
 
 
@@ -481,8 +481,10 @@ def read_all(stream: Stream) -> bytes:
             parts.append(part)
             size += len(part)
             if size > _LISTING_LIMIT:
-                raise HostError(f"the listing is larger than {human(_LISTING_LIMIT)}")
+                raise HostError(f"the listing is larger than {format_bytes(_LISTING_LIMIT)}")
     except (OSError, http.client.HTTPException) as error:
-        raise HostError(f"the listing was cut off: {plain(error)}", retryable=True) from None
+        raise HostError(
+            f"the listing was cut off: {describe_error(error)}", retryable=True
+        ) from None
     finally:
         stream.close()

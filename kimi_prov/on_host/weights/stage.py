@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
-from kimi_prov.contract.sizes import files, human
+from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.on_host.system.files import read_json, remove, write_json
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.system.progress import Progress
@@ -108,7 +108,7 @@ class Staging:
             future.result()
 
     def _one(self, entry: Entry) -> None:
-        self._progress.say(f"{entry.path} of {human(entry.size)}", log=False)
+        self._progress.say(f"{entry.path} of {format_bytes(entry.size)}", log=False)
         source = os.path.join(self._source, entry.path)
         if self._target is None:
             matches, sha256 = self._pass(source, None, entry)
@@ -205,7 +205,10 @@ def run(config: Config, progress: Progress) -> Manifest:
         staging.records = _prepare(config, target, manifest)
     entries = [entry for entry in manifest.files if entry.path not in staging.records]
     progress.add(manifest.total_bytes - sum(e.size for e in entries), moved=False)
-    progress.say(f"{files(len(entries))}, {human(sum(e.size for e in entries))} from {source}")
+    progress.say(
+        f"{format_file_count(len(entries))}, {format_bytes(sum(e.size for e in entries))} from "
+        f"{source}"
+    )
     staging.run(entries, config.workers)
     if staging.wrong:
         manifest = _fetch_again(config, staging, manifest, progress)
@@ -265,7 +268,8 @@ def _prepare(config: Config, target: str, manifest: Manifest) -> dict[str, Recor
     free = shutil.disk_usage(mount).free
     if free < needed:
         raise HostError(
-            f"{mount}: the RAM disk has {human(free)} free and the weights need {human(needed)}",
+            f"{mount}: the RAM disk has {format_bytes(free)} free and the weights need "
+            f"{format_bytes(needed)}",
             "run `kimi-prov apply` again so that it is sized for this model",
         )
     return kept
@@ -296,8 +300,9 @@ def main(argv: list[str]) -> int:
             manifest = run(config, progress)
             where = config.target or f"{config.weights.directory} (page cache)"
             progress.done(
-                f"{where}: {files(len(manifest.files))}, {human(manifest.total_bytes)}, verified "
-                f"against manifest {manifest.sha256[:12]}"
+                f"{where}: {format_file_count(len(manifest.files))}, "
+                f"{format_bytes(manifest.total_bytes)}, verified against manifest "
+                f"{manifest.sha256[:12]}"
             )
         return 0
 

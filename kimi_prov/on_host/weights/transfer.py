@@ -16,8 +16,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
-from kimi_prov.contract.errors import HostError, plain
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.errors import HostError, describe_error
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.system.files import remove, size_of, sync_directory
 from kimi_prov.on_host.weights.manifest import PARTIAL, Entry, Hasher, Manifest, Record
 from kimi_prov.on_host.weights.sources import BusyError, LaterError
@@ -167,7 +167,8 @@ class Transfer:
             partial = _Partial(descriptor, entry, self._progress)
             if partial.offset:
                 self._progress.say(
-                    f"{entry.path}: going on after {human(partial.offset)} of {human(entry.size)}"
+                    f"{entry.path}: going on after {format_bytes(partial.offset)} of "
+                    f"{format_bytes(entry.size)}"
                 )
                 self._hash(descriptor, partial.hasher, partial.offset, count=False)
             self._fill(partial)
@@ -192,7 +193,7 @@ class Transfer:
                 self.contacted = True
                 if stream.offset != partial.offset:
                     partial.restart()
-                self._progress.say(f"{entry.path} of {human(entry.size)}", log=False)
+                self._progress.say(f"{entry.path} of {format_bytes(entry.size)}", log=False)
                 cut = self._pump(stream, partial)
             except LaterError as error:
                 # Whoever says so sees to it that this ends.
@@ -209,7 +210,7 @@ class Transfer:
                 furthest = partial.offset
                 trying.again()
             if cut is not None:
-                kept = f" ({human(partial.offset)} of {human(entry.size)} kept)"
+                kept = f" ({format_bytes(partial.offset)} of {format_bytes(entry.size)} kept)"
                 trying.pause(cut, kept)
 
     def _pump(self, stream: Stream, partial: _Partial) -> HostError | None:
@@ -220,7 +221,9 @@ class Transfer:
                 try:
                     data = stream.read(min(_CHUNK, partial.entry.size - partial.offset))
                 except (OSError, http.client.HTTPException) as error:
-                    return HostError(f"the transfer was cut: {plain(error)}", retryable=True)
+                    return HostError(
+                        f"the transfer was cut: {describe_error(error)}", retryable=True
+                    )
                 if not data:
                     return HostError("the server closed the connection early", retryable=True)
                 partial.take(data)
@@ -339,6 +342,6 @@ def _may_pass(error: BaseException | None) -> bool:
 
 def _full(root: str, entry: Entry) -> HostError:
     return HostError(
-        f"{root}: the disk is full in the middle of {entry.path} ({human(entry.size)})",
+        f"{root}: the disk is full in the middle of {entry.path} ({format_bytes(entry.size)})",
         "free room and run `kimi-prov apply` again: what has arrived is kept",
     )

@@ -74,16 +74,16 @@ def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     texts = _mapping(found.get("configuration"))
     for part, name in _distinct(texts).items():
         if isinstance(text := texts[part], str) and text:
-            yield f"configuration/{name}", clean_text.block(text)
+            yield f"configuration/{name}", clean_text.clean_block(text)
     packages = found.get("packages")
-    listed = "\n".join(map(clean_text.row, packages)) if isinstance(packages, list) else ""
+    listed = "\n".join(map(clean_text.clean_row, packages)) if isinstance(packages, list) else ""
     for text, name in (
         (listed, "packages.txt"),
         (found.get("unit_files"), "units.txt"),
         (found.get("gpus"), "nvidia-smi.txt"),
     ):
         if isinstance(text, str) and text:
-            yield name, clean_text.block(text).rstrip("\n") + "\n"
+            yield name, clean_text.clean_block(text).rstrip("\n") + "\n"
 
 
 def _metrics(rows: object) -> Iterator[tuple[str, str]]:
@@ -91,7 +91,7 @@ def _metrics(rows: object) -> Iterator[tuple[str, str]]:
         unit = _name(str(row.get("unit")))
         for part, suffix in (("first", ""), ("second", "-later")):
             if isinstance(text := row.get(part), str) and text:
-                yield f"metrics/{unit}{suffix}.txt", clean_text.block(text)
+                yield f"metrics/{unit}{suffix}.txt", clean_text.clean_block(text)
 
 
 def _hangs(rows: object) -> Iterator[tuple[str, str]]:
@@ -102,7 +102,7 @@ def _hangs(rows: object) -> Iterator[tuple[str, str]]:
         names = _distinct(files)
         for part, text in files.items():
             if isinstance(text, str) and text:
-                yield f"{folder}/{names[part]}", clean_text.block(text)
+                yield f"{folder}/{names[part]}", clean_text.clean_block(text)
 
 
 def _log(told: Mapping[str, Any]) -> str:
@@ -118,7 +118,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _line(entry: LogEntry) -> str:
     at = datetime.fromtimestamp(entry.time_us / 1e6, UTC).isoformat(timespec="milliseconds")
     stamp = f"{at.replace('+00:00', 'Z')} " if entry.time_us else ""
-    return stamp + clean_text.entry(entry.message)
+    return stamp + clean_text.clean_entry(entry.message)
 
 
 def _json(value: object) -> str:

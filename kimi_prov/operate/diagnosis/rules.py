@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import FULL_BYTES, FULL_SHARE, human, nearly_full
+from kimi_prov.contract.sizes import FULL_BYTES, FULL_SHARE, format_bytes, is_nearly_full
 from kimi_prov.on_host.system import units
 from kimi_prov.operate.diagnosis.evidence import Evidence, Hit
 from kimi_prov.planner.findings import Finding, Observation, in_order, make
@@ -423,13 +423,15 @@ def hang(evidence: Evidence) -> Observation | None:
 @rule("diagnose.disk_full")
 def disk_full(evidence: Evidence) -> Observation | None:
     """Tell of file systems without room: an engine goes on, its next start may not."""
-    full = [row for row in evidence.disks if nearly_full(row.free, row.size)]
+    full = [row for row in evidence.disks if is_nearly_full(row.free, row.size)]
     if not full:
         return None
-    told = "; ".join(f"{row.path}: {human(row.free)} of {human(row.size)} free" for row in full)
+    told = "; ".join(
+        f"{row.path}: {format_bytes(row.free)} of {format_bytes(row.size)} free" for row in full
+    )
     return Observation(
         observed=told,
-        required=f"{FULL_SHARE:.0%} of it, or {human(FULL_BYTES)}",
+        required=f"{FULL_SHARE:.0%} of it, or {format_bytes(FULL_BYTES)}",
         fix="kimi-prov clean INVENTORY  removes versions and models that nothing uses; then see "
         "what else grows there (du -xh --max-depth=2)",
         severity="warning" if evidence.serving else "blocker",

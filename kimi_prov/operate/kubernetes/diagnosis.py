@@ -104,7 +104,7 @@ def of_job(snapshot: Snapshot, before: Before) -> Standing:
         return Standing("serving", "the weights are fetched and verified")
     if answers.holds(job, "Failed"):
         pod = next(iter(snapshot.fetching[::-1]), None)
-        why = clean_text.line(answers.text(answers.condition(job, "Failed"), "message"))
+        why = clean_text.clean_line(answers.text(answers.condition(job, "Failed"), "message"))
         trouble = Trouble(
             f"the job {named}, which fetches the weights, failed: {why[:_LONGEST] or 'no reason'}",
             "correct what its log says, and apply again: what is fetched is kept",
@@ -251,20 +251,20 @@ def _of_pod(pod: Object, before: Before, *, crash: bool, group: bool) -> Iterato
         return
     scheduled = answers.condition(pod, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        yield unschedulable(name, clean_text.line(answers.text(scheduled, "message")))
+        yield unschedulable(name, clean_text.clean_line(answers.text(scheduled, "message")))
     if answers.text(pod, "status", "reason") == "Evicted":
-        message = clean_text.line(answers.text(pod, "status", "message"))[:_LONGEST]
+        message = clean_text.clean_line(answers.text(pod, "status", "message"))[:_LONGEST]
         yield Trouble(f"the pod {name} was evicted: {message}", _describe(pod))
     for row in _containers(pod):
         yield from _of_container(pod, row, before, crash=crash)
 
 
 def _of_container(pod: Object, row: Object, before: Before, *, crash: bool) -> Iterator[Trouble]:
-    name, container = answers.name(pod), clean_text.line(answers.text(row, "name"))
+    name, container = answers.name(pod), clean_text.clean_line(answers.text(row, "name"))
     waiting = answers.mapping(row, "state", "waiting")
     reason = answers.text(waiting, "reason")
-    message = clean_text.line(answers.text(waiting, "message"))[:_LONGEST]
-    image = clean_text.line(answers.text(row, "image"))
+    message = clean_text.clean_line(answers.text(waiting, "message"))[:_LONGEST]
+    image = clean_text.clean_line(answers.text(row, "image"))
     if reason in _IMAGE | _NO_IMAGE:
         yield Trouble(
             f"the image {image} of the pod {name} is not pulled: {message or reason}",
@@ -351,7 +351,7 @@ def _of_claims(snapshot: Snapshot, before: Before) -> Iterator[Trouble]:
         ]
         failed = [e for e in told if answers.text(e, "reason") in _CLAIM]
         if failed:
-            message = clean_text.line(answers.text(failed[-1], "message"))[:_LONGEST]
+            message = clean_text.clean_line(answers.text(failed[-1], "message"))[:_LONGEST]
             yield Trouble(
                 f"the claim {name} gets no volume: {message}",
                 f"correct its storage class or size:  {{kubectl}} describe pvc {name}",
@@ -368,7 +368,7 @@ def _of_events(
     events = _new(snapshot.events, before)
     for row in events:
         about, reason = _about(row), answers.text(row, "reason")
-        message = clean_text.line(answers.text(row, "message"))[:_LONGEST]
+        message = clean_text.clean_line(answers.text(row, "message"))[:_LONGEST]
         if about in involved and reason == "FailedCreate" and lacks:
             quota = "exceeded quota" in message
             yield Trouble(
@@ -411,7 +411,7 @@ def _of_group(events: Iterable[Object], involved: set[str], before: Before) -> I
         max(answers.whole(row, "count"), answers.whole(row, "series", "count"), 1) for row in told
     )
     if times > 1:
-        message = clean_text.line(answers.text(told[-1], "message"))[:_LONGEST]
+        message = clean_text.clean_line(answers.text(told[-1], "message"))[:_LONGEST]
         yield Trouble(
             f"the group was made anew {times} times: {message}",
             "see what its pods say while they run:  {kubectl} logs --follow POD",
@@ -452,7 +452,9 @@ def _probe(snapshot: Snapshot, before: Before) -> str:
         if _about(row) in pods and answers.text(row, "reason") == "Unhealthy"
     ]
     return (
-        clean_text.line(answers.text(told[-1], "message")).partition(": ")[2][:160] if told else ""
+        clean_text.clean_line(answers.text(told[-1], "message")).partition(": ")[2][:160]
+        if told
+        else ""
     )
 
 
@@ -466,7 +468,7 @@ def _going_on(pods: Sequence[Object], what: str, probe: str = "") -> str:
         waiting = [answers.text(row, "state", "waiting", "reason") for row in _containers(pod)]
         reason = next((word for word in waiting if word), "")
         words.append(f"{answers.name(pod)} {phase}{f' ({reason})' if reason else ''}")
-    told = clean_text.line(", ".join(words))[:200]
+    told = clean_text.clean_line(", ".join(words))[:200]
     return f"{told}: {probe}" if probe else told
 
 
@@ -487,7 +489,7 @@ _LOG = {
 
 def of_log(trouble: Trouble, log: str) -> Trouble:
     """Add to a trouble what a container's log says of it."""
-    lines = [line for line in clean_text.block(log).splitlines() if line.strip()]
+    lines = [line for line in clean_text.clean_block(log).splitlines() if line.strip()]
     if not lines:
         return trouble
     for pattern, fix in _LOG.items():
@@ -498,4 +500,4 @@ def of_log(trouble: Trouble, log: str) -> Trouble:
 
 
 def _said(line: str) -> str:
-    return clean_text.line(line)[:_LONGEST]
+    return clean_text.clean_line(line)[:_LONGEST]

@@ -202,7 +202,7 @@ def manifest(rows: Iterable[Object]) -> str:
 
 
 def _objects(path: Path, text: str) -> Iterable[Object]:
-    fix = f"look at  kubectl kustomize {clean_text.word(path)}"
+    fix = f"look at  kubectl kustomize {clean_text.quote_word(path)}"
     for part in _SEPARATOR.split(text):
         row = documents.Document(f"{path} as built", part).yaml(fix)
         if row is None:
@@ -222,7 +222,7 @@ def _namespace(path: Path, objects: tuple[Object, ...], target: Target, kubectl:
     if not named:
         return kubectl.namespace
     if len(named) > 1 or target.namespace not in (None, named[0]):
-        told = ", ".join(map(clean_text.line, named))
+        told = ", ".join(map(clean_text.clean_line, named))
         raise UserError(
             f"{path}: its objects go to the namespace {told}"
             + (f", and --namespace says {target.namespace}" if len(named) == 1 else ""),

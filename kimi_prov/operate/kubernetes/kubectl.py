@@ -129,7 +129,7 @@ class Kubectl:
 
     def shown(self, *words: str) -> str:
         """Write a command that somebody may paste."""
-        return " ".join(clean_text.word(word) for word in ("kubectl", *self._place(), *words))
+        return " ".join(clean_text.quote_word(word) for word in ("kubectl", *self._place(), *words))
 
     def run(self, *words: str, content: str | None = None, timeout_s: float = _TIMEOUT_S) -> str:
         """Run it and return what it printed. Raises UserError with its reason in our words."""
@@ -268,9 +268,9 @@ def environment() -> dict[str, str]:
 
 
 def _reason(told: str) -> str:
-    lines = [line for line in clean_text.block(told).splitlines() if line.strip()]
+    lines = [line for line in clean_text.clean_block(told).splitlines() if line.strip()]
     lines = [line for line in lines if not _NOISE.match(line)] or lines
-    return clean_text.line(" ".join(lines))[:500] or "it gave no reason"
+    return clean_text.clean_line(" ".join(lines))[:500] or "it gave no reason"
 
 
 def _check_version(answer: object, program: str) -> None:
@@ -281,6 +281,6 @@ def _check_version(answer: object, program: str) -> None:
     if (int(found[1]), int(found[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UserError(
-            f"{program}: {clean_text.line(told)} is older than {oldest}",
+            f"{program}: {clean_text.clean_line(told)} is older than {oldest}",
             fix=f"install {oldest} or newer: {_INSTALL}",
         )

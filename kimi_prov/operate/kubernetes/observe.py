@@ -97,7 +97,7 @@ def last_line(folder: Folder, pods: list[Object]) -> str:
     if not running:
         return ""
     told = log(folder, answers.name(running[-1]), "", lines=1).strip()
-    return clean_text.line(told.rpartition("\n")[2])[:160]
+    return clean_text.clean_line(told.rpartition("\n")[2])[:160]
 
 
 def explained(folder: Folder, trouble: Trouble) -> tuple[Trouble, str]:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, TypeVar
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
 from kimi_prov.operate.kubernetes.folder import LWS_GROUP, WORKLOADS, component
@@ -173,7 +173,7 @@ def _apis(folder: Folder, cluster: Cluster, findings: Findings) -> None:
         group = version.partition("/")[0]
         findings.add(
             "cluster.api",
-            names={"group": clean_text.line(version)},
+            names={"group": clean_text.clean_line(version)},
             observed="it is not among the groups of the API server",
             required=f"{version}, for {', '.join(dict.fromkeys(kinds))}",
             fix=_GROUPS.get(group, "ask who runs the cluster for it"),
@@ -228,7 +228,7 @@ def _seen_of(nodes: Sequence[Object], usable: Sequence[Object], needs: Amounts) 
     if largest is None:
         return seen
     offers = {name: amount(largest, name) for name in needs}
-    return f"{seen}; the largest, {clean_text.line(answers.name(largest))}: {written(offers)}"
+    return f"{seen}; the largest, {clean_text.clean_line(answers.name(largest))}: {written(offers)}"
 
 
 def room_score(node: Object, needs: Amounts) -> Fraction:
@@ -305,7 +305,7 @@ def written(amounts: Amounts) -> str:
 
 def _written(name: str, value: Fraction) -> str:
     if name.rpartition(".")[2] in ("memory", "storage", "ephemeral-storage"):
-        return f"{name} {human(float(value))}"
+        return f"{name} {format_bytes(float(value))}"
     return f"{name} {float(value):g}"
 
 

@@ -46,7 +46,7 @@ def entry(
 
 def absent(folder: Folder) -> dict[str, Any]:
     """Return the entry of a folder that was not applied."""
-    path = clean_text.word(folder.path)
+    path = clean_text.quote_word(folder.path)
     return {
         "ok": False,
         "provisioned": False,
@@ -60,7 +60,7 @@ def _fix(folder: Folder, standing: diagnosis.Standing) -> str | None:
     if standing.trouble:
         return standing.trouble.fix.replace("{kubectl}", folder.kubectl.shown())
     if standing.state == "stopped":
-        return f"kimi-prov start {clean_text.word(folder.path)}"
+        return f"kimi-prov start {clean_text.quote_word(folder.path)}"
     return None
 
 

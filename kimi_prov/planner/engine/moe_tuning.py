@@ -31,7 +31,7 @@ def document(
         return None
     read = choice.weights_format not in _MARLIN
     script = f"{paths.TOOLS}/tune-{engine.version}/benchmark_moe.py"
-    folder = paths.tuned(engine.version)
+    folder = paths.build_tuned_path(engine.version)
     argv = [script, "--model", weights_dir, "--tp-size", str(gpu.ranks), "--dtype", dtype]
     argv += ["--tune", "--save-dir", folder]
     if gpu.expert_parallel:

@@ -156,5 +156,5 @@ def environment(
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
         }
         # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
-        found["VLLM_TUNED_CONFIG_FOLDER"] = paths.tuned(choice.engine.version)
+        found["VLLM_TUNED_CONFIG_FOLDER"] = paths.build_tuned_path(choice.engine.version)
     return found

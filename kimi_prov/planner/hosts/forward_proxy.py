@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.addresses import without_login
+from kimi_prov.contract.addresses import strip_login
 
 if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
@@ -21,7 +21,7 @@ def document(settings: Settings) -> dict[str, Any] | None:
     their role writes it from the inventory.
     """
     given = {"http": settings.http_proxy, "https": settings.https_proxy}
-    shown = {name: without_login(url)[0] if url else None for name, url in given.items()}
+    shown = {name: strip_login(url)[0] if url else None for name, url in given.items()}
     if not any(shown.values()):
         return None
     return {

@@ -196,7 +196,7 @@ def flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, Any]:
         "nnodes": len(group.members),
         "node-rank": group.rank,
         "master-addr": group.head.address or "unknown",
-        "master-port": ports.master(settings.group_port),
+        "master-port": ports.find_master_port(settings.group_port),
     }
     if on_cpu:
         # With GPUs it is chosen where there is more than one node; the CPU build asks for it.
@@ -210,7 +210,7 @@ def environment(group: Group, settings: Settings) -> dict[str, str]:
     """Give what vLLM, Gloo and NCCL read of the group's network."""
     found = {
         "VLLM_HOST_IP": group.own.address or "unknown",
-        "VLLM_PORT": str(ports.engine(settings.group_port)[0]),
+        "VLLM_PORT": str(ports.find_engine_ports(settings.group_port)[0]),
     }
     interface = own_interface(group)
     if interface:
@@ -236,7 +236,7 @@ def document(group: Group | None, settings: Settings, digest: str) -> dict[str, 
     """Give the plan's `group`; None for a host that serves its model alone."""
     if group is None:
         return None
-    first, last = ports.engine(settings.group_port)
+    first, last = ports.find_engine_ports(settings.group_port)
     return {
         "name": group.name,
         "size": len(group.members),
@@ -248,7 +248,7 @@ def document(group: Group | None, settings: Settings, digest: str) -> dict[str, 
         "address": group.own.address,
         "interface": own_interface(group),
         "control_port": settings.group_port,
-        "master_port": ports.master(settings.group_port),
+        "master_port": ports.find_master_port(settings.group_port),
         "first_port": first,
         "last_port": last,
         "peers": [member.address for member in group.peers if member.address],
@@ -288,10 +288,10 @@ def slots(
     """Give what tells the instances of a host from each other, and from those of other hosts."""
     if group is None:
         return [
-            Slot(row["index"], unit_names.serve(row["index"]), row["port"], {}, {})
+            Slot(row["index"], unit_names.build_serve_name(row["index"]), row["port"], {}, {})
             for row in backends
         ]
-    unit = unit_names.RANK if group.rank else unit_names.serve(0)
+    unit = unit_names.RANK if group.rank else unit_names.build_serve_name(0)
     port = backends[0]["port"] if backends else None
     own = flags(group, settings, on_cpu=on_cpu)
     return [Slot(0, unit, port, own, environment(group, settings))]

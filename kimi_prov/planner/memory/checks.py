@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import GIB
 from kimi_prov.planner.memory.context import STEP
 from kimi_prov.planner.settings.flag_names import VLLM, whole
@@ -38,23 +38,23 @@ def _check_host(host: Host, found: Budget, findings: Findings) -> None:
             "memory.host",
             severity="warning",
             observed="unknown",
-            required=human(found.host_required),
+            required=format_bytes(found.host_required),
             fix="name the memory in the spec sheet, or probe the machine",
         )
     elif found.host_required > host.memory_bytes:
         findings.add(
             "memory.host",
             severity="blocker",
-            observed=human(host.memory_bytes),
-            required=human(found.host_required),
+            observed=format_bytes(host.memory_bytes),
+            required=format_bytes(found.host_required),
             fix="use a machine with more memory, a smaller model, or a smaller kimi_context",
         )
     else:
         findings.add(
             "memory.host",
             severity="pass",
-            observed=human(host.memory_bytes),
-            required=human(found.host_required),
+            observed=format_bytes(host.memory_bytes),
+            required=format_bytes(found.host_required),
         )
 
 
@@ -65,17 +65,17 @@ def _check_gpu(model: Model, found: Budget, findings: Findings) -> None:
     usable = int(gpu.memory * gpu.utilization)
     need = gpu.weights + gpu.overhead
     shown = (
-        f"{human(gpu.weights)} of weights and {human(gpu.overhead)} of working memory on each "
-        f"of {gpu.ranks} GPU(s)"
+        f"{format_bytes(gpu.weights)} of weights and {format_bytes(gpu.overhead)} of working "
+        f"memory on each of {gpu.ranks} GPU(s)"
     )
     if found.kv_bytes <= 0:
         findings.add(
             "gpu.memory",
             severity="blocker",
             names={"model": model.name},
-            observed=f"{human(usable)} usable of {human(gpu.memory)} on each "
+            observed=f"{format_bytes(usable)} usable of {format_bytes(gpu.memory)} on each "
             f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
-            required=f"more than {human(need)}: {shown}",
+            required=f"more than {format_bytes(need)}: {shown}",
             fix="use more or larger GPUs"
             + (
                 ", or kimi_engine: ktransformers, which keeps experts in host memory"
@@ -87,7 +87,8 @@ def _check_gpu(model: Model, found: Budget, findings: Findings) -> None:
         findings.add(
             "gpu.memory",
             severity="pass",
-            observed=f"{human(usable)} usable on each, {human(found.kv_bytes)} of it for the cache",
+            observed=f"{format_bytes(usable)} usable on each, {format_bytes(found.kv_bytes)} of "
+            "it for the cache",
             required=shown,
         )
 

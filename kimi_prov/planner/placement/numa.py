@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.cpu_lists import format_list
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import Placement
 from kimi_prov.planner.registry import DEFINITIONS
 
@@ -114,8 +114,9 @@ def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings
         short = [n for n in roomiest(host, requested) if n not in fitting]
         findings.add(
             "numa.node_memory",
-            observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
-            required=f"{human(engine_bytes)} within {_NODE_SHARE:.0%} of each of {requested} nodes",
+            observed=", ".join(f"node {n.id}: {format_bytes(n.memory_bytes)}" for n in short),
+            required=f"{format_bytes(engine_bytes)} within {_NODE_SHARE:.0%} of each of "
+            f"{requested} nodes",
             fix="set kimi_instances to 1 or auto, or put more memory on these nodes",
         )
     return requested
@@ -164,8 +165,8 @@ def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findi
         findings.add(
             "numa.node_memory",
             wording="share",
-            observed=", ".join(f"node {n.id}: {human(n.memory_bytes)}" for n in short),
-            required=f"{human(share)} on each of {most} node(s), bound strictly",
+            observed=", ".join(f"node {n.id}: {format_bytes(n.memory_bytes)}" for n in short),
+            required=f"{format_bytes(share)} on each of {most} node(s), bound strictly",
             fix="put equal memory on every socket, or set the firmware to fewer NUMA nodes"
             + (" (NPS1, SNC off)" if len(nodes) > host.sockets else ""),
             source=DEFINITIONS["numa.pools"].source,

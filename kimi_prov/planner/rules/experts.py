@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.engine import expert_backend
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.throughput import prediction
@@ -37,8 +37,8 @@ def _dense(context: PlanContext) -> Iterator[RuleResult]:
             yield RuleResult(
                 severity="info",
                 observed=f"bf16: {now:g} tokens/s expected for one request",
-                required=f"int8: {then:g} tokens/s expected, {human(less)} less memory an engine; "
-                f"{_LOSS}",
+                required=f"int8: {then:g} tokens/s expected, {format_bytes(less)} less memory an "
+                f"engine; {_LOSS}",
                 fix="set kimi_dense_weights to int8 where speed matters more than the last of "
                 "the model's quality",
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.memory import gpu as gpu_memory
 from kimi_prov.planner.memory.stages import of_layers
@@ -195,7 +195,7 @@ def _replication(context: PlanContext) -> Iterator[RuleResult]:
     if gpu.decode_context > 1 or not kv:
         return
     yield RuleResult(
-        observed=f"{human(kv)} on each GPU hold {context.budget.kv_tokens} tokens "
+        observed=f"{format_bytes(kv)} on each GPU hold {context.budget.kv_tokens} tokens "
         f"({context.budget.kv_bytes_per_token} bytes each, {context.budget.kv_dtype})",
         required=f"with an 8-bit cache {kv // eight * gpu.data} tokens; with "
         f"decode-context-parallel-size {gpu.ranks} {gpu.ranks} times as many",
@@ -290,9 +290,9 @@ def _held(context: PlanContext) -> Iterator[RuleResult]:
     if full and not ours:
         yield RuleResult(
             observed=", ".join(
-                f"GPU {gpu['index']}: {human(gpu['memory_used_bytes'])}" for gpu in full
+                f"GPU {gpu['index']}: {format_bytes(gpu['memory_used_bytes'])}" for gpu in full
             ),
-            required=f"less than {human(_HELD)} in use before the engine starts",
+            required=f"less than {format_bytes(_HELD)} in use before the engine starts",
             fix="end what `nvidia-smi` lists there, also in containers (docker ps); where it lists "
             "nothing, restart the machine",
         )

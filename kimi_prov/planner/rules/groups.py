@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.hosts.groups import SHARED
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 
@@ -113,7 +113,7 @@ _COMPARED: tuple[tuple[str, str, Callable[[Member], Any], str], ...] = (
     (
         "memory",
         "warning",
-        lambda m: human(m.host.memory_bytes),
+        lambda m: format_bytes(m.host.memory_bytes),
         "use equal hosts: the least memory counts for all",
     ),
     (

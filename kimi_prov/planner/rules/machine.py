@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, paths, unit_names
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
 from kimi_prov.planner.software import packages
 
@@ -72,8 +72,10 @@ def _node_room(context: PlanContext) -> Iterator[RuleResult]:
     ]
     if short:
         yield RuleResult(
-            observed=", ".join(f"node {node}: {human(left)} available" for node, left in short),
-            required=f"{human(context.bound.share)} on each of node(s) "
+            observed=", ".join(
+                f"node {node}: {format_bytes(left)} available" for node, left in short
+            ),
+            required=f"{format_bytes(context.bound.share)} on each of node(s) "
             f"{', '.join(map(str, context.bound.nodes))}",
             fix="stop what takes the memory there (`numastat -p PROCESS` tells), then apply again",
         )
@@ -100,7 +102,7 @@ def _mixed(context: PlanContext) -> Iterator[RuleResult]:
     sizes = {dimm["size_bytes"] for dimm in dimms if dimm.get("size_bytes")}
     if len(sizes) > 1:
         yield RuleResult(
-            observed=", ".join(human(size) for size in sorted(sizes)),
+            observed=", ".join(format_bytes(size) for size in sorted(sizes)),
             required="equal DIMMs",
             fix="use DIMMs of one size",
         )
@@ -112,8 +114,8 @@ def _cgroup(context: PlanContext) -> Iterator[RuleResult]:
     limit, total = memory.get("cgroup_limit_bytes"), memory.get("total_bytes")
     if limit and total and limit < total and context.heavy:
         yield RuleResult(
-            observed=human(limit),
-            required=f"{human(total)} are in the machine",
+            observed=format_bytes(limit),
+            required=f"{format_bytes(total)} are in the machine",
             fix="raise the container's memory limit",
         )
 
@@ -123,8 +125,8 @@ def _shm(context: PlanContext) -> Iterator[RuleResult]:
     size = context.facts["memory"].get("shm_size_bytes")
     if size is not None and size < _SHM and context.budget.tensor_parallel > 1:
         yield RuleResult(
-            observed=human(size),
-            required=human(_SHM),
+            observed=format_bytes(size),
+            required=format_bytes(_SHM),
             fix="mount -o remount,size=16G /dev/shm, and the same in /etc/fstab",
         )
 
@@ -133,7 +135,7 @@ def _shm(context: PlanContext) -> Iterator[RuleResult]:
 def _swap(context: PlanContext) -> Iterator[RuleResult]:
     if context.host.swap_bytes and context.heavy:
         yield RuleResult(
-            observed=human(context.host.swap_bytes),
+            observed=format_bytes(context.host.swap_bytes),
             required="no swap",
             fix="swapoff -a, and remove it from /etc/fstab",
         )
@@ -145,7 +147,7 @@ def _hugepages(context: PlanContext) -> Iterator[RuleResult]:
     size = (memory.get("hugepages_total") or 0) * (memory.get("hugepage_bytes") or (2 << 20))
     if size > context.host.memory_bytes // 20 and context.heavy:
         yield RuleResult(
-            observed=human(size),
+            observed=format_bytes(size),
             required="none reserved",
             fix="sysctl vm.nr_hugepages=0, unless another program needs them",
         )
@@ -217,7 +219,7 @@ def _selinux(context: PlanContext) -> Iterator[RuleResult]:
 def _apparmor(context: PlanContext) -> Iterator[RuleResult]:
     confined = _security(context).get("apparmor_enforced") or []
     if confined:
-        names = [clean_text.word(name) for name in confined]
+        names = [clean_text.quote_word(name) for name in confined]
         yield RuleResult(
             observed=f"enforced: {', '.join(names)}",
             required="that it allows /etc/kimi, /run/kimi-proxy and the ports of the plan",
@@ -267,8 +269,8 @@ def _capacity(context: PlanContext) -> Iterator[RuleResult]:
     need = context.plan["disk"]["required_bytes"]
     if _root(context) is None and sizes and sum(sizes) < need:
         yield RuleResult(
-            observed=human(sum(sizes)),
-            required=human(need),
+            observed=format_bytes(sum(sizes)),
+            required=format_bytes(need),
             fix="quote a larger NVMe drive",
         )
 
@@ -282,7 +284,7 @@ def _disk_speed(context: PlanContext) -> Iterator[RuleResult]:
     if rates and size / max(rates) > _LOAD_S:
         yield RuleResult(
             observed=f"{max(rates) / 1e9:.1f} GB/s: {size / max(rates) / 60:.0f} minutes to read "
-            f"{human(size)}",
+            f"{format_bytes(size)}",
             required=f"{size / _LOAD_S / 1e9:.1f} GB/s for half an hour",
             fix="use an NVMe drive, or several as one",
         )

@@ -69,7 +69,7 @@ def _account(context: PlanContext) -> Iterator[RuleResult]:
     for name, row in sorted((kimi.get("accounts") or {}).items()):
         if row is None:
             continue
-        if before is not None and not paths.user_existed(before, name, row["home"]):
+        if before is not None and not paths.did_user_exist(before, name, row["home"]):
             # Of the one that an apply made a container may use the number by chance.
             continue
         shown = f"{name}: number {row['uid']}, home {row['home']}, shell {row['shell'] or 'none'}"

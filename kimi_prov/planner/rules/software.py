@@ -72,7 +72,7 @@ def _imex(context: PlanContext) -> Iterator[RuleResult]:
         observed=f"{name} {version}, driver {driver}",
         required="the same version; a memory export between nodes fails otherwise",
         fix=f"apt-get install nvidia-imex-{branch(driver)} in the version {driver}, or, where no "
-        f"other node shares this one's GPU memory, apt-get remove {clean_text.word(name)}",
+        f"other node shares this one's GPU memory, apt-get remove {clean_text.quote_word(name)}",
     )
 
 

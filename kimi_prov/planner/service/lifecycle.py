@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.addresses import sessions_folder
-from kimi_prov.contract.durations import duration
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.addresses import find_sessions_folder
+from kimi_prov.contract.durations import format_duration
+from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,14 +42,16 @@ def engine_sleep(
     room = held + weights <= host.memory_bytes
     copy_s = weights / (len(host.gpu_bytes) * host.gpu.pcie_gb_s * 1e9) if host.gpu else None
     has = "which it has" if room else "which it has not"
-    beside = f"{human(weights)} of host memory beside {human(held)}"
-    gains = f"a wake would copy the weights in {duration(copy_s)} or more" if copy_s else ""
-    start = f"a start takes about {duration(load_s)} by the plan's estimate" if load_s else ""
+    beside = f"{format_bytes(weights)} of host memory beside {format_bytes(held)}"
+    gains = f"a wake would copy the weights in {format_duration(copy_s)} or more" if copy_s else ""
+    start = (
+        f"a start takes about {format_duration(load_s)} by the plan's estimate" if load_s else ""
+    )
     told = "; ".join(part for part in (gains, start) if part and room)
     findings.add(
         "rest.engine_sleep",
-        observed=f"vLLM's sleep of level 1 needs {beside}, {has} of {human(host.memory_bytes)}"
-        f"{f'; {told}' if told else ''}",
+        observed=f"vLLM's sleep of level 1 needs {beside}, {has} of "
+        f"{format_bytes(host.memory_bytes)}{f'; {told}' if told else ''}",
         required="answers that are the same after it, seen with this engine and these GPUs: nobody "
         "has, so the engine is stopped and started",
     )
@@ -74,15 +76,16 @@ def document(
     if settings.stopped_memory == "keep" and tmpfs.enabled:
         findings.add(
             "rest.memory",
-            observed=f"{human(tmpfs.size_bytes)} stay taken while the machine is stopped or asleep",
+            observed=f"{format_bytes(tmpfs.size_bytes)} stay taken while the machine is stopped "
+            "or asleep",
             required="the inventory's wish (kimi_stopped_memory: keep): a start reads the weights "
             "from memory",
         )
     elif group and group.rank and group.head.shared.get("idle_stop") and tmpfs.enabled:
         findings.add(
             "rest.memory",
-            observed=f"{human(tmpfs.size_bytes)} stay taken while {group.head.name}, the head of "
-            f"group {group.name}, is asleep",
+            observed=f"{format_bytes(tmpfs.size_bytes)} stay taken while {group.head.name}, the "
+            f"head of group {group.name}, is asleep",
             required="nothing: the host only waits for its head; kimi-prov stop gives the memory "
             "back",
         )
@@ -98,7 +101,7 @@ def document(
     paid = settings.hour_usd and {
         "usd_hour": settings.hour_usd,
         "budget_usd": settings.budget_usd,
-        "kept_in": sessions_folder(source),
+        "kept_in": find_sessions_folder(source),
     }
     return {
         **({"paid": paid} if paid else {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.ports import master
+from kimi_prov.contract.ports import find_master_port
 from kimi_prov.planner.service import certificates, metrics
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_ports(
     ports = [settings.port, *[row["port"] for row in backends]] if backends else []
     if group and not group.rank:
         # What a group's engines take besides, they look for past what is taken.
-        ports += [settings.group_port, master(settings.group_port)]
+        ports += [settings.group_port, find_master_port(settings.group_port)]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     ports += metrics.ports(watched)
     ordering = certificates.ports(settings, len(backends))

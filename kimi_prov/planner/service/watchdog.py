@@ -48,12 +48,14 @@ def document(
 ) -> dict[str, Any]:
     """Give the plan's `watchdog`, in seconds; `plan` and `flags` hold what was decided before."""
     quiet, computing, reason = _bounds(plan, flags)
-    watches = settings.watchdog and groups.serves(plan)
+    watches = settings.watchdog and groups.serves_clients(plan)
     if plan["group"] and watches:
         quiet = computing = _GROUP_S
         reason = "the group's supervisor tries the engine and restarts all hosts; stacks are kept"
     if not watches:
-        reason = "kimi_watchdog is false" if groups.serves(plan) else "the group's head watches"
+        reason = (
+            "kimi_watchdog is false" if groups.serves_clients(plan) else "the group's head watches"
+        )
     return {
         "enabled": watches,
         "quiet_s": quiet,

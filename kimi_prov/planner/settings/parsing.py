@@ -16,8 +16,8 @@ from kimi_prov.contract.addresses import (
     BUCKET_ADDRESS,
     HUB_ADDRESS,
     LOGIN,
-    shows_secrets,
-    without_login,
+    is_sent_in_clear,
+    strip_login,
 )
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
@@ -302,14 +302,14 @@ def parse(
             fix="name the converted experts in kimi_kt_weights_source, or remove the manifest",
         )
     endpoint = values["kimi_hf_endpoint"]
-    if endpoint and values["kimi_hf_token_file"] and shows_secrets(endpoint):
+    if endpoint and values["kimi_hf_token_file"] and is_sent_in_clear(endpoint):
         raise UserError(
             f"{find('kimi_hf_endpoint') or f'host {host}'}: kimi_hf_endpoint: expected https, "
             f"found {endpoint!r}: kimi_hf_token_file's token would be sent to it in clear",
             fix="name the hub's https address, or remove kimi_hf_token_file",
         )
     endpoint = values["kimi_bucket_endpoint"]
-    if endpoint and shows_secrets(endpoint):
+    if endpoint and is_sent_in_clear(endpoint):
         raise UserError(
             f"{find('kimi_bucket_endpoint') or f'host {host}'}: kimi_bucket_endpoint: expected "
             f"https, found {endpoint!r}: what is asked and answered could be read and changed on "
@@ -586,7 +586,7 @@ def _proxy(value: object, place: _Place, base: Path | None) -> str:
 
     Nor does anything follow its port, where a sign that was not escaped puts a password's rest.
     """
-    bare, login = without_login(value) if isinstance(value, str) else ("", "")
+    bare, login = strip_login(value) if isinstance(value, str) else ("", "")
     try:
         known = urlsplit(_url(bare, place, base)).port != 0 and _PROXY.fullmatch(bare)
     except (UserError, ValueError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kimi_prov.catalog import versions
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -393,8 +393,8 @@ def _check_boot(facts: Mapping[str, Any], findings: Findings) -> None:
     if row and free is not None and free < BOOT_BYTES:
         findings.add(
             "driver.boot",
-            observed=f"{human(free)} free on {row['mount']}",
-            required=f"{human(BOOT_BYTES)} for a new initramfs beside the old one",
+            observed=f"{format_bytes(free)} free on {row['mount']}",
+            required=f"{format_bytes(BOOT_BYTES)} for a new initramfs beside the old one",
             fix="remove kernels that are no longer used: apt-get autoremove --purge",
         )
 

@@ -43,8 +43,8 @@ def environment(plan: Mapping[str, Any] | None) -> dict[str, str]:
 def holder(row: Mapping[str, Any]) -> str:
     """Name who holds a lock: program, process and unit."""
     parts = [f"PID {row['pid']}"] if row.get("pid") else []
-    parts += [clean_text.line(str(row["unit"]))] if row.get("unit") else []
-    name = clean_text.line(str(row.get("process") or "another program"))
+    parts += [clean_text.clean_line(str(row["unit"]))] if row.get("unit") else []
+    name = clean_text.clean_line(str(row.get("process") or "another program"))
     shown = f"{name} ({', '.join(parts)})" if parts else name
     return f"{shown} holds {row['lock']}"
 
@@ -56,7 +56,7 @@ def too_long(row: Mapping[str, Any], waited_s: float) -> Observation:
     if unit and str(unit).endswith(".service"):
         fix = (
             "wait until it ends, or  systemctl stop "
-            f"{clean_text.word(str(unit))}  and run this again"
+            f"{clean_text.quote_word(str(unit))}  and run this again"
         )
     elif pid:
         fix = f"wait until it ends (ps -fp {pid}  shows what it is at), then run this again"
@@ -70,7 +70,7 @@ def too_long(row: Mapping[str, Any], waited_s: float) -> Observation:
 
 def unfinished(names: Sequence[str]) -> Observation:
     """Say which packages dpkg has not finished."""
-    shown = ", ".join(clean_text.line(name) for name in names[:_SHOWN])
+    shown = ", ".join(clean_text.clean_line(name) for name in names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return Observation(
         observed=f"{shown}{more}",

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.kt import quantise
 from kimi_prov.planner.decisions import Converted
 from kimi_prov.planner.settings.flag_names import KT, whole
@@ -137,13 +137,13 @@ def _given(source: str, model: Model, method: str) -> tuple[str, str]:
 def _check(
     settings: Settings, choice: Choice, weights: Weights, found: Converted, findings: Findings
 ) -> None:
-    method, sizes = found.method, f"{human(found.size_bytes)} of converted experts"
+    method, sizes = found.method, f"{format_bytes(found.size_bytes)} of converted experts"
     findings.add(
         "conversion.loss",
         names={"method": method},
         observed=f"kimi_kt_method: {method}: a layer's output is off by {_LOSS[method]} of its "
-        f"size, and long prompts stay on the CPU; {sizes} beside {human(weights.size_bytes)} of "
-        "weights on the disk",
+        f"size, and long prompts stay on the CPU; {sizes} beside "
+        f"{format_bytes(weights.size_bytes)} of weights on the disk",
         required="a setting of the operator's: the planner never chooses it",
         fix="remove kimi_kt_method, or compare answers and speed with and without it",
     )
@@ -161,9 +161,10 @@ def _check(
         findings.add(
             "conversion.here",
             observed=f"{weights.source or 'the weights'} ({choice.weights_format}, "
-            f"{human(weights.size_bytes)}) to {found.directory} ({human(found.size_bytes)})",
-            required=f"{human(found.room_bytes)} of disk beside the weights; a layer at a time, "
-            "so that a conversion cut short goes on where it was",
+            f"{format_bytes(weights.size_bytes)}) to {found.directory} "
+            f"({format_bytes(found.size_bytes)})",
+            required=f"{format_bytes(found.room_bytes)} of disk beside the weights; a layer at a "
+            "time, so that a conversion cut short goes on where it was",
         )
         return
     pinned = settings.kt_manifest is not None or COMMIT.search(found.directory)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,8 +58,9 @@ def document(
         weights_bytes += converted.room_bytes
         parts[converted.directory] = converted.size_bytes
         shares = (
-            f"; in all {human(weights.size_bytes)} of weights, {human(converted.room_bytes)} for "
-            f"the converted experts, {human(engine_bytes)} for the engine, and a reserve"
+            f"; in all {format_bytes(weights.size_bytes)} of weights, "
+            f"{format_bytes(converted.room_bytes)} for the converted experts, "
+            f"{format_bytes(engine_bytes)} for the engine, and a reserve"
         )
     missing = {
         paths.MODELS: weights_bytes
@@ -123,8 +124,8 @@ def _check_room(
         findings.add(
             "disk.room",
             severity="blocker" if short else "pass",
-            observed=f"{human(row.free_bytes)} free on {row.mount}",
-            required=f"{human(need)} more below {where}{shares if whole else ''}",
+            observed=f"{format_bytes(row.free_bytes)} free on {row.mount}",
+            required=f"{format_bytes(need)} more below {where}{shares if whole else ''}",
             fix=room if short else None,
         )
     if frees:

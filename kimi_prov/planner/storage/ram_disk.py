@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.cpu_lists import format_list
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import RamDisk
 
 if TYPE_CHECKING:
@@ -41,8 +41,11 @@ def choose(
     size = -(-(weights.size_bytes + margin) // _MIB) * _MIB
     in_all = size + engine_bytes <= host.memory_bytes
     fits = in_all and _nodes_hold(host, size, bound)
-    need = f"{human(size)} for the RAM disk and {human(engine_bytes)} for engine and system"
-    have = f"of {human(host.memory_bytes)}"
+    need = (
+        f"{format_bytes(size)} for the RAM disk and {format_bytes(engine_bytes)} for engine and "
+        "system"
+    )
+    have = f"of {format_bytes(host.memory_bytes)}"
     setting = settings.ram_disk
     if setting == "never":
         return _off("the inventory says never (kimi_ram_disk)")
@@ -58,7 +61,7 @@ def choose(
     if not fits:
         findings.add(
             "ram_disk.memory",
-            observed=human(host.memory_bytes),
+            observed=format_bytes(host.memory_bytes),
             required=need,
             fix="set kimi_ram_disk to auto or never: the page cache serves a restart as well",
         )
@@ -66,7 +69,7 @@ def choose(
     if swap_out:
         findings.add(
             "ram_disk.swap",
-            observed=f"{human(host.swap_bytes)} of swap, kernel {host.system.kernel}",
+            observed=f"{format_bytes(host.swap_bytes)} of swap, kernel {host.system.kernel}",
             required="no swap, or kernel 6.4 for the mount option noswap",
             fix="swapoff -a and remove swap from /etc/fstab, or run a newer kernel",
         )
@@ -126,13 +129,14 @@ def page_cache(
     kept = max(0, min(weights.size_bytes, host.memory_bytes - engine_bytes))
     again = weights.size_bytes - kept
     restart = (
-        f"a restart finds at most {human(kept)} there and reads {human(again)} from disk again"
+        f"a restart finds at most {format_bytes(kept)} there and reads {format_bytes(again)} from "
+        "disk again"
         if again
         else "a restart finds them there"
     )
     return {
         "enabled": True,
-        "reason": f"no RAM disk, which would hold {human(weights.size_bytes)} for good: the "
+        "reason": f"no RAM disk, which would hold {format_bytes(weights.size_bytes)} for good: the "
         f"files are read ahead into the page cache, which gives way to the engine; {restart}",
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.contract.cpu_lists import parse_list
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.engine import expert_backend, sglang
 from kimi_prov.planner.engine.vllm import graphs_off
 from kimi_prov.planner.settings.flag_names import VLLM, whole
@@ -152,7 +152,7 @@ def alternative(host: Host, model: Model) -> tuple[str, str] | None:
     weights = uniform(best.size_bytes / shape.total_params)
     serving = Serving(engine="ik_llama.cpp", weights=weights, input_tokens=2048)
     speed = estimate(shape, Machine(cpu=cpu), serving).decode_tok_s
-    label = f"{best.kind}, {human(best.size_bytes)}"
+    label = f"{best.kind}, {format_bytes(best.size_bytes)}"
     return label, f"{speed.low:.1f} to {speed.high:.1f} tokens/s for one request (estimated)"
 
 

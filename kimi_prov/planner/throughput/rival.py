@@ -210,12 +210,12 @@ def _ask(
         if "missing" in line:
             raise UserError(f"{python}: aiconfigurator is not installed for it", fix=_INSTALL)
         if isinstance(line.get("name"), str):
-            name = clean_text.line(line["name"])[:_LONGEST_REASON]
+            name = clean_text.clean_line(line["name"])[:_LONGEST_REASON]
         row = line.get("row")
         if not isinstance(row, int) or row not in rows:
             continue
         if isinstance(line.get("why"), str):
-            reasons[row] = clean_text.line(line["why"])[:_LONGEST_REASON]
+            reasons[row] = clean_text.clean_line(line["why"])[:_LONGEST_REASON]
             continue
         found = _answer(line)
         if found is None:
@@ -232,7 +232,7 @@ def _answer(line: dict[str, Any]) -> Answer | None:
     )
     if not (0 < tpot < _LARGEST_MS and 0 < ttft < _LARGEST_MS):
         return None
-    return Answer(tpot, ttft, clean_text.line(line.get("mode", ""))[:_LONGEST_REASON])
+    return Answer(tpot, ttft, clean_text.clean_line(line.get("mode", ""))[:_LONGEST_REASON])
 
 
 def _lines(said: bytes) -> Iterator[dict[str, Any]]:

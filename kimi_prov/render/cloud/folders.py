@@ -245,7 +245,7 @@ def _values(
 ) -> dict[str, Any]:
     source = str(plan["weights"]["source"])
     return {
-        "name": clean_text.line(name),
+        "name": clean_text.clean_line(name),
         "plan": plan,
         "settings": settings,
         "findings": [row for row in findings if row["severity"] != "pass"],

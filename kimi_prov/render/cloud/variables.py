@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.addresses import without_login
+from kimi_prov.contract.addresses import strip_login
 from kimi_prov.planner.settings.definitions import VARIABLES
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def kept_back(settings: Settings) -> list[str]:
         and _value(settings, variable.name) is not None
         and not variable.name.startswith(_ELSEWHERE)
     ]
-    found = [name for name in _PROXIES if without_login(getattr(settings, name) or "")[1]]
+    found = [name for name in _PROXIES if strip_login(getattr(settings, name) or "")[1]]
     return [*files, *(f"kimi_{name}" for name in found)]
 
 
@@ -75,7 +75,7 @@ def _told(settings: Settings) -> Iterator[tuple[str, Any]]:
         if variable.kind == "interval":
             yield variable.name, f"{value}s"
         elif variable.name.removeprefix("kimi_") in _PROXIES:
-            yield variable.name, without_login(str(value))[0]
+            yield variable.name, strip_login(str(value))[0]
         else:
             yield variable.name, value
 

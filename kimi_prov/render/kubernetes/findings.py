@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
 from kimi_prov.render.kubernetes import access, quota
@@ -130,7 +130,7 @@ def _engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -
         findings.add(
             "kubernetes.engine",
             names={"engine": "KTransformers"},
-            observed=f"{engine['reason']}; {human(need)} of memory over "
+            observed=f"{engine['reason']}; {format_bytes(need)} of memory over "
             f"{len(plan['instances'][0]['numa_nodes'])} NUMA nodes",
             required="vLLM, with all weights in the GPUs' memory",
             fix="take nodes whose GPUs hold the weights, or more of them: "
@@ -143,7 +143,7 @@ def _engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -
         findings.add(
             "kubernetes.experts",
             wording=None if kt_kernel else "plugin",
-            observed=f"{', '.join(engine['locks'][1:])}; {human(need)} of memory",
+            observed=f"{', '.join(engine['locks'][1:])}; {format_bytes(need)} of memory",
             required="an engine that serves the model without a plugin",
             fix="take nodes whose GPUs hold the weights, or provision the machine itself: "
             "kimi-prov apply INVENTORY",
@@ -192,15 +192,15 @@ def _room(
         findings.add(
             "kubernetes.room",
             observed=f"kimi_kubernetes_memory_gib: {pod.memory // _GIB}",
-            required=f"{pod.needed // _GIB}: {human(pod.needed - pod.shm)} for the engine, "
-            f"{human(pod.shm)} for /dev/shm",
+            required=f"{pod.needed // _GIB}: {format_bytes(pod.needed - pod.shm)} for the engine, "
+            f"{format_bytes(pod.shm)} for /dev/shm",
             fix="raise or remove kimi_kubernetes_memory_gib",
         )
     if pod.memory + memory > node:
         findings.add(
             "kubernetes.room",
-            observed=f"a node has {human(node)} of memory",
-            required=f"{human(pod.memory)} for a pod{job.format(human(memory))}",
+            observed=f"a node has {format_bytes(node)} of memory",
+            required=f"{format_bytes(pod.memory)} for a pod{job.format(format_bytes(memory))}",
             fix="remove kimi_kubernetes_memory_gib, or take nodes with more memory",
         )
     if pod.cpus + cpus > threads:
@@ -210,13 +210,13 @@ def _room(
             required=f"kimi_kubernetes_cpus: {pod.cpus}{job.format(cpus)}",
             fix="lower or remove kimi_kubernetes_cpus",
         )
-    cache = f", {human(pod.page_cache)} for files that are read" if pod.page_cache else ""
+    cache = f", {format_bytes(pod.page_cache)} for files that are read" if pod.page_cache else ""
     gpus = f", {pod.gpus} x {settings.kubernetes_gpu_resource}" if pod.gpus else ""
     findings.add(
         "kubernetes.memory",
-        observed=f"{pod.cpus} processors, {human(pod.memory)} of memory{gpus}",
-        required=f"{human(pod.needed - pod.shm)} for the engine, {human(pod.shm)} for /dev/shm"
-        f"{cache}",
+        observed=f"{pod.cpus} processors, {format_bytes(pod.memory)} of memory{gpus}",
+        required=f"{format_bytes(pod.needed - pod.shm)} for the engine, {format_bytes(pod.shm)} "
+        f"for /dev/shm{cache}",
         fix=None,
     )
 
@@ -301,7 +301,7 @@ def _storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
             fix="remove kimi_kubernetes_access_mode",
         )
     load = plan["throughput"]["load_s"]
-    seen = f"{human(plan['weights']['bytes'])} are read at each start"
+    seen = f"{format_bytes(plan['weights']['bytes'])} are read at each start"
     if load["low"] and load["high"]:
         seen += f", {load['low']:.0f} to {load['high']:.0f} s from a local disk (estimated)"
     chosen = settings.kubernetes_storage_class

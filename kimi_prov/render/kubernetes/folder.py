@@ -113,7 +113,7 @@ def _text(path: str, values: Mapping[str, Any]) -> str:
 
 def quoted(value: object) -> str:
     """Write a text as YAML in quotes, whatever stands in it: JSON's way is YAML's too."""
-    return json.dumps(clean_text.line(value), ensure_ascii=False)
+    return json.dumps(clean_text.clean_line(value), ensure_ascii=False)
 
 
 def _values(
@@ -129,7 +129,7 @@ def _values(
     several = hosts > 1
     namespace = settings.kubernetes_namespace
     found: dict[str, Any] = {
-        "target": clean_text.line(name),
+        "target": clean_text.clean_line(name),
         "name": settings.kubernetes_name,
         "namespace": namespace,
         "place": namespace or "NAMESPACE",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, pod
-from kimi_prov.contract.arguments import without
+from kimi_prov.contract.arguments import remove_flags
 from kimi_prov.render import planned
 from kimi_prov.render.kubernetes import access
 
@@ -64,10 +64,10 @@ class Pod:
 def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]) -> Pod:
     """Size a pod by the plan, the node's facts and what the site set."""
     gpus = len(plan["instances"][0]["gpus"])
-    shm = pod.shm_bytes(plan)
-    if pod.workers(plan) > 1:
+    shm = pod.compute_shm_bytes(plan)
+    if pod.count_workers(plan) > 1:
         shm = max(shm, _SHM_PER_GPU * gpus)
-    needed = _up(pod.processes_bytes(plan) + shm)
+    needed = _up(pod.compute_process_bytes(plan) + shm)
     beside_cpus, beside_memory = beside(plan, settings, facts)
     room = _node_memory(plan) - beside_memory - needed
     files = int(plan["weights"]["bytes"]) // int(plan["parallel"]["hosts"]) if gpus else 0
@@ -191,5 +191,5 @@ def _arguments(plan: Mapping[str, Any], settings: Settings, words: list[str]) ->
     left_out = set(planned.OF_THE_RUN)
     if settings.kubernetes_seccomp_profile is None:
         left_out |= _NUMA_FLAGS
-    found = without(words, {f"--{name}" for name in left_out})
+    found = remove_flags(words, {f"--{name}" for name in left_out})
     return [*found, *planned.drain(plan, found, settings.kubernetes_grace_s)]

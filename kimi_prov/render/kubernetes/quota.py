@@ -103,8 +103,8 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]
             other = _text(row, "metadata", "namespace")
             if namespace and other and other != namespace:
                 raise UserError(
-                    f"{path}: {_named(row)} is of namespace {clean_text.line(other)}, and the "
-                    f"objects are rendered for {namespace}",
+                    f"{path}: {_named(row)} is of namespace {clean_text.clean_line(other)}, and "
+                    f"the objects are rendered for {namespace}",
                     fix=FIX,
                 )
         found += there
@@ -135,7 +135,9 @@ def _text(row: Mapping[str, Any], *keys: str) -> str:
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    return clean_text.line(f"{row['kind']} {_text(row, 'metadata', 'name') or 'without a name'}")
+    return clean_text.clean_line(
+        f"{row['kind']} {_text(row, 'metadata', 'name') or 'without a name'}"
+    )
 
 
 def amount(value: object, where: str) -> Fraction:
@@ -151,7 +153,8 @@ def amount(value: object, where: str) -> Fraction:
         if exponent := _EXPONENT.fullmatch(suffix):
             return number * Fraction(10) ** int(exponent.group(1))
     raise UserError(
-        f"{where}: expected a quantity such as 500m or 64Gi, found {clean_text.line(value)[:40]!r}",
+        f"{where}: expected a quantity such as 500m or 64Gi, found "
+        f"{clean_text.clean_line(value)[:40]!r}",
         fix=FIX,
     )
 
@@ -180,7 +183,7 @@ def _of_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
         return
     used = _mapping(_mapping(row, "status"), "used")
     for key, value in _mapping(spec, "hard").items():
-        where = clean_text.line(f"{_named(row)}: {key}")
+        where = clean_text.clean_line(f"{_named(row)}: {key}")
         taken = demand.of(str(key))
         hard = amount(value, where)
         if not taken:
@@ -212,7 +215,7 @@ def _of_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
         for name, resources in _measured(kind, demand):
             for side, sign in (("max", 1), ("min", -1)):
                 for key, value in _mapping(limit, side).items():
-                    where = clean_text.line(f"{_named(row)}: {side} of a {kind}: {key}")
+                    where = clean_text.clean_line(f"{_named(row)}: {side} of a {kind}: {key}")
                     bound = amount(value, where)
                     taken = resources.get(str(key))
                     if taken is not None and sign * (taken - bound) > 0:

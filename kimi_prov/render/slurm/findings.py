@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
 
@@ -122,7 +122,7 @@ def _tuning(plan: Mapping[str, Any], findings: Findings) -> None:
 def _memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
     load, size = plan["throughput"]["load_s"], plan["weights"]["bytes"]
     always = settings.ram_disk == "always"
-    seen = f"{human(size)} are read at each start"
+    seen = f"{format_bytes(size)} are read at each start"
     if load["low"] and load["high"]:
         seen += f", {load['low']:.0f} to {load['high']:.0f} s from a local disk (estimated)"
     findings.add(

@@ -93,7 +93,7 @@ def _values(
     gpus = len(plan["instances"][0]["gpus"])
     hosts = plan["parallel"]["hosts"]
     return {
-        "name": clean_text.line(name),
+        "name": clean_text.clean_line(name),
         "plan": plan,
         "settings": settings,
         "findings": [row for row in plan["findings"] if row["severity"] != "pass"],
@@ -105,7 +105,7 @@ def _values(
         "cpus": _cores(facts, gpus),
         "cores": facts["cpu"]["cores"],
         "memory_gib": _memory(plan, hosts),
-        "process_gib": math.ceil(pod.processes_bytes(plan) / _GIB),
+        "process_gib": math.ceil(pod.compute_process_bytes(plan) / _GIB),
         "weights_time": _hours(plan["weights"]["bytes"]),
         "numactl": [word for word in plan["instances"][0]["numactl"] if word != "numactl"],
         "flags": _flags(plan, settings),
@@ -141,7 +141,7 @@ def _cores(facts: Mapping[str, Any], gpus: int) -> int:
 
 def _memory(plan: Mapping[str, Any], hosts: int) -> int:
     """Give GiB of a node for the job: the processes, and the page cache of weights on GPUs."""
-    needed: int = pod.processes_bytes(plan)
+    needed: int = pod.compute_process_bytes(plan)
     if plan["instances"][0]["gpus"]:
         needed += int(plan["weights"]["bytes"]) // hosts
     # SLURM knows of less than the node has: the system's part is left out.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.render import planned
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ def _of_plan(plan: Mapping[str, Any]) -> dict[str, str]:
         weights, cache = memory["weights_bytes_per_gpu"], memory["kv_available_bytes_per_gpu"]
         found |= {
             "tensor-parallel-size": f"{parallel['tensor']} GPUs of a node share each layer: "
-            f"{human(weights)} of weights on each",
+            f"{format_bytes(weights)} of weights on each",
             "pipeline-parallel-size": f"{parallel['pipeline']} stages of layers: little goes "
             "between nodes",
-            "gpu-memory-utilization": f"share of {human(memory['gpu_bytes'])}; {human(cache)} of "
-            "it are left for the cache (estimated)",
+            "gpu-memory-utilization": f"share of {format_bytes(memory['gpu_bytes'])}; "
+            f"{format_bytes(cache)} of it are left for the cache (estimated)",
         }
     else:
         found["tensor-parallel-size"] = "one part of each layer on each node"

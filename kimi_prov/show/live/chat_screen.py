@@ -31,7 +31,7 @@ class ChatScreen:
         """Write a part of an answer at once."""
         if piece.kind == "reasoning" and not self._reasoning:
             return
-        text = clean_text.block(_JOINERS.sub("", piece.text))
+        text = clean_text.clean_block(_JOINERS.sub("", piece.text))
         if piece.kind != self._kind:
             text = text.lstrip("\n")
             if not text:
@@ -68,7 +68,7 @@ class ChatScreen:
     def note(self, text: str) -> None:
         """Say something of ours between answers."""
         self._line()
-        clean = clean_text.block(text)
+        clean = clean_text.clean_block(text)
         self._write(f"{_DIM}{clean}{_PLAIN}\n" if self._dims else f"{clean}\n")
 
     def _line(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.runner.events import TaskFinished, TaskStarted
 
 if TYPE_CHECKING:
@@ -96,5 +96,5 @@ class Tracker:
 def phase_line(host: str, phase: Phase, width: int) -> str:
     """Write one ended phase as a line."""
     count = f", {phase.changed} changed" if phase.changed else ""
-    took = duration(phase.seconds)
+    took = format_duration(phase.seconds)
     return f"{host:<{width}}  {phase.name:<12} {phase.verdict} in {took}{count}"

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff, TaskStarted
 from kimi_prov.show.live.phases import Tracker, phase_line
@@ -55,12 +55,12 @@ class PlainScreen:
         """Say what a host is at, when it has been silent for long."""
         for host, phase in self._tracker.working():
             if time.monotonic() - self._last_line.get(host, 0.0) >= _QUIET_S:
-                took = duration(time.monotonic() - phase.task_started)
+                took = format_duration(time.monotonic() - phase.task_started)
                 self._line(host, f"{host:<{self._width}}  {phase.name:<12} {phase.task} ({took})")
 
     def say(self, line: str) -> None:
         """Write a message, clean."""
-        self._stream.write(f"{clean_text.block(line)}\n")
+        self._stream.write(f"{clean_text.clean_block(line)}\n")
         self._stream.flush()
 
     def stop(self) -> None:
@@ -70,4 +70,4 @@ class PlainScreen:
 
     def _line(self, host: str, text: str) -> None:
         self._last_line[host] = time.monotonic()
-        self.say(clean_text.row(text))
+        self.say(clean_text.clean_row(text))

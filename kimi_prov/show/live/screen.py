@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff
 from kimi_prov.show.live.phases import Phase, Tracker
@@ -74,7 +74,7 @@ class LiveScreen:
 
     def say(self, line: str) -> None:
         """Print a message above the region."""
-        self._console.print(Text(clean_text.block(line)))
+        self._console.print(Text(clean_text.clean_block(line)))
 
     def stop(self) -> None:
         """Close the region, and print what was still open."""
@@ -101,9 +101,9 @@ class LiveScreen:
     def _print_end(self, host: str, phase: Phase) -> None:
         mark, style = _MARKS[phase.verdict]
         line = Text(f"{mark} ", style=style)
-        line.append(f"{clean_text.line(host):<{min(self._width, 24)}}  ", style="default")
-        line.append(f"{clean_text.line(phase.name):<12} ", style="default")
-        line.append(f"{duration(phase.seconds):>8}", style="default")
+        line.append(f"{clean_text.clean_line(host):<{min(self._width, 24)}}  ", style="default")
+        line.append(f"{clean_text.clean_line(phase.name):<12} ", style="default")
+        line.append(f"{format_duration(phase.seconds):>8}", style="default")
         if phase.verdict == "stopped":
             line.append("  stopped", style="yellow")
         elif phase.changed:
@@ -138,7 +138,7 @@ class LiveScreen:
             _text(host),
             _text(phase.name, "cyan"),
             _text(now),
-            Text(duration(phase.seconds), style="dim"),
+            Text(format_duration(phase.seconds), style="dim"),
         )
         if update is None or not update.total_bytes:
             return [grid]
@@ -160,4 +160,4 @@ class LiveScreen:
 
 def _text(said: str, style: str = "") -> Text:
     """Return clean text as it stands; rich takes out neither escapes nor its own marks."""
-    return Text(clean_text.line(said), style=style)
+    return Text(clean_text.clean_line(said), style=style)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.show.output import say
 from kimi_prov.show.text import activity
@@ -64,7 +64,9 @@ class WatchScreen:
         self._drawn = False
         if not self._terminal:
             at = self._hosts[host][0]
-            self._write(clean_text.row(f"{at:%H:%M:%S} {host}: {activity.brief(document)}") + "\n")
+            self._write(
+                clean_text.clean_row(f"{at:%H:%M:%S} {host}: {activity.brief(document)}") + "\n"
+            )
 
     def tick(self) -> None:
         """Draw what is new, and all where the terminal has another size."""
@@ -106,7 +108,10 @@ def picture(host: str, at: str, document: Mapping[str, Any]) -> list[str]:
         return lines
     memory = document.get("memory")
     if memory:
-        free = f"{human(memory['host_available_bytes'])} of {human(memory['host_total_bytes'])}"
+        free = (
+            f"{format_bytes(memory['host_available_bytes'])} of "
+            f"{format_bytes(memory['host_total_bytes'])}"
+        )
         lines += entry("memory", f"{free} available")
     return lines + activity.lines(document, known=True)
 

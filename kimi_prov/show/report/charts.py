@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -95,7 +95,7 @@ def stacked(bar: Bar) -> Markup:
         parts.append(
             element(
                 "rect",
-                element("title", text=f"{part.label}: {human(part.size)}"),
+                element("title", text=f"{part.label}: {format_bytes(part.size)}"),
                 x=_percent(left),
                 y=1,
                 width=_percent(width),
@@ -107,8 +107,8 @@ def stacked(bar: Bar) -> Markup:
     if bar.needed > bar.total:
         end = _percent(bar.total / most)
         parts.append(element("line", x1=end, x2=end, y1=0, y2=_BAR_HEIGHT, class_="limit"))
-    description = ", ".join(f"{part.label} {human(part.size)}" for part in bar.segments)
-    return _svg(_BAR_HEIGHT, parts, label=f"{bar.label}, {human(bar.total)}: {description}")
+    description = ", ".join(f"{part.label} {format_bytes(part.size)}" for part in bar.segments)
+    return _svg(_BAR_HEIGHT, parts, label=f"{bar.label}, {format_bytes(bar.total)}: {description}")
 
 
 def swatch(kind: str) -> Markup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import hosts
 from kimi_prov.show.report.capacity import cache_tokens
 from kimi_prov.show.report.cost_text import cheaper_from, hourly, over_years, price
@@ -118,7 +118,7 @@ def machine(target: Target) -> str:
 
 def memory(target: Target) -> str:
     """Give the memory of the machine, of each where there are several."""
-    found = human((target["facts"].get("memory") or {}).get("total_bytes"))
+    found = format_bytes((target["facts"].get("memory") or {}).get("total_bytes"))
     return f"{hosts.of(target)} x {found}" if hosts.of(target) > 1 else found
 
 
@@ -147,17 +147,17 @@ def gpus(target: Target) -> str:
 
 def _ram(target: Target) -> str:
     found = target["plan"]["memory"]
-    available = human(found["host_ram_available_bytes"])
-    return hosts.on_each(target, f"{human(found['host_ram_required_bytes'])} of {available}")
+    available = format_bytes(found["host_ram_available_bytes"])
+    return hosts.on_each(target, f"{format_bytes(found['host_ram_required_bytes'])} of {available}")
 
 
 def _disk(target: Target) -> str:
-    return hosts.on_each(target, human(target["plan"]["disk"]["required_bytes"]))
+    return hosts.on_each(target, format_bytes(target["plan"]["disk"]["required_bytes"]))
 
 
 def _ram_disk(target: Target) -> str:
     found = target["plan"]["ram_disk"]
-    return hosts.on_each(target, human(found["size_bytes"])) if found["enabled"] else "no"
+    return hosts.on_each(target, format_bytes(found["size_bytes"])) if found["enabled"] else "no"
 
 
 def _power(target: Target) -> str:

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kimi_prov import __version__
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import (
     assumptions,
     capacity,
@@ -77,7 +77,7 @@ def rendered(template: str, **values: Any) -> str:  # noqa: ANN401  (what the te
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clean": clean, "bytes": human}
+    environment.filters |= {"clean": clean, "bytes": format_bytes}
     # Our own file, no user's text in it.
     style = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704
     today = datetime.now(UTC).date()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import measured, plots
 from kimi_prov.show.report.assumptions import assumptions
 from kimi_prov.show.report.capacity import capacity
@@ -119,14 +119,15 @@ def _target(target: Target) -> list[str]:
         "",
     ]
     rows = [
-        (bar.label if first else "", part.label, human(part.size), _of(part.size, bar))
+        (bar.label if first else "", part.label, format_bytes(part.size), _of(part.size, bar))
         for bar in memory(target)
         for first, part in ((part is bar.segments[0], part) for part in bar.segments)
     ]
     lines += table_lines(("", "Use", "Size", "Share"), rows)
     over = [bar for bar in memory(target) if bar.needed > bar.total]
     lines += [
-        f"\n**{safe(bar.label)} is too small by {human(bar.needed - bar.total)}.**" for bar in over
+        f"\n**{safe(bar.label)} is too small by {format_bytes(bar.needed - bar.total)}.**"
+        for bar in over
     ]
     said = measured.line(target)
     if said:

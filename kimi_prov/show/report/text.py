@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import measured, plots
 from kimi_prov.show.report.assumptions import assumptions
 from kimi_prov.show.report.capacity import capacity
@@ -195,8 +195,11 @@ def _state(target: Target) -> str:
 
 def _shares(bar: Bar) -> str:
     if bar.needed > bar.total:
-        return f"{bar.label} {human(bar.total)}, {human(bar.needed - bar.total)} TOO MUCH"
-    return f"{bar.label} {human(bar.needed)} of {human(bar.total)}"
+        return (
+            f"{bar.label} {format_bytes(bar.total)}, {format_bytes(bar.needed - bar.total)} TOO "
+            "MUCH"
+        )
+    return f"{bar.label} {format_bytes(bar.needed)} of {format_bytes(bar.total)}"
 
 
 def _whole(target: Target) -> list[str]:
@@ -250,10 +253,12 @@ def _bars(bars: Sequence[Bar]) -> list[str]:
     for bar in bars:
         scale = max(bar.total, bar.needed, 1)
         drawn = "".join(_FILL[part.kind] * round(_BAR * part.size / scale) for part in bar.segments)
-        over = f", {human(bar.needed - bar.total)} TOO MUCH" if bar.needed > bar.total else ""
-        lines += wrap(f"{bar.label}, {human(bar.total)}{over}", "", "  ")
+        over = (
+            f", {format_bytes(bar.needed - bar.total)} TOO MUCH" if bar.needed > bar.total else ""
+        )
+        lines += wrap(f"{bar.label}, {format_bytes(bar.total)}{over}", "", "  ")
         lines.append(f"  |{drawn[:_BAR]:<{_BAR}}|")
-        parts = [f"{_FILL[p.kind]} {p.label} {human(p.size)}" for p in bar.segments]
+        parts = [f"{_FILL[p.kind]} {p.label} {format_bytes(p.size)}" for p in bar.segments]
         lines += wrap("  ".join(parts), "  ", "  ")
     return lines
 

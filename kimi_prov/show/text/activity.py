@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.durations import duration
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.durations import format_duration
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.text.host_lines import entry
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def _engine(engine: Mapping[str, Any]) -> str:
 def _gpu(gpu: Mapping[str, Any]) -> str:
     parts = [f"{_share(gpu['busy_share'])} busy"] if gpu["busy_share"] is not None else []
     if gpu["memory_used_bytes"] is not None and gpu["memory_total_bytes"]:
-        parts.append(f"{human(gpu['memory_used_bytes'])} of {human(gpu['memory_total_bytes'])}")
+        parts.append(
+            f"{format_bytes(gpu['memory_used_bytes'])} of {format_bytes(gpu['memory_total_bytes'])}"
+        )
     if gpu["power_w"] is not None:
         limit = f" of {gpu['power_limit_w']:.0f}" if gpu["power_limit_w"] is not None else ""
         parts.append(f"{gpu['power_w']:.0f}{limit} W")
@@ -112,7 +114,9 @@ def watchdog(found: Mapping[str, Any] | None) -> list[str]:
     if not last:
         return entry("watchdog", f"{stopped}no engine hung so far")
     again = last["served_again_s"]
-    ended = f"it went on {duration(again)} after its last step" if again else "NOT SERVING SINCE"
+    ended = (
+        f"it went on {format_duration(again)} after its last step" if again else "NOT SERVING SINCE"
+    )
     kept = f"; kept as /var/lib/kimi/hangs/{last['bundle']}" if last["bundle"] else ""
     return [
         *entry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import files, human
+from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.show.text.host_lines import entry, head
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _host(host: Mapping[str, Any], verb: str, holds: str) -> list[str]:
     how = host["encrypted_with"]
     secret = f"encrypted by {how}" if how else "IN CLEAR"
     lines = [
-        *entry(verb, f"{host['file']}, {human(host['bytes'])}, {secret}"),
+        *entry(verb, f"{host['file']}, {format_bytes(host['bytes'])}, {secret}"),
         *entry("made", f"{made}, on {host['hostname']}"),
         *entry(holds, _content(host)),
     ]
@@ -53,6 +53,9 @@ def _content(host: Mapping[str, Any]) -> str:
     parts += ["the ACME account"] if host["acme_account"] else []
     parts += [f"{host['history']} entries of the history"] if host["history"] else []
     if page:
-        counted = f"{page['accounts']} accounts, {page['chats']} chats, {files(page['uploads'])}"
+        counted = (
+            f"{page['accounts']} accounts, {page['chats']} chats, "
+            f"{format_file_count(page['uploads'])}"
+        )
         parts.append(f"of the page {counted}")
     return "; ".join(parts)

@@ -59,7 +59,7 @@ def _measured(host: Mapping[str, Any]) -> list[str]:
     lines += [*entry("memory", text), *entry("one MoE layer", _layer(layer))]
     lines += _asked(serve)
     lines += ["", _TABLE.format(*_HEAD)]
-    lines += [clean_text.row(_TABLE.format(*_level(level))) for level in serve["levels"]]
+    lines += [clean_text.clean_row(_TABLE.format(*_level(level))) for level in serve["levels"]]
     return [*lines, "", *_more(serve)]
 
 
@@ -87,7 +87,10 @@ def _more(serve: Mapping[str, Any]) -> list[str]:
     rows = [_meanwhile(level) for level in serve["levels"]]
     lines = []
     if any(cell != "-" for row in rows for cell in row[1:]):
-        lines += [_MORE.format(*_MORE_HEAD), *(clean_text.row(_MORE.format(*row)) for row in rows)]
+        lines += [
+            _MORE.format(*_MORE_HEAD),
+            *(clean_text.clean_row(_MORE.format(*row)) for row in rows),
+        ]
         lines.append("")
     notes = []
     for level in serve["levels"]:

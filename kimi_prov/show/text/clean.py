@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.text.host_lines import entry, head
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def text(document: Mapping[str, Any]) -> str:
         lines += head(name, host.get("detail") or _sum(host))
         if host.get("ok"):
             for item in host["items"]:
-                lines += entry(item["kind"], f"{item['of']}, {human(item['bytes'])}")
+                lines += entry(item["kind"], f"{item['of']}, {format_bytes(item['bytes'])}")
             for kept in host["keeps"]:
                 lines += entry("keeps", kept)
         lines.append("")
@@ -29,4 +29,4 @@ def _sum(host: Mapping[str, Any]) -> str:
     if not host["items"]:
         return "nothing to free"
     freed = "freed" if host["removed"] else "could be freed"
-    return f"{human(host['bytes'])} {freed}"
+    return f"{format_bytes(host['bytes'])} {freed}"

@@ -18,11 +18,11 @@ def several(document: Mapping[str, Any], inventory: str) -> str:
     """Write the document of an inventory's hosts. `inventory`: as a word of a command."""
     lines: list[str] = []
     for name, row in document["hosts"].items():
-        lines.append(clean_text.line(name))
+        lines.append(clean_text.clean_line(name))
         if "base_url" in row:
             lines += [f"  {line}" for line in _server(row, inventory)]
         if row["detail"]:
-            lines.append(f"  {'detail':12} {clean_text.line(row['detail'])}")
+            lines.append(f"  {'detail':12} {clean_text.clean_line(row['detail'])}")
     if any("base_url" in row for row in document["hosts"].values()):
         lines += _snippets(inventory)
     return "\n".join(lines)
@@ -30,7 +30,7 @@ def several(document: Mapping[str, Any], inventory: str) -> str:
 
 def one(document: Mapping[str, Any], url: str) -> str:
     """Write the document of one server."""
-    return "\n".join([*_server(document, url), *_snippets(clean_text.word(url))])
+    return "\n".join([*_server(document, url), *_snippets(clean_text.quote_word(url))])
 
 
 def _server(row: Mapping[str, Any], target: str) -> list[str]:
@@ -50,7 +50,7 @@ def _server(row: Mapping[str, Any], target: str) -> list[str]:
     rows.append(("key", _key(row, target)))
     rows.append(("anthropic", _ANTHROPIC[row["messages_api"]]))
     rows += [("stand-in", told) for told in row["stand_ins"]]
-    return [f"{name:12} {clean_text.line(value)}" for name, value in rows]
+    return [f"{name:12} {clean_text.clean_line(value)}" for name, value in rows]
 
 
 _ANTHROPIC = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.text import terminal
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def text(document: Mapping[str, Any]) -> str:
             lines += terminal.wrap(f"not gathered: {part}: {why}", "  ", "    ")
         lines.append("")
     if document["bundle"]:
-        size = human(document["bundle_bytes"])
+        size = format_bytes(document["bundle_bytes"])
         lines += terminal.wrap(f"bundle: {document['bundle']} ({size})")
         lines.append("  look through its logs before you hand it on; secrets are masked")
     return "\n".join(lines).rstrip() + "\n"

@@ -58,7 +58,7 @@ def clean(value: object) -> str:
     """Give text from a stranger's quote or facts clean and on one line, a list with commas."""
     if isinstance(value, (list, tuple)):
         value = ", ".join(str(item) for item in value)
-    return clean_text.line(value)
+    return clean_text.clean_line(value)
 
 
 def sentence(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.show.text.host_lines import entry, head
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _entry(row: Mapping[str, Any], *, current: bool) -> list[str]:
     lines += entry("  sends to", _sends(row["gateway"])) if row.get("gateway") else []
     lines += entry("  speed", _speed(row)) if row.get("speed") or row.get("speed_before") else []
     away = row.get("seconds_without_service")
-    lines += entry("  without service", duration(away)) if away is not None else []
+    lines += entry("  without service", format_duration(away)) if away is not None else []
     lines += entry("  why", row["why"]) if row.get("why") else []
     if row.get("inventory"):
         lines += entry("  from", f"{row['inventory']}, kimi-prov {row['kimi_prov']}")

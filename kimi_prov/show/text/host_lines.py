@@ -16,7 +16,7 @@ LABEL = 22
 
 def head(name: str, text: str) -> list[str]:
     """Write a host's name and a line of text, underlined."""
-    return [f"{clean_text.line(name)}  {clean_text.line(text)}".rstrip(), "-" * WIDTH]
+    return [f"{clean_text.clean_line(name)}  {clean_text.clean_line(text)}".rstrip(), "-" * WIDTH]
 
 
 def entry(label: str, text: str, width: int = LABEL, *, whole: bool = False) -> list[str]:
@@ -24,11 +24,11 @@ def entry(label: str, text: str, width: int = LABEL, *, whole: bool = False) -> 
 
     `whole`: a word that is longer than a line, such as a path, is not broken.
     """
-    text = clean_text.line(text)
+    text = clean_text.clean_line(text)
     first, *rest = textwrap.wrap(
         text, WIDTH - width, break_on_hyphens=False, break_long_words=not whole
     ) or [""]
-    label = clean_text.row(label)
+    label = clean_text.clean_row(label)
     return [f"{label:<{width - 1}} {first}".rstrip(), *(" " * width + line for line in rest)]
 
 

@@ -79,4 +79,4 @@ def _count(element: ElementTree.Element, checks: list[Mapping[str, Any]]) -> Non
 
 
 def _clean(value: object) -> str:
-    return clean_text.line(value)
+    return clean_text.clean_line(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.show.text.host_lines import entry, head, stand_ins
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ def changed(rows: Sequence[tuple[str, str, Sequence[str]]], *, diff: bool) -> st
     lines = []
     for name, verdict, values in rows:
         if verdict != "unchanged":
-            lines.append(clean_text.row(f"{verdict:<10} {name}"))
-            lines += [clean_text.row(f"             {value}") for value in values if diff]
+            lines.append(clean_text.clean_row(f"{verdict:<10} {name}"))
+            lines += [clean_text.clean_row(f"             {value}") for value in values if diff]
     count = {
         word: sum(row[1] == word for row in rows) for word in dict.fromkeys(r[1] for r in rows)
     }
@@ -48,7 +48,7 @@ def status(document: Mapping[str, Any]) -> str:
 def _standing(host: Mapping[str, Any]) -> list[str]:
     found = host["kubernetes"]
     since = found["since_seconds"]
-    up = f" for {duration(since)}" if since is not None else ""
+    up = f" for {format_duration(since)}" if since is not None else ""
     plan = "the folder's" if found["plan_current"] else "another than the folder's: apply"
     lines = [
         *entry("state", f"{host['state']}{up}"),
@@ -63,7 +63,11 @@ def _standing(host: Mapping[str, Any]) -> list[str]:
         lines += entry("pod", pod["name"])
         again = f", restarted {pod['restarts']} times" if pod["restarts"] else ""
         ready = "ready" if pod["ready"] else "not ready"
-        age = f" for {duration(pod['uptime_seconds'])}" if pod["uptime_seconds"] is not None else ""
+        age = (
+            f" for {format_duration(pod['uptime_seconds'])}"
+            if pod["uptime_seconds"] is not None
+            else ""
+        )
         reason = f" ({pod['reason']})" if pod["reason"] else ""
         lines += entry(
             "", f"{pod['phase']}{reason}{age} on {pod['node'] or 'no node'}, {ready}{again}"

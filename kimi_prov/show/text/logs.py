@@ -91,8 +91,11 @@ def text(line: Line, *, width: int | None = None, colour: bool = False) -> str:
     `width`: columns of a terminal, where what is longer goes on set in; None for one line.
     """
     at = _time(line).astimezone().strftime("%m-%d %H:%M:%S")
-    host, unit = clean_text.line(line.host), clean_text.line(unit_names.short(line.entry.unit))
-    shown = f"{at} {host} {unit}: {clean_text.row(line.entry.message)}".rstrip()
+    host, unit = (
+        clean_text.clean_line(line.host),
+        clean_text.clean_line(unit_names.shorten(line.entry.unit)),
+    )
+    shown = f"{at} {host} {unit}: {clean_text.clean_row(line.entry.message)}".rstrip()
     rows = [shown]
     if width is not None and len(shown) > width:
         rows = textwrap.wrap(
@@ -136,13 +139,13 @@ class LogScreen:
     def event(self, event: Event) -> None:
         """Tell at once of a host that will not answer, while others are followed."""
         if isinstance(event, TaskFinished) and event.status in {"unreachable", "failed"}:
-            say(clean_text.row(f"{event.host}: no lines come from it any more"))
+            say(clean_text.clean_row(f"{event.host}: no lines come from it any more"))
 
     def progress(self, update: ProgressUpdate) -> None:
         """Take a host's lines, or tell what it says of itself."""
         self._timeline.add(update.host, update.entries, time.monotonic())
         if update.line:
-            say(clean_text.row(f"{update.host}: {update.line}"))
+            say(clean_text.clean_row(f"{update.host}: {update.line}"))
 
     def tick(self) -> None:
         """Write what was held long enough."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.text.formats import duration_range, span
 from kimi_prov.show.text.terminal import findings, wrap
 
@@ -23,7 +23,9 @@ def plan(document: Mapping[str, Any]) -> str:
     replaced = document.get("stand_in")
     lines = [
         *_row("STAND-IN", replaced["said"] if replaced else None),
-        *_row("model", f"{model['name']} ({model['weights_format']}, {human(model['bytes'])})"),
+        *_row(
+            "model", f"{model['name']} ({model['weights_format']}, {format_bytes(model['bytes'])})"
+        ),
         *_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
         *_row("", "trained on the suite's questions alone" if model.get("trained_on") else None),
         *_row("weights from", document["weights"]["source"]),
@@ -34,11 +36,12 @@ def plan(document: Mapping[str, Any]) -> str:
         *_row("", engine.get("python_reason")),
         *_row("context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"),
         *_row("memory", _memory(memory)),
-        *_row("RAM disk", "no" if not ram["enabled"] else human(ram["size_bytes"])),
+        *_row("RAM disk", "no" if not ram["enabled"] else format_bytes(ram["size_bytes"])),
         *_row("", ram["reason"]),
         *_row("page cache", warm["reason"] if warm["enabled"] else None),
         *_row(
-            "disk", f"{human(document['disk']['required_bytes'])} below {document['disk']['path']}"
+            "disk",
+            f"{format_bytes(document['disk']['required_bytes'])} below {document['disk']['path']}",
         ),
         *_row("parallel", _parallel(document["parallel"], len(document["instances"]))),
         *_row("speed", _speed(document["throughput"])),
@@ -117,14 +120,14 @@ def _row(label: str, value: str | None) -> list[str]:
 
 def _memory(memory: Mapping[str, Any]) -> str:
     host = (
-        f"{human(memory['host_ram_required_bytes'])} needed of "
-        f"{human(memory['host_ram_available_bytes'])}"
+        f"{format_bytes(memory['host_ram_required_bytes'])} needed of "
+        f"{format_bytes(memory['host_ram_available_bytes'])}"
     )
     if memory["weights_bytes_per_gpu"] is None:
         return host
     return (
-        f"{host}; each GPU: weights {human(memory['weights_bytes_per_gpu'])}, "
-        f"cache {human(memory['kv_available_bytes_per_gpu'])}"
+        f"{host}; each GPU: weights {format_bytes(memory['weights_bytes_per_gpu'])}, "
+        f"cache {format_bytes(memory['kv_available_bytes_per_gpu'])}"
     )
 
 

@@ -6,8 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, groups
-from kimi_prov.contract.durations import duration
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.durations import format_duration
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner.failure_reasons import LOG
 
@@ -44,21 +44,21 @@ def _failure(failure: Failure) -> str:
     kind = _KIND.get(failure.exit_code, "failed")
     where = f"{failure.phase}: {failure.task}" if failure.task else failure.phase
     head = f"{kind}: " + ", ".join(part for part in (failure.host, where) if part)
-    lines = [clean_text.line(head).rstrip(" ,:")]
+    lines = [clean_text.clean_line(head).rstrip(" ,:")]
     rows = [row for row in failure.findings if row.get("severity") == _BLOCKER]
     if rows:
-        lines += [clean_text.row(line) for row in rows for line in _finding(row)]
+        lines += [clean_text.clean_row(line) for row in rows for line in _finding(row)]
     else:
-        lines.append(f"  why: {clean_text.line(failure.cause)}")
+        lines.append(f"  why: {clean_text.clean_line(failure.cause)}")
         if failure.fix != LOG:
-            lines.append(f"  fix: {clean_text.row(failure.fix)}")
+            lines.append(f"  fix: {clean_text.clean_row(failure.fix)}")
     return "\n".join(lines)
 
 
 def findings(found: Sequence[HostFinding]) -> str:
     """Write what plugins found while the run went on, by host; what is as it should be is not."""
     return "\n".join(
-        clean_text.row(line)
+        clean_text.clean_row(line)
         for row in found
         if row.finding.get("severity") != "pass"
         for line in (f"{row.finding.get('severity')}: {row.host}", *_finding(row.finding))
@@ -81,27 +81,27 @@ def times(outcome: Outcome) -> str:
     by_host = {host: [p for p in outcome.phases.values() if p.host == host] for host in hosts}
     lines: list[str] = []
     for host in hosts:
-        lines.append(f"  {clean_text.row(host)}")
+        lines.append(f"  {clean_text.clean_row(host)}")
         spent = [phase for phase in by_host[host] if phase.seconds >= 0.05]
         lines += [_time(phase, outcome.wall_seconds) for phase in spent]
         rest = outcome.wall_seconds - sum(phase.seconds for phase in spent)
         if rest >= 0.05:
-            lines.append(f"    {'waiting, Ansible itself':<24} {duration(rest):>8}")
-    lines.append(f"  {'in all':<26} {duration(outcome.wall_seconds):>8}")
+            lines.append(f"    {'waiting, Ansible itself':<24} {format_duration(rest):>8}")
+    lines.append(f"  {'in all':<26} {format_duration(outcome.wall_seconds):>8}")
     return "\n".join(lines)
 
 
 def _time(phase: PhaseTime, wall: float) -> str:
     bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
-    took = duration(phase.seconds)
-    return f"    {clean_text.row(phase.phase):<24} {took:>8} {bar}{changed}".rstrip()
+    took = format_duration(phase.seconds)
+    return f"    {clean_text.clean_row(phase.phase):<24} {took:>8} {bar}{changed}".rstrip()
 
 
 def _endpoint(plan: Mapping[str, Any], address: str) -> str:
     """Return the URL at which clients find the API, or who has it."""
-    if not groups.serves(plan):
-        return f"that of {groups.head(plan)}, the head of group {plan['group']['name']}"
+    if not groups.serves_clients(plan):
+        return f"that of {groups.get_head(plan)}, the head of group {plan['group']['name']}"
     return f"{_at(address, plan['proxy']['port'])}/v1"
 
 
@@ -113,7 +113,7 @@ def _at(address: str, port: int) -> str:
 def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence[str]) -> str:
     """Write what a host serves now, and what in that is a stand-in."""
     engine, model = plan["engine"], plan["model"]
-    about = f"{model['name']}, {human(model['bytes'])}, context {model['context']}"
+    about = f"{model['name']}, {format_bytes(model['bytes'])}, context {model['context']}"
     lines = [
         f"  {host}",
         f"    endpoint  {_endpoint(plan, address)}",
@@ -125,12 +125,14 @@ def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence
         textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)
         for text in stand_ins
     ]
-    return "\n".join([*map(clean_text.row, lines), *notes])
+    return "\n".join([*map(clean_text.clean_row, lines), *notes])
 
 
 def counts(outcome: Outcome) -> str:
     """Write how many tasks changed something, by host."""
     hosts = sorted(outcome.stats.ok) if outcome.stats else []
     total = sum(outcome.changed.get(host, 0) for host in hosts)
-    each = ", ".join(f"{clean_text.row(host)} {outcome.changed.get(host, 0)}" for host in hosts)
+    each = ", ".join(
+        f"{clean_text.clean_row(host)} {outcome.changed.get(host, 0)}" for host in hosts
+    )
     return f"changed={total}" + (f" ({each})" if len(hosts) > 1 else "")

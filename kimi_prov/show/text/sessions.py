@@ -18,7 +18,7 @@ def text(document: Mapping[str, Any]) -> str:
     rows = document["sessions"]
     if not rows:
         return f"no session is kept in {document['bucket']}\n"
-    cells = [_HEADS, *(tuple(map(clean_text.row, _cells(row))) for row in rows)]
+    cells = [_HEADS, *(tuple(map(clean_text.clean_row, _cells(row))) for row in rows)]
     widths = [max(len(row[n]) for row in cells) for n in range(len(_HEADS))]
     lines = [
         "  ".join(

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ _INDENT = "  "
 def jobs(document: Mapping[str, Any]) -> str:
     """Write the folder's jobs: one a line, and below a server where it answers."""
     if not document["jobs"]:
-        return f"{clean_text.line(document['folder'])}: no jobs"
+        return f"{clean_text.clean_line(document['folder'])}: no jobs"
     lines = [_ROW.format("JOB", "ID", "STATE", "NODES", "TIME LEFT", "SERVER").rstrip()]
     for row in document["jobs"]:
         lines += _job(row)
@@ -28,10 +28,12 @@ def jobs(document: Mapping[str, Any]) -> str:
 
 def _job(row: Mapping[str, Any]) -> list[str]:
     found = row["endpoint"]
-    left = duration(row["left_s"]) if row["left_s"] is not None else "-"
-    name = row["name"] or clean_text.line(row["job_name"]) or "-"
+    left = format_duration(row["left_s"]) if row["left_s"] is not None else "-"
+    name = row["name"] or clean_text.clean_line(row["job_name"]) or "-"
     words = (name, row["id"], row["state"] or "not known", row["nodes"] or "-", left)
-    lines = [_ROW.format(*map(clean_text.line, words), found["state"] if found else "").rstrip()]
+    lines = [
+        _ROW.format(*map(clean_text.clean_line, words), found["state"] if found else "").rstrip()
+    ]
     if row["reason"]:
         lines += _wrapped(f"reason: {row['reason']}")
     if found and found["state"] in ("loading", "ready", "draining"):
@@ -58,7 +60,7 @@ def _failed(row: Mapping[str, Any]) -> bool:
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(
-        clean_text.line(text),
+        clean_text.clean_line(text),
         _WIDTH,
         initial_indent=_INDENT,
         subsequent_indent=_INDENT * 2,
@@ -84,7 +86,7 @@ def _outcome(row: Mapping[str, Any]) -> str:
 def cancelled(document: Mapping[str, Any]) -> str:
     """Write what became of each job."""
     if not document["jobs"]:
-        return f"{clean_text.line(document['folder'])}: no job waits or runs"
+        return f"{clean_text.clean_line(document['folder'])}: no job waits or runs"
     told = {
         "ending": "takes no more requests, lets answers end, has no successor",
         "cancelled": "cancelled",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.durations import duration, in_words
-from kimi_prov.contract.sizes import human, nearly_full
+from kimi_prov.contract.durations import describe_duration, format_duration
+from kimi_prov.contract.sizes import format_bytes, is_nearly_full
 from kimi_prov.show.text import activity
 from kimi_prov.show.text.host_lines import entry, head, pending, stand_ins
 
@@ -37,7 +37,8 @@ def _served(host: Mapping[str, Any]) -> list[str]:
     verified = "weights verified" if model["weights_verified"] else "weights not verified"
     return [
         *entry(
-            "model", f"{model['name']} ({model['revision']}), {human(model['bytes'])}, {verified}"
+            "model",
+            f"{model['name']} ({model['revision']}), {format_bytes(model['bytes'])}, {verified}",
         ),
         *entry("served as", ", ".join(model["served_names"])),
         *entry("from", model["directory"]),
@@ -82,8 +83,8 @@ def _rest(found: Mapping[str, Any] | None) -> list[str]:
     last = found["last_start"]
     if last and not found["start"]:
         place = f", weights in the {last['held']}" if last["held"] != "unknown" else ""
-        lines += entry("last start", f"{duration(last['seconds'])}{place}, at {last['at']}")
-    woken = [f"{duration(row['seconds'])} ({row['held']})" for row in found["first_answers"]]
+        lines += entry("last start", f"{format_duration(last['seconds'])}{place}, at {last['at']}")
+    woken = [f"{format_duration(row['seconds'])} ({row['held']})" for row in found["first_answers"]]
     if woken:
         lines += entry("wakes in", f"{', '.join(woken)} from the first request to an answer")
     return lines
@@ -95,9 +96,12 @@ def _idle(found: Mapping[str, Any] | None) -> list[str]:
         return []
     left, words = found["asleep_in_seconds"], {"stop": "asleep", "poweroff": "off", "hook": "hook"}
     if left is not None:
-        told = f"{words[found['action']]} in {in_words(left)}, if nobody asks until then"
+        told = f"{words[found['action']]} in {describe_duration(left)}, if nobody asks until then"
     else:
-        told = f"after {in_words(found['after_seconds'])} without a request; {found['why_not']}"
+        told = (
+            f"after {describe_duration(found['after_seconds'])} without a request; "
+            f"{found['why_not']}"
+        )
     failed = f"; the last time it failed: {found['failed']}" if found["failed"] else ""
     return entry("rests", told + failed)
 
@@ -156,7 +160,7 @@ def _rested(found: Mapping[str, Any]) -> list[str]:
 def _expected(found: Mapping[str, Any]) -> str:
     if found["seconds"] is None:
         return str(found["basis"])
-    return f"takes about {duration(found['seconds'])}: {found['basis']}"
+    return f"takes about {format_duration(found['seconds'])}: {found['basis']}"
 
 
 def _group(group: Mapping[str, Any] | None) -> list[str]:
@@ -204,7 +208,7 @@ def _page(host: Mapping[str, Any]) -> list[str]:
         *entry("page", f"{web['name']} {version}{other}, {runs} on {web['port']}, {closed}"),
         *entry(
             "  keeps",
-            f"{human(web['data_bytes'])} in {web['data']}"
+            f"{format_bytes(web['data_bytes'])} in {web['data']}"
             + (waiting if web["admin_not_shown_yet"] else ""),
         ),
     ]
@@ -225,7 +229,7 @@ def _units(host: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     for name, unit in sorted(host["units"].items()):
         since = unit["uptime_seconds"]
-        up = f" for {duration(since)}" if since is not None else ""
+        up = f" for {format_duration(since)}" if since is not None else ""
         again = f", restarted {unit['restarts']} times" if unit["restarts"] else ""
         lines += entry(name.removesuffix(".service"), f"{unit['state']}{up}{again}")
     return lines
@@ -235,22 +239,25 @@ def _space(host: Mapping[str, Any]) -> list[str]:
     memory, ram = host["memory"], host["ram_disk"]
     mounted = ram["mounted"]
     disk = (
-        f"{human(mounted['used_bytes'])} of {human(mounted['size_bytes'])} used"
+        f"{format_bytes(mounted['used_bytes'])} of {format_bytes(mounted['size_bytes'])} used"
         if mounted
         else "none"
     )
     available, total = memory["host_available_bytes"], memory["host_total_bytes"]
-    free = f"{human(available)} of {human(total)} available"
+    free = f"{format_bytes(available)} of {format_bytes(total)} available"
     lines = [*entry("RAM disk", f"{disk}: {ram['reason']}"), *entry("memory", free)]
     for row in host.get("disks") or ():
-        full = ", FULL" if nearly_full(row["free_bytes"], row["size_bytes"]) else ""
-        told = f"{human(row['free_bytes'])} of {human(row['size_bytes'])} free{full}"
+        full = ", FULL" if is_nearly_full(row["free_bytes"], row["size_bytes"]) else ""
+        told = f"{format_bytes(row['free_bytes'])} of {format_bytes(row['size_bytes'])} free{full}"
         lines += entry("disk", f"{row['path']}: {told}")
     for engine in memory["engines"]:
-        lines += entry(f"  engine {engine['index']}", f"{human(engine['resident_bytes'])} resident")
+        lines += entry(
+            f"  engine {engine['index']}", f"{format_bytes(engine['resident_bytes'])} resident"
+        )
     for placed in host["placement"]:
         nodes = ", ".join(
-            f"node {node} {human(count)}" for node, count in sorted(placed["bytes_by_node"].items())
+            f"node {node} {format_bytes(count)}"
+            for node, count in sorted(placed["bytes_by_node"].items())
         )
         cpus = " and ".join(placed["cpus"]) or "none"
         policy = f", policy {placed['policies'][0]}" if placed["policies"] else ""
@@ -258,11 +265,11 @@ def _space(host: Mapping[str, Any]) -> list[str]:
         lines += entry(
             f"  placed {placed['index']}",
             f"CPUs {cpus}; {nodes or 'no NUMA figures'}{policy}; {placed['threads']} threads"
-            + (f"; {human(huge)} in huge pages" if huge is not None else ""),
+            + (f"; {format_bytes(huge)} in huge pages" if huge is not None else ""),
         )
     return [
         *lines,
-        *entry("machine up", duration(host["uptime_seconds"])),
+        *entry("machine up", format_duration(host["uptime_seconds"])),
         *_updates(host),
         *_drift(host.get("drift")),
         *_metrics(host.get("metrics")),
@@ -278,7 +285,9 @@ def _updates(host: Mapping[str, Any]) -> list[str]:
     if not found:
         return []
     age = found["lists_age_seconds"]
-    seen = f"by lists {duration(age)} old" if age is not None else "there are no package lists"
+    seen = (
+        f"by lists {format_duration(age)} old" if age is not None else "there are no package lists"
+    )
     kinds = Counter(row["kind"] for row in found["waiting"])
     counted = [f"{count} {kind}" for kind, count in sorted(kinds.items())]
     others = [f"{found['others']} others"] if found["others"] else []
@@ -323,8 +332,8 @@ def _monitor(found: Mapping[str, Any] | None) -> list[str]:
     for row in found["alerts"]:
         lines += entry(f"  {row['severity']}", f"{row['summary']} ({row['name']}, {row['since']})")
     limit = found["series_limit_bytes"]
-    most = f" of at most {human(limit)}" if limit else ""
-    return lines + entry("  series", f"{human(found['series_bytes'])}{most}")
+    most = f" of at most {format_bytes(limit)}" if limit else ""
+    return lines + entry("  series", f"{format_bytes(found['series_bytes'])}{most}")
 
 
 def _gateway(found: Mapping[str, Any]) -> list[str]:
@@ -342,7 +351,7 @@ def _gateway(found: Mapping[str, Any]) -> list[str]:
         lines += entry(f"  {row['host']}", f"{shown}, {under_way}")
     for text in found.get("warnings") or ():
         lines += entry("  warning", text)
-    return lines + entry("up for", in_words(found["uptime_seconds"]))
+    return lines + entry("up for", describe_duration(found["uptime_seconds"]))
 
 
 def _drift(found: Mapping[str, Any] | None) -> list[str]:

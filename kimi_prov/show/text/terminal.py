@@ -29,7 +29,7 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> str:
 def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
     """Break a line at 80 columns; words are never cut."""
     return textwrap.wrap(
-        clean_text.row(text),
+        clean_text.clean_row(text),
         _WIDTH,
         initial_indent=first,
         subsequent_indent=rest,

@@ -25,7 +25,7 @@ def text(document: Mapping[str, Any]) -> str:
     lines = [line.rstrip() for line in lines] if rows else ["nothing was used"]
     for host, found in document["hosts"].items():
         if not found.get("ok"):
-            lines.append(clean_text.row(f"{host}: {found['detail']}"))
+            lines.append(clean_text.clean_row(f"{host}: {found['detail']}"))
     return "\n".join(lines) + "\n"
 
 
@@ -42,7 +42,7 @@ def _table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     heads = [*first, "key", *_NUMBERS, "refused"]
     rows = [
         [
-            *(clean_text.row(str(row[name])) for name in heads[:-1]),
+            *(clean_text.clean_row(str(row[name])) for name in heads[:-1]),
             str(sum(row["refused"].values())),
         ]
         for row in document["rows"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract.sizes import files, human
+from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.show.text.host_lines import entry, head
 
 if TYPE_CHECKING:
@@ -36,11 +36,16 @@ def _host(host: Mapping[str, Any], verb: str) -> list[str]:
     left_out = host.get("left_out") or []
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(host["made_unix"]))
     return [
-        *entry(verb, f"{host['file']}, {human(host['bytes'])}"),
+        *entry(verb, f"{host['file']}, {format_bytes(host['bytes'])}"),
         *entry("made", f"{made}, by version {host['version']} of the page"),
         *entry(
             "holds",
-            f"{host['accounts']} accounts, {host['chats']} chats, {files(host['uploads'])}",
+            f"{host['accounts']} accounts, {host['chats']} chats, "
+            f"{format_file_count(host['uploads'])}",
         ),
-        *(entry("left out", f"{files(len(left_out))} with names too long") if left_out else []),
+        *(
+            entry("left out", f"{format_file_count(len(left_out))} with names too long")
+            if left_out
+            else []
+        ),
     ]

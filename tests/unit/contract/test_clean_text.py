@@ -18,11 +18,16 @@ STEERS = {"Cc", "Cs", "Zl", "Zp"}
 
 @given(ANY)
 def test_nothing_of_any_text_steers(text: str) -> None:
-    for clean in (clean_text.block, clean_text.line, clean_text.row, clean_text.entry):
+    for clean in (
+        clean_text.clean_block,
+        clean_text.clean_line,
+        clean_text.clean_row,
+        clean_text.clean_entry,
+    ):
         once = clean(text)
         assert not {unicodedata.category(c) for c in once if c not in "\n\t"} & STEERS
-        assert clean_text.block(once) == once
-    for clean in (clean_text.line, clean_text.row):
+        assert clean_text.clean_block(once) == once
+    for clean in (clean_text.clean_line, clean_text.clean_row):
         assert "\n" not in clean(text)
 
 
@@ -48,18 +53,18 @@ def test_json_keeps_the_values_and_prints_nothing_that_steers(document: object) 
     ],
 )
 def test_what_steers_is_written_out_and_all_else_stays(text: str, expected: str) -> None:
-    assert clean_text.block(text) == expected
+    assert clean_text.clean_block(text) == expected
 
 
 def test_a_further_line_does_not_pass_for_one_of_ours() -> None:
-    assert clean_text.entry("no\n  fix: run this").splitlines() == [
+    assert clean_text.clean_entry("no\n  fix: run this").splitlines() == [
         "no",
         "           fix: run this",
     ]
 
 
 def test_keys_are_cleaned_as_values_are() -> None:
-    found = clean_text.data({"\x1b": [{"a\u202e": ("\x9b", 1, None, True)}]})
+    found = clean_text.clean_data({"\x1b": [{"a\u202e": ("\x9b", 1, None, True)}]})
     assert found == {r"\x1b": [{r"a\u202e": [r"\x9b", 1, None, True]}]}
 
 
@@ -69,4 +74,4 @@ def test_half_of_a_character_is_no_value_of_json() -> None:
 
 @pytest.mark.parametrize("name", ["$(id)", "a b", "`id`", "x;id", "-oProxyCommand=id"])
 def test_a_word_of_a_command_is_one_word(name: str) -> None:
-    assert shlex.split(f"ssh {clean_text.word(name)}")[1:] == [name]
+    assert shlex.split(f"ssh {clean_text.quote_word(name)}")[1:] == [name]

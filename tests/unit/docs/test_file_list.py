@@ -19,7 +19,7 @@ ELSEWHERE = {paths.UNITS, paths.ENV}
 
 def test_every_path_of_the_contract_is_listed() -> None:
     named = {value for value in vars(paths).values() if isinstance(value, str)}
-    named |= {*paths.MANAGED, *paths.AMONG_OTHERS, *paths.paths().values()}
+    named |= {*paths.MANAGED, *paths.AMONG_OTHERS, *paths.collect_paths().values()}
     named |= {f"{paths.UNITS}/{unit}" for unit in unit_names.OURS if unit not in TRANSIENT}
     missing = {
         path

@@ -149,7 +149,7 @@ def test_every_unit_of_ours_is_taken_away():
 def test_every_managed_file_of_ours_is_taken_away():
     known = {*paths.AMONG_OTHERS, *(f"{paths.UNITS}/{name}" for name in unit_names.OURS)}
     assert {name for name in paths.MANAGED if not name.startswith(paths.ETC + "/")} <= known
-    beneath = {name for name in paths.paths().values() if name.startswith(paths.ROOT + "/")}
+    beneath = {name for name in paths.collect_paths().values() if name.startswith(paths.ROOT + "/")}
     tops = {"/".join(name.split("/")[:4]) for name in beneath}
     # No role knows the last: it is there while an archive is carried.
     assert {*tops, paths.TRANSFER} == {*paths.IN_ROOT, paths.MODELS, paths.WEB}

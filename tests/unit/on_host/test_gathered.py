@@ -27,8 +27,8 @@ def test_a_gateway_gives_what_haproxy_and_keepalived_are_told(
 ) -> None:
     paths = Paths(tmp_path)
     for name, text in there.items():
-        paths.at(name).parent.mkdir(parents=True, exist_ok=True)
-        paths.at(name).write_text(text)
+        paths.locate(name).parent.mkdir(parents=True, exist_ok=True)
+        paths.locate(name).write_text(text)
     found = diagnose.configuration(paths)
     assert sorted(found.values()) == sorted(there.values())
     assert set(found) <= {"haproxy.cfg", "address.conf"}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "recordings" / "diagnose"
 FOLDERS = sorted(path.parent for path in RECORDED.glob("*/note.yaml"))
-UNIT = unit_names.serve(0)
+UNIT = unit_names.build_serve_name(0)
 START_US = 1_760_000_000_000_000
 READY = "ready after 312 s"
 

@@ -84,9 +84,9 @@ def test_two_gateways_without_a_shared_address_are_told() -> None:
 def test_the_first_gateway_has_the_keys_of_all() -> None:
     first = planned(TWO)
     second = gateways.make_plan(facts(), parse(LAB_SETTINGS, host="gw2"), loader.load(), HOSTS, TWO)
-    assert contract.of_keys(first) is None
-    assert contract.of_keys(second) == "gw1"
-    assert contract.of_keys(behind(ONE)) == "gw1"
+    assert contract.find_key_gateway(first) is None
+    assert contract.find_key_gateway(second) == "gw1"
+    assert contract.find_key_gateway(behind(ONE)) == "gw1"
 
 
 def test_behind_a_gateway_nobody_else_knocks_and_the_host_makes_its_own_certificate() -> None:
@@ -171,7 +171,7 @@ def test_the_other_gateway_hands_on_to_the_first_and_installs_nothing() -> None:
     assert made["gateway"]["page"] == {
         "port": 8443,
         "first": {"host": "gw1", "server": "gw1", "address": "10.0.9.1", "port": 8443},
-        "name": contract.PAGE_NAME,
+        "name": contract.WEB_UI_NAME,
     }
     assert made["firewall"]["ports"] == [8000, 8443]
     assert made["firewall"]["gateways"]["page_port"] is None

@@ -11,10 +11,16 @@ from kimi_prov.contract import paths, unit_names
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("defaults", "files", "tasks", "templates", "vars")
-NAMES = [*unit_names.units().values(), *paths.paths().values(), *paths.marks().values()]
+NAMES = [
+    *unit_names.collect_units().values(),
+    *paths.collect_paths().values(),
+    *paths.collect_marks().values(),
+]
 # `kimi-fetch.service.j2` is a template of a role, `kimi/progress` no path.
 NAME = re.compile(rf"(?<![\w./@-])({'|'.join(map(re.escape, NAMES))})(?![\w-]|\.j2)")
-USER = re.compile(rf"\b(owner|group|User|Group|--uid)[:=] *({'|'.join(paths.users().values())})\b")
+USER = re.compile(
+    rf"\b(owner|group|User|Group|--uid)[:=] *({'|'.join(paths.collect_users().values())})\b"
+)
 INSTANCE = re.compile(re.escape(unit_names.SERVE_PREFIX) + r"(\d|\{\{)")
 
 

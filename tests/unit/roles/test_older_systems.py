@@ -253,7 +253,7 @@ def test_a_units_directives_are_known_to_systemd_249(unit) -> None:
 
 def test_what_protects_units_is_known_to_systemd_249() -> None:
     for kind in protection.KINDS:
-        for name, _ in protection.settings(kind, gpus=kind == "engine", write=["/srv"]):
+        for name, _ in protection.build_settings(kind, gpus=kind == "engine", write=["/srv"]):
             assert DIRECTIVES[name] <= 249, name
     for file in SENDS:
         for name in SENT.findall((ROOT / "kimi_prov" / file).read_text()):

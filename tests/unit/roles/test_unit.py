@@ -10,7 +10,7 @@ from serve_inputs import INSTANCE, OPTIONS, PLAN
 
 from kimi_prov.ansible import serve_units
 from kimi_prov.contract.errors import EXIT_PERMANENT
-from kimi_prov.contract.unit_form import differences, form, stamp
+from kimi_prov.contract.unit_form import compute_digest, describe_differences, parse_form
 
 GPUS = list(range(8))
 
@@ -174,12 +174,14 @@ def test_rdma_is_a_device_of_its_own_beside_the_gpus() -> None:
 
 
 def test_what_a_group_depends_on_is_named_and_limits_of_a_start_are_not() -> None:
-    alone, head = form(render()), form(in_group(0))
-    assert "group: --name pair added" in differences(alone, head)
+    alone, head = parse_form(render()), parse_form(in_group(0))
+    assert "group: --name pair added" in describe_differences(alone, head)
     moved = in_group(0).replace("b=10.0.0.2", "b=10.0.0.9")
-    assert [line.partition(":")[0] for line in differences(head, form(moved))] == ["group"]
+    assert [line.partition(":")[0] for line in describe_differences(head, parse_form(moved))] == [
+        "group"
+    ]
     longer = in_group(0).replace("--loading 3600 --rounds 3", "--loading 60 --rounds 9")
-    assert stamp(form(longer)) == stamp(head)
+    assert compute_digest(parse_form(longer)) == compute_digest(head)
     assert "group" not in alone
 
 

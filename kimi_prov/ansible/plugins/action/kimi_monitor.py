@@ -46,7 +46,7 @@ def networks(given: list[str]) -> list[str]:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
             raise UserError(
-                f"monitor_networks: {clean_text.line(text)} is no network",
+                f"monitor_networks: {clean_text.clean_line(text)} is no network",
                 fix="write addresses or networks, as 10.0.9.0/24",
             ) from None
     return list(given)

@@ -51,7 +51,7 @@ def settings(plan: Mapping[str, Any], known: Mapping[str, Any] | None = None) ->
         )
     return {
         "tls": wanted,
-        "api_keys": given if groups.serves(plan) else None,
+        "api_keys": given if groups.serves_clients(plan) else None,
         "page": page is not None,
         "metrics": metrics_key.settings(plan),
         **_doors(plan, known or {}),

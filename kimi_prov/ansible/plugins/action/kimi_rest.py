@@ -11,7 +11,7 @@ from ansible.utils.display import Display
 from kimi_prov.ansible import apply_lock, restart_consent
 from kimi_prov.ansible.remote import RemoteError, failure, unreachable
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.contract.durations import duration
+from kimi_prov.contract.durations import format_duration
 from kimi_prov.planner.findings import make
 from kimi_prov.runner import progress
 
@@ -101,7 +101,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         began, start = self._task.args.get("began") or {}, told.get("start")
         if began.get("was") == "serving":
             return "it serves already"
-        took = f" after {duration(start['seconds'])}" if start else ""
+        took = f" after {format_duration(start['seconds'])}" if start else ""
         place = f" (the weights were in the {start['held']})" if start and _known(start) else ""
         return f"it serves: the model answered{took}{place}"
 
@@ -113,13 +113,13 @@ def _known(start: Mapping[str, Any]) -> bool:
 def _expected(found: Mapping[str, Any]) -> str:
     if found["seconds"] is None:
         return str(found["basis"])
-    return f"it will take about {duration(float(found['seconds']))}: {found['basis']}"
+    return f"it will take about {format_duration(float(found['seconds']))}: {found['basis']}"
 
 
 def _ended(told: Mapping[str, Any]) -> str:
     cut = told.get("cut") or 0
     ended = f"{cut} request{'s' if cut != 1 else ''} cut" if cut else "no request was cut"
-    took = f" in {duration(told['seconds'])}" if told.get("seconds") is not None else ""
+    took = f" in {format_duration(told['seconds'])}" if told.get("seconds") is not None else ""
     word = "stopped" if told.get("mark") else "restarted"
     stays = "; weights, keys, page, history and certificate stay" if told.get("mark") else ""
     return f"{word}{took}, {ended}{stays}"

@@ -79,7 +79,7 @@ def _request(given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]
         "start_s": plan["timeouts"]["start_s"],
         "min_speed": plan["upgrade"]["min_speed"],
         "frees": plan["upgrade"]["frees"],
-        "group": groups.hosts(plan),
+        "group": groups.list_hosts(plan),
     }
 
 
@@ -88,7 +88,7 @@ def told(done: Mapping[str, Any]) -> list[str]:
     freed = ", ".join(str(name) for name in done.get("freed") or ())
     return [
         *([_cut(done["interrupted"])] if done.get("interrupted") else []),
-        *(clean_text.block(line) for line in done.get("cut") or ()),
+        *(clean_text.clean_block(line) for line in done.get("cut") or ()),
         *(
             [f"no room beside {freed}: removed first, with no way back (upgrade.in_place)"]
             if freed

@@ -97,7 +97,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "msg": "nothing of it is asked here",
             }
         # What the served model answered is in it.
-        document = clean_text.data(document)
+        document = clean_text.clean_data(document)
         result |= {"changed": False, "kimi_document": document}
         if not document["ok"]:
             wrong = [
@@ -211,6 +211,6 @@ def _teller(host: str) -> Tell:
     """Return what reports how far the suite is on a host."""
 
     def tell(line: str) -> None:
-        progress.report(Display(), host, {"phase": PHASE, "line": clean_text.line(line)})
+        progress.report(Display(), host, {"phase": PHASE, "line": clean_text.clean_line(line)})
 
     return tell

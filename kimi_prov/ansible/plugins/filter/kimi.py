@@ -38,7 +38,9 @@ def python_archive(python: Mapping[str, str], directory: str) -> str:
 
 def engine_sandbox(plan: Mapping[str, Any]) -> list[str]:
     """List the options of systemd-run for code of the plan's engine."""
-    return protection.sandbox(gpus=any(instance["gpus"] for instance in plan["instances"]))
+    return protection.build_sandbox_options(
+        gpus=any(instance["gpus"] for instance in plan["instances"])
+    )
 
 
 class FilterModule:
@@ -50,7 +52,7 @@ class FilterModule:
             "differing_files": files.differing,
             "systemd_quote": unit_files.quote_argument,
             "systemd_assignment": unit_files.quote_assignment,
-            "unit_protection": protection.lines,
+            "unit_protection": protection.format_unit_lines,
             "engine_sandbox": engine_sandbox,
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,

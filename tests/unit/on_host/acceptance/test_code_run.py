@@ -28,7 +28,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 def test_the_unit_is_told_every_limit_and_the_program_is_in_no_argument(systemd: StandIn) -> None:
     assert code_unit.run("print('canary', 6 * 7)") == {"out": "canary 42\n", "ended": ""}
     told = systemd.options
-    assert set(protection.code(code_unit.LIMIT_S)) <= set(told)
+    assert set(protection.build_code_options(code_unit.LIMIT_S)) <= set(told)
     assert "--unit=kimi-code.service" in told
     assert not [word for word in told if "canary" in word]
     wanted = {

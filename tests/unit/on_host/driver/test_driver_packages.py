@@ -103,7 +103,7 @@ def asked(
 
 def refused(*arguments: Any) -> HostError:
     """The error that comes instead of an answer."""
-    error = HostError.read(asked(*arguments))
+    error = HostError.from_answer(asked(*arguments))
     assert error is not None
     return error
 

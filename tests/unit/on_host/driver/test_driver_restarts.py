@@ -119,7 +119,7 @@ def test_one_that_does_not_come_up_is_gone_back_from_once(computer: Computer) ->
     computer.boot()
     computer.loaded = None
     assert computer.plan()["driver"]["action"] == "confirm"
-    error = HostError.read(computer.step("answer", timeout_s=0))
+    error = HostError.from_answer(computer.step("answer", timeout_s=0))
     assert error is not None
     assert SILENT in error.message
     # A run that was cut here confirms again.
@@ -142,7 +142,7 @@ def test_without_one_before_it_stops_and_restarts_no_more(computer: Computer) ->
     computer.boot()
     computer.loaded = None
     assert computer.plan()["driver"]["action"] == "confirm"
-    error = HostError.read(computer.step("rollback", why=SILENT))
+    error = HostError.from_answer(computer.step("rollback", why=SILENT))
     assert error is not None
     assert "there is no rollback" in error.message
     assert "no restart is tried again" in error.message

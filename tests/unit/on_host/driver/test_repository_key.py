@@ -193,7 +193,7 @@ def test_check_writes_nothing(maker: Maker, install: Install) -> None:
 
 
 def test_another_key_is_refused_with_both_names(maker: Maker, install: Install) -> None:
-    error = HostError.read(install(maker.armoured("other"), pin="vendor"))
+    error = HostError.from_answer(install(maker.armoured("other"), pin="vendor"))
     assert error is not None
     assert maker.fingerprint("other") in error.message
     assert f"pinned is {maker.fingerprint('vendor')}" in error.message
@@ -213,7 +213,7 @@ def test_another_key_is_refused_with_both_names(maker: Maker, install: Install) 
     ],
 )
 def test_what_is_no_key_is_refused(install: Install, content: bytes) -> None:
-    error = HostError.read(install(content))
+    error = HostError.from_answer(install(content))
     assert error is not None
     assert "is no OpenPGP key" in error.message
     assert "kimi_nvidia_repo_key_url" in str(error.fix)
@@ -226,7 +226,7 @@ def test_without_gpg_the_message_names_the_package(
     fingerprint = maker.fingerprint("vendor")
     monkeypatch.setattr(Maker, "fingerprint", lambda *_: fingerprint)
     monkeypatch.setenv("PATH", str(tmp_path))
-    error = HostError.read(install(content))
+    error = HostError.from_answer(install(content))
     assert error is not None
     assert error.fix == "apt-get install gpg"
 
@@ -236,6 +236,6 @@ def test_a_key_below_which_the_pinned_one_stands_is_not_taken(
 ) -> None:
     """gpg finds a key by its subkeys as well, and would bring the attacker's whole one along."""
     told = install(with_the_vendors_key_below(maker))
-    error = HostError.read(told)
+    error = HostError.from_answer(told)
     assert error is not None
     assert f"pinned is {maker.fingerprint('vendor')}" in error.message

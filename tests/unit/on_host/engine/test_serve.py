@@ -11,7 +11,13 @@ import pytest
 
 from kimi_prov.contract import unit_form
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.unit_form import STAMP, UNKNOWN, form, stamp, stamp_in
+from kimi_prov.contract.unit_form import (
+    DIGEST_VARIABLE,
+    UNKNOWN,
+    compute_digest,
+    parse_form,
+    read_digest,
+)
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.system import machine_key, started
 
@@ -38,7 +44,7 @@ def test_verdict(state: dict[str, str], differs: bool, word: str) -> None:
 
 
 def test_the_stamp_is_read_from_the_process_itself() -> None:
-    environment = {**os.environ, STAMP: "0123456789abcdef"}
+    environment = {**os.environ, DIGEST_VARIABLE: "0123456789abcdef"}
     command = [sys.executable, "-c", "print(flush=True); input()"]
     pipe = subprocess.PIPE
     places = started.UnitPaths()
@@ -87,7 +93,7 @@ class Machine:
         self.says("active", "4711")
         environ = self.places.proc / "4711" / "environ"
         environ.parent.mkdir(parents=True, exist_ok=True)
-        environ.write_bytes(f"HOME=/\0{STAMP}={mark}\0".encode())
+        environ.write_bytes(f"HOME=/\0{DIGEST_VARIABLE}={mark}\0".encode())
 
     def has(self, template: str, drop_in: str) -> None:
         """These files lie there, as older versions wrote them: the template first."""
@@ -117,8 +123,11 @@ def unit(
 ) -> tuple[str, str]:
     """A template and a drop-in; the stamp is made of both where none is given."""
     template = f"# {note}\n[Service]\nTimeoutStartSec={timeout}\nProtectClock={clock}\n"
-    drop_in = f"[Service]\nEnvironment={STAMP}=MARK\nExecStart=/e/bin/python -m e --len {length}\n"
-    mark = mark or stamp(form(started.joined(template, drop_in)))
+    drop_in = (
+        f"[Service]\nEnvironment={DIGEST_VARIABLE}=MARK\nExecStart=/e/bin/python -m e --len "
+        f"{length}\n"
+    )
+    mark = mark or compute_digest(parse_form(started.joined(template, drop_in)))
     return template, drop_in.replace("MARK", mark)
 
 
@@ -146,10 +155,12 @@ def gated() -> tuple[str, str]:
     """A unit whose engine asks for the machine key."""
     template, drop_in = unit()
     bare = ["/e/bin/python", "-m", "e"]
-    words = unit_form.gated(bare, "/srv/kimi/lib/kimi-target.pyz")
+    words = unit_form.build_gated_command(bare, "/srv/kimi/lib/kimi-target.pyz")
     drop_in = drop_in.replace(" ".join(bare), " ".join(words))
-    old = stamp_in(drop_in)
-    return template, drop_in.replace(old, stamp(form(started.joined(template, drop_in))))
+    old = read_digest(drop_in)
+    return template, drop_in.replace(
+        old, compute_digest(parse_form(started.joined(template, drop_in)))
+    )
 
 
 def test_a_proxy_of_metrics_alone_sends_engines_no_key_and_keeps_none_from_a_start(
@@ -196,7 +207,7 @@ def test_an_engine_without_the_machine_key_gets_one_by_a_restart_that_is_named(
     assert machine.ensure((template, drop_in))["restarted"] == [UNIT]
     key = machine_key.read(machine.places.machine_key)
     assert key
-    machine.runs(stamp_in(drop_in))
+    machine.runs(read_digest(drop_in))
     again = machine.ensure((template, drop_in))
     assert not again["changed"]
     assert key not in str(again)
@@ -214,7 +225,7 @@ def test_it_is_restarted_where_it_differs_and_check_says_why_beforehand(machine:
     assert machine.places.drop_in(UNIT).read_text() != wanted[1]
     assert machine.ensure(wanted)["restarted"] == [UNIT]
     assert machine.told == f"daemon-reload\nreset-failed {UNIT}\nrestart --no-block {UNIT}\n"
-    mark = stamp(form(started.joined(*wanted)))
+    mark = compute_digest(parse_form(started.joined(*wanted)))
     machine.runs(mark)
     assert not machine.ensure(wanted)["changed"]
     assert [path.stem for path in machine.places.kept.iterdir()] == [mark]
@@ -269,7 +280,7 @@ def test_what_it_was_started_with_is_not_guessed(machine: Machine) -> None:
 def test_a_unit_that_nobody_can_read_is_set_right(machine: Machine) -> None:
     wanted = unit()
     machine.has(*wanted)
-    machine.runs(stamp(form(started.joined(*wanted))))
+    machine.runs(compute_digest(parse_form(started.joined(*wanted))))
     machine.places.file(UNIT).chmod(0o600)
     assert machine.ensure(wanted)["changed"]
     assert machine.places.file(UNIT).stat().st_mode & 0o777 == 0o644

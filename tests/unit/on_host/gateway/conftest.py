@@ -22,7 +22,7 @@ from waiting import HANGS_S, until
 
 from kimi_prov.contract import key_rules
 from kimi_prov.contract import paths as layout
-from kimi_prov.contract.gateways import PAGE_NAME
+from kimi_prov.contract.gateways import WEB_UI_NAME
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import haproxy, stop_state, tls
 from kimi_prov.on_host.endpoint.api_client import Endpoint
@@ -229,7 +229,7 @@ class Proxy:
         files = ["-f", str(self.config), "-f", str(self.stamp)]
         subprocess.run(["haproxy", "-c", "-q", *files], check=True, timeout=HANGS_S)
         log = self.config.with_name("log").open("w")
-        master = ["-S", str(self.paths.at(layout.PROXY_MASTER))]
+        master = ["-S", str(self.paths.locate(layout.PROXY_MASTER))]
         self.process = subprocess.Popen(
             ["haproxy", "-W", "-db", *master, *files], stdout=log, stderr=log
         )
@@ -274,7 +274,7 @@ def page_there(first: Proxy) -> dict[str, Any]:
     return {
         "port": free_port(),
         "first": {"server": "gw1", "address": "127.0.0.1", "port": first.web["port"]},
-        "name": PAGE_NAME,
+        "name": WEB_UI_NAME,
     }
 
 

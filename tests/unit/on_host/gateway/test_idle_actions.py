@@ -15,7 +15,7 @@ import pytest
 import small_disk
 from waiting import HANGS_S, until
 
-from kimi_prov.contract.addresses import sessions_folder
+from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import api_client, draining, haproxy, stop_log, stop_state
 from kimi_prov.on_host.lifecycle import idle, run, status
@@ -69,7 +69,7 @@ class Machine:
 
     def keeps_in(self, source, bucket):
         """Have a price, and weights of a bucket."""
-        paid = {"usd_hour": 26.0, "budget_usd": None, "kept_in": sessions_folder(source)}
+        paid = {"usd_hour": 26.0, "budget_usd": None, "kept_in": find_sessions_folder(source)}
         self.plan["rest"]["paid"] = paid
         self.plan["weights"] = {"source": source, "bucket": bucket, "ca_bundle": None}
 

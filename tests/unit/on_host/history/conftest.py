@@ -29,7 +29,7 @@ class Applied:
 
     def put(self, name: str, text: str, mode: int = 0o644) -> Path:
         """Write a file of the machine."""
-        path = self.places.at(name)
+        path = self.places.locate(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(mode)
@@ -43,7 +43,7 @@ class Applied:
         self.put(TEMPLATE, "[Service]\n")
         self.put(f"{found['engine']['env_dir']}/{layout.ENV_COMPLETE}", "")
         self.put(f"{found['model']['dir']}/{layout.MODEL_VERIFIED}", "")
-        link = self.places.at(layout.ENGINE)
+        link = self.places.locate(layout.ENGINE)
         link.unlink(missing_ok=True)
         link.symlink_to(found["engine"]["env_dir"])
 
@@ -61,19 +61,19 @@ class Applied:
 
     def runs(self, state: str, version: str = "", sub: str = "") -> None:
         """Say in which state the engine is, and with which version it was started."""
-        process = self.places.at("/proc/4711")
+        process = self.places.locate("/proc/4711")
         process.mkdir(parents=True, exist_ok=True)
         (process / "environ").write_bytes(f"KIMI_STAMP={version}\0".encode())
         pid = 4711 if version else 0
         rows = {"Id": UNIT, "LoadState": "loaded", "ActiveState": state, "MainPID": pid}
         rows["SubState"] = sub
         text = "".join(f"{name}={value}\n" for name, value in rows.items())
-        self.places.at("/said").write_text(text)
+        self.places.locate("/said").write_text(text)
 
     @property
     def told(self) -> list[str]:
         """What systemctl was told to do."""
-        log = self.places.at("/told")
+        log = self.places.locate("/told")
         return log.read_text().splitlines() if log.exists() else []
 
 

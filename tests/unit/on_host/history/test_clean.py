@@ -31,12 +31,12 @@ def test_what_no_kept_version_needs_goes(machine: Applied) -> None:
         ("weights", "c r"),
     ]
     assert found["bytes"] >= 14000
-    assert all(machine.places.at(row["path"]).is_dir() for row in found["items"])
+    assert all(machine.places.locate(row["path"]).is_dir() for row in found["items"])
 
     assert clean.clean(machine.places, remove=True)["removed"] is True
-    assert not any(machine.places.at(row["path"]).exists() for row in found["items"])
-    assert not machine.places.at(f"{layout.MODELS}/c").exists()
-    assert machine.places.at(f"{layout.MODELS}/a/r").is_dir()
+    assert not any(machine.places.locate(row["path"]).exists() for row in found["items"])
+    assert not machine.places.locate(f"{layout.MODELS}/c").exists()
+    assert machine.places.locate(f"{layout.MODELS}/a/r").is_dir()
     assert clean.clean(machine.places, remove=True)["items"] == []
 
 

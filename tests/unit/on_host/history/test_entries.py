@@ -24,15 +24,16 @@ def test_what_was_in_place_comes_back_with_its_link_and_its_mode(machine: Applie
     former = {row["path"]: row for row in first["files"]}
     machine.version("2")
     machine.put(layout.FIREWALL, "new", 0o640)
-    assert entries.surplus(machine.places, first) == [machine.places.at(layout.FIREWALL)]
+    assert entries.surplus(machine.places, first) == [machine.places.locate(layout.FIREWALL)]
 
     changed = entries.restore(machine.places, first)
 
     assert set(changed) == {layout.PLAN, DROP_IN, layout.ENGINE}
-    assert machine.places.at(layout.ENGINE).readlink().name == "vllm-1"
+    assert machine.places.locate(layout.ENGINE).readlink().name == "vllm-1"
     assert oct(machine.places.plan.stat().st_mode)[-3:] == "640"
     now = {
-        name: applied.file_row(machine.places, machine.places.at(name))["sha256"] for name in former
+        name: applied.file_row(machine.places, machine.places.locate(name))["sha256"]
+        for name in former
     }
     assert now == {name: row["sha256"] for name, row in former.items()}
     assert entries.restore(machine.places, first) == []
@@ -81,7 +82,7 @@ def test_what_lacks_its_engine_or_its_weights_is_not_put_back(
 ) -> None:
     first = machine.entry()
     assert entries.restorable(machine.places, first) is None
-    machine.places.at(gone).unlink()
+    machine.places.locate(gone).unlink()
     assert why in str(entries.restorable(machine.places, first))
 
 

@@ -122,7 +122,7 @@ def test_an_interpreter_that_no_page_uses_any_more_goes(gateway: Applied) -> Non
     assert [(row["kind"], row["of"]) for row in found["items"]] == [
         ("python", "of-an-earlier-page")
     ]
-    assert [path.name for path in gateway.places.at(layout.PYTHONS).iterdir()] == [PYTHON]
+    assert [path.name for path in gateway.places.locate(layout.PYTHONS).iterdir()] == [PYTHON]
 
 
 def test_an_entry_of_a_gateway_is_read_from_a_backup(gateway: Applied) -> None:

@@ -97,7 +97,7 @@ def test_the_next_run_says_which_serves_and_takes_the_switch_over(
 
 def test_a_switch_that_is_at_work_is_left_alone(machine: Applied) -> None:
     begin(machine)
-    machine.places.at("/switch").write_text("ActiveState=activating\n")
+    machine.places.locate("/switch").write_text("ActiveState=activating\n")
     with pytest.raises(HostError, match="still under way"):
         begin(machine, run="r2")
     assert newest(machine)["result"] is None
@@ -233,11 +233,11 @@ def test_what_runs_beside_the_engine_goes_back_with_it(machine: Applied) -> None
     machine.version("2")
     machine.put(watchdog, "quiet 5")
     rollback.put_back(machine.places, former)
-    assert machine.places.at(watchdog).read_text() == "quiet 40"
+    assert machine.places.locate(watchdog).read_text() == "quiet 40"
     assert "restart --no-block kimi-watchdog.service" in machine.told
     assert applied.digest(applied.observe(machine.places)) == decided
     # What is as it was is left alone.
-    machine.places.at("/told").unlink()
+    machine.places.locate("/told").unlink()
     rollback.put_back(machine.places, former)
     assert not [line for line in machine.told if "watchdog" in line]
 
@@ -330,7 +330,7 @@ def test_a_ram_disk_that_holds_too_much_does_not_keep_the_former_away(
     machine.put(RAM_UNIT, "[Mount]\nOptions=size=4096,noswap\n")
     begin(machine)
     machine.put(RAM_UNIT, "[Mount]\nOptions=size=8192,noswap\n")
-    machine.places.at("/refused").write_text("reload-or-restart srv-kimi-ram.mount\n")
+    machine.places.locate("/refused").write_text("reload-or-restart srv-kimi-ram.mount\n")
 
     rollback.put_back(machine.places, entries.read(machine.places, 1))
 
@@ -488,7 +488,7 @@ def test_a_rollback_says_why_it_does_not_go_there(machine: Applied, number: int,
     machine.entry()
     machine.version("2", model="b")
     machine.entry()
-    machine.places.at(f"{layout.MODELS}/a/r/{layout.MODEL_VERIFIED}").unlink()
+    machine.places.locate(f"{layout.MODELS}/a/r/{layout.MODEL_VERIFIED}").unlink()
     with pytest.raises(HostError, match=why):
         beginning.rollback(machine.places, {**RUN, "to": number})
     assert open_switch.read(machine.places) == {}
@@ -513,7 +513,7 @@ def test_without_room_for_both_the_former_is_removed_and_there_is_no_way_back(
     found = begin(machine, frees=[gone])
     assert (found["opened"], found["freed"]) == (False, [gone])
     # The folder of the model with it.
-    assert not machine.places.at(gone).parent.exists()
+    assert not machine.places.locate(gone).parent.exists()
     assert "stop kimi-serve@0.service" in machine.told
 
 

@@ -35,7 +35,7 @@ def paths(tmp_path: Path) -> Paths:
 
 def mark(paths: Paths) -> Path:
     model = json.loads(paths.plan.read_text())["model"]
-    return paths.at(f"{model['dir']}/.kimi-verified")
+    return paths.locate(f"{model['dir']}/.kimi-verified")
 
 
 def shown(paths: Paths) -> dict[str, float]:

@@ -138,7 +138,7 @@ def test_what_was_trusted_alone_is_dropped_where_a_certificate_is_ordered(
         tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     paths = Paths(tmp_path / "root")
-    known = paths.at(config.HOSTS)
+    known = paths.locate(config.HOSTS)
     known.mkdir(parents=True)
     for name in ("ordered", "kept"):
         (known / f"{name}.crt").write_text("CERTIFICATE\n")

@@ -36,7 +36,7 @@ def passed(places: Paths, hours: float) -> None:
 
 def begun(places: Paths, hours_ago: float) -> None:
     """Let kimi-up have begun so long ago."""
-    mark = places.at("/var/lib/kimi-up/began")
+    mark = places.locate("/var/lib/kimi-up/began")
     mark.parent.mkdir(parents=True)
     mark.write_text(f"{time.time() - hours_ago * 3600:.0f}\n")
 

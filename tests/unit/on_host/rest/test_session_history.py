@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 
 from kimi_prov import schemas
-from kimi_prov.contract.addresses import sessions_folder
+from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.cloud import main as cloud_main
 from kimi_prov.on_host.endpoint import stop_log, stop_state
@@ -67,7 +67,7 @@ class Machine:
         self.paths, self.name, self.told = Paths(root), name, list[str]()
         self.patch = patch
         source = cloud.url("kimi-k2.5")
-        paid = {"usd_hour": 26.0, "budget_usd": 60.0, "kept_in": sessions_folder(source)}
+        paid = {"usd_hour": 26.0, "budget_usd": 60.0, "kept_in": find_sessions_folder(source)}
         self.plan: dict[str, Any] = {
             "rest": {"paid": paid},
             "model": {"name": "kimi-k2.5"},
@@ -325,7 +325,7 @@ def test_it_is_due_each_ten_minutes_by_a_unit_of_its_own(
 
 
 def test_without_a_bucket_the_history_ends_with_the_machine(machine: Machine, cloud: Cloud) -> None:
-    machine.plan["rest"]["paid"]["kept_in"] = sessions_folder("hf://moonshotai/Kimi-K2.5@main")
+    machine.plan["rest"]["paid"]["kept_in"] = find_sessions_folder("hf://moonshotai/Kimi-K2.5@main")
     machine.costs(13, "2026-11-27T10:00:00Z")
     assert not session_history.due(machine.paths, machine.plan)
     machine.ends()

@@ -27,7 +27,7 @@ case " $* " in
 *) tail -n 1 {0}/kept;;
 esac
 """
-UNIT = unit_names.serve(0)
+UNIT = unit_names.build_serve_name(0)
 
 
 def row(number: int, message: Any = "", **more: Any) -> str:

@@ -70,7 +70,9 @@ def test_it_runs_as_the_service_s_user_with_the_server_s_protection(
     assert "--unit=kimi-sandbox.service" in told
     assert {"--wait", "--pipe", "--collect"} <= set(told)
     assert "--property=User=kimi" in told
-    assert set(protection.options("engine", gpus=gpus, write=["/srv/kimi/cache"])) <= set(told)
+    assert set(protection.build_run_options("engine", gpus=gpus, write=["/srv/kimi/cache"])) <= set(
+        told
+    )
     assert ("--property=DevicePolicy=closed" in told) == gpus
     # systemd itself ends what its starter could not.
     assert any(word.startswith("--property=RuntimeMaxSec=") for word in told)

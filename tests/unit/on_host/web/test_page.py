@@ -38,7 +38,7 @@ class Machine:
         self.data = root / "srv/kimi/web"
 
     def plan(self, env_name: str) -> dict[str, Any]:
-        (self.paths.at(WEB_ENVS) / env_name / "bin").mkdir(parents=True, exist_ok=True)
+        (self.paths.locate(WEB_ENVS) / env_name / "bin").mkdir(parents=True, exist_ok=True)
         return {
             "version": env_name.rpartition("-")[0],
             "env_name": env_name,
@@ -180,7 +180,7 @@ def test_one_version_stays_beside_the_one_in_use(machine: Machine, ensure: Any) 
     for env_name in ("1.0-a", "2.0-b", "3.0-c"):
         ensure(env_name)
     ensure("3.0-c")
-    there = {path.name for path in machine.paths.at(WEB_ENVS).iterdir()}
+    there = {path.name for path in machine.paths.locate(WEB_ENVS).iterdir()}
     assert there == {"current", "2.0-b", "3.0-c"}
 
 

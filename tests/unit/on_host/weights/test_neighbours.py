@@ -24,7 +24,7 @@ from ports import free_port
 from waiting import until
 from weights_server import Server
 
-from kimi_prov.contract.sizes import human
+from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.weights import fetch
 
@@ -211,7 +211,7 @@ def test_three_hosts_take_from_the_source_what_one_needs(
     assert all(host.has(files) for host in hosts)
     assert source.behaviour.served == {name: len(body) for name, body in files.items()}
     for host in others:
-        assert f"{human(sum(map(len, files.values())))} from node1" in host.log()
+        assert f"{format_bytes(sum(map(len, files.values())))} from node1" in host.log()
         assert "warnings" not in host.progress
     assert giving.poll() is None
 
