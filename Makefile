@@ -105,7 +105,7 @@ locks-check: $(STAMP) ## which of the engines' lock files are missing or stale; 
 	python tests/locks/check.py $(LOCKS)
 bench: $(STAMP) deps ## time to serve by phase, no-op apply, growth, staging, what the unit costs
 	python tests/bench/run.py
-docs: $(STAMP) ## make the reference pages, the manual page and the picture from the definitions
+docs: $(STAMP) ## make the reference pages, the manual page and the diagram from the definitions
 	python docs/generate.py
 score: $(STAMP) ## how well speeds are predicted, on sources left out (ROWS=FILE: other rows; RIVAL=PYTHON: beside aiconfigurator)
 	python -m kimi_prov.planner.throughput.score $(ROWS) $(if $(RIVAL),--rival-python $(RIVAL))

@@ -1,9 +1,12 @@
-"""Makes docs/reference, the manual page and the picture from what the code defines: `make docs`.
+"""Makes pages of docs, the manual page and the diagram from what the code defines: `make docs`.
 
 The rules, dashboards, consoles and pages of alerts too, from kimi_prov/monitoring.
 
 `--check` writes nothing, names each page that is stale and exits 1. Nothing of the product imports
 this file.
+
+Decides: the generated pages of the docs.
+Held by: tests/unit/docs/test_docs.py, tests/unit/docs/test_manual.py.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import decided
+import features
 import gpu_reports
 import yaml
+from diagram import packages
 from manual import commands as all_commands
 from manual import page as manual
-from picture import packages
 
 from kimi_prov.cli import cli
 from kimi_prov.monitoring import generated
@@ -47,11 +52,40 @@ def pages() -> dict[Path, str]:
         REFERENCE / "findings.md": findings(),
         REFERENCE / "commands.md": commands(),
         REFERENCE / "json-documents.md": json_documents(),
+        DOCS / "contributing" / "where-decided.md": where_decided(),
+        DOCS / "contributing" / "features.md": where_features(),
         DOCS / "real-gpus.md": real_gpus(),
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
         **generated.files(),
     }
+
+
+def where_decided() -> str:
+    """Return the page of what is decided where, from the `Decides:` lines of the files."""
+    lines = [
+        *_head("Where things are decided"),
+        "A decision is made in one place, a role or a playbook applies it, and a test holds it.",
+        "The table is made from the docstrings of the modules (`Decides:`, `Applied by:`,",
+        "`Held by:`); `docs/decided.py` explains the form. A path that does not exist is refused.",
+        "The first file of a row decides; each file after it decides the part in parentheses. The",
+        "files of a feature in all layers are on [another page](features.md).",
+        *decided.lines(),
+    ]
+    return _text(lines)
+
+
+def where_features() -> str:
+    """Return the page of the files that carry the name of each feature."""
+    lines = [
+        *_head("Where a feature lies"),
+        "A feature has one name in every layer: its command, what runs on the managed machine, its",
+        "playbook or role, its text and its guide. Which file decides what is on",
+        "[another page](where-decided.md).",
+        "",
+        *features.lines(),
+    ]
+    return _text(lines)
 
 
 def real_gpus() -> str:

@@ -1,7 +1,10 @@
 """Which module of kimi_prov imports which, and the layers that these imports must keep to.
 
-Read from the source, imports for types alone included. docs/picture.py draws it;
+Read from the source, imports for types alone included. docs/diagram.py draws it;
 tests/unit/test_import_directions.py holds it.
+
+Decides: which package may import which.
+Held by: tests/unit/test_import_directions.py.
 """
 
 from __future__ import annotations

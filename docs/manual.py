@@ -1,4 +1,7 @@
-"""Writes the manual page of the command line, docs/man/kimi-prov.1: `make docs`."""
+"""Writes the manual page of the command line, docs/man/kimi-prov.1: `make docs`.
+
+Decides: the generated pages of the docs (the manual page).
+"""
 
 from __future__ import annotations
 

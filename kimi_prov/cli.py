@@ -1,4 +1,9 @@
-"""The command line: one function per command. A command's code is imported when it runs."""
+"""The command line: one function per command. A command's code is imported when it runs.
+
+Decides: commands and options.
+Applied by: playbooks.
+Held by: tests/unit/commands/test_commands.py.
+"""
 
 from __future__ import annotations
 

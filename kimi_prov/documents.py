@@ -3,6 +3,9 @@
 A vendor's sheet, facts, an overlay's rows or a file of variables may be anything: a pipe that
 nobody writes into, a device without an end, a nest that no parser survives. Every one of them
 passes here; what is wrong is a UserError that names the file, and the line or the key.
+
+Decides: limits of what is read from elsewhere: size, depth, pipes, numbers.
+Held by: tests/unit/test_outside_documents.py, tests/unit/test_fuzz.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The error that a user sees, with its fix, and the exit codes."""
+"""The error that a user sees, with its fix, and the exit codes.
+
+Decides: messages for failed hosts, and exit codes (the exit codes).
+"""
 
 from __future__ import annotations
 

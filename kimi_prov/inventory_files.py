@@ -2,6 +2,9 @@
 
 A folder may hold certificates, secrets, manifests and reports beside hosts and variables: none of
 them is read as hosts.
+
+Decides: which files of an inventory are read.
+Held by: tests/unit/runner/test_inventory_reading.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reads the operator's file of API keys on the control machine; only hashes leave it."""
+"""Reads the operator's file of API keys on the control machine; only hashes leave it.
+
+Decides: where the hash of an API key is written (the hash of a key of `kimi_api_keys_file`).
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 The checks through the port are `kimi_prov.on_host.endpoint.checks`; here are the judgements over
 what the machine reports about itself and over what other hosts tried, and the whole document of
 a host.
+
+Decides: what `verify` checks.
+Applied by: playbooks/verify.yml.
+Held by: tests/unit/acceptance/test_suite.py.
 """
 
 from __future__ import annotations

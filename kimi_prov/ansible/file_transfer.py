@@ -1,4 +1,7 @@
-"""Carries an archive from a machine to a file of this computer, or back; the actions that do."""
+"""Carries an archive from a machine to a file of this computer, or back; the actions that do.
+
+Decides: what a backup holds, and where it is restored (their way, on the control side).
+"""
 
 from __future__ import annotations
 

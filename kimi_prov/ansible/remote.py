@@ -1,4 +1,7 @@
-"""Runs the code that lies on a managed machine, from inside an action plugin."""
+"""Runs the code that lies on a managed machine, from inside an action plugin.
+
+Decides: which characters of foreign text are shown (in answers of machines).
+"""
 
 from __future__ import annotations
 

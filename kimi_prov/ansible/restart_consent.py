@@ -1,4 +1,7 @@
-"""Whether a machine may be restarted: by its inventory's consent, and never the one we run on."""
+"""Whether a machine may be restarted: by its inventory's consent, and never the one we run on.
+
+Decides: which packages are updated, and what needs a restart (consent).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether an apply changes what a machine serves, and who applies it: for its history."""
+"""Whether an apply changes what a machine serves, and who applies it: for its history.
+
+Decides: when a machine goes back to what served before (whether an apply switches at all).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A conversation with a model: what is asked, what is kept of answers, how it is saved."""
+"""A conversation with a model: what is asked, what is kept of answers, how it is saved.
+
+Decides: the chat: what it sends, and which lines its history keeps.
+Held by: tests/unit/commands/test_chat.py.
+"""
 
 from __future__ import annotations
 

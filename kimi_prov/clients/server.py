@@ -1,4 +1,10 @@
-"""What a client has to know of one served model, whatever way leads to it."""
+"""What a client has to know of one served model, whatever way leads to it.
+
+Decides: what `connect` says to clients, and its snippets.
+Applied by: playbooks/connect.yml.
+Held by: tests/unit/commands/test_connect_snippets.py,
+  tests/unit/commands/test_connect_inventory.py.
+"""
 
 from __future__ import annotations
 

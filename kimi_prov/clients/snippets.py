@@ -3,6 +3,8 @@
 A snippet begins with variables: where the model is, and where its key is read from. The key itself
 is in none. What trusts the server's certificate does so for its own command alone, so that nothing
 else in the shell loses its authorities.
+
+Decides: what `connect` says to clients, and its snippets (the snippets, with their templates).
 """
 
 from __future__ import annotations

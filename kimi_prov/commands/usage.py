@@ -1,4 +1,7 @@
-"""`kimi-prov usage`: what each key used, by key, by day or by host."""
+"""`kimi-prov usage`: what each key used, by key, by day or by host.
+
+Decides: what counts as usage (how it is shown).
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ it: control characters and escape sequences, marks that turn the direction of wr
 that nobody sees, and halves of characters are written out as Python writes them, `\x1b` or
 `\u202e`. So what stood there can still be read, and a key with such a character in its name shows
 why it is unknown. Nothing else is changed.
+
+Decides: which characters of foreign text are shown.
+Held by: tests/unit/contract/test_clean_text.py, tests/unit/commands/test_clean_output.py.
 """
 
 from __future__ import annotations

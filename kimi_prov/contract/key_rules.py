@@ -2,6 +2,11 @@
 
 A rule is five numbers, `ENDS:R_MINUTE:T_MINUTE:R_DAY:T_DAY`: seconds since 1970 at which the key
 ends, requests and tokens a minute, requests and tokens a day; 0 where there is none.
+
+Decides: what an API key may do: expiry and limits.
+Applied by: roles/proxy.
+Held by: tests/unit/on_host/gateway/test_key_rules.py,
+  tests/unit/on_host/usage/test_usage_store.py, tests/lab/test_keys_and_use.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Where things are on the managed machine. The plan carries the same paths to the roles."""
+"""Where things are on the managed machine. The plan carries the same paths to the roles.
+
+Decides: paths, unit names and users on the machine.
+Applied by: every role, through the plan.
+Held by: tests/unit/roles/test_contracts.py, tests/unit/on_host/test_destroy.py.
+"""
 
 from __future__ import annotations
 

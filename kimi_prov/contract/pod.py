@@ -1,4 +1,7 @@
-"""Where things are in a pod: in its image and below its mounts. The manifests say the same."""
+"""Where things are in a pod: in its image and below its mounts. The manifests say the same.
+
+Decides: what runs in a pod (paths and minimum sizes).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names of the units that kimi-prov installs, and of the distribution's that it changes."""
+"""Names of the units that kimi-prov installs, and of the distribution's that it changes.
+
+Decides: paths, unit names and users on the machine.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 What is given is read-only but the devices. It comes from the container toolkit's description of
 this machine where there is one, else from what the dynamic linker and the driver's folder have.
+
+Decides: the lab (which GPUs of this machine a lab host gets).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
+from kimi_prov.lab.inventory import SUITES
 from kimi_prov.lab.shell import run, which
 from kimi_prov.lab.state import remove_tree
 from kimi_prov.user_dirs import cache_home
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from kimi_prov.lab.settings import AptSettings
     from kimi_prov.lab.shell import Say
-
-SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
 
 # What a bare rented server has: nothing here that the roles have to install.
 PACKAGES = (

@@ -20,7 +20,8 @@ from kimi_prov.packaging import resources
 
 Kind = Literal["nspawn", "qemu"]
 KINDS: tuple[Kind, ...] = ("nspawn", "qemu")
-IMAGES = ("debian-12", "debian-13")
+# Images that a lab host may have, with the name by which mmdebstrap knows each.
+SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
 SSH_PORT = {"nspawn": 22, "qemu": 2222}
 _PACKAGE = r"[a-z0-9][a-z0-9+.-]+"
 # No colon, backslash or `..`: systemd-nspawn would read those of a path in its own way.
@@ -206,8 +207,8 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     if kind not in KINDS:
         raise wrong("lab_kind", "nspawn or qemu")
     image = variables.get("lab_image", "debian-12")
-    if image not in IMAGES:
-        raise wrong("lab_image", " or ".join(IMAGES))
+    if image not in SUITES:
+        raise wrong("lab_image", " or ".join(SUITES))
     try:
         address = str(ipaddress.IPv4Address(str(variables.get("lab_address"))))
     except ValueError:

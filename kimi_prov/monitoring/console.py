@@ -2,6 +2,8 @@
 
 Prometheus serves it as a console template, in which two opening braces would begin an action: the
 page has none.
+
+Decides: which panels show the metrics (Prometheus's consoles).
 """
 
 from __future__ import annotations

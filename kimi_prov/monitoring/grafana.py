@@ -1,4 +1,7 @@
-"""Dashboards for a Grafana that a site has: one of all hosts, one of a host."""
+"""Dashboards for a Grafana that a site has: one of all hosts, one of a host.
+
+Decides: which panels show the metrics (Grafana's form).
+"""
 
 from __future__ import annotations
 

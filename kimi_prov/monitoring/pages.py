@@ -1,4 +1,7 @@
-"""A page for each alert: in the docs, and all of them on one that the monitor shows itself."""
+"""A page for each alert: in the docs, and all of them on one that the monitor shows itself.
+
+Decides: which alerts there are, what they say, and their pages (the pages).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rules for Prometheus: signals that are recorded, and the alerts on them."""
+"""The rules for Prometheus: signals that are recorded, and the alerts on them.
+
+Decides: which alerts there are, what they say, and their pages (the rules for Prometheus).
+"""
 
 from __future__ import annotations
 

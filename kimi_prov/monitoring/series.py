@@ -3,6 +3,8 @@
 Expressions are PromQL with words to fill in: `<sel>` is what selects hosts, `<by>` the labels that
 are kept, `<w>` the window of a rate. vLLM's names hold for 0.19 to 0.33, sglang's for sglang-kt
 0.7.2; tests hold each against a real /metrics.
+
+Decides: which panels show the metrics (the names of each engine's metrics).
 """
 
 from __future__ import annotations

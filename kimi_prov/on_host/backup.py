@@ -9,6 +9,11 @@ In it: the hashes of the API keys with their rules, what was used by key and day
 with its key, the ACME account, the history, and what the page keeps. What `apply` makes from the
 inventory is not. It is put back on a machine on which `apply` has run: users and services are
 there, and what is not the plan's is left out.
+
+Decides: what a backup holds, and where it is restored.
+Applied by: playbooks/backup.yml.
+Held by: tests/unit/on_host/test_host_backup.py, tests/unit/operate/test_encryption.py,
+  tests/lab/test_restore.py.
 """
 
 from __future__ import annotations

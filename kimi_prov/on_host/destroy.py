@@ -4,6 +4,10 @@ Only what has exactly a name of ours goes, and only where a record of an apply i
 says itself that kimi-prov wrote it. What merely looks like ours stays and is told. Every step first
 checks whether there is anything to do, so an interrupted apply is undone as well as a complete one,
 and a second run changes nothing. The record is removed last.
+
+Decides: what `destroy` removes.
+Applied by: roles/destroy.
+Held by: tests/unit/on_host/test_destroy.py.
 """
 
 from __future__ import annotations

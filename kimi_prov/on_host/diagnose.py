@@ -2,6 +2,8 @@
 
 Each part is gathered by itself: what one of them cannot give stands in `missing` with the reason.
 Logs have bounds in lines and bytes. The machine's own secrets are masked here already.
+
+Decides: what `diagnose` recognises (what a machine gathers).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Nothing in clear gets a name on this computer's disk: what is between two programs is a file that
 was unlinked when it was made, and is gone with the process, however that ends.
+
+Decides: what a backup holds, and where it is restored (for whom they are encrypted).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What was measured on a machine, beside what would stand in its place, and what it changes."""
+"""What was measured on a machine, beside what would stand in its place, and what it changes.
+
+Decides: what a measured part of a machine counts for, and a bench of it (which parts a plan
+  uses).
+"""
 
 from __future__ import annotations
 

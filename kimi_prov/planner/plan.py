@@ -1,4 +1,11 @@
-"""Facts, settings and the catalogue become the plan: every decision of the product, made here."""
+"""Facts, settings and the catalogue become the plan: every decision of the product, made here.
+
+Decides: the order of decisions and the keys of the plan.
+Applied by: roles/plan.
+Held by: tests/unit/planner/test_plan.py.
+Decides: what a finding is and what its severity does (what stops `apply`).
+Decides: the break-even of a purchase (how many requests at once are tried).
+"""
 
 from __future__ import annotations
 

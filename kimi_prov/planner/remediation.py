@@ -3,6 +3,9 @@
 GPUs are counted by the same sums as the plan's memory, and priced as they were seen to be sold
 (prices.yaml, `purchase`). Nobody publishes dated prices of memory modules and disks: a site that
 names them (`memory_gib`, `disk_tb` among the assumptions of its own prices.yaml) has them counted.
+
+Decides: what a fix costs.
+Held by: tests/unit/planner/test_remediation.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The page to talk to the model: its version, ports, environment and variables."""
+"""The page to talk to the model: its version, ports, environment and variables.
+
+Decides: the web UI: its ports and variables.
+Applied by: roles/web_ui, roles/proxy, roles/firewall.
+Held by: tests/unit/planner/test_web.py, tests/unit/on_host/web/test_page.py,
+  tests/unit/on_host/gateway/test_web_frontend.py, tests/lab/test_web_ui.py.
+"""
 
 from __future__ import annotations
 

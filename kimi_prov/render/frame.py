@@ -2,6 +2,8 @@
 
 `render.json` names each file with the digest of what was rendered. By it a later render knows which
 files were changed by hand since, and leaves those alone.
+
+Decides: jobs for a SLURM cluster (the folder).
 """
 
 from __future__ import annotations

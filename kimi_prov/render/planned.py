@@ -1,4 +1,7 @@
-"""A plan where no machine is provisioned: what of it holds in a job or a pod, without root."""
+"""A plan where no machine is provisioned: what of it holds in a job or a pod, without root.
+
+Decides: objects for a Kubernetes cluster (what holds without root).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A password is asked once, kept in memory, and handed on by files of mode 0600 in a folder that is
 removed: never by an argument or the environment.
+
+Decides: how Ansible reaches the machines: options, passwords, the `ansible.cfg` of a site.
+Held by: tests/unit/runner/test_connection.py, tests/lab/test_login.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Why a task or a host failed, in one sentence, and what to do: no Ansible noise."""
+"""Why a task or a host failed, in one sentence, and what to do: no Ansible noise.
+
+Decides: messages for failed hosts, and exit codes.
+Held by: tests/unit/runner/test_failure_reasons.py, tests/lab/test_failures.py.
+"""
 
 from __future__ import annotations
 

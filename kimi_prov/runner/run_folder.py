@@ -1,4 +1,7 @@
-"""The run folder: what is kept of each run, secrets masked."""
+"""The run folder: what is kept of each run, secrets masked.
+
+Decides: which characters of foreign text are shown (in the folder of a run).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A site's own ansible.cfg under ours: its users, keys and jump hosts; our plugins and roles."""
+"""A site's own ansible.cfg under ours: its users, keys and jump hosts; our plugins and roles.
+
+Decides: how Ansible reaches the machines: options, passwords, the `ansible.cfg` of a site
+  (`ansible.cfg`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
 """From a load to machines: how many carry it, how a machine behaves under it, which one to take.
 
 Pure functions on the documents of a check; nothing here plans a machine.
+
+Decides: how many machines carry a load.
+Held by: tests/unit/sizing/test_demand.py, tests/unit/commands/test_check_sizing.py.
 """

@@ -6,6 +6,9 @@ written down in exceptions.yml. Exits 0 where all was looked up and nothing foun
 
 `run.py [FILE...] [--exceptions FILE] [--NAME=VALUE...]`: other files of pins, and whatever options
 of pip-audit, such as `--vulnerability-service=osv`.
+
+Decides: which pins are looked up among known advisories.
+Held by: tests/unit/audit/test_audit.py.
 """
 
 from __future__ import annotations

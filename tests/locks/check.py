@@ -7,6 +7,8 @@ wheel for the lock's Python and the engine's glibc whose digest the lock has. Ne
 told and are no fault. Exits 0 where nothing is wrong and all was looked up, else 1.
 
 `check.py [--offline] [NAME...]`: without a network only what the files themselves tell.
+
+Decides: which lock files there are, and what each is made from (whether they are current).
 """
 
 from __future__ import annotations

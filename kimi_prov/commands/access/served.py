@@ -2,6 +2,8 @@
 
 The certificate that the machine itself gave is pinned for what is asked from here; what its clients
 are told to trust is judged as they judge it.
+
+Decides: what `connect` says to clients, and its snippets (the name of the server).
 """
 
 from __future__ import annotations

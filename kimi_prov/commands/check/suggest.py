@@ -1,4 +1,7 @@
-"""`kimi-prov check --suggest`: the least machines of the catalogue that serve, or carry a load."""
+"""`kimi-prov check --suggest`: the least machines of the catalogue that serve, or carry a load.
+
+Decides: which machines `--suggest` tries (which of them it names).
+"""
 
 from __future__ import annotations
 

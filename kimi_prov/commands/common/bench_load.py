@@ -1,4 +1,7 @@
-"""The load of a bench: options over a profile or a load file, and the file that it travels in."""
+"""The load of a bench: options over a profile or a load file, and the file that it travels in.
+
+Decides: what load a bench puts on a machine, and what it refuses (options and profiles).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every check of the full suite, as data: its name, what it needs, and who runs it."""
+"""Every check of the full suite, as data: its name, what it needs, and who runs it.
+
+Decides: what `verify --suite full` asks, and how answers are judged (the list of checks).
+"""
 
 from __future__ import annotations
 

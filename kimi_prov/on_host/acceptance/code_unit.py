@@ -2,6 +2,8 @@
 
 A user of its own that is no one afterwards, no network, a system that it only reads, nothing of
 ours in it, and limits on memory, tasks, processor, output and time (`protection.code`).
+
+Decides: what code that a model wrote may do (the unit).
 """
 
 from __future__ import annotations

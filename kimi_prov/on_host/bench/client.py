@@ -3,6 +3,8 @@
 Flags are those of `vllm bench serve` in 0.19.1, 0.25.1 and 0.32.0, which take all of them, and of
 sglang.bench_serving in sglang-kt 0.7.2. tests/engines/test_bench_clients.py asks
 the parsers of the first.
+
+Decides: what load a bench puts on a machine, and what it refuses (the flags of the clients).
 """
 
 from __future__ import annotations

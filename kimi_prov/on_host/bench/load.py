@@ -1,4 +1,10 @@
-"""What load a bench puts on a machine: as asked, else chosen from the plan; runs nothing."""
+"""What load a bench puts on a machine: as asked, else chosen from the plan; runs nothing.
+
+Decides: what load a bench puts on a machine, and what it refuses.
+Applied by: playbooks/bench.yml.
+Held by: tests/unit/on_host/bench/test_bench_loads.py,
+  tests/unit/commands/test_bench_command.py, tests/engines/test_bench_clients.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Pure: texts in, causes out. What a log says is somebody else's text: a command is told by its
 program and its plain words, since an option may hold a password.
+
+Decides: what counts as drift, and its causes (the causes).
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 What kimi-prov itself changes between two applies (keys by `kimi-prov key`, a renewed certificate)
 is amended in the record, and so no difference here.
+
+Decides: what counts as drift, and its causes.
+Applied by: playbooks/drift.yml, roles/drift.
+Held by: tests/unit/on_host/drift/test_compare.py, tests/unit/on_host/drift/test_causes.py,
+  tests/lab/test_drift.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""What a certificate says of itself, and whether somebody has to do something about it."""
+"""What a certificate says of itself, and whether somebody has to do something about it.
+
+Decides: when a certificate is ordered, and when its end is reported.
+Applied by: roles/acme.
+Held by: tests/unit/on_host/gateway/test_certificate.py,
+  tests/unit/on_host/gateway/test_acme_problem.py, tests/lab/test_acme.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The checks that go through the opened port: each a name, a status, and a sentence.
 
 `ok` and `fail` describe the result; `skip` names why it did not run, and is never a pass.
+
+Decides: what `verify` checks (the checks).
 """
 
 from __future__ import annotations

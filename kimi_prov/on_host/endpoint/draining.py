@@ -2,6 +2,8 @@
 
 HAProxy sends a drained engine no new request; those that it has go on. Without a proxy there is
 nothing to drain: on a host that another serves for.
+
+Decides: what stops a machine on purpose, and what its clients get as an answer (draining).
 """
 
 from __future__ import annotations

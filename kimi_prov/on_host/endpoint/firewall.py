@@ -2,6 +2,8 @@
 
 A rule is recorded in `/var/lib/kimi/state/firewall.json` before it is added, so that it can be
 removed after an interrupted run. A rule that existed before is not ours.
+
+Decides: the firewall (its rules).
 """
 
 from __future__ import annotations

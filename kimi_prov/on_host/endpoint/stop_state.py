@@ -3,6 +3,8 @@
 The mark is `/var/lib/kimi/state/stopped.json`. While it stands systemd starts no engine, at a boot
 or by hand: each engine's unit has a condition on it. What clients are told lies in a map that
 HAProxy reads, `/etc/kimi/proxy/rest.map`; it is empty while the machine serves.
+
+Decides: what stops a machine on purpose, and what its clients get as an answer (the answer).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The proxy's certificate: the operator's own, one that was issued, or a self-signed one."""
+"""The proxy's certificate: the operator's own, one that was issued, or a self-signed one.
+
+Decides: the certificate (its file).
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Without root there is no proxy in front of the engine, and vLLM's own key leaves
 a middleware in its web server asks: `/health` is open, `/v1/` is for the API key, `/metrics` for
 the monitoring's where it has one, all else for the job or the pod alone. The keys come from files
 that the environment names; a new one counts at once.
+
+Decides: what runs in a pod (who asks for keys).
 """
 
 from __future__ import annotations

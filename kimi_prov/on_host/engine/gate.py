@@ -2,6 +2,8 @@
 
 A middleware of the engine's own web server. Only `/health` is open: the proxy asks it, and it says
 no more than up or down, and that this engine counts what keys use.
+
+Decides: the machine key between proxy and engine (who asks for it).
 """
 
 from __future__ import annotations

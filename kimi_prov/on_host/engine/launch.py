@@ -5,6 +5,8 @@ port for requests, and needs no gate.
 
 vLLM's own key guards some of its paths only, and sglang takes one on its command line, which
 everybody may read, and logs it. So neither gets the key that way: the gate reads it from its file.
+
+Decides: the machine key between proxy and engine (how an engine gets that gate).
 """
 
 from __future__ import annotations

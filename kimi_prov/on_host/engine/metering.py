@@ -4,6 +4,11 @@ The proxy says in two headers whose request it is and under which rule. The coun
 says whether it may begin; what was used stands in the answer itself, in `usage`. An engine leaves
 that out of a stream unless it is asked: so it is asked, and what the client did not want is taken
 out again. Of questions and answers nothing is kept.
+
+Decides: what counts as usage.
+Applied by: playbooks/usage.yml.
+Held by: tests/unit/on_host/engine/test_metering.py, tests/engines/test_use_of_sglang.py,
+  tests/lab/test_keys_and_use.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ It compares with what runs, not with what changed. Each unit carries a stamp of 
 depends on in the environment variable KIMI_STAMP. A process with another stamp is restarted
 where the unit that it was started with differs in meaning. So the next apply completes one that was
 killed between writing a unit and restarting, and a process that an older version started continues.
+
+Decides: when an instance restarts.
+Applied by: roles/serve.
+Held by: tests/unit/on_host/engine/test_serve.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """What an apply left on the machine: the document /var/lib/kimi/state/applied.json.
 
 `observe` describes the machine as it is, in the same form: what differs between the two is drift.
+
+Decides: what was applied, for history and drift.
+Held by: tests/unit/on_host/history/test_entries.py.
 """
 
 from __future__ import annotations

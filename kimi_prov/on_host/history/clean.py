@@ -1,6 +1,10 @@
 """`clean [--remove]`: what no version needs that can be put back: weights, environments, pythons.
 
 A version that can be put back is the plan in place, or an entry of the history with its files.
+
+Decides: what `clean` frees.
+Applied by: playbooks/clean.yml.
+Held by: tests/unit/on_host/history/test_clean.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 `/var/lib/kimi/state/history/NNNN/entry.json`, and below `files/` a copy of each file that a way
 back needs. Keys, certificates, accounts, packages and the driver are not among them.
+
+Decides: when a machine goes back to what served before (what goes back, by `RESTORED` of
+  `kimi_prov/contract/paths.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The short speed probe: the same few requests to an engine before and after a switch."""
+"""The short speed probe: the same few requests to an engine before and after a switch.
+
+Decides: the speed of a switch.
+Held by: tests/unit/on_host/history/test_speed.py.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,12 @@
 An open switch is a file, `/var/lib/kimi/state/switch.json`: written before the first file changes,
 removed after the verdict. As long as it is there, what served can be put back: by the unit itself,
 by the end of a failed apply, by the next boot, or by the next apply.
+
+Decides: when a machine goes back to what served before.
+Applied by: roles/switch.
+Held by: tests/unit/on_host/history/test_switch.py, tests/unit/on_host/history/test_entries.py,
+  tests/lab/test_upgrade.py, tests/lab/test_upgrade_verdicts.py,
+  tests/lab/test_upgrade_harms.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 `/etc/kimi/keys/book.json` holds it; the proxy reads the rules from `/etc/kimi/proxy/rules.map`,
 which is made from the book. A key that `key --add` made has its hash there too: the inventory does
 not name it, and the next apply keeps it all the same.
+
+Decides: what an API key may do: expiry and limits (which key has which).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The proxy knows its hash. One that was made here lies in clear in `/etc/kimi/keys/metrics.key`, for
 whoever sets up a Prometheus; one that was given does not.
+
+Decides: metrics: their port, networks and what is behind it (the key).
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ exists it is authoritative, so the next run corrects one that was killed between
 `/etc/kimi/keys/verify.key` is the key by which this machine tests itself, and `web.key` the one by
 which the page speaks to the engine, where there is one. When keys end and what limits they have is
 in `key_book`.
+
+Decides: where the hash of an API key is written (to `/etc/kimi/proxy/keys.map`).
+Applied by: roles/proxy.
+Held by: tests/unit/on_host/gateway/test_keys.py, tests/unit/on_host/gateway/test_proxy.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 changes a variable in it, and answers under way are use for as long as they last. What the machine
 asks itself with verify's key, refused callers and health checks change nothing. The time is that of
 the monotonic clock, so a clock that is set does nothing.
+
+Decides: when a machine is idle, and who wakes it (the idle timer).
 """
 
 from __future__ import annotations

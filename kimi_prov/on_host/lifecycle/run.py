@@ -12,6 +12,11 @@
 
 The mark is written before anything else, and removed before the engines start: a machine whose
 power is cut in between comes back as it was to be.
+
+Decides: what stops a machine on purpose, and what its clients get as an answer.
+Applied by: playbooks/stop.yml, playbooks/start.yml, playbooks/restart.yml.
+Held by: tests/unit/on_host/rest/test_stopping.py, tests/unit/on_host/gateway/test_stopped.py,
+  tests/lab/test_stop.py.
 """
 
 from __future__ import annotations

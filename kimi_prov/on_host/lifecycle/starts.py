@@ -3,6 +3,9 @@
 A start lasts from when it was asked for until the engine answered a chat, which is when its unit
 counts as started. What nobody asked us for, at a boot or after a crash, counts from when systemd
 began with the unit.
+
+Decides: what stops a machine on purpose, and what its clients get as an answer (what a start
+  takes).
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ HAProxy sends it the requests of such clients while the machine is asleep, over 
 has looked at their keys before, and put the machine key in their place. The first one starts the
 engines, once for all of them. `refuse` answers each with 503 and how far the start is; `hold` keeps
 it and hands it to an engine as it came, byte by byte. It ends when the machine serves.
+
+Decides: when a machine is idle, and who wakes it (what a wake does).
 """
 
 from __future__ import annotations

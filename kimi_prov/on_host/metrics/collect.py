@@ -3,6 +3,8 @@
 The node exporter shows it beside the machine's own. A part that cannot be looked at is left out and
 counted; what was written before is replaced whole. It runs twice a minute beside an engine, so what
 takes long to load is loaded where it is needed.
+
+Decides: metrics: their port, networks and what is behind it (what kimi-prov writes).
 """
 
 from __future__ import annotations

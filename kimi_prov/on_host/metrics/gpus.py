@@ -1,4 +1,7 @@
-"""What NVIDIA's tools and the kernel say of the GPUs, as metrics."""
+"""What NVIDIA's tools and the kernel say of the GPUs, as metrics.
+
+Decides: metrics: their port, networks and what is behind it (of GPUs).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 What runs is asked, not what a play has just changed: a run that was killed between a file and its
 reload is completed by the next. `note` comes before the packages: it keeps what was there.
+
+Decides: a host that monitors: what it reads of which host, and its limits (the limits).
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Describe the machine; change nothing."""
+"""Describe the machine; change nothing.
+
+Decides: what the probe reports.
+Held by: tests/unit/on_host/probe/test_probe.py.
+"""

@@ -2,6 +2,9 @@
 
 Only NVIDIA's are measured, through the driver alone. A GPU that serves is left alone, and so is one
 of which nothing says that it does not.
+
+Decides: which GPU `--measure` may touch.
+Held by: tests/unit/on_host/probe/test_gpu_measure.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Root decides, opens the port and installs; certbot, which reads what the authority answers, runs as
 a user of its own that can do neither. What is in place stays until a new one has come.
+
+Decides: when a certificate is ordered, and when its end is reported (the order).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The authority's own words are in certbot's log alone: certbot 2.1 under Python 3.11 fails while it
 would print them ("AttributeError: can't set attribute").
+
+Decides: when a certificate is ordered, and when its end is reported (why an order failed).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ virtual machines and in containers: then the reason is told, and nothing else ch
 kernel lists of Intel's memory controllers (`uncore_imc_N`) has the bytes read and written; AMD's
 list no such counts by name. How busy AMX is comes by EXE.AMX_BUSY of Intel's cores: its counts of
 operations were taken out of Intel's own lists for these processors.
+
+Decides: what `status` samples of this moment (counters of the processor).
 """
 
 from __future__ import annotations

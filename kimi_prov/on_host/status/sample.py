@@ -1,6 +1,11 @@
 """A short sample of what a machine does: begun, and read a moment later.
 
 with Sample(plan, port_rows) as sample: ... do something else ...; sample.read()
+
+Decides: what `status` samples of this moment.
+Applied by: playbooks/status.yml.
+Held by: tests/unit/on_host/activity/test_sample.py, tests/unit/on_host/activity/test_perf.py,
+  tests/unit/console/test_watch_screen.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A gzipped tar of regular files and, last, a manifest with every file's size and SHA-256: half of one
 has no manifest. Nothing of the machine, its users or its clock is in it.
+
+Decides: what a backup holds, and where it is restored (the form of archives).
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Both answer with `entries` and the `cursor` to go on from. An answer has a bound
 bytes: the first form leaves out the oldest and says so in `cut`, the second leaves the rest for the
 next call. The machine's own secrets are masked. A line is text from elsewhere; whoever shows it
 makes it clean.
+
+Decides: the order and form of `logs` (how a journal is read).
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 The proxy sends it with each request, and an engine answers no other. `/etc/kimi/machine-key.map`
 holds one line, `engine KEY`: a map that HAProxy reads, so the key stands in one place.
+
+Decides: the machine key between proxy and engine.
+Applied by: roles/proxy, roles/serve.
+Held by: tests/unit/on_host/engine/test_gate.py, tests/unit/on_host/engine/test_launch.py,
+  tests/engines/test_gate_in_engines.py, tests/lab/test_engine_key.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 systemd-run passes on what goes in and comes out, and the exit status. The unit has a name, so that
 it ends when the one who waits is ended or loses its reader, and the next one finds what is left.
+
+Decides: what systemd keeps from the processes of a unit (for code of an engine that is no
+  server).
 """
 
 from __future__ import annotations

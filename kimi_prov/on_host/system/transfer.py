@@ -1,6 +1,8 @@
 """An archive on its way to or from another computer: a file that one user may fetch or bring.
 
 It lies in TRANSFER for as long as that takes; one at a time, for the apply lock is held.
+
+Decides: what a backup holds, and where it is restored (their way to and from the machine).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Installs what of the operating system waits, in steps between which the machine is watched.
 
 `update VERB` reads one JSON object from standard input and answers with one.
+
+Decides: which packages are updated, and what needs a restart (the steps).
 """
 
 from __future__ import annotations

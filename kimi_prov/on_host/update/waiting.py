@@ -1,6 +1,11 @@
 """What of the operating system waits to be installed, or for a restart to take effect.
 
 Told from apt's own simulation and the lists that are there: nothing is fetched and nothing changed.
+
+Decides: which packages are updated, and what needs a restart.
+Applied by: playbooks/update.yml, roles/update, roles/reboot.
+Held by: tests/unit/on_host/update/test_waiting.py, tests/unit/roles/test_site_hosts.py,
+  tests/lab/test_update.py.
 """
 
 from __future__ import annotations

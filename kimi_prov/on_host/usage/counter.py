@@ -6,6 +6,8 @@ anyway who comes in: an engine's user can neither write the database nor end the
 
 A gateway before the machine asks it, through the machine's proxy, what keys used a moment ago. On
 a gateway the same program sums that up, and tells the gateway's proxy whether a key may go on.
+
+Decides: what counts as usage (what is kept).
 """
 
 from __future__ import annotations

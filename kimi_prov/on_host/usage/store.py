@@ -1,6 +1,8 @@
 """The counter's memory: a database of requests and tokens by key and day, and of the last minute.
 
 Days are UTC's. No question and no answer is in it, nor who asked from where.
+
+Decides: what an API key may do: expiry and limits (the limits; the proxy holds the expiry).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Each folder is bounded, and so is their number. No environment of a process goes in, no variable of
 a program, no request and no answer; secrets of this machine are masked. What cannot be gathered in
 its time is left out and told: an engine is not kept from its restart by a GPU that does not answer.
+
+Decides: when an engine hangs, and what happens then (what is kept).
 """
 
 from __future__ import annotations

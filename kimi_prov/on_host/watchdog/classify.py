@@ -5,6 +5,11 @@ somebody waits for it and none of its steps comes for longer than the plan's slo
 then it is asked for one token; and it hangs when that, too, does not come in its time, and still no
 step did. An engine that computes on the machine's own processors may take a long prompt in as one
 step: while it computes it has that step's time. Times are in seconds of a monotonic clock.
+
+Decides: when an engine hangs, and what happens then.
+Applied by: roles/watchdog.
+Held by: tests/unit/on_host/watchdog/test_judge.py, tests/unit/on_host/watchdog/test_service.py,
+  tests/unit/planner/test_watchdog_plan.py, tests/lab/test_watchdog.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Runs until it is ended, or until its program was replaced: systemd starts it again. What it decides
 is in judge.py; here are the looks, the question, the bundle, the restart and the words for each.
+
+Decides: when an engine hangs, and what happens then (the service).
 """
 
 from __future__ import annotations

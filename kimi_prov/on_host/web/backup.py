@@ -7,6 +7,11 @@
 
 Root stays out of the page's folder, where the page could lead it elsewhere by a link: `store` does
 what is to be done there, as the page's user.
+
+Decides: what of the web UI is backed up, and how it is restored (as root).
+Applied by: playbooks/web.yml.
+Held by: tests/unit/on_host/web/test_store.py, tests/unit/on_host/web/test_backup.py,
+  tests/lab/test_web_page.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ What runs is compared, not what changed: the page's process carries a stamp of i
 environment, so the next apply completes one that was killed. Before a change the database is
 copied; a page that does not answer is taken back with its unit, environment and database. Root
 reads and writes nothing in the page's folder: `backup` has that done as the page's user.
+
+Decides: the web UI: its ports and variables (its start, and the way back).
 """
 
 from __future__ import annotations

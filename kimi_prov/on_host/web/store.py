@@ -5,6 +5,8 @@ folder, and root would follow a link that it finds there. An archive (`system.ar
 `webui.db` and `uploads/...`. The database alone decides which uploads there are, and it is replaced
 by one rename after they were put in place and before the others go. So a cut at any moment leaves
 the old accounts and chats or the new ones, whole.
+
+Decides: what of the web UI is backed up, and how it is restored.
 """
 
 from __future__ import annotations

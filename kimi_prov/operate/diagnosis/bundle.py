@@ -1,4 +1,7 @@
-"""The bundle for a bug report: a folder of plain files, packed whole or not at all."""
+"""The bundle for a bug report: a folder of plain files, packed whole or not at all.
+
+Decides: what `diagnose` recognises (the bundle).
+"""
 
 from __future__ import annotations
 

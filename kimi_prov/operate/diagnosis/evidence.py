@@ -1,4 +1,7 @@
-"""What one machine gathered, as rules read it: masked already, and text from elsewhere."""
+"""What one machine gathered, as rules read it: masked already, and text from elsewhere.
+
+Decides: what `diagnose` recognises (what the rules read).
+"""
 
 from __future__ import annotations
 

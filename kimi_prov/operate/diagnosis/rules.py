@@ -1,4 +1,10 @@
-"""What is recognised in the logs and metrics of one machine: a pure function for each finding."""
+"""What is recognised in the logs and metrics of one machine: a pure function for each finding.
+
+Decides: what `diagnose` recognises.
+Applied by: playbooks/diagnose.yml.
+Held by: tests/unit/operate/test_diagnosis_rules.py, tests/data/recordings/diagnose,
+  tests/unit/commands/test_diagnose_command.py, tests/lab/test_diagnose.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How far a model in a cluster is, and why it goes no further: from what the cluster says. Pure."""
+"""How far a model in a cluster is, and why it goes no further: from what the cluster says. Pure.
+
+Decides: a rendered folder in a Kubernetes cluster (why it does not go on).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The user's own kubectl: found, asked, and its refusals put into words.
 
 Names and namespaces go to it as arguments; what it answers is data. Nothing secret is an argument.
+
+Decides: a rendered folder in a Kubernetes cluster (how kubectl is called).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a folder needs of a cluster beside what that has: findings, before anything is applied."""
+"""What a folder needs of a cluster beside what that has: findings, before anything is applied.
+
+Decides: a rendered folder in a Kubernetes cluster (what the cluster lacks).
+"""
 
 from __future__ import annotations
 

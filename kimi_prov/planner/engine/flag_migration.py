@@ -1,4 +1,9 @@
-"""Flags that the engine no longer takes become what does their job now."""
+"""Flags that the engine no longer takes become what does their job now.
+
+Decides: flags that a version no longer takes.
+Applied by: roles/serve.
+Held by: tests/unit/planner/engine/test_flag_migration.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command line of KTransformers: sglang's server with kt-kernel's experts in host memory."""
+"""The command line of KTransformers: sglang's server with kt-kernel's experts in host memory.
+
+Decides: flags and environment of an engine.
+"""
 
 from __future__ import annotations
 

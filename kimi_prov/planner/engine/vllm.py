@@ -1,4 +1,9 @@
-"""vLLM's own flags and environment."""
+"""vLLM's own flags and environment.
+
+Decides: flags and environment of an engine.
+Applied by: roles/serve.
+Held by: tests/unit/planner/engine/test_vllm.py, tests/unit/planner/engine/test_sglang.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The memory budget of the chosen engine, and what of it stands in the plan."""
+"""The memory budget of the chosen engine, and what of it stands in the plan.
+
+Decides: the memory budget.
+Applied by: roles/serve.
+Held by: tests/unit/planner/memory/test_gpu.py, tests/unit/planner/memory/test_hybrid.py,
+  tests/unit/planner/memory/test_memory_observed.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether weights, cache and overhead fit host memory and the GPUs, and what else would."""
+"""Whether weights, cache and overhead fit host memory and the GPUs, and what else would.
+
+Decides: the memory budget (what does not fit).
+"""
 
 from __future__ import annotations
 

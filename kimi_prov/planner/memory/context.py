@@ -1,4 +1,9 @@
-"""The context: the tokens of one conversation that are set, or that model and memory allow."""
+"""The context: the tokens of one conversation that are set, or that model and memory allow.
+
+Decides: the context.
+Applied by: roles/serve.
+Held by: tests/unit/planner/memory/test_gpu.py.
+"""
 
 from __future__ import annotations
 

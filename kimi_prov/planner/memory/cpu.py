@@ -1,4 +1,7 @@
-"""Memory of a machine without GPUs: weights, cache and overhead of vLLM's CPU backend."""
+"""Memory of a machine without GPUs: weights, cache and overhead of vLLM's CPU backend.
+
+Decides: the memory budget (without GPUs).
+"""
 
 from __future__ import annotations
 

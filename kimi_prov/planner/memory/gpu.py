@@ -1,4 +1,7 @@
-"""Memory of GPUs for vLLM: weights, cache and working memory, all on them."""
+"""Memory of GPUs for vLLM: weights, cache and working memory, all on them.
+
+Decides: the memory budget (of vLLM on GPUs).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Memory for KTransformers: all experts in host memory, as many as fit on the GPUs as well."""
+"""Memory for KTransformers: all experts in host memory, as many as fit on the GPUs as well.
+
+Decides: the memory budget (of KTransformers).
+"""
 
 from __future__ import annotations
 

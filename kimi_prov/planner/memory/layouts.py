@@ -1,4 +1,9 @@
-"""How a model and its copies lie over the GPUs: tensor, pipeline, data, context parallelism."""
+"""How a model and its copies lie over the GPUs: tensor, pipeline, data, context parallelism.
+
+Decides: tensor, pipeline, data and context parallelism.
+Applied by: roles/serve.
+Held by: tests/unit/planner/memory/test_layouts.py.
+"""
 
 from __future__ import annotations
 

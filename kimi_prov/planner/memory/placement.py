@@ -1,4 +1,10 @@
-"""Where every instance runs, and which of its memory is bound to which NUMA nodes."""
+"""Where every instance runs, and which of its memory is bound to which NUMA nodes.
+
+Decides: NUMA nodes, thread pools and instances.
+Applied by: roles/serve.
+Held by: tests/unit/planner/memory/test_numa.py, tests/unit/planner/test_hybrid_plans.py,
+  tests/lab/test_emulated.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where an instance runs: NUMA nodes, CPUs, and how many threads its kernels may spin on."""
+"""Where an instance runs: NUMA nodes, CPUs, and how many threads its kernels may spin on.
+
+Decides: NUMA nodes, thread pools and instances.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Pure data. Makers give what was observed and required (planner/findings.py), and nothing else
 writes an id's title, severity, source or kind of remedy. An id that is not here is a KeyError.
+
+Decides: what a finding is and what its severity does.
+Applied by: roles/preflight.
+Held by: tests/lab/test_plan_printed.py.
 """
 
 from __future__ import annotations

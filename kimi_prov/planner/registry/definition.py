@@ -1,4 +1,7 @@
-"""What is known of a finding before any machine is checked."""
+"""What is known of a finding before any machine is checked.
+
+Decides: what a finding is and what its severity does (its type).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Findings of `diagnose`: what it recognises in the logs and metrics of a machine that serves."""
+"""Findings of `diagnose`: what it recognises in the logs and metrics of a machine that serves.
+
+Decides: what `diagnose` recognises (titles and sources).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Findings of `drift`: what on a machine is not as it was applied."""
+"""Findings of `drift`: what on a machine is not as it was applied.
+
+Decides: what counts as drift, and its causes (ids and titles).
+"""
 
 from __future__ import annotations
 

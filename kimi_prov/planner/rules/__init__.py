@@ -1,4 +1,8 @@
-"""Rules across the layers: each with a definition and a function. check(context) -> findings."""
+"""Rules across the layers: each with a definition and a function. check(context) -> findings.
+
+Decides: the findings of rules.
+Held by: tests/unit/planner/rules/test_rules.py.
+"""
 
 from __future__ import annotations
 

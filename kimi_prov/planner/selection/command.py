@@ -1,4 +1,10 @@
-"""Every engine's command line and environment: the plan's flags, the inventory's over them."""
+"""Every engine's command line and environment: the plan's flags, the inventory's over them.
+
+Decides: the command line of an instance, with `kimi_engine_args` over the flags of the plan.
+Applied by: roles/serve.
+Held by: tests/unit/planner/engine/test_command.py, tests/unit/planner/test_inventories.py,
+  tests/engines/test_parsers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Chooses the engine, its version and the Python it is installed for."""
+"""Chooses the engine, its version and the Python it is installed for.
+
+Decides: which engine and version.
+Applied by: roles/engine.
+Held by: tests/unit/planner/engine/test_selection.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Where the proxy's certificate comes from, and what ordering one takes."""
+"""Where the proxy's certificate comes from, and what ordering one takes.
+
+Decides: the certificate.
+Applied by: roles/proxy.
+Held by: tests/unit/planner/test_certificates.py, tests/unit/on_host/gateway/test_tls.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What a machine does while it does not serve on purpose, and when nobody asks."""
+"""What a machine does while it does not serve on purpose, and when nobody asks.
+
+Decides: when a machine is idle, and who wakes it.
+Applied by: roles/idle, roles/proxy.
+Held by: tests/unit/on_host/gateway/test_idle.py, tests/unit/on_host/gateway/test_waking.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Metrics of a machine: their port, who may read them, and what stands behind it."""
+"""Metrics of a machine: their port, who may read them, and what stands behind it.
+
+Decides: metrics: their port, networks and what is behind it.
+Applied by: roles/metrics, roles/proxy, roles/firewall.
+Held by: tests/unit/planner/test_metrics_plan.py,
+  tests/unit/on_host/gateway/test_metrics_frontend.py,
+  tests/unit/on_host/metrics/test_metrics_gpus.py,
+  tests/unit/on_host/metrics/test_metrics_instances.py, tests/lab/test_metrics.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""How clients reach the engines: ports, proxy and firewall."""
+"""How clients reach the engines: ports, proxy and firewall.
+
+Decides: the firewall.
+Applied by: roles/firewall.
+Held by: tests/unit/planner/test_gateway.py, tests/lab/test_guard.py, tests/lab/test_edge.py.
+"""
 
 from __future__ import annotations
 

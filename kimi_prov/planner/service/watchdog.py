@@ -10,6 +10,8 @@ what an engine compiles when it first meets a size takes that long. vLLM without
 of an MLA model in as one piece, however long it is. That may take an hour, so there the processors
 are looked at too: an engine that computes has the time of the longest prompt, one that does not
 has that of a step with answers alone.
+
+Decides: when an engine hangs, and what happens then (the limits).
 """
 
 from __future__ import annotations

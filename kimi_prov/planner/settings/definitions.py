@@ -1,4 +1,8 @@
-"""Every inventory variable there is: the one table that checks, documentation and templates use."""
+"""Every inventory variable there is: the one table that checks, documentation and templates use.
+
+Decides: which variables exist, their checks and defaults.
+Held by: tests/unit/planner/settings/test_parsing.py.
+"""
 
 from __future__ import annotations
 

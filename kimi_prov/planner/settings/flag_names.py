@@ -1,4 +1,8 @@
-"""What each engine calls what the planner decides, and how an operator's value for it is read."""
+"""What each engine calls what the planner decides, and how an operator's value for it is read.
+
+Decides: the command line of an instance, with `kimi_engine_args` over the flags of the plan
+  (names of flags).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Inventory variables as typed settings; what is wrong is refused with file, line, nearest name."""
+"""Inventory variables as typed settings; what is wrong is refused with file, line, nearest name.
+
+Decides: which variables exist, their checks and defaults (how a value is read).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of the variables of a machine that rests, which go together."""
+"""Checks of the variables of a machine that rests, which go together.
+
+Decides: when a machine is idle, and who wakes it (its variables).
+"""
 
 from __future__ import annotations
 

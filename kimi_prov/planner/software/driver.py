@@ -1,4 +1,9 @@
-"""The NVIDIA driver: which branch is needed, and what `apply` has to do to bring it."""
+"""The NVIDIA driver: which branch is needed, and what `apply` has to do to bring it.
+
+Decides: the driver.
+Applied by: roles/nvidia_driver.
+Held by: tests/unit/planner/test_driver_plan.py, tests/lab/test_driver.py.
+"""
 
 from __future__ import annotations
 

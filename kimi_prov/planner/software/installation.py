@@ -1,4 +1,9 @@
-"""What is installed: environments, from which indexes, and what completes them."""
+"""What is installed: environments, from which indexes, and what completes them.
+
+Decides: environments that are installed, and package indexes.
+Applied by: roles/engine, roles/weights.
+Held by: tests/unit/planner/test_installation.py.
+"""
 
 from __future__ import annotations
 

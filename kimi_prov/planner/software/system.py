@@ -1,4 +1,10 @@
-"""The operating system: what is supported, which settings to change, which packages to install."""
+"""The operating system: what is supported, which settings to change, which packages to install.
+
+Decides: kernel settings.
+Applied by: roles/host_tuning.
+Held by: tests/unit/planner/test_system.py.
+Decides: the image of an engine (its packages).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The disk room that weights and engine need, and whether the machine has it."""
+"""The disk room that weights and engine need, and whether the machine has it.
+
+Decides: the space on disks.
+Applied by: roles/preflight.
+Held by: tests/unit/planner/test_plan.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Whether the weights are served from a RAM disk, and what the page cache does where not."""
+"""Whether the weights are served from a RAM disk, and what the page cache does where not.
+
+Decides: the RAM disk, or the page cache.
+Applied by: roles/ram_disk.
+Held by: tests/unit/planner/storage/test_ram_disk.py, tests/lab/test_weights.py.
+"""
 
 from __future__ import annotations
 

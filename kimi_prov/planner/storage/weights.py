@@ -1,4 +1,9 @@
-"""Where the weights come from, at which revision, and how many bytes they are."""
+"""Where the weights come from, at which revision, and how many bytes they are.
+
+Decides: where weights come from.
+Applied by: roles/weights.
+Held by: tests/unit/on_host/weights/test_fetch.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Speed estimates with their ranges: estimate(model, machine, serving) -> Estimate."""
+"""Speed estimates with their ranges: estimate(model, machine, serving) -> Estimate.
+
+Decides: speeds (the models of machines behind them).
+"""
 
 from kimi_prov.planner.throughput.estimate import estimate, times
 from kimi_prov.planner.throughput.formats import uniform, weight_format

@@ -10,6 +10,8 @@ very same load, and the offset, a logarithm, is carried over to the load that is
 so far off is none of those that the range was made for. `drift` is how far an offset may change on
 the way: by doublings of the requests at once, of the prompt, of the answer. The offset is the
 weighted mean; a range is as wide as what remains, never narrower than the noise of a reading.
+
+Decides: what a measured part of a machine counts for, and a bench of it (the bench).
 """
 
 from __future__ import annotations

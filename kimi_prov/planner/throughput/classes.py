@@ -2,6 +2,10 @@
 
 A class is judged by rows that no fit has seen. Under three sources it says more about those sources
 than about the estimator: it is unscored, its rows and sources are told and no figure is.
+
+Decides: the score of speeds.
+Held by: tests/unit/planner/throughput/test_score_classes.py,
+  tests/unit/planner/throughput/test_score_rival.py.
 """
 
 from __future__ import annotations

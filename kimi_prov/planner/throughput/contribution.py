@@ -2,6 +2,9 @@
 
 A row is put together from fields that are named here, one by one; what a bench says beside them
 does not get in. Names of models, engines, processors and GPUs are the catalogue's own.
+
+Decides: what of a bench goes into a row of measured speeds.
+Held by: tests/unit/commands/test_contribute.py.
 """
 
 from __future__ import annotations

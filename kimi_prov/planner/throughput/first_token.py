@@ -8,6 +8,9 @@ a request's prompt to the end of its answer, N prompts and the steps of an answe
 
 Users ask when they like and their prompts are about equally long, so the mean wait is that of an
 M/D/1 queue: share x prompt / (2 (1 - share)).
+
+Decides: the time to the first token.
+Held by: tests/unit/planner/throughput/test_first_token.py.
 """
 
 from __future__ import annotations

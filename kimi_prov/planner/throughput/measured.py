@@ -11,6 +11,9 @@ the part's speed, times the variance of that speed among like machines less that
 machine that waits for its memory half of the time gains a quarter of what one gains that always
 does. Rows cannot say it: in the catalogue, those of one source alone name a streaming test of their
 machine.
+
+Decides: what a measured part of a machine counts for, and a bench of it.
+Held by: tests/unit/commands/test_check_measured.py, tests/unit/commands/test_check_bench.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The plan's speeds: the estimator's inputs, made from a machine's facts and the catalogue."""
+"""The plan's speeds: the estimator's inputs, made from a machine's facts and the catalogue.
+
+Decides: speeds.
+Held by: tests/unit/planner/throughput/test_speed_score.py.
+"""
 
 from __future__ import annotations
 

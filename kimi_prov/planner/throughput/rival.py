@@ -3,6 +3,8 @@
 It is no dependency: its pins are its own, and it is large. Another interpreter that has it runs
 `rival_bridge.py`, which calls its public interface. Nothing of its tables is read here, and nothing
 is learnt from what it says: its answers are data, bounded in time and size, and only scored.
+
+Decides: the score of speeds (another program's estimates beside ours).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What of a plan's findings holds in a pod, and what the cluster must have."""
+"""What of a plan's findings holds in a pod, and what the cluster must have.
+
+Decides: objects for a Kubernetes cluster (what the cluster must have).
+"""
 
 from __future__ import annotations
 

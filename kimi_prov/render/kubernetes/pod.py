@@ -1,4 +1,7 @@
-"""What one pod of the engine asks of its node, and the plan in the terms of the image."""
+"""What one pod of the engine asks of its node, and the plan in the terms of the image.
+
+Decides: objects for a Kubernetes cluster (sizes).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a namespace's ResourceQuotas and LimitRanges leave for the objects that are rendered."""
+"""What a namespace's ResourceQuotas and LimitRanges leave for the objects that are rendered.
+
+Decides: objects for a Kubernetes cluster (quotas).
+"""
 
 from __future__ import annotations
 

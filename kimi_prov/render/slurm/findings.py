@@ -1,4 +1,7 @@
-"""What of a plan's findings holds in a job, and what a job lacks."""
+"""What of a plan's findings holds in a job, and what a job lacks.
+
+Decides: jobs for a SLURM cluster (what of a plan holds there).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The folder of a cluster: every file of it, from a plan and the site's settings."""
+"""The folder of a cluster: every file of it, from a plan and the site's settings.
+
+Decides: jobs for a SLURM cluster.
+Held by: tests/unit/render/test_slurm_render.py,
+  tests/unit/on_host/cluster/test_cluster_serve.py.
+"""
 
 from __future__ import annotations
 

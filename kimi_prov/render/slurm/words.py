@@ -1,4 +1,7 @@
-"""A plan's command line as bash has it: one flag a line, each with its reason."""
+"""A plan's command line as bash has it: one flag a line, each with its reason.
+
+Decides: jobs for a SLURM cluster (reasons of the flags).
+"""
 
 from __future__ import annotations
 

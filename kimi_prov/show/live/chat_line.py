@@ -1,4 +1,7 @@
-"""The line that somebody types in a chat: editing, and a history that holds no secret."""
+"""The line that somebody types in a chat: editing, and a history that holds no secret.
+
+Decides: the chat: what it sends, and which lines its history keeps (the history).
+"""
 
 from __future__ import annotations
 

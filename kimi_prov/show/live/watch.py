@@ -1,4 +1,7 @@
-"""The screen of `status --watch`: a picture that is drawn anew; without a terminal, lines."""
+"""The screen of `status --watch`: a picture that is drawn anew; without a terminal, lines.
+
+Decides: what `status` samples of this moment (the screen of `--watch`).
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,5 @@
-"""Check and bench documents as reports: Markdown, HTML, text, a bill of materials."""
+"""Check and bench documents as reports: Markdown, HTML, text, a bill of materials.
+
+Decides: the report of `check`.
+Held by: tests/unit/report/test_rendering.py.
+"""

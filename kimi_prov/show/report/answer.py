@@ -4,6 +4,9 @@ Those that serve the model come first. With a load they stand by what it costs a
 without one by what a million tokens cost. Who asks for requests at once and no limit between tokens
 wants answers that a person can follow, so pace goes before cost there. A target without a price
 counts with the rent that is usual for its GPUs, and says so; one without either follows.
+
+Decides: which target a check recommends.
+Held by: tests/unit/report/test_answer.py.
 """
 
 from __future__ import annotations

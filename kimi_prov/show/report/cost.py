@@ -3,6 +3,9 @@
 All money is in US dollars. A token of cost is an output token together with the input tokens that
 come with it; how many those are is an assumption, and every assumption is listed with its source.
 What has no price stays unknown.
+
+Decides: the break-even of a purchase.
+Held by: tests/unit/report/test_cost.py, tests/unit/planner/test_curve.py.
 """
 
 from __future__ import annotations

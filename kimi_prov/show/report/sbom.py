@@ -3,6 +3,9 @@
 An environment is made from its lock files alone, by digest, and never changed in place: so the
 locks list what is in it. Beside it stand what it needs on the machine: the interpreter where it was
 brought, the driver and the weights.
+
+Decides: the bill of materials.
+Held by: tests/unit/report/test_sbom.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a host does now, as lines: its engines, GPUs and memory, and what hung last."""
+"""What a host does now, as lines: its engines, GPUs and memory, and what hung last.
+
+Decides: what `status` samples of this moment (its text).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Lines of many machines' journals as one, by their time: the order, the screen and the forms."""
+"""Lines of many machines' journals as one, by their time: the order, the screen and the forms.
+
+Decides: the order and form of `logs`.
+Applied by: playbooks/logs.yml.
+Held by: tests/unit/console/test_log_lines.py, tests/unit/on_host/system/test_journals.py,
+  tests/unit/commands/test_logs_command.py.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import picture
+import diagram
 import pytest
 from generate import anchor
 
@@ -132,8 +132,8 @@ def test_every_claim_names_a_run_of_the_table() -> None:
 
 
 def test_the_picture_is_the_same_whatever_the_order_of_a_set() -> None:
-    script = "import sys, pathlib; sys.path.insert(0, 'docs'); import picture; "
-    script += "print(picture.packages(pathlib.Path('kimi_prov')))"
+    script = "import sys, pathlib; sys.path.insert(0, 'docs'); import diagram; "
+    script += "print(diagram.packages(pathlib.Path('kimi_prov')))"
     drawn = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -156,11 +156,11 @@ def test_an_import_upwards_is_not_drawn(tmp_path: Path) -> None:
         (tmp_path / "house" / file).parent.mkdir(parents=True)
         (tmp_path / "house" / file).write_text(text)
     with pytest.raises(ValueError, match=r"catalog\.loader imports planner\.plan"):
-        picture.packages(tmp_path / "house")
+        diagram.packages(tmp_path / "house")
 
 
 def test_the_picture_leaves_out_what_a_chain_of_arrows_implies() -> None:
-    assert picture.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()})["a"] == {"b"}
+    assert diagram.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()})["a"] == {"b"}
 
 
 def test_the_drawing_of_the_flow_names_units_that_the_roles_install() -> None:

@@ -2,6 +2,8 @@
 
 A row is a layer (docs/import_graph.py). A box is a package; its caption is the first line of its
 docstring. An arrow means "imports"; it is left out where a chain of other arrows implies it.
+
+Decides: the generated pages of the docs (the diagram of the packages).
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def reduced(graph: Mapping[str, set[str]]) -> Graph:
 
 
 def packages(root: Path) -> str:
-    """Return the picture of the package at `root`. Raises ValueError for an import upwards."""
+    """Return the diagram of the package at `root`. Raises ValueError for an import upwards."""
     imports = module_imports(root)
     if wrong := upward(imports):
         raise ValueError("\n".join(wrong))
