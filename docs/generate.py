@@ -186,7 +186,8 @@ def role_options() -> str:
         "away from an option of its role. Other names that begin as a role does are left alone:",
         "they are a site's own.",
     ]
-    for folder in sorted((ROOT / "roles").iterdir()):
+    # What begins with "_" is no role for users: other roles include its tasks.
+    for folder in sorted((ROOT / "roles").glob("[!_]*")):
         lines += _role(folder)
     return _text(lines)
 

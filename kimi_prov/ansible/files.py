@@ -25,6 +25,14 @@ def differing(
     return [file for file in whole if found.get(file["dest"]) != _described(file)]
 
 
+def has_units(
+    facts: Mapping[str, Any], files: Iterable[Mapping[str, Any]], names: Iterable[str]
+) -> bool:
+    """Tell whether a machine has these unit files as they should be, and these units are up."""
+    states = facts["kimi"].get("units") or {}
+    return not differing(files, facts) and all(states.get(name) == "active" for name in names)
+
+
 def _described(file: Mapping[str, Any]) -> dict[str, str]:
     content = Path(file["src"]).read_bytes() if "src" in file else str(file["content"]).encode()
     return {

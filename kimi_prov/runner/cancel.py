@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GRACE_S = 1.5
+_POLL_INTERVAL_S = 0.02
 
 
 def marked(run_id: str, private: Path) -> set[psutil.Process]:
@@ -48,10 +49,23 @@ def end(processes: Iterable[psutil.Process], grace_s: float = GRACE_S) -> None:
     alive = list(processes)
     for process in alive:
         _quietly(process.terminate)
-    _, alive = psutil.wait_procs(alive, timeout=grace_s)
+    alive = _wait(alive, grace_s)
     for process in alive:
         _quietly(process.kill)
-    psutil.wait_procs(alive, timeout=grace_s)
+    _wait(alive, grace_s)
+
+
+def _wait(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Wait until the processes have ended; return those that run after `timeout_s` seconds.
+
+    A zombie has ended: in a container the first process may collect it seconds later, or never.
+    """
+    deadline = time.monotonic() + timeout_s
+    while alive := [process for process in processes if _runs(process)]:
+        if time.monotonic() > deadline:
+            return alive
+        time.sleep(_POLL_INTERVAL_S)
+    return []
 
 
 def end_run(run_id: str, private: Path, *, grace_s: float = GRACE_S) -> list[int]:
@@ -76,6 +90,13 @@ def _with_children(roots: set[psutil.Process]) -> set[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _title(process: psutil.Process) -> str:

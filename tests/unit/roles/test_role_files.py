@@ -62,6 +62,19 @@ def test_a_file_of_the_control_machine_is_compared_by_its_bytes(tmp_path: Path) 
     assert [file["dest"] for file in files.differing(wanted, facts(""))] == [PATH]
 
 
+@pytest.mark.parametrize(
+    ("found", "state", "has"),
+    [("a", "active", True), ("b", "active", False), ("a", "inactive", False), ("a", None, False)],
+    ids=["all of it", "another file", "a unit that is down", "an unknown unit"],
+)
+def test_units_are_installed_where_files_are_in_place_and_units_are_up(
+    found: str, state: str | None, has: bool
+) -> None:
+    machine = facts(found)
+    machine["kimi"]["units"] = {"x.timer": state} if state else {}
+    assert files.has_units(machine, [{"dest": PATH, "content": "a"}], ["x.timer"]) is has
+
+
 def test_an_option_of_a_role_is_refused_with_its_line() -> None:
     options = role_options.given(["serve_stop_timeout_s", "kimi_model", "serve_unknown"])
     assert list(options) == ["serve_stop_timeout_s"]
