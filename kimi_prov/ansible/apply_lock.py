@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, paths
 
@@ -61,7 +61,7 @@ def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
         f"{other.get('user')}@{other.get('control_host')}, process {other.get('pid')}, since "
         f"{other.get('since')}"
     )
-    return failure(
+    return build_failure(
         f"{host}: another apply is running there and holds the lock: {who} (last seen "
         f"{answer['age_s']} s ago)",
         "wait until it ends; if it is gone for good:  "
@@ -72,7 +72,7 @@ def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 def lost(host: str) -> dict[str, Any]:
     """Return the result of a plugin that found the lock gone, which its run had taken."""
-    return failure(
+    return build_failure(
         f"{host}: the apply lock was lost while the machine waited for its turn: another run may "
         "have changed it since it was described",
         "run the same command again",

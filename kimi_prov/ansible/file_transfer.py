@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.errors import UserError
 from kimi_prov.operate import encryption
 
@@ -57,7 +57,7 @@ class Carrying(ActionBase):  # type: ignore[misc]
         name = str(self._task.args["file"])
         hosts = (task_vars or {}).get("ansible_play_hosts_all") or []
         if len(hosts) > 1 and HOST not in name:
-            return result | failure(
+            return result | build_failure(
                 f"{name} is one file, and these are {len(hosts)} hosts",
                 "name one of them with --limit",
                 "bad_input",
@@ -66,12 +66,12 @@ class Carrying(ActionBase):  # type: ignore[misc]
         try:
             told = self._restored(file) if restoring else self._saved(file)
         except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
+            return result | build_failure(error.message, error.fix, "bad_input")
         except (RemoteError, AnsibleError) as error:
             cause = error if isinstance(error, RemoteError) else str(error)
-            return result | failure(cause)
+            return result | build_failure(cause)
         except OSError as error:
-            return result | failure(f"{file}: {error.strerror}", None, "bad_input")
+            return result | build_failure(f"{file}: {error.strerror}", None, "bad_input")
         finally:
             self._end()
         return result | {

@@ -86,7 +86,7 @@ def execute(
     return done
 
 
-def shell(
+def run_shell(
     action: ActionBase, command: str, *, stdin: str | None = None, secret: bool = False
 ) -> str:
     """Return the standard output of a shell command on the machine; `secret` as in `execute`.
@@ -115,7 +115,7 @@ def call(
     """
     command = " ".join(shlex.quote(word) for word in (*PYTHON, zipapp, *arguments))
     # Its own failures come as JSON on standard output, whatever the exit status.
-    text = shell(
+    text = run_shell(
         action,
         f"test -r {shlex.quote(zipapp)} || {{ echo absent; exit 0; }}; {command} || true",
         stdin=None if stdin is None else json.dumps(stdin),
@@ -151,15 +151,15 @@ def wait_reachable(
             time.sleep(_POLL_INTERVAL_S)
 
 
-def unreachable(error: AnsibleConnectionFailure) -> dict[str, Any]:
+def build_unreachable(error: AnsibleConnectionFailure) -> dict[str, Any]:
     """Return the result of a plugin whose machine is not reached any more: that of a failure.
 
     For a host that Ansible calls unreachable it runs neither `rescue` nor `always`.
     """
-    return failure(str(error), code="unreachable")
+    return build_failure(str(error), code="unreachable")
 
 
-def failure(
+def build_failure(
     error: HostError | str,
     fix: str | None = None,
     code: str = "failed",

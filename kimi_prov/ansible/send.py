@@ -30,16 +30,19 @@ class NoRightsError(RemoteError):
     """The inventory's user may not become root."""
 
 
-def call_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict[str, Any]:
+def call_sent(
+    action: ActionBase, *arguments: str, stdin: object = None, secret: bool = False
+) -> dict[str, Any]:
     """Return the JSON answer of a subcommand, in one round trip; `stdin` is sent as JSON.
 
-    `arguments` must hold no secret: they show in the process list. Raises RemoteError.
+    `arguments` must hold no secret: they show in the process list; `secret` as in `execute`.
+    Raises RemoteError.
     """
     program = zipapp_bytes()
     words = (*PYTHON, "-c", _RECEIVER, str(len(program)), *arguments)
     data = program if stdin is None else program + json.dumps(stdin).encode()
     try:
-        done = execute(action, shlex.join(words), data)
+        done = execute(action, shlex.join(words), data, secret=secret)
     except AnsibleConnectionFailure:
         raise
     except AnsibleError as error:
@@ -53,7 +56,8 @@ def call_sent(action: ActionBase, *arguments: str, stdin: object = None) -> dict
         value = None
     if isinstance(value, dict):
         return read_answer(arguments[0], value)
-    raise _error(int(done["rc"]), f"{done['stderr']}\n{text}", arguments[0])
+    said = "" if secret else f"{done['stderr']}\n{text}"
+    raise _error(int(done["rc"]), said, arguments[0])
 
 
 def _error(status: int, said: str, subcommand: str) -> RemoteError:

@@ -44,7 +44,8 @@ def run(
     wanted = {"kimi_usage_since": span.since or "", "kimi_usage_until": span.until or ""}
     inventory, request = playbook_run.prepare("usage", "usage", path, options, wanted)
     finished = playbook_run.run(request, inventory)
-    hosts: dict[str, Any] = dict(finished.outcome.documents)
+    documents = finished.outcome.documents.items()
+    hosts = {host: {"rows": [], "uncounted": [], **found} for host, found in documents}
     for failure in finished.outcome.failures:
         if failure.host:
             hosts.setdefault(failure.host, {"ok": False, "detail": failure.cause})

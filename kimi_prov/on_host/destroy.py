@@ -441,13 +441,15 @@ def undo(
         work.services, work.driver, work.others, work.monitor, work.record,
     ):  # fmt: skip
         step()
+    errors = "; ".join(work.errors)
     return {
-        "ok": not work.errors,
+        "ok": not errors,
         "changed": bool(work.removed or work.restored),
         "removed": work.removed,
         "restored": work.restored,
         "kept": work.kept,
-        "troubles": work.errors,
+        "detail": f"not everything could be put back: {errors}" if errors else "",
+        "fix": "remove the cause and run `kimi-prov destroy` again",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -95,12 +96,14 @@ def parse(raw: Mapping[str, Any]) -> Event | None:
 
 
 def phase_of(data: Mapping[str, Any]) -> str:
-    """Name the phase of a task: its role, or its own action where it stands outside of one."""
+    """Name the phase of a task: its role, else its own action, or the playbook that it is in."""
     role = data.get("role")
     if role:
         return str(role)
     action = str(data.get("task_action") or data.get("resolved_action") or "")
     short = action.rpartition(".")[2]
+    if short == "kimi_host":  # does the work of many
+        return PurePath(str(data.get("playbook") or "other")).stem
     return short.removeprefix("kimi_") if short.startswith("kimi_") else "other"
 
 

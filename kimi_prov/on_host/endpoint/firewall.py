@@ -293,8 +293,22 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         "changed": changed or guarded,
         "added": added,
         "removed": removed,
-        "drops_elsewhere": drops_elsewhere(settings),
+        "findings": _drop_findings(settings),
     }
+
+
+def _drop_findings(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a finding for each chain that an accept of ours cannot undo."""
+    ports = ", ".join(str(port) for port in [*settings["ports"], *settings.get("peer_ports", ())])
+    return [
+        {
+            "id": "firewall.dropped_elsewhere",
+            "observed": drop,
+            "required": f"port {ports} accepted for those that the inventory allows",
+            "fix": f"accept tcp dport {{ {ports} }} in that chain",
+        }
+        for drop in drops_elsewhere(settings)
+    ]
 
 
 def admit(paths: Paths, settings: dict[str, Any]) -> None:

@@ -53,7 +53,8 @@ def _rows(database: Path, since: str, until: str) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> int:
-    """`usage [SINCE UNTIL]`."""
-    if len(argv) not in (0, 2) or not all(_DAY.fullmatch(day) for day in argv):
+    """`usage [SINCE UNTIL]`; an empty one stands for all days before, or after."""
+    if len(argv) not in (0, 2) or not all(_DAY.fullmatch(day) for day in argv if day):
         raise HostError("usage: usage [SINCE UNTIL], days as 2026-11-24")
-    return answer(collect(Paths(), *argv))
+    since, until = argv or ("", "")
+    return answer(collect(Paths(), since or FIRST, until or LAST))

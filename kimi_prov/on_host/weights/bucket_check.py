@@ -1,8 +1,7 @@
 """`bucket`: whether the buckets of the plan can be read and hold all that is to be fetched.
 
-Reads the plan's `weights` on standard input and prints `{"buckets": [...]}`, for each its `state`,
-what was `observed`, what is `required` and the `fix`, before a download is begun: what is missing
-is said at once and whole, and not hours later.
+Reads the plan's `weights` on standard input and prints `{"findings": [...]}`, one for each bucket,
+before a download is begun: what is missing is said at once and whole, and not hours later.
 """
 
 from __future__ import annotations
@@ -43,36 +42,38 @@ def main(argv: list[str]) -> int:
         for part in config.parts()
         if part.source.startswith(("s3://", "gs://"))
     ]
-    return answer({"buckets": found})
+    return answer({"findings": found})
 
 
 def look(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
-    """Return the state of a bucket: what stands in the way first, or that nothing does."""
+    """Return the finding of a bucket: what stands in the way first, or that nothing does."""
     who = bucket.access.credentials_file or "the machine's role"
     try:
         rows = bucket.objects()
         manifest = pinned or _beside(bucket, rows)
     except CredentialsError as error:
-        return _seen("credentials", error, f"credentials that may read {bucket.name}")
+        return _seen("bucket.credentials", error, f"credentials that may read {bucket.name}")
     except AbsentError as error:
-        return _seen("absent", error, "a bucket that `kimi-prov weights seed` has filled")
+        return _seen("bucket.absent", error, "a bucket that `kimi-prov weights seed` has filled")
     except HostError as error:
         if not error.retryable:
-            return _seen("incomplete", error, "a manifest that names files with their digests")
-        return _seen("unreachable", error, _READABLE)
+            return _seen(
+                "bucket.incomplete", error, "a manifest that names files with their digests"
+            )
+        return _seen("bucket.unreachable", error, _READABLE)
     wrong = lacking(manifest, rows)
     if wrong:
         shown = ", ".join(wrong[:_SHOWN])
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         return {
-            "state": "incomplete",
+            "id": "bucket.incomplete",
             "observed": f"{bucket.name}: {shown}{more}",
             "required": f"{format_file_count(len(manifest.files))} of the manifest, "
             f"{format_bytes(manifest.total_bytes)}",
             "fix": f"kimi-prov weights seed hf://OWNER/NAME@REVISION {bucket.name}",
         }
     return {
-        "state": "ready",
+        "id": "bucket.ready",
         "observed": f"{bucket.name}: {format_file_count(len(manifest.files))}, "
         f"{format_bytes(manifest.total_bytes)}, by {who}",
         "required": "all files of the manifest, by name and size",
@@ -107,9 +108,9 @@ def _beside(bucket: Bucket, rows: Mapping[str, Row]) -> Manifest:
     return manifests.parse(document, where)
 
 
-def _seen(state: str, error: HostError, required: str) -> dict[str, Any]:
+def _seen(identity: str, error: HostError, required: str) -> dict[str, Any]:
     return {
-        "state": state,
+        "id": identity,
         "observed": error.message,
         "required": required,
         "fix": error.fix or _FIX[error.retryable],

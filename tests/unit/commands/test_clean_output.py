@@ -337,22 +337,22 @@ PAST = {
 
 
 def history(machines, _folder):
-    machines.answer("kimi_history", answered(poisoned(PAST)), FAILED)
-    machines.play("history", {"kimi_history": {}})
+    machines.answer("kimi_host", answered(poisoned(PAST)), FAILED)
+    machines.play("history", {"kimi_host": {}})
     assert "1.0 tok/s" in machines.run("history", machines.inventory).stdout
 
 
 def rollback(machines, _folder):
-    machines.answer("kimi_history", answered(poisoned(PAST)), FAILED)
-    machines.play("rollback", {"kimi_history": {}})
+    machines.answer("kimi_host", answered(poisoned(PAST)), FAILED)
+    machines.play("rollback", {"kimi_host": {}})
     assert "1.0 tok/s" in machines.run("rollback", machines.inventory, "--to", "1").stdout
 
 
 def clean(machines, _folder):
     item = {"kind": HOSTILE, "path": HOSTILE, "of": HOSTILE, "bytes": 1024}
     told = {"ok": True, "items": [item], "bytes": 1024, "removed": True, "keeps": [HOSTILE]}
-    machines.answer("kimi_clean", answered(told), FAILED)
-    machines.play("clean", {"kimi_clean": {}})
+    machines.answer("kimi_host", answered(told), FAILED)
+    machines.play("clean", {"kimi_host": {}})
     assert "1.0 KiB freed" in machines.run("clean", machines.inventory, "--yes").stdout
 
 

@@ -86,20 +86,20 @@ def asked(zipapp: str, *arguments: str, stdin: object = None) -> remote.RemoteEr
 
 def test_an_error_of_the_machine_brings_its_own_fix_and_no_second_one(zipapp: str) -> None:
     error = asked(zipapp, "smoke-test", "0")
-    seen = shown(remote.failure(error))
+    seen = shown(remote.build_failure(error))
     assert seen.cause == "there is no /etc/kimi/plan.json"
     assert seen.fix == "run `kimi-prov apply` first"
 
 
 def test_the_fix_of_the_machine_goes_before_the_plugins_general_one(zipapp: str) -> None:
-    result = remote.failure(asked(zipapp, "smoke-test", "0"), "see the journal")
+    result = remote.build_failure(asked(zipapp, "smoke-test", "0"), "see the journal")
     assert result["msg"].count("fix:") == 1
     assert shown(result).fix == "run `kimi-prov apply` first"
 
 
 def test_where_the_machine_knows_no_fix_the_plugins_is_shown(tmp_path: Path) -> None:
     error = asked(older(tmp_path, {"error": {"message": "it broke", "fix": None}}), "serve-ensure")
-    assert shown(remote.failure(error, "see the journal")).fix == "see the journal"
+    assert shown(remote.build_failure(error, "see the journal")).fix == "see the journal"
 
 
 def test_a_wrong_use_of_a_subcommand_is_an_error_like_any_other(zipapp: str) -> None:
@@ -151,7 +151,7 @@ def test_a_job_that_failed_tells_followers_message_and_fix_apart(
     assert told["message"].startswith("kimi_weights_source 'ftp://x/y'")
     unit = {"LoadState": "loaded", "ActiveState": "failed", "SubState": "failed"}
     verdict = unit_status.judge("kimi-fetch.service", {"unit": unit, "progress": told})
-    result = remote.failure(verdict.message, verdict.fix)
+    result = remote.build_failure(verdict.message, verdict.fix)
     assert result["msg"].count("fix:") == 1
     assert "hf://owner/repository@revision" in str(verdict.fix)
     assert str(verdict.fix) not in verdict.message

@@ -85,13 +85,13 @@ def test_what_is_ignored_or_rescued_is_no_failure(play):
 VERDICT = """
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import failure
+from kimi_prov.ansible.remote import build_failure
 
 
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         code = task_vars["inventory_hostname"]
-        return failure(f"{code} it is", "mend it", code)
+        return build_failure(f"{code} it is", "mend it", code)
 """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.errors import UserError
 
 LARGEST_HOOK = 1 << 20
@@ -50,14 +50,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             wanted = {"acme": acme, "hook": hook(acme["dns_hook"]) if acme else None}
         except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
+            return result | build_failure(error.message, error.fix, "bad_input")
         more = ["--check"] if check else []
         try:
             done = call(self, "acme", "ensure", *more, stdin=wanted, secret=True)
         except RemoteError as error:
             if check:
                 return result | {"changed": bool(acme), "msg": f"would be made: {error.line}"}
-            return result | failure(error)
+            return result | build_failure(error)
         if done["ordered"]:
             result["msg"] = f"certificate ordered: {done['ordered']}"
         if done["warning"]:

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import bench
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -35,11 +35,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result
             measured = call(self, "bench", "result")
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         document = bench.document(measured, self._task.args["findings"], task_vars or {})
         result |= {"kimi_document": document}
         if not document["ok"]:
-            result |= failure(document["detail"], "kimi-prov verify")
+            result |= build_failure(document["detail"], "kimi-prov verify")
         return result
 
     def _start(self, load: str | None) -> None:

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
-from kimi_prov.ansible.remote import RemoteError, clean_document, failure, shell
+from kimi_prov.ansible.remote import RemoteError, build_failure, clean_document, run_shell
 from kimi_prov.clients import server
 from kimi_prov.contract import paths
 from kimi_prov.on_host.endpoint import tls
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             found = self._described(variables)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         local = self._connection.transport == "local"
         host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
         own = "localhost" if local else host
@@ -44,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             try:
                 found["login"] = self._login(str(variables.get("inventory_hostname")))
             except RemoteError as error:
-                return result | failure(error)
+                return result | build_failure(error)
         return result | {"changed": False, "kimi_document": found}
 
     def _described(self, variables: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _read(self, file: str) -> str | None:
         """Return the text of a file on the machine; None where it is not there."""
         name = shlex.quote(file)
-        text = shell(self, f"test -e {name} || {{ echo {_ABSENT}; exit 0; }}; cat {name}")
+        text = run_shell(self, f"test -e {name} || {{ echo {_ABSENT}; exit 0; }}; cat {name}")
         return None if text.strip() == _ABSENT else text
 
     def _login(self, host: str) -> list[str]:

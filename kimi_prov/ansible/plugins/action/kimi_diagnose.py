@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.private_output import append_line
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -29,10 +29,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             gathered = call(self, "diagnose", secret=True)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         try:
             append_line(file, gathered)
         except OSError as error:
-            return result | failure(f"{file}: {error.strerror}", None, "bad_input")
+            return result | build_failure(f"{file}: {error.strerror}", None, "bad_input")
         size = len(json.dumps(gathered))
         return result | {"changed": False, "file": str(file), "characters": size}

@@ -8,7 +8,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.planner.findings import make
 
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         wanted: dict[str, Any] = dict(arguments["plan"]["driver"])
         host = str(variables.get("inventory_hostname", "the machine"))
         if arguments["step"] == "leave":
-            return result | failure(
+            return result | build_failure(
                 f"{host} restarts for NVIDIA's driver {wanted['version']}: this run ends with it",
                 "run the same command again after the boot, as kimi-up.service does by itself",
             )
@@ -44,11 +44,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             told = call_sent(self, "driver", *words, stdin=question)
         except AnsibleConnectionFailure as error:
-            return result | unreachable(error)
+            return result | build_unreachable(error)
         except RemoteError as error:
             if self._task.check_mode:
                 return result | {"msg": error.line}
-            return result | failure(f"{host}: {error.message}", error.fix) | {"why": error.message}
+            return (
+                result
+                | build_failure(f"{host}: {error.message}", error.fix)
+                | {"why": error.message}
+            )
         return result | {"changed": bool(told.get("changed"))} | told
 
     def _consent(
@@ -78,4 +82,4 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             fix=fix,
         )
         message = f"{host} has to restart for NVIDIA's driver {wanted['version']}: {why}"
-        return failure(message, fix, "blockers", [finding])
+        return build_failure(message, fix, "blockers", [finding])

@@ -6,7 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.planner.findings import make
 
 _FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
@@ -61,4 +61,4 @@ def _refused(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
         fix=error.fix or _FIX,
     )
     message = f"{finding['title']}: {error.message}"
-    return failure(message, finding["fix"], "blockers", [finding])
+    return build_failure(message, finding["fix"], "blockers", [finding])

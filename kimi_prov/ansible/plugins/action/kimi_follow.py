@@ -10,7 +10,13 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, call, failure, unreachable, wait_reachable
+from kimi_prov.ansible.remote import (
+    RemoteError,
+    build_failure,
+    build_unreachable,
+    call,
+    wait_reachable,
+)
 from kimi_prov.ansible.unit_status import judge, left, report_of, warned
 from kimi_prov.runner import progress
 
@@ -42,9 +48,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     # The machine may have been away, and have started again meanwhile.
                     switching.check(self, task_vars or {})
             except AnsibleConnectionFailure as error:
-                return result | unreachable(error)
+                return result | build_unreachable(error)
             except RemoteError as error:
-                return result | failure(error)
+                return result | build_failure(error)
             waited = round(time.monotonic() - started, 1)
             if verdict.state == "done":
                 told = warned(answer)
@@ -56,7 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if verdict.state == "failed":
                 return (
                     result
-                    | failure(
+                    | build_failure(
                         verdict.message,
                         verdict.fix
                         or "remove the cause and run this again: what is done is kept "
@@ -66,7 +72,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     | {"journal": answer.get("journal") or []}
                 )
             if waited > limit_s:
-                return result | failure(
+                return result | build_failure(
                     f"{unit} is still at work after {waited:.0f} s",
                     "let it go on by itself and run this again later",
                 )

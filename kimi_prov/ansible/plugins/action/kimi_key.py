@@ -9,7 +9,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         out = os.environ.get(OUTPUT_VARIABLE)
         if not out:
-            return result | failure(
+            return result | build_failure(
                 f"the environment variable {OUTPUT_VARIABLE} names no file to write the key to",
                 f"use `kimi-prov key`, or set {OUTPUT_VARIABLE} to a path on this machine",
                 "bad_input",
@@ -43,9 +43,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | self._rule(Path(out), host, added, changed)
             return result | self._hand_over(Path(out), host, rotate=rotate, gone=gone)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         except OSError as error:
-            return result | failure(f"{out} cannot be written: {error.strerror}", None, "bad_input")
+            return result | build_failure(
+                f"{out} cannot be written: {error.strerror}", None, "bad_input"
+            )
 
     def _hand_over(self, out: Path, host: str, *, rotate: bool, gone: str) -> dict[str, Any]:
         """Do what was asked for, and write what came of it for the caller alone."""

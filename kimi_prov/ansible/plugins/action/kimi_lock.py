@@ -10,7 +10,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import apply_lock, switching
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.ansible.send import call_sent
 
 
@@ -37,7 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             answer = call_sent(self, "lock", "acquire", json.dumps(apply_lock.holder()))
             answer = apply_lock.taken_over(self, answer)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         host = str((task_vars or {}).get("inventory_hostname", "the machine"))
         if not answer["held"]:
             return result | apply_lock.refusal(host, answer)

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from kimi_prov.ansible.remote import RemoteError, call, failure, wait_reachable
+from kimi_prov.ansible.remote import RemoteError, build_failure, call, wait_reachable
 from kimi_prov.runner import progress
 
 # How long one question to a machine waits there for a line; it outlives a cut connection so long.
@@ -49,7 +49,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 if found.get("entries"):
                     self._report(host, found)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         return result | {"changed": False}
 
     def _patiently(self, host: str, words: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import metrics_key
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             key = metrics_key.load(Path(file)) if file else found["key"]
             certificates = trusted(plan, found["certificate"])
         except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
+            return result | build_failure(error.message, error.fix, "bad_input")
         except RemoteError as error:
             if self._task.check_mode:
                 return result | {"changed": False, "door": None}
-            return result | failure(error)
+            return result | build_failure(error)
         door = {
             "address": str(variables.get("ansible_host") or variables["inventory_hostname"]),
             "port": plan["metrics"]["port"],

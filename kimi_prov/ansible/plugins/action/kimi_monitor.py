@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
@@ -132,11 +132,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             wanted = self._wanted(args, variables)
             done = call_sent(self, "monitor", "ensure", *options, stdin=wanted)
         except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
+            return result | build_failure(error.message, error.fix, "bad_input")
         except RemoteError as error:
             if self._task.check_mode:
                 return result | {"changed": True, "msg": f"would be made: {error.line}"}
-            return result | failure(error)
+            return result | build_failure(error)
         result |= {"changed": done["changed"], "did": done["did"]}
         if done["unknown"]:
             names = ", ".join(done["unknown"])

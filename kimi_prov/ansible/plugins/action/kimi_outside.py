@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.remote import RemoteError, shell
+from kimi_prov.ansible.remote import RemoteError, run_shell
 
 WAIT_S = 4
 OUTCOMES = {0: "connected", 124: "no answer", 1: "refused"}
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         started = time.monotonic()
         opened = shlex.quote(f"exec 3<>/dev/tcp/{address}/{port}")
         try:
-            text = shell(self, f"timeout {WAIT_S} bash -c {opened} 2>/dev/null; echo $?")
+            text = run_shell(self, f"timeout {WAIT_S} bash -c {opened} 2>/dev/null; echo $?")
             found["outcome"] = OUTCOMES.get(int(text.split()[-1]), "untried")
         except (RemoteError, ValueError, IndexError) as error:
             found |= {"outcome": "untried", "detail": str(error)}

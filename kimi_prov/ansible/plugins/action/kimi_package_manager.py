@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.planner.findings import make
 from kimi_prov.planner.software import packages
@@ -41,7 +41,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             try:
                 answer = call_sent(self, "package-manager")
             except RemoteError as error:
-                return result | failure(error)
+                return result | build_failure(error)
             waited_s = time.monotonic() - started
             found = answer.get("holder")
             if not found:
@@ -61,4 +61,4 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 def _refused(host: str, found: Finding) -> dict[str, Any]:
     message = f"{host}: {found['title']}: {found['observed']}"
-    return failure(message, found["fix"], "blockers", [found])
+    return build_failure(message, found["fix"], "blockers", [found])

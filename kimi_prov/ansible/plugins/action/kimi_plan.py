@@ -23,7 +23,7 @@ from kimi_prov.ansible import (
     weights_hosts,
 )
 from kimi_prov.ansible.group_hosts import described_hosts, group_of
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import NoRightsError, call_sent
 from kimi_prov.catalog import loader
 from kimi_prov.errors import ExitCode, UserError
@@ -80,7 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             role_options.check_names(variables, host, locate)
             members = _group(variables, settings)
         except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
+            return result | build_failure(error.message, error.fix, "bad_input")
         given: dict[str, Any] | None = self._task.args.get("facts")
         try:
             facts = given or self._facts(variables, locking=locking)
@@ -88,7 +88,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if members is None or given is not None:
                 found |= self._planned(variables, facts, settings, members, locate)
         except NoRightsError as error:
-            return result | failure(error, code="bad_input")
+            return result | build_failure(error, code="bad_input")
         except AnsibleConnectionFailure:
             raise  # what cannot be reached cannot be released either
         except BaseException as error:
@@ -99,9 +99,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | error.result
             if isinstance(error, UserError):
                 code = "blockers" if error.exit_code is ExitCode.BLOCKED else "bad_input"
-                return result | failure(error.message, error.fix, code)
+                return result | build_failure(error.message, error.fix, code)
             if isinstance(error, RemoteError):
-                return result | failure(error)
+                return result | build_failure(error)
             raise
         return result | {"changed": False} | found
 

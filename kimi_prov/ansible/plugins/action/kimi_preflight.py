@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.group_hosts import refused_peers
-from kimi_prov.ansible.remote import failure
+from kimi_prov.ansible.remote import build_failure
 from kimi_prov.planner.plan import refusals
 from kimi_prov.show.text import terminal
 
@@ -29,12 +29,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         host = str(variables.get("inventory_hostname", "the machine"))
         if found:
             message = f"{host} does not meet what the plan requires:\n{terminal.findings(found)}"
-            return result | failure(message, code="blockers", findings=found)
+            return result | build_failure(message, code="blockers", findings=found)
         if plan["group"] is not None:
             missing = refused_peers(plan["group"], host, variables["hostvars"])
             if missing:
                 message = f"{host} waits for its group: {'; '.join(missing)}"
-                return result | failure(message, "mend that host first", code="blockers")
+                return result | build_failure(message, "mend that host first", code="blockers")
         warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
         return result | {
             "msg": terminal.findings(warnings) if warnings else "nothing stands in the way"

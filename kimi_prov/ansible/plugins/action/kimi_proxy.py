@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import api_keys, metrics_key
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.contract import groups
 from kimi_prov.contract.gateways import is_gateway
 from kimi_prov.errors import UserError
@@ -62,7 +62,7 @@ def _doors(plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of the gateways before a host, or of the hosts behind a gateway."""
 
     def door(host: str) -> Mapping[str, Any]:
-        return ((known.get(host) or {}).get("__gateway_door") or {}).get("door") or {}
+        return ((known.get(host) or {}).get("__gateway_door") or {}).get("answer") or {}
 
     if is_gateway(plan):
         page = plan["gateway"].get("page")
@@ -94,7 +94,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             wanted = settings(plan, (task_vars or {}).get("hostvars"))
         except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
+            return result | build_failure(error.message, error.fix, "bad_input")
         try:
             done = call(
                 self, "proxy-ensure", *(["--check"] if check else []), stdin=wanted, secret=True
@@ -102,7 +102,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except RemoteError as error:
             if check:
                 return result | {"changed": True, "msg": f"would be made: {error.line}"}
-            return result | failure(error)
+            return result | build_failure(error)
         keys = done["keys"]
         if keys["created"] or keys["removed"]:
             result["msg"] = f"keys made: {keys['created']}, keys gone: {keys['removed']}"
@@ -117,5 +117,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             done = call(self, "proxy-ensure", verb, *(["--check"] if check else []))
         except RemoteError as error:
-            return {"changed": True, "msg": f"would run: {error.line}"} if check else failure(error)
+            return (
+                {"changed": True, "msg": f"would run: {error.line}"}
+                if check
+                else build_failure(error)
+            )
         return {"changed": done["changed"], "did": done["did"]}

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from kimi_prov.ansible.remote import RemoteError, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.runner import progress
 
@@ -37,12 +37,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             try:
                 seen = self._ask(restarts)
             except RemoteError as error:
-                return result | failure(error)
+                return result | build_failure(error)
             waited = round(time.monotonic() - started, 1)
             if seen["answered"]:
                 return result | {"changed": False, "waited_s": waited, "msg": "the model answers"}
             if waited > limit:
-                return result | failure(
+                return result | build_failure(
                     f"no token within {waited:.0f} s ({seen['refusal']}); "
                     f"the engine's last line: {seen['line']}",
                     "raise kimi_start_timeout_s if it is still loading, or read its journal",

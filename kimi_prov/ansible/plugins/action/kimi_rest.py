@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.ansible import apply_lock, restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.planner.findings import make
@@ -50,9 +50,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             else:
                 told = call_sent(self, "rest", step)
         except AnsibleConnectionFailure as error:
-            return result | unreachable(error)
+            return result | build_unreachable(error)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         host = str(variables.get("inventory_hostname", ""))
         if told.get("expected"):
             line = _expected(told["expected"])
@@ -74,7 +74,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         fix = f"set kimi_idle_poweroff_self: true for {host}, or kimi_idle_action: stop"
         why = "kimi_idle_action is poweroff, and this is the machine that kimi-prov runs on"
         finding = make("rest.own_machine", observed=why, required="consent to that", fix=fix)
-        return failure(f"{host}: {why}", fix, "blockers", [finding])
+        return build_failure(f"{host}: {why}", fix, "blockers", [finding])
 
     def _request(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         we = apply_lock.holder()

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.ansible.serve_units import Options, render
 from kimi_prov.contract import unit_names
@@ -39,9 +39,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 self, "serve-ensure", *check, stdin=asdict(render(given["plan"], options))
             )
         except AnsibleConnectionFailure as error:
-            return result | unreachable(error)
+            return result | build_unreachable(error)
         except RemoteError as error:
-            return result | failure(error, f"see `systemctl status '{unit_names.ALL_SERVE}'` there")
+            return result | build_failure(
+                error, f"see `systemctl status '{unit_names.ALL_SERVE}'` there"
+            )
         written = done.pop("written")
         if self._task.diff:
             result["diff"] = [_diff(row) for row in written]

@@ -8,7 +8,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, groups, paths, unit_names
 
@@ -46,7 +46,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | {"opened": False, "started": False, "msg": "check mode: no switch"}
         if state == "together":
             why = refused(given["opened"], str((task_vars or {}).get("inventory_hostname")))
-            return result | (failure(*why) if why else {})
+            return result | (build_failure(*why) if why else {})
         try:
             if state == "start":
                 done = call_sent(self, "switch", "start")
@@ -54,9 +54,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | unit | {"started": done["started"], "changed": done["started"]}
             done = call_sent(self, "switch", state, stdin=_request(given, task_vars or {}))
         except AnsibleConnectionFailure as error:
-            return result | unreachable(error)
+            return result | build_unreachable(error)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         freed = [str(name) for name in done.get("freed") or ()]
         return result | {
             "opened": done["opened"],

@@ -8,7 +8,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import batches, gateway_hosts
-from kimi_prov.ansible.remote import RemoteError, execute, failure, unreachable
+from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable, execute
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.errors import UserError
 from kimi_prov.runner import skipped_hosts
@@ -58,11 +58,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         failed = [name for name in batches.before(rows, host) if name not in going]
         if failed:
             fix = "correct what failed there, and run the same command again"
-            return failure(f"{host}: {skipped_hosts.reason(failed)}", fix, "blockers")
+            return build_failure(f"{host}: {skipped_hosts.reason(failed)}", fix, "blockers")
         try:
             execute(self, "true")
         except AnsibleConnectionFailure as error:
-            return unreachable(error)
+            return build_unreachable(error)
         return {}
 
     def _returned(self, host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "warnings": [f"{gateway} was not reached: it finds by itself that {host} serves"]
             }
         except RemoteError as error:
-            return failure(error)
+            return build_failure(error)
         return {"changed": told["changed"]}
 
 

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
-from kimi_prov.ansible.remote import RemoteError, failure, unreachable
+from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.planner.findings import make
 
@@ -49,9 +49,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return result | self._serves()
             told = call_sent(self, "update", given["step"], stdin=question)
         except AnsibleConnectionFailure as error:
-            return result | unreachable(error)
+            return result | build_unreachable(error)
         except RemoteError as error:
-            return result | failure(error)
+            return result | build_failure(error)
         if given["step"] == "look" and told["restart"]:
             result |= self._refused(task_vars or {}, told)
         return result | told | {"changed": bool(told.get("changed")), "began": began}
@@ -90,7 +90,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             fix=f"{fix}, or give --defer-restart",
         )
         message = f"{host} has to restart for its updates ({for_what}): {why}"
-        return failure(message, f"{fix}, or give --defer-restart", "blockers", [finding])
+        return build_failure(message, f"{fix}, or give --defer-restart", "blockers", [finding])
 
 
 def reasons(told: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from kimi_prov.acceptance import network, suite
-from kimi_prov.ansible.remote import RemoteError, call, failure, shell
+from kimi_prov.ansible.remote import RemoteError, build_failure, call, run_shell
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.on_host.acceptance import expectations
@@ -105,7 +105,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 for check in document["checks"]
                 if check["status"] == "fail"
             ]
-            result |= failure("the served model did not pass: " + "; ".join(wrong))
+            result |= build_failure("the served model did not pass: " + "; ".join(wrong))
         return result
 
     def _examine(
@@ -135,7 +135,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             networks=plan["proxy"]["allowed_networks"],
         )
         from_here = seen_from == "control"
-        key = shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip() if from_here else ""
+        key = run_shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip() if from_here else ""
         address = "127.0.0.1" if local and from_here else host
         subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
         if subject.gateway:

@@ -8,7 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.acceptance import web_admin
-from kimi_prov.ansible.remote import RemoteError, call, failure
+from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.contract import unit_names
 from kimi_prov.errors import UserError
 
@@ -30,7 +30,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             admin = web_admin.load(Path(file)) if file and plan["web"] else None
         except UserError as error:
-            return result | failure(error.message, error.fix, "bad_input")
+            return result | build_failure(error.message, error.fix, "bad_input")
         wanted = {
             "web": plan["web"],
             "unit": given["unit"],
@@ -43,5 +43,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except RemoteError as error:
             if check:
                 return result | {"changed": True, "msg": f"would run: {error.line}"}
-            return result | failure(error, f"see `systemctl status {unit_names.WEB}` there")
+            return result | build_failure(error, f"see `systemctl status {unit_names.WEB}` there")
         return result | {key: done[key] for key in ("changed", "did", "changes")}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import bucket_servers
 import pytest
 
+from kimi_prov.ansible.host_action import complete_findings
 from kimi_prov.on_host.weights import bucket_check, fetch, rclone
 
 if TYPE_CHECKING:
@@ -263,7 +264,8 @@ def look(
     """What the subcommand says of the one bucket of the plan's weights."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(document)))
     assert bucket_check.main([]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["buckets"]
+    (found,) = complete_findings(json.loads(capsys.readouterr().out)["findings"])
+    assert found["severity"] == ("pass" if found["id"] == "bucket.ready" else "blocker")
     return dict(found)
 
 
@@ -285,7 +287,7 @@ def test_what_stands_in_the_way_of_a_bucket_is_told_before(
 ) -> None:
     def state(**changes: Any) -> tuple[str, str]:
         row = look(monkeypatch, capsys, {**weights, **changes})
-        return row["state"], f"{row['observed']} | {row['fix']}"
+        return row["id"].removeprefix("bucket."), f"{row['observed']} | {row['fix']}"
 
     ready, said = state()
     assert ready == "ready"

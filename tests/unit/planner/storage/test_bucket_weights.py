@@ -9,7 +9,6 @@ import pytest
 from plan_inputs import found, gpu_facts, plan
 
 from kimi_prov import schemas
-from kimi_prov.ansible.plugins.action.kimi_bucket import finding
 from kimi_prov.errors import UserError
 from kimi_prov.planner.settings.parsing import parse
 from kimi_prov.runner import redaction
@@ -79,12 +78,3 @@ def test_an_endpoint_in_clear_is_refused() -> None:
     with pytest.raises(UserError, match="kimi_bucket_endpoint: expected https"):
         parse(variables | endpoint, host="h1")
     parse(variables | {"kimi_bucket_endpoint": "http://127.0.0.1:9000"}, host="h1")
-
-
-@pytest.mark.parametrize("state", ["absent", "credentials", "incomplete", "unreachable", "ready"])
-def test_each_state_of_a_bucket_is_a_finding(state: str) -> None:
-    row = {"state": state, "observed": "seen", "required": "all", "fix": "do this"}
-    found = finding(row)
-    assert found["id"] == f"bucket.{state}"
-    assert found["severity"] == ("pass" if state == "ready" else "blocker")
-    assert found["fix"] == "do this"

@@ -1,0 +1,118 @@
+"""The frame of every action: its arguments, check mode, errors, and a host that is away."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import yaml
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
+from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.planner.findings import make
+from kimi_prov.runner import progress
+from kimi_prov.show.text import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kimi_prov.planner.findings import Finding
+
+
+class HostAction(ActionBase):  # type: ignore[misc]
+    """An action is its `act`, and DOCUMENTATION in its module, which is its argument specification.
+
+    What `act` raises becomes the result of a task that failed: a RemoteError or UserError with its
+    fix and its class.
+    """
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    # What is said in check mode instead of acting; empty: `act` is called in check mode too.
+    SKIPPED_IN_CHECK_MODE: ClassVar[str] = ""
+    # What a RemoteError means in check mode, where what the action needs may not be installed yet.
+    ERROR_IN_CHECK_MODE: Literal["fail", "change", "skip"] = "fail"
+    # Whether a host that is not reached any more fails the task, and `rescue` and `always` run.
+    FAILS_UNREACHABLE: ClassVar[bool] = False
+    # Of an error that has none of its own.
+    FIX: str | None = None
+
+    variables: Mapping[str, Any]
+
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Do the work of the task and return its result; `args` are checked and complete."""
+        raise NotImplementedError
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Act, and make a result of what it raises."""
+        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
+        self.variables = task_vars or {}
+        if self.check_mode and self.SKIPPED_IN_CHECK_MODE:
+            return result | {"skipped": True, "msg": f"check mode: {self.SKIPPED_IN_CHECK_MODE}"}
+        try:
+            return result | self.act(self._read_arguments())
+        except AnsibleConnectionFailure as error:
+            if not self.FAILS_UNREACHABLE:
+                raise
+            return result | build_unreachable(error)
+        except RemoteError as error:
+            return result | self.explain(error)
+        except UserError as error:
+            code = "blockers" if error.exit_code is ExitCode.BLOCKED else "bad_input"
+            return result | build_failure(error.message, error.fix, code)
+
+    def explain(self, error: RemoteError) -> dict[str, Any]:
+        """Return the result for an error of the machine."""
+        if self.check_mode and self.ERROR_IN_CHECK_MODE == "change":
+            return {"changed": True, "msg": f"would be made: {error.line}"}
+        if self.check_mode and self.ERROR_IN_CHECK_MODE == "skip":
+            return {"skipped": True, "msg": error.line}
+        return build_failure(error, self.FIX)
+
+    @property
+    def host(self) -> str:
+        """The name of the host that the task is for."""
+        return str(self.variables.get("inventory_hostname", "the machine"))
+
+    @property
+    def check_mode(self) -> bool:
+        """Whether nothing may be changed."""
+        return bool(self._task.check_mode)
+
+    def add_check(self, *words: str) -> list[str]:
+        """Return words of a command line, with `--check` in check mode."""
+        return [*words, *(["--check"] if self.check_mode else [])]
+
+    def report(self, **update: object) -> None:
+        """Show how far the host is."""
+        progress.report(Display(), self.host, update)
+
+    def _read_arguments(self) -> dict[str, Any]:
+        """Return the arguments with defaults. Raises AnsibleActionFail for one that is wrong."""
+        modules = [sys.modules.get(part.__module__) for part in type(self).__mro__]
+        text = next(t for m in modules if (t := getattr(m, "DOCUMENTATION", None)))
+        _, arguments = self.validate_argument_spec(yaml.safe_load(text).get("options") or {})
+        return dict(arguments)
+
+
+def complete_findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Complete the findings of a machine, which tells the id, from the registry.
+
+    Raises RemoteError for one that is not in it.
+    """
+    names = ("observed", "required", "fix")
+    try:
+        return [make(str(row["id"]), **{name: row[name] for name in names}) for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RemoteError(f"the machine told a finding that is unknown here: {error}") from None
+
+
+def build_refusal(host: str, blockers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the result of an action that stops for blockers of a host, all in one message."""
+    message = f"{host} does not meet what the plan requires:\n{terminal.findings(blockers)}"
+    return build_failure(message, code="blockers", findings=blockers)
