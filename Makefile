@@ -44,6 +44,13 @@ dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to 
 	KIMI_PROV_DIST=dist pytest -q tests/unit/commands/test_wheel.py
 	cd dist && sha256sum *
 
+.PHONY: release
+release: $(STAMP) ## a signed release of this commit into release/ (VERSION=, KEY=: the gpg key that signs)
+	$(if $(and $(VERSION),$(KEY)),,$(error name both: make release VERSION=1.2.3 KEY=you@example.com))
+	@python tests/release/make_release.py "$(VERSION)" "$(KEY)" --check
+	$(MAKE) dist
+	@python tests/release/make_release.py "$(VERSION)" "$(KEY)"
+
 ENGINE ?= vllm-cuda
 .PHONY: image
 image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)

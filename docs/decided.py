@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-_PLACES = ("docs", "kimi_prov", "tests/audit", "tests/locks")
+_PLACES = ("docs", "kimi_prov", "tests/audit", "tests/locks", "tests/release")
 _OTHERS = ("pyproject.toml", "kimi_prov/catalog/locks/refresh")
 _FIELD = re.compile(r"^(Decides|Applied by|Held by): +", re.MULTILINE)
 _SUBJECT = re.compile(r"^(?P<subject>.*?)(?: \((?P<part>.*)\))?$", re.DOTALL)
