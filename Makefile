@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --python-version 3.11
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+BEGAN := $(shell date +%s)
 # The strict reading of Ansible: what passes here runs under either setting.
 export ANSIBLE_INJECT_FACT_VARS := false
 
@@ -41,7 +42,7 @@ dist: $(STAMP) ## wheel and sdist into dist/, looked through and built again to 
 	rm -rf dist
 	python -m build -q --no-isolation --outdir dist .
 	twine check --strict dist/*
-	KIMI_PROV_DIST=dist pytest -q tests/unit/commands/test_wheel.py
+	KIMI_PROV_DIST=dist pytest -q tests/component/commands/test_wheel.py
 	cd dist && sha256sum *
 
 .PHONY: release
@@ -90,15 +91,17 @@ lint: $(STAMP) ## ruff, mypy --strict, ansible-lint production
 	mypy
 	mypy tests/matrix tests/gpu
 	ansible-lint
-test-fast: lint ## lint, types and units
-	pytest tests/unit
-test: lint deps ## lint, types, units and the lab, without what is slow
-	@# Hosts are waited for more than computed with: the units run meanwhile, and say so at the end.
+test-fast: lint ## lint, types and units: nothing starts a process or sleeps
+	pytest tests/unit -m "not slow"
+test: test-fast deps ## the same, then the lab and the components, without what is slow
+	@# Hosts are waited for more than computed with: the components run meanwhile, and say so at the end.
 	@# Job control (-m), for what a shell starts beside it ignores Ctrl-C otherwise, and tests send that.
-	@said=$$(mktemp); set -m; pytest tests/unit -m "not slow" >$$said 2>&1 & units=$$!; set +m; \
-	trap 'kill $$units 2>/dev/null; rm -f $$said' EXIT; \
+	@said=$$(mktemp); set -m; pytest tests/component -m "not slow" >$$said 2>&1 & beside=$$!; set +m; \
+	trap 'kill $$beside 2>/dev/null; rm -f $$said' EXIT; \
 	pytest tests/lab -m "not slow"; lab=$$?; \
-	wait $$units; ended=$$?; cat $$said; trap 'rm -f $$said' EXIT; exit $$((lab || ended))
+	wait $$beside; ended=$$?; cat $$said; trap 'rm -f $$said' EXIT; \
+	echo "make test: $$(( $$(date +%s) - $(BEGAN) )) s, budget 1980 s"; \
+	exit $$((lab || ended))
 test-slow: $(STAMP) deps-slow ## emulated machines and large installs
 	pytest tests -m slow
 gpu: $(STAMP) deps ## on a machine with GPUs: apply, verify, bench, kill, destroy for real (report: gpu-report/)

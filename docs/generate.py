@@ -6,7 +6,8 @@ The rules, dashboards, consoles and pages of alerts too, from kimi_prov/monitori
 this file.
 
 Decides: the generated pages of the docs.
-Held by: tests/unit/docs/test_docs.py, tests/unit/docs/test_manual.py.
+Held by: tests/unit/docs/test_docs.py, tests/component/docs/test_generated_docs.py,
+  tests/component/docs/test_manual.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ nobody writes into, a device without an end, a nest that no parser survives. Eve
 passes here; what is wrong is a UserError that names the file, and the line or the key.
 
 Decides: limits of what is read from elsewhere: size, depth, pipes, numbers.
-Held by: tests/unit/test_outside_documents.py, tests/unit/test_fuzz.py.
+Held by: tests/unit/test_outside_documents.py, tests/component/test_outside_streams.py,
+  tests/unit/test_fuzz.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A folder may hold certificates, secrets, manifests and reports beside hosts and 
 them is read as hosts.
 
 Decides: which files of an inventory are read.
-Held by: tests/unit/runner/test_inventory_reading.py.
+Held by: tests/unit/runner/test_inventory_reading.py,
+  tests/component/runner/test_inventory_commands.py.
 """
 
 from __future__ import annotations

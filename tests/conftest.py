@@ -1,7 +1,69 @@
-"""What holds for every test."""
+"""What holds for every test: a time limit, and what its suite may cost."""
 
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
 
 # A machine that tests is busy: no example fails for the time that it takes.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+TESTS = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What the tests of a folder may take, in seconds."""
+
+    # After it a test that hangs is ended; many times what the slowest one takes.
+    test_limit_s: int
+    # Of all tests together that are not slow, on a quiet machine.
+    budget_s: int | None = None
+
+
+SUITES = {
+    "unit": Suite(60, 90),
+    "component": Suite(300, 8 * 60),
+    "lab": Suite(3600, 28 * 60),
+}
+# Engines, clients, emulated machines: run by hand or by make test-slow.
+OTHER = Suite(2 * 3600)
+
+spent_s: dict[str, float] = defaultdict(float)
+
+
+def suite_of(path: Path) -> str:
+    """Return the folder of tests/ that a test is in."""
+    return path.relative_to(TESTS).parts[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test its limit, but one that brings its own."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            limit_s = SUITES.get(suite_of(item.path), OTHER).test_limit_s
+            item.add_marker(pytest.mark.timeout(limit_s))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add what a test took, its fixtures included, to its suite."""
+    spent_s[suite_of(TESTS.parent / report.nodeid.partition("::")[0])] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say what each suite took of its budget; a busy machine fails nothing."""
+    for name, spent in spent_s.items():
+        budget_s = SUITES.get(name, OTHER).budget_s
+        text = f"{name}: {spent:.0f} s of tests"
+        if budget_s:
+            text += f", budget {budget_s} s" + (" EXCEEDED" if spent > budget_s else "")
+        terminalreporter.write_line(text)

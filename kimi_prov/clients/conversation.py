@@ -1,7 +1,7 @@
 """A conversation with a model: what is asked, what is kept of answers, how it is saved.
 
 Decides: the chat: what it sends, and which lines its history keeps.
-Held by: tests/unit/commands/test_chat.py.
+Held by: tests/component/commands/test_chat.py, tests/unit/show/live/test_chat_line.py.
 """
 
 from __future__ import annotations

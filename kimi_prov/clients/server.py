@@ -2,8 +2,9 @@
 
 Decides: what `connect` says to clients, and its snippets.
 Applied by: playbooks/connect.yml.
-Held by: tests/unit/commands/test_connect_snippets.py,
-  tests/unit/commands/test_connect_inventory.py.
+Held by: tests/component/commands/access/test_connect_snippets.py,
+  tests/component/commands/access/test_connect_inventory.py,
+  tests/unit/commands/access/test_certificate_hosts.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ that nobody sees, and halves of characters are written out as Python writes them
 why it is unknown. Nothing else is changed.
 
 Decides: which characters of foreign text are shown.
-Held by: tests/unit/contract/test_clean_text.py, tests/unit/commands/test_clean_output.py.
+Held by: tests/unit/contract/test_clean_text.py, tests/component/commands/test_clean_output.py.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ ends, requests and tokens a minute, requests and tokens a day; 0 where there is 
 
 Decides: what an API key may do: expiry and limits.
 Applied by: roles/proxy.
-Held by: tests/unit/on_host/gateway/test_key_rules.py,
-  tests/unit/on_host/usage/test_usage_store.py, tests/lab/test_keys_and_use.py.
+Held by: tests/component/on_host/keys/test_key_rules.py,
+  tests/unit/on_host/usage/test_usage_store.py, tests/component/on_host/usage/test_usage_kill.py,
+  tests/lab/test_keys_and_use.py.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Each kind of unit differs from it by what it needs, and says why.
 
 Decides: what systemd keeps from the processes of a unit.
 Applied by: templates of the roles.
-Held by: tests/unit/contract/test_protection.py, tests/lab/test_engine_code.py.
+Held by: tests/component/contract/test_protection.py, tests/lab/test_engine_code.py.
 Decides: what code that a model wrote may do.
-Held by: tests/unit/contract/test_protection.py, tests/lab/test_code_unit.py.
+Held by: tests/component/contract/test_protection.py, tests/lab/test_code_unit.py.
 """
 
 from __future__ import annotations

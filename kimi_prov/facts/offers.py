@@ -4,7 +4,7 @@ Nobody offered them: each is a spec sheet that the catalogue alone has written. 
 kind of machine; its steps differ in the number of GPUs, or in memory.
 
 Decides: which machines `--suggest` tries.
-Held by: tests/unit/commands/test_check_sizing.py.
+Held by: tests/unit/commands/check/test_check_sizing.py.
 """
 
 from __future__ import annotations

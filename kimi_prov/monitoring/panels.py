@@ -1,8 +1,10 @@
 """What is drawn: each panel once, for Grafana's dashboards and for the consoles of our own.
 
 Decides: which panels show the metrics.
-Held by: tests/unit/monitoring/test_names.py, tests/unit/monitoring/test_dashboards.py,
-  tests/unit/monitoring/test_console.py, tests/grafana/test_dashboards_drawn.py,
+Held by: tests/unit/monitoring/test_names.py, tests/component/monitoring/test_names_shown.py,
+  tests/unit/monitoring/test_dashboards.py,
+  tests/component/monitoring/test_dashboard_expressions.py,
+  tests/component/monitoring/test_console.py, tests/grafana/test_dashboards_drawn.py,
   tests/engines/test_metric_names.py.
 """
 

@@ -12,8 +12,8 @@ there, and what is not the plan's is left out.
 
 Decides: what a backup holds, and where it is restored.
 Applied by: playbooks/backup.yml.
-Held by: tests/unit/on_host/test_host_backup.py, tests/unit/operate/test_encryption.py,
-  tests/lab/test_restore.py.
+Held by: tests/component/on_host/test_host_backup.py, tests/unit/operate/test_encryption.py,
+  tests/component/operate/test_encryption_programs.py, tests/lab/test_restore.py.
 """
 
 from __future__ import annotations

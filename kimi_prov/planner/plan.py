@@ -2,7 +2,7 @@
 
 Decides: the order of decisions and the keys of the plan.
 Applied by: roles/plan.
-Held by: tests/unit/planner/test_plan.py.
+Held by: tests/unit/planner/test_plan.py, tests/component/planner/test_plan_bytes.py.
 Decides: what a finding is and what its severity does (what stops `apply`).
 Decides: the break-even of a purchase (how many requests at once are tried).
 """

@@ -2,8 +2,8 @@
 
 Decides: the web UI: its ports and variables.
 Applied by: roles/web_ui, roles/proxy, roles/firewall.
-Held by: tests/unit/planner/test_web.py, tests/unit/on_host/web/test_page.py,
-  tests/unit/on_host/gateway/test_web_frontend.py, tests/lab/test_web_ui.py.
+Held by: tests/unit/planner/test_web.py, tests/component/on_host/web/test_page.py,
+  tests/component/on_host/endpoint/test_web_frontend.py, tests/lab/test_web_ui.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A password is asked once, kept in memory, and handed on by files of mode 0600 in
 removed: never by an argument or the environment.
 
 Decides: how Ansible reaches the machines: options, passwords, the `ansible.cfg` of a site.
-Held by: tests/unit/runner/test_connection.py, tests/lab/test_login.py.
+Held by: tests/unit/runner/test_connection.py, tests/component/runner/test_connection_runs.py,
+  tests/lab/test_login.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ written down in exceptions.yml. Exits 0 where all was looked up and nothing foun
 of pip-audit, such as `--vulnerability-service=osv`.
 
 Decides: which pins are looked up among known advisories.
-Held by: tests/unit/audit/test_audit.py.
+Held by: tests/component/audit/test_audit.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from kimi_prov.on_host.usage import counter
 from kimi_prov.on_host.usage.store import Store
 
 if TYPE_CHECKING:
-    from conftest import Proxy
+    from running_proxy import Proxy
 
 KEPT_DAYS = 400
 

@@ -1,6 +1,6 @@
 """A gateway and the hosts behind it, for tests: the real HAProxy on all, stand-in engines behind.
 
-`make_proxy` is the fixture of tests/unit/on_host/gateway/conftest.py.
+`make_proxy` is the fixture of tests/component/on_host/conftest.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.system import machine_key
 
 if TYPE_CHECKING:
-    from conftest import Proxy
+    from running_proxy import Proxy
 
 QUESTION = {"messages": [{"role": "user", "content": "hello"}]}
 GATEWAY_KEY = "gateway.gw1"

@@ -3,9 +3,9 @@
     python tests/matrix/run.py [--python PATH...] [--pairs 3.12/2.20...]
 
 A virtual environment is made for each pair, by uv, with the built wheel in it; there, `smoke.py`
-and the unit tests that start Ansible run. Pythons are those that uv or pyenv has on this machine,
-and those named by `--python`. A pair whose Python is nowhere is named as not tried. Exits 1 where a
-pair failed, or none could be tried.
+and the tests of what runs in Ansible, or runs it. Pythons are those that uv or pyenv has on this
+machine, and those named by `--python`. A pair whose Python is nowhere is named as not tried. Exits
+1 where a pair failed, or none could be tried.
 """
 
 from __future__ import annotations
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # What start Ansible, load our plugins by it, or read what it writes.
-UNITS = (
-    "tests/unit/ansible",
-    "tests/unit/runner/test_connection.py",
-    "tests/unit/runner/test_inventory_reading.py",
-    "tests/unit/runner/test_runs.py",
-    "tests/unit/runner/test_untrusted_facts.py",
+SUITES = tuple(
+    f"tests/{suite}/{folder}" for suite in ("unit", "component") for folder in ("ansible", "runner")
 )
 TOOLS = ("hypothesis", "pytest", "pytest-timeout")
 # Lowest minor version of Python 3, as each series' own metadata says (Requires-Python).
@@ -88,7 +84,7 @@ def trial(ansible: str, interpreter: str, wheel: Path, folder: Path) -> str | No
         ("uv", "venv", "-q", "--python", interpreter, str(folder)),
         (*install, str(wheel), f"ansible-core=={ansible}.*", *TOOLS),
         (str(programs / "python"), str(HERE / "smoke.py"), str(programs / "kimi-prov")),
-        (str(programs / "pytest"), "-q", "-p", "no:cacheprovider", *UNITS),
+        (str(programs / "pytest"), "-q", "-p", "no:cacheprovider", *SUITES),
     ):
         done = subprocess.run(step, check=False, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:

@@ -8,7 +8,7 @@ what makes it is a folder beside it, which goes when anything fails.
 VERSION is the package's, CHANGELOG.md has it, gpg has the key. Exits 1 where it may not.
 
 Decides: what a release consists of, and when it is refused.
-Held by: tests/unit/packaging/test_release.py.
+Held by: tests/component/packaging/test_release.py.
 """
 
 from __future__ import annotations

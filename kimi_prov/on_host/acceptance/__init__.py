@@ -2,5 +2,5 @@
 
 Decides: what `verify --suite full` asks, and how answers are judged.
 Applied by: playbooks/verify.yml.
-Held by: tests/unit/on_host/acceptance/test_full_suite.py.
+Held by: tests/component/on_host/acceptance/test_full_suite.py.
 """

@@ -2,8 +2,8 @@
 
 Decides: what load a bench puts on a machine, and what it refuses.
 Applied by: playbooks/bench.yml.
-Held by: tests/unit/on_host/bench/test_bench_loads.py,
-  tests/unit/commands/test_bench_command.py, tests/engines/test_bench_clients.py.
+Held by: tests/unit/on_host/bench/test_bench_loads.py, tests/unit/commands/test_bench_command.py,
+  tests/component/commands/test_bench_play.py, tests/engines/test_bench_clients.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Decides: when a certificate is ordered, and when its end is reported.
 Applied by: roles/acme.
-Held by: tests/unit/on_host/gateway/test_certificate.py,
-  tests/unit/on_host/gateway/test_acme_problem.py, tests/lab/test_acme.py.
+Held by: tests/unit/on_host/endpoint/test_certificate.py,
+  tests/component/on_host/endpoint/test_certificate_files.py,
+  tests/unit/on_host/proxy/test_acme_problem.py, tests/lab/test_acme.py.
 """
 
 from __future__ import annotations

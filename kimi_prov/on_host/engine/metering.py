@@ -7,7 +7,7 @@ out again. Of questions and answers nothing is kept.
 
 Decides: what counts as usage.
 Applied by: playbooks/usage.yml.
-Held by: tests/unit/on_host/engine/test_metering.py, tests/engines/test_use_of_sglang.py,
+Held by: tests/component/on_host/engine/test_metering.py, tests/engines/test_use_of_sglang.py,
   tests/lab/test_keys_and_use.py.
 """
 

@@ -7,7 +7,8 @@ killed between writing a unit and restarting, and a process that an older versio
 
 Decides: when an instance restarts.
 Applied by: roles/serve.
-Held by: tests/unit/on_host/engine/test_serve.py.
+Held by: tests/component/on_host/engine/test_serve.py,
+  tests/unit/on_host/engine/test_serve_verdict.py.
 """
 
 from __future__ import annotations

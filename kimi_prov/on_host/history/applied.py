@@ -3,7 +3,7 @@
 `observe` describes the machine as it is, in the same form: what differs between the two is drift.
 
 Decides: what was applied, for history and drift.
-Held by: tests/unit/on_host/history/test_entries.py.
+Held by: tests/component/on_host/history/test_entries.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A version that can be put back is the plan in place, or an entry of the history 
 
 Decides: what `clean` frees.
 Applied by: playbooks/clean.yml.
-Held by: tests/unit/on_host/history/test_clean.py.
+Held by: tests/component/on_host/history/test_clean.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The short speed probe: the same few requests to an engine before and after a switch.
 
 Decides: the speed of a switch.
-Held by: tests/unit/on_host/history/test_speed.py.
+Held by: tests/unit/on_host/history/test_speed.py,
+  tests/component/on_host/history/test_speed_measured.py.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ by the end of a failed apply, by the next boot, or by the next apply.
 
 Decides: when a machine goes back to what served before.
 Applied by: roles/switch.
-Held by: tests/unit/on_host/history/test_switch.py, tests/unit/on_host/history/test_entries.py,
-  tests/lab/test_upgrade.py, tests/lab/test_upgrade_verdicts.py,
-  tests/lab/test_upgrade_harms.py.
+Held by: tests/component/on_host/history/test_switch.py,
+  tests/component/on_host/history/test_entries.py, tests/lab/test_upgrade.py,
+  tests/lab/test_upgrade_verdicts.py, tests/lab/test_upgrade_harms.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ in `key_book`.
 
 Decides: where the hash of an API key is written (to `/etc/kimi/proxy/keys.map`).
 Applied by: roles/proxy.
-Held by: tests/unit/on_host/gateway/test_keys.py, tests/unit/on_host/gateway/test_proxy.py.
+Held by: tests/unit/on_host/keys/test_keys.py, tests/component/on_host/keys/test_keys_published.py,
+  tests/component/on_host/proxy/test_proxy.py.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ power is cut in between comes back as it was to be.
 
 Decides: what stops a machine on purpose, and what its clients get as an answer.
 Applied by: playbooks/stop.yml, playbooks/start.yml, playbooks/restart.yml.
-Held by: tests/unit/on_host/rest/test_stopping.py, tests/unit/on_host/gateway/test_stopped.py,
-  tests/lab/test_stop.py.
+Held by: tests/component/on_host/lifecycle/test_stopping.py,
+  tests/component/on_host/lifecycle/test_stopped.py, tests/lab/test_stop.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Both read YAML, of which JSON is a part.
 
 Decides: a host that monitors: what it reads of which host, and its limits.
 Applied by: roles/monitor.
-Held by: tests/unit/on_host/monitor/test_monitor_config.py, tests/lab/test_metrics.py.
+Held by: tests/component/on_host/monitor/test_monitor_config.py, tests/lab/test_metrics.py.
 """
 
 from __future__ import annotations

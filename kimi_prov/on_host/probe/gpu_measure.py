@@ -4,7 +4,7 @@ Only NVIDIA's are measured, through the driver alone. A GPU that serves is left 
 of which nothing says that it does not.
 
 Decides: which GPU `--measure` may touch.
-Held by: tests/unit/on_host/probe/test_gpu_measure.py.
+Held by: tests/component/on_host/probe/test_gpu_measure.py.
 """
 
 from __future__ import annotations

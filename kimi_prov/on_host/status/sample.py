@@ -4,8 +4,8 @@ with Sample(plan, port_rows) as sample: ... do something else ...; sample.read()
 
 Decides: what `status` samples of this moment.
 Applied by: playbooks/status.yml.
-Held by: tests/unit/on_host/activity/test_sample.py, tests/unit/on_host/activity/test_perf.py,
-  tests/unit/console/test_watch_screen.py.
+Held by: tests/unit/on_host/status/test_sample.py, tests/unit/on_host/status/test_perf.py,
+  tests/unit/show/live/test_watch_screen.py.
 """
 
 from __future__ import annotations

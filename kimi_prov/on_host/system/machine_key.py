@@ -5,7 +5,7 @@ holds one line, `engine KEY`: a map that HAProxy reads, so the key stands in one
 
 Decides: the machine key between proxy and engine.
 Applied by: roles/proxy, roles/serve.
-Held by: tests/unit/on_host/engine/test_gate.py, tests/unit/on_host/engine/test_launch.py,
+Held by: tests/unit/on_host/engine/test_gate.py, tests/component/on_host/engine/test_launch.py,
   tests/engines/test_gate_in_engines.py, tests/lab/test_engine_key.py.
 """
 

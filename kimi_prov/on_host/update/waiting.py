@@ -4,7 +4,8 @@ Told from apt's own simulation and the lists that are there: nothing is fetched 
 
 Decides: which packages are updated, and what needs a restart.
 Applied by: playbooks/update.yml, roles/update, roles/reboot.
-Held by: tests/unit/on_host/update/test_waiting.py, tests/unit/roles/test_site_hosts.py,
+Held by: tests/unit/on_host/update/test_waiting.py,
+  tests/component/on_host/update/test_waiting_packages.py, tests/component/roles/test_site_hosts.py,
   tests/lab/test_update.py.
 """
 

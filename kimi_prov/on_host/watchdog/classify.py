@@ -8,8 +8,9 @@ step: while it computes it has that step's time. Times are in seconds of a monot
 
 Decides: when an engine hangs, and what happens then.
 Applied by: roles/watchdog.
-Held by: tests/unit/on_host/watchdog/test_judge.py, tests/unit/on_host/watchdog/test_service.py,
-  tests/unit/planner/test_watchdog_plan.py, tests/lab/test_watchdog.py.
+Held by: tests/unit/on_host/watchdog/test_judge.py,
+  tests/component/on_host/watchdog/test_service.py,
+  tests/unit/planner/service/test_watchdog_plan.py, tests/lab/test_watchdog.py.
 """
 
 from __future__ import annotations

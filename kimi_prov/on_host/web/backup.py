@@ -10,7 +10,7 @@ what is to be done there, as the page's user.
 
 Decides: what of the web UI is backed up, and how it is restored (as root).
 Applied by: playbooks/web.yml.
-Held by: tests/unit/on_host/web/test_store.py, tests/unit/on_host/web/test_backup.py,
+Held by: tests/component/on_host/web/test_store.py, tests/component/on_host/web/test_backup.py,
   tests/lab/test_web_page.py.
 """
 

@@ -1,8 +1,9 @@
 """What an apply does, in which order: decided from the folder and from what is there. Pure.
 
 Decides: a rendered folder in a Kubernetes cluster (the order in which it is applied).
-Held by: tests/unit/commands/test_kubernetes_commands.py,
-  tests/unit/operate/test_kubernetes_decisions.py.
+Held by: tests/component/commands/kubernetes/test_kubernetes_commands.py,
+  tests/unit/operate/test_kubernetes_decisions.py,
+  tests/component/operate/test_kubernetes_refusals.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decides: NUMA nodes, thread pools and instances.
 Applied by: roles/serve.
-Held by: tests/unit/planner/memory/test_numa.py, tests/unit/planner/test_hybrid_plans.py,
+Held by: tests/unit/planner/placement/test_numa.py, tests/unit/planner/test_hybrid_plans.py,
   tests/lab/test_emulated.py.
 """
 

@@ -2,7 +2,7 @@
 
 Decides: the command line of an instance, with `kimi_engine_args` over the flags of the plan.
 Applied by: roles/serve.
-Held by: tests/unit/planner/engine/test_command.py, tests/unit/planner/test_inventories.py,
+Held by: tests/unit/planner/selection/test_command.py, tests/unit/planner/test_inventories.py,
   tests/engines/test_parsers.py.
 """
 

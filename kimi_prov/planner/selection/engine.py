@@ -2,7 +2,7 @@
 
 Decides: which engine and version.
 Applied by: roles/engine.
-Held by: tests/unit/planner/engine/test_selection.py.
+Held by: tests/unit/planner/selection/test_selection.py.
 """
 
 from __future__ import annotations

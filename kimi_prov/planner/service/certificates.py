@@ -2,7 +2,8 @@
 
 Decides: the certificate.
 Applied by: roles/proxy.
-Held by: tests/unit/planner/test_certificates.py, tests/unit/on_host/gateway/test_tls.py.
+Held by: tests/unit/planner/service/test_certificates.py,
+  tests/component/on_host/endpoint/test_tls.py.
 """
 
 from __future__ import annotations

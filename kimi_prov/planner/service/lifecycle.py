@@ -2,7 +2,8 @@
 
 Decides: when a machine is idle, and who wakes it.
 Applied by: roles/idle, roles/proxy.
-Held by: tests/unit/on_host/gateway/test_idle.py, tests/unit/on_host/gateway/test_waking.py.
+Held by: tests/component/on_host/lifecycle/test_idle.py,
+  tests/component/on_host/lifecycle/test_waking.py.
 """
 
 from __future__ import annotations

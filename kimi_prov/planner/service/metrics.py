@@ -2,8 +2,8 @@
 
 Decides: metrics: their port, networks and what is behind it.
 Applied by: roles/metrics, roles/proxy, roles/firewall.
-Held by: tests/unit/planner/test_metrics_plan.py,
-  tests/unit/on_host/gateway/test_metrics_frontend.py,
+Held by: tests/unit/planner/service/test_metrics_plan.py,
+  tests/component/on_host/endpoint/test_metrics_frontend.py,
   tests/unit/on_host/metrics/test_metrics_gpus.py,
   tests/unit/on_host/metrics/test_metrics_instances.py, tests/lab/test_metrics.py.
 """

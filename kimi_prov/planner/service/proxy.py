@@ -2,7 +2,8 @@
 
 Decides: the firewall.
 Applied by: roles/firewall.
-Held by: tests/unit/planner/test_gateway.py, tests/lab/test_guard.py, tests/lab/test_edge.py.
+Held by: tests/unit/planner/service/test_gateway.py, tests/lab/test_guard.py,
+  tests/lab/test_edge.py.
 """
 
 from __future__ import annotations

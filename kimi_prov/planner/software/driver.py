@@ -2,7 +2,7 @@
 
 Decides: the driver.
 Applied by: roles/nvidia_driver.
-Held by: tests/unit/planner/test_driver_plan.py, tests/lab/test_driver.py.
+Held by: tests/unit/planner/software/test_driver_plan.py, tests/lab/test_driver.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decides: environments that are installed, and package indexes.
 Applied by: roles/engine, roles/weights.
-Held by: tests/unit/planner/test_installation.py.
+Held by: tests/unit/planner/software/test_installation.py.
 """
 
 from __future__ import annotations

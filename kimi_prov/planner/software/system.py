@@ -2,7 +2,7 @@
 
 Decides: kernel settings.
 Applied by: roles/host_tuning.
-Held by: tests/unit/planner/test_system.py.
+Held by: tests/unit/planner/software/test_system.py.
 Decides: the image of an engine (its packages).
 """
 

@@ -2,7 +2,7 @@
 
 Decides: the space on disks.
 Applied by: roles/preflight.
-Held by: tests/unit/planner/test_plan.py.
+Held by: tests/unit/planner/test_plan.py, tests/component/planner/test_plan_bytes.py.
 """
 
 from __future__ import annotations

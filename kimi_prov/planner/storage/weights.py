@@ -2,7 +2,7 @@
 
 Decides: where weights come from.
 Applied by: roles/weights.
-Held by: tests/unit/on_host/weights/test_fetch.py.
+Held by: tests/component/on_host/weights/test_fetch.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ than about the estimator: it is unscored, its rows and sources are told and no f
 
 Decides: the score of speeds.
 Held by: tests/unit/planner/throughput/test_score_classes.py,
-  tests/unit/planner/throughput/test_score_rival.py.
+  tests/component/planner/throughput/test_score_rival.py.
 """
 
 from __future__ import annotations

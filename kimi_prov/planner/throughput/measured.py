@@ -13,7 +13,8 @@ does. Rows cannot say it: in the catalogue, those of one source alone name a str
 machine.
 
 Decides: what a measured part of a machine counts for, and a bench of it.
-Held by: tests/unit/commands/test_check_measured.py, tests/unit/commands/test_check_bench.py.
+Held by: tests/unit/commands/check/test_check_measured.py,
+  tests/unit/commands/check/test_check_bench.py.
 """
 
 from __future__ import annotations

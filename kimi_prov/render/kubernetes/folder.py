@@ -1,7 +1,8 @@
 """The folder of a Kubernetes cluster: every file of it, from a plan and the site's settings.
 
 Decides: objects for a Kubernetes cluster.
-Held by: tests/unit/render/test_kubernetes_render.py.
+Held by: tests/unit/render/test_kubernetes_render.py,
+  tests/component/render/test_kubernetes_objects.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The folder of a cluster: every file of it, from a plan and the site's settings.
 
 Decides: jobs for a SLURM cluster.
-Held by: tests/unit/render/test_slurm_render.py,
-  tests/unit/on_host/cluster/test_cluster_serve.py.
+Held by: tests/unit/render/test_slurm_render.py, tests/component/render/test_slurm_scripts.py,
+  tests/component/on_host/cluster/test_cluster_serve.py.
 """
 
 from __future__ import annotations

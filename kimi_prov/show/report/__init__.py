@@ -1,5 +1,5 @@
 """Check and bench documents as reports: Markdown, HTML, text, a bill of materials.
 
 Decides: the report of `check`.
-Held by: tests/unit/report/test_rendering.py.
+Held by: tests/component/show/report/test_rendering.py.
 """

@@ -6,7 +6,7 @@ wants answers that a person can follow, so pace goes before cost there. A target
 counts with the rent that is usual for its GPUs, and says so; one without either follows.
 
 Decides: which target a check recommends.
-Held by: tests/unit/report/test_answer.py.
+Held by: tests/unit/show/report/test_answer.py.
 """
 
 from __future__ import annotations

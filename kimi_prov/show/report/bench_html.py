@@ -1,7 +1,8 @@
 """A bench document as one HTML file: it opens offline, prints, and needs no script.
 
 Decides: the HTML report of a bench.
-Held by: tests/unit/report/test_bench_page.py.
+Held by: tests/unit/show/report/test_bench_page.py,
+  tests/component/show/report/test_bench_page_drawn.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ come with it; how many those are is an assumption, and every assumption is liste
 What has no price stays unknown.
 
 Decides: the break-even of a purchase.
-Held by: tests/unit/report/test_cost.py, tests/unit/planner/test_curve.py.
+Held by: tests/unit/show/report/test_cost.py, tests/unit/planner/test_curve.py.
 """
 
 from __future__ import annotations

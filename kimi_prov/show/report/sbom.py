@@ -5,7 +5,7 @@ locks list what is in it. Beside it stand what it needs on the machine: the inte
 brought, the driver and the weights.
 
 Decides: the bill of materials.
-Held by: tests/unit/report/test_sbom.py.
+Held by: tests/unit/show/report/test_sbom.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Decides: the order and form of `logs`.
 Applied by: playbooks/logs.yml.
-Held by: tests/unit/console/test_log_lines.py, tests/unit/on_host/system/test_journals.py,
-  tests/unit/commands/test_logs_command.py.
+Held by: tests/unit/show/text/test_log_lines.py, tests/component/on_host/system/test_journals.py,
+  tests/component/commands/test_logs_command.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from kimi_prov.planner.settings.parsing import parse
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu"))
 import full_size
-import gpu_report
 
 EIGHT = 8
 MIB = 1 << 20
@@ -97,13 +95,6 @@ def test_a_request_alone_is_answered_shortly_and_many_as_is_estimated():
     assert full_size.lengths(1, estimate) == (3072, 128)
     assert full_size.lengths(64, estimate) == (3072, 1024)
     assert full_size.lengths(1, {**estimate, "output_tokens": 100}) == (3072, 100)
-
-
-def test_a_figure_is_kept_before_its_test_ends(tmp_path):
-    gpu_report.Report(tmp_path).figure(h100x8={"start_s": 325})
-    kept = json.loads((tmp_path / "report.json").read_text())
-    assert kept["figures"] == {"h100x8": {"start_s": 325}}
-    assert "325" in (tmp_path / "report.txt").read_text()
 
 
 def test_speeds_outside_their_ranges_are_told():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -250,46 +247,6 @@ def test_what_lies_in_the_place_of_a_file_of_rows_is_refused(tmp_path: Path, kin
     with pytest.raises(UserError, match=r"gpus\.yaml: cannot be read") as caught:
         _ = load(tmp_path).gpus
     assert caught.value.exit_code == ExitCode.BAD_INPUT
-
-
-@pytest.fixture
-def run(tmp_path: Path):
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        code = "from kimi_prov.cli import main; main()"
-        environment = {k: v for k, v in os.environ.items() if k != OVERLAY}
-        return subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            check=False,
-        )
-
-    return call
-
-
-def test_the_command_shows_a_site_s_rows(tmp_path: Path, run) -> None:
-    folder = write(tmp_path, gpus=CARD)
-    shown = run("catalog", "gpus", "H300 SXM", "--catalog", str(folder), "--format", "json")
-    assert shown.returncode == 0, shown.stderr
-    [row] = json.loads(shown.stdout)["rows"]
-    assert (row["name"], row["source"]) == ("H300 SXM", "a vendor's letter")
-    assert run("catalog", "gpus", "H300 SXM").returncode == ExitCode.BAD_INPUT
-
-
-def test_the_command_refuses_what_it_does_not_know(run) -> None:
-    for arguments, near in ((("gpu",), "gpus"), (("cpus", "EPYC 9664"), "EPYC 9654")):
-        done = run("catalog", *arguments)
-        assert done.returncode == ExitCode.BAD_INPUT
-        assert not done.stdout
-        assert "did you mean" in done.stderr
-        assert near in done.stderr
-
-
-def test_the_command_writes_a_file(tmp_path: Path, run) -> None:
-    file = tmp_path / "out.txt"
-    assert run("catalog", "drivers", "--output", str(file)).returncode == 0
-    assert "marlin-ptx" in file.read_text()
 
 
 VALUES = st.recursive(

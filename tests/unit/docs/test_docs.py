@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,12 +50,6 @@ def commands() -> Iterator[tuple[str, list[str]]]:
                 words = shlex.split(part)
                 if words[0] == "kimi-prov":
                     yield f"{by_name(page)}: {part.strip()}", words[1:]
-
-
-def test_the_generated_pages_are_current() -> None:
-    script = [sys.executable, str(DOCS / "generate.py"), "--check"]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}run: make docs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
@@ -129,23 +121,6 @@ def test_every_claim_names_a_run_of_the_table() -> None:
     rows = re.findall(r"^\| [^-].* \| ([^|]+) \|$", claims, re.MULTILINE)
     used = {run for cell in rows for run in cell.split(", ")} - {"last run"}
     assert used <= names | {"by hand", "never"}
-
-
-def test_the_picture_is_the_same_whatever_the_order_of_a_set() -> None:
-    script = "import sys, pathlib; sys.path.insert(0, 'docs'); import diagram; "
-    script += "print(diagram.packages(pathlib.Path('kimi_prov')))"
-    drawn = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={"PYTHONHASHSEED": seed},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(drawn) == 1
 
 
 def test_an_import_upwards_is_not_drawn(tmp_path: Path) -> None:

@@ -1,18 +1,16 @@
 import dataclasses
 import ipaddress
-import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
 
 from kimi_prov.errors import UserError
-from kimi_prov.lab import files, generated, images, keys, network, nspawn, qemu, seed
+from kimi_prov.lab import files, generated, images, keys, network, nspawn, qemu
 from kimi_prov.lab.inventory import Lab, LabFile, LabHost
 from kimi_prov.lab.machine import Machine, booted
 from kimi_prov.lab.settings import AptSettings
-from kimi_prov.lab.state import HostState, LabState, kill_process, launch, start_time
+from kimi_prov.lab.state import HostState, LabState
 
 NODE = LabHost("node1", "nspawn", "debian-12", "10.93.7.11", 22, 4096)
 GUEST = LabHost("q1", "qemu", "debian-12", "10.93.7.21", 2222, 6144, (8000, 9000))
@@ -185,42 +183,11 @@ def test_an_image_is_known_by_all_that_it_is_made_of():
     ]
 
 
-def test_the_seed_carries_the_host_key_for_root_alone(tmp_path):
-    key = tmp_path / "host_key"
-    keys.ensure_key(key, "host")
-    target = tmp_path / "seed.tar"
-    seed.write_tar(seed.common_files(LAB, NODE, "ssh-ed25519 AAAA lab\n", key), target)
-    with tarfile.open(target) as tar:
-        assert tar.getmember("etc/ssh/ssh_host_ed25519_key").mode == 0o600
-        assert tar.getmember("etc").mode == 0o755
-        assert {entry.uid for entry in tar} == {0}
-        hosts = tar.extractfile("etc/hosts")
-        assert hosts is not None
-        assert b"10.93.7.21\tq1\n" in hosts.read()
-    assert target.stat().st_mode & 0o777 == 0o600
-
-
 def test_a_host_on_an_odd_port_is_named_as_ssh_wants_it():
     assert keys.known_hosts_line("127.93.7.21", 2222, "ssh-ed25519 AAAA c\n") == (
         "[127.93.7.21]:2222 ssh-ed25519 AAAA\n"
     )
     assert keys.known_hosts_line("10.93.7.11", 22, "ssh-ed25519 AAAA").startswith("10.93.7.11 ")
-
-
-def test_a_machine_is_on_record_by_pid_and_start_time(tmp_path):
-    state = HostState(tmp_path / "node1")
-    state.folder.mkdir()
-    launch(["sleep", "60"], state, "12ab34cd")
-    pid = state.running_pid()
-    assert pid is not None
-    kill_process(state)
-    assert state.running_pid() is None
-    # The pid of another living process, with the start time of the dead one, is not ours.
-    own = subprocess.run(["sh", "-c", "echo $PPID"], check=True, capture_output=True, text=True)
-    state.pid_file.write_text(f"{own.stdout.strip()} 1")
-    assert start_time(int(own.stdout)) is not None
-    assert state.running_pid() is None
-    kill_process(state)
 
 
 def test_a_missing_lab_file_is_named_with_its_host(tmp_path):

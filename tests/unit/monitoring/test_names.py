@@ -35,8 +35,6 @@ frontend metrics
     bind 127.0.0.1:{port}
     http-request use-service prometheus-exporter
 """
-# As the role `metrics` has it, of those whose metrics are asked for.
-COLLECTORS = ("cpu", "filesystem", "meminfo", "netdev", "stat")
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +43,6 @@ def haproxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "haproxy.cfg").write_text(HAPROXY.format(port=port))
     address = f"http://127.0.0.1:{port}/metrics"
     with program(folder, "haproxy", "-db", "-f", "haproxy.cfg", ready=address):
-        yield shown(address)
-
-
-@pytest.fixture(scope="module")
-def node_exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder, port = tmp_path_factory.mktemp("node"), free_port()
-    address = f"http://127.0.0.1:{port}/metrics"
-    argv = ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"]
-    argv += ["--collector.disable-defaults", *(f"--collector.{name}" for name in COLLECTORS)]
-    with program(folder, *argv, ready=address):
         yield shown(address)
 
 
@@ -83,19 +71,11 @@ def test_kimi_prov_writes_every_name(tmp_path: Path) -> None:
     assert lacking("kimi_", there) == {}
 
 
-def test_the_proxy_has_every_name(haproxy: str) -> None:
-    assert lacking("haproxy_", names(haproxy)) == {}
-
-
 def test_the_frontend_of_the_clients_is_called_so() -> None:
     asked_for = {name for _, text in expressions() for name in re.findall(r'proxy="(\w+)"', text)}
     frontends = re.findall(r"^frontend (\w+)", PROXY.read_text(), re.MULTILINE)
     assert asked_for == {"api"}
     assert asked_for <= set(frontends)
-
-
-def test_the_node_exporter_has_every_name(node_exporter: str) -> None:
-    assert lacking("node_", names(node_exporter)) == {}
 
 
 def test_what_is_recorded_by_rules_is_recorded() -> None:

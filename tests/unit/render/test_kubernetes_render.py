@@ -8,14 +8,11 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
-import kubectl
 import pytest
 import yaml
 from engine_metrics import VLLM, names
@@ -39,7 +36,7 @@ from kimi_prov.render.kubernetes import quota
 from kimi_prov.show.exit_handling import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[3]
 SPECS = ROOT / "inventories" / "specs"
@@ -112,11 +109,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     output = tmp_path_factory.mktemp("render") / str(request.param)
     assert render(str(request.param), output) == 0
     return output
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kubectl.unpack(tmp_path_factory.mktemp("kubectl"))
 
 
 def template_of(folder: Path) -> dict[str, Any]:
@@ -224,27 +216,6 @@ def test_every_object_is_as_its_schema_says(folder: Path, version: str) -> None:
         check_schema(row, version)
 
 
-@pytest.mark.parametrize("name", ["on", "null", "a" * 36])
-def test_a_name_that_yaml_reads_otherwise_and_the_longest_one(
-    tmp_path: Path, program: Path, name: str
-) -> None:
-    variables = VARIABLES["reference-002"].replace("models", "'123'")
-    words = ("--name", name)
-    assert render("reference-002", tmp_path / "out", *words, variables=variables) == 0
-    for row in objects(tmp_path / "out"):
-        check_schema(row, VERSIONS[-1])
-        # A Job's name is a label of its pods, and a CronJob puts eleven signs behind its own.
-        assert len(row["metadata"]["name"]) <= (52 if row["kind"] == "CronJob" else 63)
-        for template in templates(row):
-            assert template["metadata"]["labels"]["app.kubernetes.io/instance"] == name
-    line = [str(program), "kustomize", str(tmp_path / "out")]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
-    rows = loaded(done.stdout)
-    assert {row["metadata"]["namespace"] for row in rows} == {"123"}
-    for row in rows:
-        check_schema(row, VERSIONS[-1])
-
-
 def test_a_field_that_nobody_knows_is_found(folder: Path) -> None:
     """Mutation: the schemas are strict, of Kubernetes and of the other kinds."""
     for row in objects(folder):
@@ -261,53 +232,6 @@ def test_a_field_that_nobody_knows_is_found(folder: Path) -> None:
             check_schema(row, VERSIONS[-1])
 
 
-def test_kubectl_builds_the_folder(folder: Path, program: Path) -> None:
-    line = [str(program), "kustomize", str(folder)]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stderr == ""
-    rows = loaded(done.stdout)
-    plans = [row for row in rows if row["kind"] == "ConfigMap" and "plan.json" in row["data"]]
-    assert [json.loads(row["data"]["plan.json"]) for row in plans] == [plan_of(folder)] * 2
-    assert len(rows) == len(objects(folder)) + 2
-    wanted = "models" if folder.name == "reference-002" else None
-    for row in rows:
-        assert row["metadata"].get("namespace") == wanted, row["kind"]
-        check_schema(row, VERSIONS[-1])
-    names = [(row["kind"], row["metadata"]["name"]) for row in rows]
-    assert len(names) == len(set(names))
-
-
-def test_kubectl_itself_takes_the_objects(folder: Path, program: Path) -> None:
-    """kubectl reads the built objects without a cluster; kinds of others it passes on."""
-    line = [str(program), "kustomize", str(folder)]
-    built = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
-    line = [str(program), "label", "--local", "-f", "-", "tried=yes", "-o", "name"]
-    done = subprocess.run(
-        line, input=built, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) == len(objects(folder)) + 2
-
-
-def test_what_an_object_names_is_there_or_is_made_by_hand(folder: Path, program: Path) -> None:
-    """A Secret, ConfigMap, volume or account that is named is rendered, or README makes it."""
-    line = [str(program), "kustomize", str(folder)]
-    built = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
-    rows = loaded(built)
-    there = {(row["kind"], row["metadata"]["name"]) for row in rows}
-    readme = (folder / "README.md").read_text()
-    made = {
-        *(("Secret", n) for n in re.findall(r"create secret (?:generic|tls) (\S+)", readme)),
-        *(("ConfigMap", n) for n in re.findall(r"create configmap (\S+)", readme)),
-        # The site's own: it names it.
-        ("Secret", "registry"),
-    }
-    named = set(references(rows))
-    assert len(named) >= 6
-    assert named - there - made == set()
-    assert {row for row in made if row not in named} <= {("Secret", "registry")}
-
-
 def test_the_steps_of_the_page_go_in_their_order_and_to_one_namespace(folder: Path) -> None:
     readme = (folder / "README.md").read_text()
     # A file that a command reads, another made before.
@@ -321,41 +245,6 @@ def test_the_steps_of_the_page_go_in_their_order_and_to_one_namespace(folder: Pa
     for line in asked:
         assert named in line, line
         assert named or line.startswith("kubectl scale") or "--namespace" not in line, line
-
-
-def references(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Give what objects name of others: kind and name."""
-    for value in walked(rows):
-        for key, kind, name in (
-            ("secret", "Secret", "secretName"),
-            ("configMap", "ConfigMap", "name"),
-            ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
-            ("secretKeyRef", "Secret", "name"),
-            ("credentials", "Secret", "name"),
-            ("service", "Service", "name"),
-        ):
-            if isinstance(value.get(key), dict):
-                yield kind, value[key][name]
-        for row in value.get("imagePullSecrets") or []:
-            yield "Secret", row["name"]
-        if "serviceAccountName" in value:
-            yield "ServiceAccount", value["serviceAccountName"]
-        if "secretName" in value and "hosts" in value:
-            yield "Secret", value["secretName"]
-        for key in ("certificateRefs", "caCertificateRefs", "targetRefs"):
-            for row in value.get(key) or []:
-                yield row["kind"], row["name"]
-        for row in value.get("backendRefs") or []:
-            yield "Service", row["name"]
-
-
-def walked(value: Any) -> Iterator[dict[str, Any]]:
-    """Give every mapping in it."""
-    if isinstance(value, dict):
-        yield value
-    for inner in value.values() if isinstance(value, dict) else value:
-        if isinstance(inner, (dict, list)):
-            yield from walked(inner)
 
 
 def test_selectors_find_the_pods_that_are_meant(folder: Path) -> None:
@@ -610,20 +499,6 @@ def test_who_asks_for_whole_processors_asks_for_whole_cores(tmp_path: Path, work
     assert asked["fetch"] >= workers
 
 
-def test_a_pod_that_waits_for_the_weights_ends_when_it_is_told_to(folder: Path) -> None:
-    """The first process of a container ignores a signal that it does not handle itself."""
-    (waits,) = template_of(folder)["spec"]["initContainers"]
-    missing = {**os.environ, "VERIFIED": "/nowhere/.kimi-verified"}
-    running = subprocess.Popen(waits["command"], env=missing, start_new_session=True)
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-    end = time.monotonic() + 20
-    while not children.read_text().strip() and time.monotonic() < end:
-        time.sleep(0.05)
-    os.killpg(running.pid, signal.SIGTERM)
-    # Ended by the signal alone it would be -15, which the first process never is.
-    assert running.wait(20) == 143
-
-
 def test_network_cards_are_asked_for_between_nodes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -860,18 +735,6 @@ def test_the_schedule_may_scale_one_object_and_nothing_else(folder: Path) -> Non
     assert asked == stop | start
     if folder.name == "reference-002":
         assert jobs["kimi-stop"]["spec"]["timeZone"] == "Europe/Vienna"
-
-
-def test_kubectl_knows_how_the_schedule_and_the_readme_ask_it(folder: Path, program: Path) -> None:
-    """The words are kubectl's: without a cluster it fails at the connection, not at them."""
-    (job, *_) = (row for row in objects(folder) if row["kind"] == "CronJob")
-    (container,) = templates(job)[0]["spec"]["containers"]
-    line = [str(program), "--server=http://127.0.0.1:1", *container["args"]]
-    line = [word for word in line if not word.startswith("--cache-dir")]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert "127.0.0.1:1" in done.stderr
-    assert "unknown" not in done.stderr
 
 
 # --- monitoring
@@ -1381,18 +1244,6 @@ def test_the_room_for_another_revision_is_told(folder: Path) -> None:
     assert sizes[1] >= sizes[0] + plan_of(folder)["weights"]["bytes"]
     assert f"{sizes[1] / GIB}Gi" in row["fix"]
     assert f"persistentvolumeclaim/{name}-models" in row["fix"]
-
-
-def test_a_bundle_of_certificates_travels_with_the_plan(tmp_path: Path, program: Path) -> None:
-    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAA==\n")
-    variables = f"{IMAGE}kimi_ca_bundle: {tmp_path}/ca.pem\n"
-    assert render("reference-002", tmp_path / "out", variables=variables) == 0
-    line = [str(program), "kustomize", str(tmp_path / "out")]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
-    found = [row for row in loaded(done.stdout) if "plan.json" in (row.get("data") or {})]
-    assert len(found) == 2
-    for row in found:
-        assert row["data"]["ca-bundle.pem"] == (tmp_path / "ca.pem").read_text()
 
 
 def test_a_plan_that_no_config_map_holds_is_refused(

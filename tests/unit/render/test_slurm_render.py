@@ -7,14 +7,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from cluster_stand_in import Cluster
 
 from kimi_prov import cli, schemas
 from kimi_prov.planner.registry import DEFINITIONS
@@ -121,30 +118,6 @@ def test_no_job_asks_for_root(folder: Path) -> None:
         assert not re.search(r"\b(sudo|su|systemctl|sysctl|apt-get|mount)\b", path.read_text())
 
 
-def test_every_script_is_one_that_bash_takes(folder: Path) -> None:
-    scripts = [*(folder / "jobs").iterdir(), folder / "cluster.env", folder / "prepare-login.sh"]
-    assert len(scripts) == 9
-    for path in scripts:
-        subprocess.run(["bash", "-n", str(path)], check=True)
-        if path.suffix == ".sbatch":
-            assert "\nset -euo pipefail\n" in path.read_text()
-
-
-def test_shellcheck_finds_nothing(folder: Path) -> None:
-    if not shutil.which("shellcheck"):
-        pytest.skip("shellcheck is not here")
-    scripts = sorted(str(path.relative_to(folder)) for path in (folder / "jobs").glob("*.sbatch"))
-    line = ["shellcheck", "--shell=bash", "--external-sources", "--severity=style"]
-    done = subprocess.run(
-        [*line, *scripts, "prepare-login.sh"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-
-
 def test_what_sbatch_reads_stands_before_the_first_command(folder: Path) -> None:
     for path in (folder / "jobs").glob("*.sbatch"):
         lines = path.read_text().splitlines()
@@ -165,58 +138,6 @@ def test_every_file_says_what_it_is(folder: Path) -> None:
             continue
         start = content.decode().splitlines()[:2]
         assert any(line.startswith(("# ", "<!-- ")) for line in start), name
-
-
-def test_a_job_that_is_submitted_elsewhere_says_so(folder: Path, tmp_path: Path) -> None:
-    line = ["bash", str(folder / "jobs" / "serve.sbatch")]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "is not the folder that was rendered" in done.stderr
-
-
-def test_a_job_runs_the_program_and_says_what_it_lacks(tmp_path: Path) -> None:
-    output = tmp_path / "reference-002"
-    variables = f"kimi_slurm_root: {tmp_path}/root\nkimi_slurm_python: {sys.executable}\n"
-    assert render("reference-002", output, variables=variables) == 0
-    cluster = Cluster(tmp_path / "slurm", {})
-    environment = {**cluster.environment, "SLURM_SUBMIT_DIR": str(output)}
-    for job, missing in (
-        ("serve", "sbatch jobs/environment.sbatch"),
-        ("weights", "sbatch jobs/environment.sbatch"),
-        ("accept", "sbatch jobs/serve.sbatch"),
-    ):
-        line = ["bash", str(output / "jobs" / f"{job}.sbatch")]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 2, done.stderr
-        assert missing in done.stderr
-    for words in (["--suite", "full"], ["42", "--suite", "full"]):
-        line = ["bash", str(output / "jobs" / "accept.sbatch"), *words]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-        job = "of job 42 " if "42" in words else ""
-        assert f"no server {job}answers" in done.stderr
-    done = subprocess.run(
-        ["bash", str(output / "jobs" / "tune.sbatch")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout[:15]) == (0, "nothing to tune")
-
-
-def test_a_python_or_module_that_is_not_there_is_named(tmp_path: Path) -> None:
-    output = tmp_path / "reference-002"
-    variables = f"kimi_slurm_root: {tmp_path}/root\nkimi_slurm_python: python-absent\n"
-    assert render("reference-002", output, variables=variables) == 0
-    line = ["bash", "jobs/weights.sbatch"]
-    done = subprocess.run(line, cwd=output, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "python-absent is not on" in done.stderr
-    settings = output / "cluster.env"
-    settings.write_text(settings.read_text().replace("KIMI_MODULES=''", "KIMI_MODULES=absent/1"))
-    done = subprocess.run(line, cwd=output, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "KIMI_MODULES (absent/1) cannot be loaded" in done.stderr
 
 
 def test_a_changed_file_is_kept_and_named(

@@ -6,14 +6,9 @@ import gzip
 import hashlib
 import json
 import os
-import subprocess
-import sys
 
 import pytest
-from ports import free_port
-from waiting import until
 
-from kimi_prov.contract import gateways
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import observe, weights
 from kimi_prov.on_host.weights import manifest as manifests
@@ -117,33 +112,6 @@ def test_a_flipped_byte_is_found_by_reading_alone(model, tmp_path):
     assert of(model, read=True) == [("a.safetensors", "other bytes")]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a disk needs root")
-def test_the_disk_is_read_and_not_the_page_cache(tmp_path):
-    """The disk's bytes change under a file that was read before, as by a fault of its own."""
-    image, disk = tmp_path / "image", tmp_path / "disk"
-    image.write_bytes(b"")
-    os.truncate(image, 32 << 20)
-    disk.mkdir()
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, disk], check=True)
-    try:
-        applied = model_in(disk, b"a byte that goes wrong" * 4096)
-        os.sync()
-        told: dict[str, str] = {}
-        assert list(weights.differences(applied, read=True, told=told)) == []
-        assert told == {str(disk): "disk"}
-        place = image.read_bytes().index(b"a byte that goes wrong" * 100)
-        with image.open("r+b") as stream:
-            stream.seek(place)
-            stream.write(b"A")
-        os.sync()
-        # Whoever reads the file itself is given what was read before.
-        assert (disk / "a.safetensors").read_bytes()[:1] == b"a"
-        assert of(applied, read=True) == [("a.safetensors", "other bytes")]
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
 def test_what_stat_tells_needs_no_reading(model, tmp_path):
     (tmp_path / "b.json").unlink()
     with (tmp_path / "a.safetensors").open("ab") as stream:
@@ -171,16 +139,3 @@ def test_a_draft_of_the_model_is_looked_at_too(model, tmp_path):
     (tmp_path / "draft").mkdir()
     folders = weights.folders({**model, "draft_dir": str(tmp_path / "draft")})
     assert [folder.path for folder in folders] == [str(tmp_path), str(tmp_path / "draft")]
-
-
-def test_who_else_listens_on_a_gateways_port_is_named():
-    port = free_port()
-    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
-    plan = {"schema": gateways.SCHEMA, "proxy": {"port": port, "backends": []}}
-    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as other:
-        try:
-            assert until(lambda: observe.listeners(plan, {}))
-            (row,) = observe.listeners(plan, {})
-        finally:
-            other.kill()
-    assert (row["unit"], row["pid"]) == ("kimi-proxy.service", other.pid)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from ports import free_port
-from streaming_engine import serving
 
-from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import speed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def row(rate: float) -> dict[str, Any]:
@@ -40,21 +34,3 @@ def test_the_reason_names_both_speeds_and_the_setting() -> None:
     told = speed.too_slow(row(10), row(5), 0.9)
     assert told is not None
     assert all(part in told for part in ("5.0", "10.0", "50%", "kimi_upgrade_min_speed is 0.9"))
-
-
-def plan(port: int | None) -> dict[str, Any]:
-    return {"instances": [{"port": port}], "model": {"served_names": ["kimi"]}}
-
-
-def test_a_stream_is_measured(tmp_path: Path) -> None:
-    with serving() as (port, counts):
-        found = speed.probe(Paths(tmp_path), plan(port), rounds=2)
-    assert [asked["max_tokens"] for asked in counts.asked] == [speed.TOKENS] * 2
-    assert found is not None
-    assert found["rounds"] == 2
-    assert found["decode_tok_s"] > 0
-
-
-def test_what_does_not_answer_has_no_speed(tmp_path: Path) -> None:
-    assert speed.probe(Paths(tmp_path), plan(free_port()), rounds=1) is None
-    assert speed.probe(Paths(tmp_path), plan(None)) is None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kimi_prov.on_host.engine import placement
 from kimi_prov.on_host.pod import limits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIB = 1 << 30
 
@@ -65,65 +62,8 @@ def test_a_driver_that_is_not_mounted_is_told_apart_from_too_few_gpus() -> None:
     assert limits.refusals(plan(), has) == []
 
 
-@pytest.mark.parametrize(
-    ("program", "seen"),
-    [
-        (None, None),
-        ("printf 'GPU-1\\nGPU-2\\n'", 2),
-        ("echo 'no devices were found'", 0),
-        ("exit 9", 0),
-    ],
-)
-def test_gpus_are_those_that_nvidia_smi_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, seen: int | None
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if program:
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
-    assert limits.given(str(tmp_path)).gpus == seen
-
-
 def test_no_limit_is_no_refusal() -> None:
     assert limits.refusals(plan(), limits.Given(None, None, 2, 0)) == []
-
-
-@pytest.mark.parametrize(
-    ("files", "memory", "cpus"),
-    [
-        ({"memory.max": "1073741824", "cpu.max": "50000 100000"}, GIB, 0.5),
-        ({"memory.max": "max", "cpu.max": "max 100000"}, 4 * GIB, None),
-        (
-            {
-                "memory/memory.limit_in_bytes": "2147483648",
-                "cpu/cpu.cfs_quota_us": "150000",
-                "cpu/cpu.cfs_period_us": "100000",
-            },
-            2 * GIB,
-            1.5,
-        ),
-        (
-            {
-                "memory/memory.limit_in_bytes": "9223372036854771712",
-                "cpu/cpu.cfs_quota_us": "-1",
-                "cpu/cpu.cfs_period_us": "100000",
-            },
-            4 * GIB,
-            None,
-        ),
-    ],
-)
-def test_both_versions_of_cgroups_are_read(
-    tmp_path: Path, files: dict[str, str], memory: int, cpus: float | None
-) -> None:
-    for name, text in {**files, "../../../proc/meminfo": "MemTotal: 4194304 kB"}.items():
-        path = tmp_path / "sys/fs/cgroup" / name
-        (tmp_path / "sys/fs/cgroup").mkdir(parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    found = limits.given(str(tmp_path))
-    allowed = float(len(placement.available()))
-    assert (found.memory, found.cpus) == (memory, min(allowed, cpus or allowed))
 
 
 def test_threads_are_those_that_there_is_time_for() -> None:
@@ -136,16 +76,3 @@ def test_threads_are_those_that_there_is_time_for() -> None:
     assert placement.threads({bind: "0-3"}, [64, 65, 66, 67, 68, 69], 6, notes) == {bind: "64-67"}
     assert len(notes) == 3
     assert placement.threads({}, [0], 1, notes) == {}
-
-
-def test_an_address_that_is_not_found_is_told() -> None:
-    notes: list[str] = []
-    assert placement.network({}, "kimi-0.invalid", notes) == {}
-    (note,) = notes
-    assert "towards kimi-0.invalid this node has no address" in note
-    found = placement.network({}, "127.0.0.1", notes)
-    assert (found["VLLM_HOST_IP"], found["GLOO_SOCKET_IFNAME"], len(notes)) == (
-        "127.0.0.1",
-        "lo",
-        1,
-    )

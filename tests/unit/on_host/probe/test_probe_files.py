@@ -103,21 +103,6 @@ def lock_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return path
 
 
-def test_the_lock_is_taken_in_the_same_answer(
-    lock_path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert collect.main(["--lock", json.dumps({"run": "one"})]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["lock"]["held"] is True
-    assert facts["schema"] == collect.SCHEMA
-    assert apply_lock.release("two", lock_path) == {"held": False}
-    assert collect.main(["--lock", json.dumps({"run": "two"})]) == 0
-    refused = json.loads(capsys.readouterr().out)
-    assert list(refused) == ["lock"]
-    assert refused["lock"]["held"] is False
-    assert refused["lock"]["holder"]["run"] == "one"
-
-
 def test_a_probe_that_fails_gives_its_lock_back(
     lock_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,26 +18,6 @@ Status: install ok {state}
 Version: 1
 
 """
-HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "w")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("lock", package_manager.LOCKS)
-def test_who_holds_a_lock_of_apt_is_named_by_its_process(tmp_path: Path, lock: str) -> None:
-    machine = tree(tmp_path, dict.fromkeys(package_manager.LOCKS, ""))
-    argv = [sys.executable, "-c", HOLD, machine.path(lock)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(argv, **pipes) as other:  # type: ignore[call-overload]
-        assert other.stdout.readline() == "held\n"
-        held = package_manager.holder(machine)
-        other.communicate()
-    assert held == {"lock": lock, "pid": other.pid, "process": None, "unit": None}
-    assert package_manager.holder(machine) is None
 
 
 def test_a_lock_that_is_ours_or_cannot_be_read_is_nobodys(tmp_path: Path) -> None:

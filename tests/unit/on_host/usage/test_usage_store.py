@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
 
 import pytest
 
@@ -238,28 +235,6 @@ def test_what_was_counted_while_the_clock_was_years_ahead_keeps_no_key_out(tmp_p
     with sqlite3.connect(path) as tables:
         assert tables.execute("SELECT count(*) FROM minute").fetchone() == (0,)
         assert tables.execute("SELECT count(*) FROM request").fetchone() == (0,)
-    db.close()
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from kimi_prov.on_host.usage.store import Store
-db = Store(Path(sys.argv[1]), keep_days=400)
-for number in range(100):
-    db.ask(f"a-{number}", "a", {})
-    db.tell(f"a-{number}", "a", 2, 3, ended=number % 2 == 0)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_kill_loses_nothing_that_was_answered(tmp_path):
-    path = tmp_path / "usage.db"
-    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
-    assert done.returncode == -signal.SIGKILL
-    db = store.Store(path, keep_days=400)
-    use(db, "a-1", 2, 4)
-    assert sums(db) == {"a": (100, 200, 301)}
     db.close()
 
 

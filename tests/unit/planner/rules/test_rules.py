@@ -378,7 +378,7 @@ TABLE: list[tuple[str, Callable[[], dict[str, Any]], Any, dict[str, Any], str]] 
         )
     ),
 ]
-# Rules that compare hosts: tests/unit/planner/test_groups.py and test_group_network_rules.py.
+# Rules that compare hosts: tests/unit/planner/hosts/test_groups.py and test_group_network_rules.py.
 COMPARED = {
     *("group.settings", "group.unlike"),
     *("group.address", "group.gid", "group.link", "group.mtu", "group.rdma"),

@@ -1,0 +1,375 @@
+"""The scripts that a cloud's machine brings itself up by, run with stand-ins of the cloud."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kimi_prov import cli
+from kimi_prov.catalog import loader
+from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.render.cloud import ranking
+from kimi_prov.show.exit_handling import guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).parents[3]
+SHEET = ROOT / "inventories" / "specs" / "reference-004.yml"
+
+
+PINS = ROOT / "tests" / "cloud" / "skypilot.txt"
+KINDS = ("cloud-init", "skypilot")
+VARIABLES = {
+    "gcp": """
+kimi_context: 8192
+kimi_kv_dtype: bf16
+kimi_weights_source: gs://weights-of-site/kimi-k2.5
+kimi_idle_stop: 20m
+kimi_cloud_regions: [us-central1-a, europe-west4-b]
+kimi_cloud_machines: [a3-highgpu-8g, a3-ultragpu-8g]
+""",
+    "aws": """
+kimi_weights_source: s3://weights-of-site/kimi-k2.5
+kimi_bucket_region: us-east-2
+kimi_context: 8192
+kimi_cloud: aws
+kimi_cloud_regions: [us-east-2]
+kimi_cloud_terms: on-demand
+kimi_cloud_image: ami-0123456789abcdef0
+kimi_pip_index_url: https://pypi.example.com/simple
+kimi_https_proxy: http://proxy.example.com:3128
+kimi_no_proxy: [.example.com]
+kimi_engine_args: {max-num-batched-tokens: 1024}
+kimi_served_names: [kimi, kimi-k2.5]
+kimi_allowed_networks: [10.0.0.0/8]
+""",
+}
+
+
+def run(*words: str) -> int:
+    return int(guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
+
+
+def render(kind: str, output: Path, text: str, *more: str) -> int:
+    file = output.parent / f"{output.name}.vars.yml"
+    file.write_text(text)
+    return run("render", kind, str(SHEET), "--vars", str(file), "--output", str(output), *more)
+
+
+def read(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module", params=[(kind, cloud) for kind in KINDS for cloud in VARIABLES])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kind, cloud = request.param
+    output = tmp_path_factory.mktemp("render") / f"{kind}-{cloud}"
+    assert render(kind, output, VARIABLES[cloud]) == 0
+    return output
+
+
+def test_the_scripts_are_sound(folder: Path, tmp_path: Path) -> None:
+    scripts = [path for path in folder.rglob("*") if path.is_file() and "#!" in _first(path)]
+    if (folder / "user-data").exists():
+        scripts += [_kept(tmp_path, row) for row in laid(folder) if "#!" in row["content"][:2]]
+    assert scripts
+    words = ("shellcheck", "--severity=info", *map(str, scripts))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def _first(path: Path) -> str:
+    return path.read_bytes()[:2].decode("utf-8", "replace")
+
+
+def _kept(folder: Path, row: Mapping[str, Any]) -> Path:
+    path = folder / Path(row["path"]).name
+    path.write_text(row["content"])
+    return path
+
+
+def laid(folder: Path) -> list[dict[str, Any]]:
+    """The files that the machine gets, unpacked."""
+    if not (folder / "user-data").exists():
+        top = folder / "machine"
+        return [{"path": f"/{name}", "content": text} for name, text in read(top).items()]
+    rows: list[dict[str, Any]] = yaml.safe_load((folder / "user-data").read_text())["write_files"]
+    return [{**row, "content": _unpacked(row)} for row in rows]
+
+
+def _unpacked(row: Mapping[str, Any]) -> str:
+    content = str(row["content"])
+    if row.get("encoding") == "gz+b64":
+        return gzip.decompress(base64.b64decode(content)).decode()
+    return content
+
+
+def stand_in(folder: Path, name: str, body: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+class Booted:
+    """A machine of Google below a folder, whose agent runs what it is given at every boot.
+
+    systemctl and shutdown are stand-ins that write down how they are called.
+    """
+
+    def __init__(self, top: Path, given: Path) -> None:
+        self.root, self._given, self._programs = top / "root", given, top / "bin"
+        self._log = top / "log"
+        self.root.mkdir(parents=True)
+        for name in ("systemctl", "shutdown"):
+            stand_in(self._programs, name, f'echo {name} "$@" >>"$LOG"')
+
+    def boot(self) -> tuple[int, list[list[str]]]:
+        """The exit status of the script, and what it called."""
+        self._log.write_text("")
+        path = f"{self._programs}:/usr/bin:/bin"
+        environment = {"PATH": path, "LOG": str(self._log), "KIMI_ROOT": str(self.root)}
+        script = self.root.parent / "startup-script"
+        shutil.copy(self._given / "startup-script", script)
+        script.chmod(0o755)
+        done = subprocess.run([script], env=environment, check=False)
+        return done.returncode, [line.split() for line in self._log.read_text().splitlines()]
+
+    def cuts(self, verb: str) -> None:
+        """From now on systemctl fails at what it is asked."""
+        stand_in(self._programs, "systemctl", f'[ "$1" != {verb} ] || exit 1')
+
+    def mends(self) -> None:
+        stand_in(self._programs, "systemctl", 'echo systemctl "$@" >>"$LOG"')
+
+    def by_cloud_init(self) -> None:
+        """As its network stage leaves them: the units are started by a later one."""
+        for row in laid(self._given):
+            path = self.root / row["path"].lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(row["content"])
+
+    @property
+    def files(self) -> dict[str, tuple[str, str]]:
+        """Each file with its content and mode."""
+        return {
+            f"/{path.relative_to(self.root)}": (
+                path.read_text(),
+                f"{path.stat().st_mode & 0o777:04o}",
+            )
+            for path in self.root.rglob("*")
+            if path.is_file()
+        }
+
+
+@pytest.fixture
+def google(tmp_path: Path) -> Booted:
+    text = VARIABLES["gcp"] + "kimi_cloud_give_up: 90m\n"
+    assert render("cloud-init", tmp_path / "out", text) == 0
+    return Booted(tmp_path / "machine", tmp_path / "out")
+
+
+def user_data(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((folder / "user-data").read_text())
+    return found
+
+
+def test_an_image_without_cloud_init_comes_up_by_googles_agent(
+    google: Booted, tmp_path: Path
+) -> None:
+    """Google's own Debian is one. What user-data would do is done, at the first boot alone."""
+    assert google.boot() == (0, user_data(tmp_path / "out")["runcmd"])
+    wanted = {row["path"]: (row["content"], row["permissions"]) for row in laid(tmp_path / "out")}
+    assert google.files == wanted
+    assert google.boot() == (0, [])
+    assert google.files == wanted
+
+
+def test_where_cloud_init_is_it_alone_brings_the_machine_up(google: Booted) -> None:
+    google.by_cloud_init()
+    before = google.files
+    assert google.boot() == (0, [])
+    assert google.files == before
+
+
+@pytest.mark.parametrize("verb", ["daemon-reload", "enable", "start"])
+def test_a_machine_that_nothing_was_started_on_ends_and_its_next_boot_goes_on(
+    verb: str, google: Booted, tmp_path: Path
+) -> None:
+    google.cuts(verb)
+    status, called = google.boot()
+    assert status != 0
+    assert called == [["shutdown", "-P", "+90"]]
+    google.mends()
+    assert google.boot() == (0, user_data(tmp_path / "out")["runcmd"])
+    assert google.boot() == (0, [])
+
+
+def test_the_disk_is_full(google: Booted) -> None:
+    """Not even the files could be laid: the machine ends all the same."""
+    (google.root / "etc").write_text("in the way")
+    status, called = google.boot()
+    assert (status != 0, called) == (True, [["shutdown", "-P", "+90"]])
+
+
+def test_what_google_is_given_carries_any_file(tmp_path: Path) -> None:
+    """A long one is packed, and one without a last newline keeps being one."""
+    (tmp_path / "m.json").write_text(
+        json.dumps(
+            {"files": [{"path": f"m-{n}", "size": n, "sha256": f"{n:064x}"} for n in range(1, 97)]}
+        )
+    )
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----")
+    text = f"kimi_weights_manifest: {tmp_path}/m.json\nkimi_ca_bundle: {tmp_path}/ca.pem\n"
+    assert render("cloud-init", tmp_path / "out", VARIABLES["gcp"] + text) == 0
+    google = Booted(tmp_path / "machine", tmp_path / "out")
+    assert google.boot()[0] == 0
+    wanted = {row["path"]: row["content"] for row in laid(tmp_path / "out")}
+    assert {path: content for path, (content, _mode) in google.files.items()} == wanted
+
+
+def started(folder: Path, programs: Path, log: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "LOG": str(log), "KIMI_PAUSE_S": "0"}
+    words = [str(folder / "launch.sh"), "here"]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_kinds_places_and_terms_are_tried_in_their_order(tmp_path: Path) -> None:
+    """gcloud is a stand-in: no machine is to be had but on demand, in the second place."""
+    assert render("cloud-init", tmp_path / "out", VARIABLES["gcp"]) == 0
+    stand_in(
+        tmp_path / "bin",
+        "gcloud",
+        'case "$*" in\n'
+        '  *"instances create"*) echo "$*" >>"$LOG"\n'
+        '    [[ "$*" == *STANDARD* && "$*" == *europe-west4-b* ]] || exit 1 ;;\n'
+        "  *quotas*) echo 4 ;;\n"
+        "esac",
+    )
+    done = started(tmp_path / "out", tmp_path / "bin", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "log").read_text().splitlines()
+    tried = [
+        (line.split("--machine-type ")[1].split()[0], line.split("--zone ")[1].split()[0])
+        for line in asked
+    ]
+    zones, kinds = ("us-central1-a", "europe-west4-b"), ("a3-highgpu-8g", "a3-ultragpu-8g")
+    order = [(kind, zone) for kind in kinds for zone in zones]
+    assert tried == [*order, *order[:2]]
+    assert all("--instance-termination-action DELETE" in line for line in asked[:4])
+    given = [line.split("--metadata-from-file ")[1].split()[0].split(",") for line in asked]
+    assert all(row == ["user-data=user-data", "startup-script=startup-script"] for row in given)
+    # What there is too little of is told, with how to ask for it.
+    assert "gcloud beta quotas preferences create --preferred-value=8" in done.stderr
+
+
+def test_without_credentials_nothing_is_started(tmp_path: Path) -> None:
+    assert render("cloud-init", tmp_path / "out", VARIABLES["aws"]) == 0
+    stand_in(tmp_path / "bin", "aws", 'echo "$*" >>"$LOG"; exit 1')
+    done = started(tmp_path / "out", tmp_path / "bin", tmp_path / "log")
+    assert done.returncode == 3
+    assert "aws configure" in done.stderr
+    assert "run-instances" not in (tmp_path / "log").read_text()
+
+
+def test_a_launch_that_the_restart_cut_is_made_again(tmp_path: Path) -> None:
+    assert render("skypilot", tmp_path / "out", VARIABLES["gcp"]) == 0
+    stand_in(tmp_path / "bin", "sky", 'echo "$*" >>"$LOG"; [ "$(wc -l <"$LOG")" = 2 ]')
+    done = started(tmp_path / "out", tmp_path / "bin", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    line = "launch --yes --cluster here --detach-run kimi.sky.yaml"
+    assert (tmp_path / "log").read_text().splitlines() == [line, line]
+
+
+PRICED = """
+schema: kimi-prov/catalog/prices/v1
+checked: 2026-11-20
+machine_hour:
+  - name: ours
+    machine: a3-ultragpu-8g
+    spot: true
+    gpu: H200 SXM
+    gpus: 8
+    usd: %s
+    source: ours
+    confidence: high
+"""
+
+
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **more: Any) -> Any:
+    """How the kinds of Google compare where the site knows what an hour of 8x H200 costs."""
+    if usd is not None:
+        own = tmp_path / f"{usd}"
+        own.mkdir()
+        (own / "prices.yaml").write_text(PRICED % usd)
+        monkeypatch.setenv("KIMI_PROV_CATALOG", str(own))
+    told = {"kimi_model": "kimi-k2.5", "kimi_context": 8192, "kimi_weights_source": "gs://abc/x"}
+    return ranking.ranked(parse({**told, **more}, host="h"), loader.load())
+
+
+@pytest.fixture(scope="module")
+def sky(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the real SkyPilot."""
+    uv, made = Path(sys.executable).with_name("uv"), tmp_path_factory.mktemp("sky") / "venv"
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable, made], check=True)
+    line = [uv, "pip", "install", "-q", "--require-hashes", "-r", PINS]
+    subprocess.run([*line, "--python", made / "bin" / "python"], check=True, timeout=1800)
+    return made / "bin" / "python"
+
+
+READ = """
+import json, sys, sky
+task = sky.Task.from_yaml(sys.argv[1])
+found = task.resources if isinstance(task.resources, list) else list(task.resources)
+print(json.dumps([[str(r.cloud), r.region, r.zone, r.accelerators, r.use_spot, r.disk_size,
+                   r.autostop_config.down if r.autostop_config else None,
+                   str(r.autostop_config.wait_for) if r.autostop_config else None]
+                  for r in found]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cloud", VARIABLES)
+def test_skypilot_reads_the_tasks(cloud: str, sky: Path, tmp_path: Path) -> None:
+    assert render("skypilot", tmp_path / "out", VARIABLES[cloud]) == 0
+    (tmp_path / "home").mkdir()
+
+    def read_by_it(name: str) -> list[list[Any]]:
+        done = subprocess.run(
+            [sky, "-c", READ, name],
+            cwd=tmp_path / "out",
+            env={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return list(json.loads(done.stdout.splitlines()[-1]))
+
+    rows = read_by_it("kimi.sky.yaml")
+    if cloud == "gcp":
+        assert [row[:5] for row in rows] == [
+            ["GCP", zone[:-2], zone, {card: 8}, spot]
+            for spot in (True, False)
+            for card in ("H100", "H200")
+            for zone in ("us-central1-a", "europe-west4-b")
+        ]
+    else:
+        # No kinds were named: all that serve, the fastest first where no price is known.
+        cards = [{"B200": 8}, {"H200": 8}, {"H100": 8}]
+        assert [row[:5] for row in rows] == [["AWS", "us-east-2", None, c, False] for c in cards]
+    assert all(row[5] == 746 and row[6] is True and "jobs" in row[7].lower() for row in rows)
+    assert len(read_by_it("seed.sky.yaml")) == 1
