@@ -21,7 +21,8 @@ _HTTP_OK, _UNAVAILABLE = 200, 503
 def prove(here: api_client.Endpoint, key: str, check: Callable[[], None]) -> None:
     """Ask for the models once, as soon as the tunnel takes a connection.
 
-    `check` raises where the tunnel has ended. Raises UserError, exit 1, for any other answer.
+    `check` raises where the tunnel has ended. Raises UserError, exit 1, for any other answer, and
+    at once where another certificate is shown: no time makes it the right one.
     """
     until = time.monotonic() + _OPENS_S
     while True:
@@ -30,7 +31,8 @@ def prove(here: api_client.Endpoint, key: str, check: Callable[[], None]) -> Non
             break
         except api_client.ApiError as error:
             check()
-            if time.monotonic() > until:
+            final = isinstance(error, api_client.OtherCertificateError)
+            if final or time.monotonic() > until:
                 raise UserError(
                     f"the server does not answer: {clean_text.clean_line(error)}",
                     fix="look at its log",

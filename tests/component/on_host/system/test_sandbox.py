@@ -47,9 +47,11 @@ def waiter(systemd: StandIn) -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits for one in the sandbox."""
     argv = [sys.executable, "-c", WAITER, str(envs(systemd))]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as running:
-        assert until(lambda: bool(systemd.pid))
-        yield running
-        running.kill()
+        try:
+            assert until(lambda: bool(systemd.pid))
+            yield running
+        finally:
+            running.kill()
 
 
 def test_output_exit_status_input_and_environment_pass(systemd: StandIn) -> None:
