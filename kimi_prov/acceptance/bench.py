@@ -173,7 +173,7 @@ def _layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[str, float
     of_memory = _share(_OF_MEMORY, bandwidth)
     if of_memory is None or layer["method"] == "native":
         return of_memory
-    slower = plugin.AVX2_TIMES if layer["variant"] == "avx2" else {}
+    slower = plugin.AVX2_FACTORS if layer["variant"] == "avx2" else {}
     most = layer["threads"] * plugin.CORE_GB_S * 1e9
     spread = plugin.DECODE_SPREAD
     of_threads = {

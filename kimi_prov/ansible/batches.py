@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.ansible import gateway_hosts, group_hosts
 from kimi_prov.errors import UserError
-from kimi_prov.planner.hosts.batches import Machine, turns
+from kimi_prov.planner.hosts.batches import Machine, split_into_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def of(
         name for name in groups.get(gateway_hosts.GROUP) or () if FACT in known.get(name, ())
     ]
     return [
-        *turns(machines, at_once(groups, known, names, apart=apart)),
+        *split_into_batches(machines, at_once(groups, known, names, apart=apart)),
         *([str(name)] for name in gateways),
     ]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.ansible import group_hosts
 from kimi_prov.errors import UserError
 from kimi_prov.planner import gateways
-from kimi_prov.planner.gateways import Before, Behind
+from kimi_prov.planner.gateways import GatewayAddress, ServingHost
 from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.definitions import INTERNAL
 
@@ -47,15 +47,15 @@ def is_gateway(variables: Mapping[str, Any]) -> bool:
     return True
 
 
-def before(variables: Mapping[str, Any]) -> list[Before]:
+def before(variables: Mapping[str, Any]) -> list[GatewayAddress]:
     """Return the gateways of the inventory, in its order."""
     return [
-        Before(name, _address(name, variables["hostvars"][name]))
+        GatewayAddress(name, _address(name, variables["hostvars"][name]))
         for name in _members(variables, GROUP)
     ]
 
 
-def behind(variables: Mapping[str, Any]) -> list[Behind]:
+def behind(variables: Mapping[str, Any]) -> list[ServingHost]:
     """Return the hosts that serve behind the gateways: of a group of hosts its head alone.
 
     They are told by the inventory, whatever a run reaches: a host that is down stays one of them.
@@ -63,11 +63,11 @@ def behind(variables: Mapping[str, Any]) -> list[Behind]:
     known = variables["hostvars"]
     found = []
     for name in _heads(variables):
-        settings = parsing.parse(
+        settings = parsing.parse_settings(
             _own(known[name]), host=name, base=_folder(known[name]), locate=None
         )
         address = _address(name, known[name])
-        found.append(Behind(name, address, settings.port, gateways.requests(settings)))
+        found.append(ServingHost(name, address, settings.port, gateways.count_requests(settings)))
     return found
 
 

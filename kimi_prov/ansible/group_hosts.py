@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.hosts.groups import Given, GroupHosts
-from kimi_prov.planner.plan import refusals
+from kimi_prov.planner.hosts.groups import GroupHosts, HostInput
+from kimi_prov.planner.plan import find_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,12 +89,12 @@ def described_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) 
     return GroupHosts(name, str(variables["inventory_hostname"]), tuple(given))
 
 
-def _given(host: str, variables: Mapping[str, Any]) -> Given:
+def _given(host: str, variables: Mapping[str, Any]) -> HostInput:
     def text(name: str) -> str | None:
         value = variables.get(name)
         return str(value) if value else None
 
-    return Given(
+    return HostInput(
         host,
         variables["kimi_facts"],
         variables["kimi_shared_settings"],
@@ -112,6 +112,6 @@ def refused_peers(
         plan = known[host].get("kimi_plan")
         if not plan:
             found.append(f"{host} has no plan")
-        elif blockers := [row["id"] for row in refusals(plan)]:
+        elif blockers := [row["id"] for row in find_refusals(plan)]:
             found.append(f"{host} is refused ({', '.join(blockers)})")
     return found

@@ -12,7 +12,7 @@ from ansible.utils.display import Display
 
 from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 from kimi_prov.runner import progress
 from kimi_prov.show.text import terminal
 
@@ -107,7 +107,7 @@ def complete_findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """
     names = ("observed", "required", "fix")
     try:
-        return [make(str(row["id"]), **{name: row[name] for name in names}) for row in rows]
+        return [make_finding(str(row["id"]), **{name: row[name] for name in names}) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteError(f"the machine told a finding that is unknown here: {error}") from None
 

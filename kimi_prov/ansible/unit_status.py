@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def warned(answer: Mapping[str, Any]) -> list[str]:
 def left(told: Sequence[str]) -> list[Finding]:
     """Return the findings of a download that left its neighbour."""
     return [
-        make(
+        make_finding(
             "weights.neighbour_left",
             observed=text,
             required="verified files from the neighbour, as planned",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.hosts.neighbours import Near
+from kimi_prov.planner.hosts.neighbours import Neighbour
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ _ALIKE = (
 _FROM = "kimi_weights_from"
 
 
-def near(variables: Mapping[str, Any]) -> list[Near]:
+def near(variables: Mapping[str, Any]) -> list[Neighbour]:
     """Return the hosts that fetch what this one fetches, itself among them, in their order.
 
     They are told by the inventory, whatever a run reaches: a plan does not change with --limit.
@@ -34,7 +34,7 @@ def near(variables: Mapping[str, Any]) -> list[Near]:
     for name in map(str, variables["groups"].get(_GROUP) or ()):
         row = known[name]
         if name == host or (row.get(_FROM) != "source" and _told(row) == own):
-            found.append(Near(name, _address(name, row)))
+            found.append(Neighbour(name, _address(name, row)))
     return found
 
 

@@ -43,7 +43,7 @@ def _rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
     for host, result in bench_results.read(path).items():
         why = bench_results.refusal(result)
         try:
-            made = [] if why else contribution.rows(result, load())
+            made = [] if why else contribution.make_rows(result, load())
         except UserError as error:
             made, why = [], str(error)
         found.update((row["id"], row) for row in made)

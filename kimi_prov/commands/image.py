@@ -151,7 +151,7 @@ def context(
         *(File(f"locks/{name}", text.encode()) for name, text in texts.items()),
         *_wheels([catalogue.lock_path(name) for name in texts], find_links),
     ]
-    if metadata := installation.metadata(engine, python):
+    if metadata := installation.make_engine_metadata(engine, python):
         files.append(File("metadata", f"{metadata['path']}\n{metadata['content']}".encode()))
     return files
 
@@ -174,7 +174,7 @@ def _values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]
         "tag": tag_of(engine, digest),
         "base": base,
         "python": python,
-        "packages": system.image_packages(compiles=engine.variant != "cpu"),
+        "packages": system.list_image_packages(compiles=engine.variant != "cpu"),
         "locks": [engine.lock_name(python)],
         "lock_sha256": digest,
     }

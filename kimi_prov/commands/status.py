@@ -116,7 +116,7 @@ def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
     if not folder or not locks:
         return "no bill of materials: it does not say what its engine was made from\n  fix: apply"
     if not all(name in catalogue.locks for name in locks) or not folder.endswith(
-        f"-{engine.env_mark(catalogue, locks, brought)}"
+        f"-{engine.compute_env_digest(catalogue, locks, brought)}"
     ):
         return (
             f"no bill of materials: {folder} was not made from the lock files of this version\n"

@@ -39,7 +39,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """The engine, the format it reads, and where its environment will be.
 
     `provisioned`: whether `apply` can install it; else it is planned and not installed.
@@ -78,7 +78,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """Something that host memory goes to; `kind` is weights, cache, overhead or system."""
 
     kind: str
@@ -87,7 +87,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Slices:
+class ExpertSlices:
     """Bytes of the experts in memory, on how many nodes, and of a layer while it is loaded.
 
     `on_one_node`: the whole engine has to lie on the node where its threads are.
@@ -149,7 +149,7 @@ class Budget:
     kv_bytes: int
     kv_bytes_per_token: int
     kv_dtype: str
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     weights_total: int
     gpu: GpuBudget | None = None
     instances: int = 1
@@ -206,7 +206,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundMemory:
     """What the engine takes of host memory, in bytes, and the part bound strictly to nodes.
 
     `total`: its own copy of the weights and the system's reserve included. `strict`: the part
@@ -245,7 +245,7 @@ class RamDisk:
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConvertedExperts:
     """Where the converted experts are, and how many bytes; `source` None: they are made here.
 
     `layer_bytes`: what one layer of them takes, and once more while it is made. `pools`: thread
@@ -266,7 +266,7 @@ class Converted:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """Where the engine reads from and under which names; `experts` where they lie elsewhere."""
 
     directory: str
@@ -275,7 +275,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Slot:
+class InstanceSlot:
     """What tells one instance from the others: its number, unit and port.
 
     `flags` and `environment` are what it has besides as one host of a group; a host that is not

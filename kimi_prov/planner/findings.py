@@ -51,7 +51,7 @@ class Observation(TypedDict):
     source: NotRequired[str | None]
 
 
-def make(identity: str, **given: Unpack[Observation]) -> Finding:
+def make_finding(identity: str, **given: Unpack[Observation]) -> Finding:
     """Make a finding of its definition and what was observed.
 
     Raises KeyError for an id that the registry does not have, and ValueError for a severity, title
@@ -87,7 +87,7 @@ class Findings:
 
     def add(self, identity: str, **given: Unpack[Observation]) -> None:
         """Make a finding and keep it."""
-        self._rows.append(make(identity, **given))
+        self._rows.append(make_finding(identity, **given))
 
     def extend(self, rows: Iterable[Finding]) -> None:
         """Take findings that rules made."""
@@ -95,9 +95,9 @@ class Findings:
 
     def rows(self) -> list[Finding]:
         """All of them, the gravest first; within a severity in the order they were found."""
-        return in_order(self._rows)
+        return sort_by_severity(self._rows)
 
 
-def in_order(rows: Iterable[Finding]) -> list[Finding]:
+def sort_by_severity(rows: Iterable[Finding]) -> list[Finding]:
     """Return findings, the gravest first; within a severity in the order they have."""
     return sorted(rows, key=lambda row: _ORDER.index(row["severity"]))

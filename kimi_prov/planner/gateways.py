@@ -13,7 +13,7 @@ from kimi_prov.contract import gateways, key_rules, paths, unit_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import web
 from kimi_prov.planner.engine import interpreter
-from kimi_prov.planner.findings import Findings, make
+from kimi_prov.planner.findings import Findings, make_finding
 from kimi_prov.planner.hosts import networks as networks_of
 from kimi_prov.planner.hosts import site
 from kimi_prov.planner.service import certificates, metrics, proxy
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.engine.interpreter import Chosen
+    from kimi_prov.planner.engine.interpreter import InterpreterChoice
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
 # Twice what a host is planned for: the engine's own queue is short then, and never empty.
-_QUEUED = 2
-_FEWEST = 8
-_ANSWER_S = 600
+_REQUESTS_PER_SLOT = 2
+_MIN_REQUESTS = 8
+_START_TIMEOUT_S = 600
 _V4 = 4
 # VRRP's identifiers.
-_ROUTERS = 255
+_MAX_ROUTER_ID = 255
 
 
 @dataclass(frozen=True)
-class Behind:
+class ServingHost:
     """A serving host as a gateway needs it: its name, address, port, and requests at once."""
 
     host: str
@@ -49,22 +49,22 @@ class Behind:
 
 
 @dataclass(frozen=True)
-class Before:
+class GatewayAddress:
     """A gateway as the others need it: its name and where it is reached."""
 
     host: str
     address: str
 
 
-def requests(settings: Settings) -> int:
+def count_requests(settings: Settings) -> int:
     """Return how many requests at once a gateway sends to a host."""
     if settings.gateway_requests is not None:
         return settings.gateway_requests
     many = 1 if settings.auto("instances") else int(settings.instances)
-    return max(_QUEUED * settings.concurrency * many, _FEWEST)
+    return max(_REQUESTS_PER_SLOT * settings.concurrency * many, _MIN_REQUESTS)
 
 
-def networks(rows: Sequence[Before]) -> list[str]:
+def list_networks(rows: Sequence[GatewayAddress]) -> list[str]:
     """Return the addresses of gateways as networks; a name that is no address is left out."""
     found = []
     for row in rows:
@@ -75,7 +75,7 @@ def networks(rows: Sequence[Before]) -> list[str]:
     return found
 
 
-def behind(settings: Settings, rows: Sequence[Before]) -> Settings:
+def limit_to_gateways(settings: Settings, rows: Sequence[GatewayAddress]) -> Settings:
     """Give the settings of a host that clients reach through gateways: these alone knock there.
 
     Certificate, keys and networks of the inventory are those of the gateways. Between them and the
@@ -86,7 +86,7 @@ def behind(settings: Settings, rows: Sequence[Before]) -> Settings:
         return settings
     return replace(
         settings,
-        allowed_networks=networks(rows),
+        allowed_networks=list_networks(rows),
         tls="self-signed",
         tls_cert_file=None,
         tls_key_file=None,
@@ -95,12 +95,12 @@ def behind(settings: Settings, rows: Sequence[Before]) -> Settings:
     )
 
 
-def page_elsewhere(settings: Settings, rows: Sequence[Before]) -> list[Finding]:
+def check_web_ui(settings: Settings, rows: Sequence[GatewayAddress]) -> list[Finding]:
     """Find that the page which a host behind gateways wishes for is the first one's."""
     if not rows or not settings.web_ui:
         return []
     return [
-        make(
+        make_finding(
             "web.gateway",
             observed=f"kimi_web_ui; {', '.join(row.host for row in rows)} before this machine",
             required=f"one page for all machines: {rows[0].host} has it, and this machine none",
@@ -108,7 +108,7 @@ def page_elsewhere(settings: Settings, rows: Sequence[Before]) -> list[Finding]:
     ]
 
 
-def document(rows: Sequence[Before]) -> list[dict[str, str]]:
+def make_document(rows: Sequence[GatewayAddress]) -> list[dict[str, str]]:
     """Give the plan's `gateways`: those before a host, and by which key each comes in."""
     return [
         {"host": row.host, "address": row.address, "key_name": gateways.build_key_name(row.host)}
@@ -116,7 +116,7 @@ def document(rows: Sequence[Before]) -> list[dict[str, str]]:
     ]
 
 
-def asked_at() -> dict[str, str]:
+def list_usage_paths() -> dict[str, str]:
     """Give the paths of a host behind gateways that others have not: where its use is told."""
     return {"usage_recent_socket": paths.USAGE_RECENT_SOCKET}
 
@@ -125,8 +125,8 @@ def make_plan(
     facts: Mapping[str, Any],
     settings: Settings,
     catalogue: Catalogue,
-    hosts: Sequence[Behind],
-    peers: Sequence[Before],
+    hosts: Sequence[ServingHost],
+    peers: Sequence[GatewayAddress],
 ) -> dict[str, Any]:
     """Decide everything for a gateway. Pure, as `planner.plan.make_plan`.
 
@@ -134,14 +134,14 @@ def make_plan(
     """
     findings, model = Findings(), catalogue.model(settings.model)
     host = read_host(facts, catalogue)
-    system.check(host, catalogue, findings)
+    system.check_system(host, catalogue, findings)
     others = [row for row in peers if row.host != settings.host]
     first = peers[0].host if peers else settings.host
     served_names = list(settings.served_names) or [model.name]
     page, python = None, None
     if settings.web_ui and first == settings.host:
-        python = _python(host, catalogue)
-        page = web.document(
+        python = _choose_python(host, catalogue)
+        page = web.make_document(
             settings,
             catalogue,
             model,
@@ -151,11 +151,13 @@ def make_plan(
             findings,
         )
     web.check_port(settings, 0, findings, [settings.group_port] if others else [])
-    watched = metrics.document(host, replace(settings, monitor_local=False), [], page, findings)
+    watched = metrics.make_document(
+        host, replace(settings, monitor_local=False), [], page, findings
+    )
     _check_ports(host, settings, page, watched, findings)
     proxy.check_access(settings, None, findings)
-    shared = _shared(host, settings, peers, findings)
-    frontend = proxy.proxy(host, settings, [])
+    shared = _plan_shared_address(host, settings, peers, findings)
+    frontend = proxy.make_document(host, settings, [])
     # One certificate for all gateways: a client does not see which of them answers.
     reached = [name for row in peers for name in (row.host, row.address)]
     names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
@@ -192,7 +194,9 @@ def make_plan(
                 }
                 for row in hosts
             ],
-            "page": _page_there(settings, peers[0]) if settings.web_ui and page is None else None,
+            "page": _describe_first_web_ui(settings, peers[0])
+            if settings.web_ui and page is None
+            else None,
         },
         "model": {
             "name": model.name,
@@ -203,34 +207,34 @@ def make_plan(
         "instances": [],
         "proxy": frontend,
         "firewall": {
-            **proxy.firewall(host, settings, watched=watched),
-            **({"gateways": _peers(others, settings, page)} if others else {}),
+            **proxy.make_firewall_document(host, settings, watched=watched),
+            **({"gateways": _plan_peers(others, settings, page)} if others else {}),
         },
         # The other gateway hands its clients on to this one.
-        "web": {**page, "gateways": networks(others)} if page else None,
-        **_installed(host, settings, catalogue, page, python, findings),
+        "web": {**page, "gateways": list_networks(others)} if page else None,
+        **_plan_installation(host, settings, catalogue, page, python, findings),
         "metrics": watched,
         "rest": {"memory": "keep", "idle": None, "power": None, "wake": "off"},
         "usage": {"keep_days": settings.usage_keep_days},
         "upgrade": {"keep_versions": settings.keep_versions},
         "drift": {"timer": settings.drift_timer},
-        "driver": driver.NOTHING,
-        "packages": system.gateway_packages(
-            orders=certificates.mode(settings) == "acme",
+        "driver": driver.NO_DRIVER,
+        "packages": system.list_gateway_packages(
+            orders=certificates.choose_mode(settings) == "acme",
             shared=bool(settings.gateway_address),
             watched=watched is not None,
-            page=system.page_packages(host, None if python.build else python.python.path)
+            page=system.list_web_ui_packages(host, None if python.build else python.python.path)
             if python
             else (),
         ),
-        "site": site.document(settings),
+        "site": site.make_document(settings),
         "control": {
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": None,
             "web_admin_file": settings.web_admin_file if page else None,
             "metrics_key_file": settings.metrics_key_file,
         },
-        "timeouts": {"start_s": _ANSWER_S, "unit_start_s": _ANSWER_S},
+        "timeouts": {"start_s": _START_TIMEOUT_S, "unit_start_s": _START_TIMEOUT_S},
         "paths": {
             **paths.collect_paths(),
             "hosts": paths.HOSTS,
@@ -246,11 +250,11 @@ def make_plan(
     }
 
 
-def _peers(
-    others: Sequence[Before], settings: Settings, page: Mapping[str, Any] | None
+def _plan_peers(
+    others: Sequence[GatewayAddress], settings: Settings, page: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Give who may speak to a gateway as a gateway: the other one, which asks for the page too."""
-    found = [ipaddress.ip_network(text) for text in networks(others)]
+    found = [ipaddress.ip_network(text) for text in list_networks(others)]
     return {
         "ipv4": [str(net) for net in found if net.version == _V4],
         "ipv6": [str(net) for net in found if net.version != _V4],
@@ -267,37 +271,37 @@ def _check_ports(
     findings: Findings,
 ) -> None:
     """Find ports that another program holds: the proxy's, an order's, the page's, the metrics'."""
-    ports = [settings.port, *certificates.ports(settings, 0), *metrics.ports(watched)]
+    ports = [settings.port, *certificates.list_ports(settings, 0), *metrics.list_ports(watched)]
     ports += [settings.web_port] if settings.web_ui else []
     ports += [page["backend_port"], page["api_port"]] if page else []
     more = " (kimi_web_port for the page's)" if settings.web_ui else ""
-    proxy.check_free(host, ports, findings, more)
+    proxy.check_free_ports(host, ports, findings, more)
 
 
-def _python(host: Host, catalogue: Catalogue) -> Chosen:
+def _choose_python(host: Host, catalogue: Catalogue) -> InterpreterChoice:
     """Choose the interpreter of a page; `web.lock` finds one that nothing is pinned for."""
-    return interpreter.choose(host, catalogue.web[-1], catalogue, Findings())
+    return interpreter.choose_interpreter(host, catalogue.web[-1], catalogue, Findings())
 
 
-def _installed(
+def _plan_installation(
     host: Host,
     settings: Settings,
     catalogue: Catalogue,
     page: Mapping[str, Any] | None,
-    python: Chosen | None,
+    python: InterpreterChoice | None,
     findings: Findings,
 ) -> dict[str, Any]:
     """Give the plan's `installation` where there is a page, and check what the page needs."""
     if page is None or python is None:
         return {}
-    disk.check_page(host, page, python.build, findings)
+    disk.check_web_ui_space(host, page, python.build, findings)
     web.check_memory(host.memory_bytes, catalogue.web[-1], findings)
-    forward_proxy = site.document(settings)["proxy"]
-    packages = installation.of_packages(settings, python.build, catalogue, forward_proxy)
+    forward_proxy = site.make_document(settings)["proxy"]
+    packages = installation.make_package_section(settings, python.build, catalogue, forward_proxy)
     return {"installation": packages}
 
 
-def _page_there(settings: Settings, first: Before) -> dict[str, Any]:
+def _describe_first_web_ui(settings: Settings, first: GatewayAddress) -> dict[str, Any]:
     """Give at which port clients are handed on to the first gateway's page."""
     return {
         "port": settings.web_port,
@@ -311,8 +315,8 @@ def _page_there(settings: Settings, first: Before) -> dict[str, Any]:
     }
 
 
-def _shared(
-    host: Host, settings: Settings, peers: Sequence[Before], findings: Findings
+def _plan_shared_address(
+    host: Host, settings: Settings, peers: Sequence[GatewayAddress], findings: Findings
 ) -> dict[str, Any] | None:
     """Give how this gateway has the shared address, and find what keeps it from that."""
     address = settings.gateway_address
@@ -327,7 +331,7 @@ def _shared(
             )
         return None
     own = next((row.address for row in peers if row.host == settings.host), None)
-    interface = networks_of.interface_with(host, own)
+    interface = networks_of.find_interface(host, own)
     try:
         wanted = ipaddress.ip_address(address)
     except ValueError:
@@ -348,5 +352,5 @@ def _shared(
         "interface": interface.name,
         "own": own,
         # One number for both, and hardly that of others on the same network.
-        "router": int(wanted) % _ROUTERS + 1,
+        "router": int(wanted) % _MAX_ROUTER_ID + 1,
     }

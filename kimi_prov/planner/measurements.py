@@ -25,7 +25,7 @@ _GB = 1e9
 _MEASURED = "measured"
 
 
-def document(
+def make_document(
     facts: Mapping[str, Any],
     plan: Mapping[str, Any],
     settings: Settings,
@@ -35,26 +35,26 @@ def document(
 
     None where nothing was measured that a prediction uses.
     """
-    bare = without(facts)
-    parts = _used(plan)
+    bare = drop_measurements(facts)
+    parts = _list_used_parts(plan)
     rows = [
         {key: row[key] for key in ("what", "measured", "instead_of", "unit")}
-        for row in _rows(_host(facts, catalogue), _host(bare, catalogue))
+        for row in _list_measurements(_read_host(facts, catalogue), _read_host(bare, catalogue))
         if row["part"] in parts
     ]
-    rows += _readings(plan)
+    rows += _list_readings(plan)
     if not rows:
         return None
     before = make_plan(bare, settings, catalogue)["throughput"]
     effect = {
         key: {"before": before[key], "after": after}
         for key, after in plan["throughput"].items()
-        if _known(after) and _known(before.get(key))
+        if _has_figures(after) and _has_figures(before.get(key))
     }
     return {"measured": rows, "effect": effect or None}
 
 
-def without(facts: Mapping[str, Any]) -> dict[str, Any]:
+def drop_measurements(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Give the facts as they would be had nobody measured."""
     origins = facts.get("origins") or {}
     memory = dict(facts["memory"])
@@ -72,7 +72,7 @@ def without(facts: Mapping[str, Any]) -> dict[str, Any]:
     return bare
 
 
-def _readings(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_readings(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Name the speeds that a bench measured, and what was expected at the same load."""
     return [
         {
@@ -86,7 +86,7 @@ def _readings(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _used(plan: Mapping[str, Any]) -> set[str]:
+def _list_used_parts(plan: Mapping[str, Any]) -> set[str]:
     """Name the parts of a machine on which the prediction of this plan depends."""
     if plan["throughput"]["decode_tok_s"]["expected"] is None:
         return set()
@@ -94,21 +94,21 @@ def _used(plan: Mapping[str, Any]) -> set[str]:
         return {"disk", "memory"}
     if plan["hybrid"] is None:
         return {"disk", "gpu_memory", "matrix"}
-    streamed = sglang.prefill_from(plan["hybrid"]["method"]) is not None
+    streamed = sglang.choose_gpu_prefill_threshold(plan["hybrid"]["method"]) is not None
     return {"disk", "memory", "gpu_memory", *(("copy", "matrix") if streamed else ())}
 
 
-def _host(facts: Mapping[str, Any], catalogue: Catalogue) -> Host:
+def _read_host(facts: Mapping[str, Any], catalogue: Catalogue) -> Host:
     return read_host(gpu_names.recognised(facts, catalogue), catalogue)
 
 
-def _rows(host: Host, bare: Host) -> list[dict[str, Any]]:
+def _list_measurements(host: Host, bare: Host) -> list[dict[str, Any]]:
     """Name what was measured; `bare` is the same machine before."""
     from kimi_prov.planner.throughput import measured, physics, prediction  # noqa: PLC0415
     from kimi_prov.planner.throughput.estimate import DISK_GB_S  # noqa: PLC0415
 
-    cpu, _ = prediction.processors(bare)
-    sheet = prediction.gpus(bare)
+    cpu, _ = prediction.make_cpu(bare)
+    sheet = prediction.make_gpus(bare)
 
     def share(of: Callable[[Gpus], float], times: float = 1.0) -> float | None:
         return of(sheet) * times if sheet else None
@@ -125,7 +125,7 @@ def _rows(host: Host, bare: Host) -> list[dict[str, Any]]:
             "disk",
             "speed of the disk",
             host.measured.disk_bytes / _GB,
-            prediction.disk_gb_s(bare) or DISK_GB_S,
+            prediction.find_disk_speed(bare) or DISK_GB_S,
             "GB/s",
         ),
         (
@@ -154,8 +154,8 @@ def _rows(host: Host, bare: Host) -> list[dict[str, Any]]:
         {
             "part": part,
             "what": what,
-            "measured": _rounded(value),
-            "instead_of": _rounded(usual),
+            "measured": _round(value),
+            "instead_of": _round(usual),
             "unit": unit,
         }
         for part, what, value, usual, unit in found
@@ -163,10 +163,10 @@ def _rows(host: Host, bare: Host) -> list[dict[str, Any]]:
     ]
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _known(value: object) -> bool:
+def _has_figures(value: object) -> bool:
     """Whether it is a range with figures."""
     return isinstance(value, dict) and bool(value.get("expected"))

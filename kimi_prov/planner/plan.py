@@ -16,7 +16,7 @@ from kimi_prov.contract import paths, unit_names
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import gateways, remediation, rules, stand_in, web
-from kimi_prov.planner.decisions import Served
+from kimi_prov.planner.decisions import ServedModel
 from kimi_prov.planner.engine import expert_backend, moe_tuning, speculative
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.hosts import groups, site
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
-    from kimi_prov.planner.decisions import Budget, Choice, Weights
-    from kimi_prov.planner.gateways import Before
+    from kimi_prov.planner.decisions import Budget, EngineChoice, Weights
+    from kimi_prov.planner.gateways import GatewayAddress
     from kimi_prov.planner.hosts.groups import Group, GroupHosts
     from kimi_prov.planner.settings.parsing import Settings
 
 SCHEMA = "kimi-prov/plan/v1"
 # More requests at once than that say nothing of a single machine.
-_MOST_REQUESTS = 4096
+_MAX_REQUESTS = 4096
 # A gain below that is the estimate's own rounding.
-_GAIN = 1.01
+_MIN_GAIN = 1.01
 # Speeds have three figures: what the cache holds of the requests is known as well as that.
-_ALL_RUN = 0.985
-_OF_CURVE = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
-_OF_MORE = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
+_ALL_RUNNING_SHARE = 0.985
+_CURVE_KEYS = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
+_MORE_REQUESTS_KEYS = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
 
 
 def make_plan(
@@ -56,7 +56,7 @@ def make_plan(
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None = None,
-    before: Sequence[Before] = (),
+    before: Sequence[GatewayAddress] = (),
 ) -> dict[str, Any]:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
@@ -65,7 +65,7 @@ def make_plan(
     come. Nothing that moves by itself (free memory, free disk, what is converged already) is in the
     plan, findings aside. Raises UserError for an unknown model.
     """
-    return _made(facts, settings, catalogue, hosts, before)[0]
+    return _make_plan(facts, settings, catalogue, hosts, before)[0]
 
 
 def make_plan_with_curve(
@@ -73,7 +73,7 @@ def make_plan_with_curve(
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None = None,
-    before: Sequence[Before] = (),
+    before: Sequence[GatewayAddress] = (),
 ) -> dict[str, Any]:
     """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
 
@@ -83,127 +83,131 @@ def make_plan_with_curve(
     the curve. `more_requests`: those above the planned number, as long as they gain and the context
     stays.
     """
-    plan, speeds = _made(facts, settings, catalogue, hosts, before)
-    points = _curve(plan, speeds, facts, settings, catalogue, hosts)
-    rows = [{key: point.row[key] for key in _OF_CURVE} for point in points]
+    plan, speeds = _make_plan(facts, settings, catalogue, hosts, before)
+    points = _make_curve(plan, speeds, facts, settings, catalogue, hosts)
+    rows = [{key: point.row[key] for key in _CURVE_KEYS} for point in points]
     more, best = [], plan["throughput"]["aggregate_tok_s"]["expected"]
     for row, point in zip(rows, points, strict=True):
         if row["concurrency"] > settings.concurrency:
             shorter = point.context < plan["model"]["context"]
-            if shorter or row["aggregate_tok_s"]["expected"] < best * _GAIN:
+            if shorter or row["aggregate_tok_s"]["expected"] < best * _MIN_GAIN:
                 break
             best = row["aggregate_tok_s"]["expected"]
-            more.append({key: row[key] for key in _OF_MORE})
+            more.append({key: row[key] for key in _MORE_REQUESTS_KEYS})
     return {**plan, "throughput": {**plan["throughput"], "more_requests": more, "curve": rows}}
 
 
-class _Point(NamedTuple):
+class _CurvePoint(NamedTuple):
     """A plan's `throughput` for a number of requests at once, and the context it has then."""
 
     row: dict[str, Any]
     context: int
 
 
-def _curve(
+def _make_curve(
     plan: Mapping[str, Any],
     speeds: Callable[[int], dict[str, Any]],
     facts: Mapping[str, Any],
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None,
-) -> list[_Point]:
+) -> list[_CurvePoint]:
     """Give a point for each number of requests at once."""
-    planned, known = settings.concurrency, {row["id"] for row in blockers(plan)}
+    planned, known = settings.concurrency, {row["id"] for row in find_blockers(plan)}
     # A context that was asked for stays; one that was chosen has to hold a request.
     context: int = plan["model"]["context"]
     least = min(context, settings.request_tokens) if settings.auto("context") else context
 
-    def at(many: int) -> _Point | None:
+    def plan_point(many: int) -> _CurvePoint | None:
         if many <= planned:
-            return _Point(speeds(many), context)
-        other, _ = _made(facts, replace(settings, concurrency=many), catalogue, hosts)
-        refused = {row["id"] for row in blockers(other)} - known
+            return _CurvePoint(speeds(many), context)
+        other, _ = _make_plan(facts, replace(settings, concurrency=many), catalogue, hosts)
+        refused = {row["id"] for row in find_blockers(other)} - known
         if refused or other["model"]["context"] < least:
             return None
-        return _Point(other["throughput"], other["model"]["context"])
+        return _CurvePoint(other["throughput"], other["model"]["context"])
 
-    points: list[_Point] = []
-    doubled = (1 << power for power in range(_MOST_REQUESTS.bit_length()))
+    points: list[_CurvePoint] = []
+    doubled = (1 << power for power in range(_MAX_REQUESTS.bit_length()))
     for many in sorted({planned, *doubled}):
-        point = at(many)
+        point = plan_point(many)
         if point is None or not point.row["decode_tok_s"]["expected"]:
             break
         running = point.row["aggregate_tok_s"]["expected"] / point.row["decode_tok_s"]["expected"]
-        if running < many * _ALL_RUN:
+        if running < many * _ALL_RUNNING_SHARE:
             most = round(running)
             if points and most > points[-1].row["concurrency"]:
-                last = at(most)
+                last = plan_point(most)
                 points += [last] if last else []
             break
         points.append(point)
     return points
 
 
-def _made(
+def _make_plan(
     facts: Mapping[str, Any],
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None,
-    before: Sequence[Before] = (),
+    before: Sequence[GatewayAddress] = (),
 ) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
     """Give the plan, and what gives its `throughput` with so many requests at once."""
-    hosts = hosts or groups.equal(facts, settings)
+    hosts = hosts or groups.make_equal_group(facts, settings)
     group = hosts.group(catalogue) if hosts else None
-    settings = groups.of_rank(settings, group)
-    elsewhere = gateways.page_elsewhere(settings, before)
-    settings = gateways.behind(settings, before)
-    made, speeds = _plan(facts, settings, catalogue, group)
+    settings = groups.adjust_settings(settings, group)
+    elsewhere = gateways.check_web_ui(settings, before)
+    settings = gateways.limit_to_gateways(settings, before)
+    made, speeds = _plan_alone(facts, settings, catalogue, group)
     if settings.engine_stand_in:
-        instead = stand_in.settings(settings, made["model"]["served_names"])
-        small = hosts.seen_as(stand_in.facts).group(catalogue) if hosts else None
-        served = _plan(stand_in.facts(facts), instead, catalogue, small)[0]
-        made = stand_in.merged(made, served)
+        instead = stand_in.adjust_settings(settings, made["model"]["served_names"])
+        small = hosts.with_facts(stand_in.remove_gpus).group(catalogue) if hosts else None
+        served = _plan_alone(stand_in.remove_gpus(facts), instead, catalogue, small)[0]
+        made = stand_in.merge_plans(made, served)
     if before:
-        made["gateways"] = gateways.document(before)
-        made["paths"] = {**made["paths"], **gateways.asked_at()}
+        made["gateways"] = gateways.make_document(before)
+        made["paths"] = {**made["paths"], **gateways.list_usage_paths()}
         made["findings"] = [*made["findings"], *elsewhere]
     return made, speeds
 
 
-def _plan(
+def _plan_alone(
     facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue, group: Group | None
 ) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
     findings = Findings()
-    host = groups.least(read_host(gpu_names.recognised(facts, catalogue), catalogue), group)
+    host = groups.limit_to_smallest(
+        read_host(gpu_names.recognised(facts, catalogue), catalogue), group
+    )
     model = catalogue.model(settings.model)
-    system.check(host, catalogue, findings)
-    choice = engine.choose(host, settings, catalogue, model, findings)
-    settings = engine.migrated(host, settings, model, choice, catalogue, findings)
-    draft = speculative.document(settings, catalogue, model, choice.engine, findings)
-    driver_plan = driver.document(
+    system.check_system(host, catalogue, findings)
+    choice = engine.choose_engine(host, settings, catalogue, model, findings)
+    settings = engine.migrate_settings(host, settings, model, choice, catalogue, findings)
+    draft = speculative.make_document(settings, catalogue, model, choice.engine, findings)
+    driver_plan = driver.make_document(
         host, settings, choice.engine, catalogue, choice.weights_format, findings
     )
-    budget = budgets.choose(host, settings, model, choice, catalogue, findings)
-    names = flag_names.names(choice.engine.name)
-    checks.check(host, settings, model, budget, names, findings)
-    checkpoint = weights.resolve(settings, model, choice.weights_format, findings)
-    places = placement.choose(host, model, choice, budget, catalogue, findings)
+    budget = budgets.choose_budget(host, settings, model, choice, catalogue, findings)
+    names = flag_names.find_flag_names(choice.engine.name)
+    checks.check_memory(host, settings, model, budget, names, findings)
+    checkpoint = weights.resolve_source(settings, model, choice.weights_format, findings)
+    places = placement.choose_placements(host, model, choice, budget, catalogue, findings)
     place = places[0]
-    bound = placement.bound(host, budget, places)
-    proposed = command.flags(settings, model, choice, budget, place, host.capability)
-    proposed |= speculative.flags(draft)
-    flags = command.merged(proposed, settings, names, findings)
-    converted = conversion.choose(settings, model, choice, checkpoint, flags, findings)
-    tmpfs = ram_disk.choose(host, settings, checkpoint, bound, findings, converted=converted)
+    bound = placement.measure_bound_memory(host, budget, places)
+    proposed = command.make_flags(settings, model, choice, budget, place, host.capability)
+    proposed |= speculative.make_flags(draft)
+    flags = command.merge_flags(proposed, settings, names, findings)
+    converted = conversion.choose_conversion(settings, model, choice, checkpoint, flags, findings)
+    tmpfs = ram_disk.choose_ram_disk(
+        host, settings, checkpoint, bound, findings, converted=converted
+    )
     files_dir = checkpoint.directory.replace(paths.MODELS, paths.RAM, 1)
-    served = Served(
+    served = ServedModel(
         files_dir if tmpfs.enabled else checkpoint.directory,
         list(settings.served_names) or [model.name],
         converted.directory if converted else None,
     )
-    backends = proxy.backends(settings, 0 if group and group.rank else budget.instances)
+    backends = proxy.list_backends(settings, 0 if group and group.rank else budget.instances)
     web.check_port(settings, budget.instances, findings)
-    page = web.document(
+    page = web.make_document(
         settings,
         catalogue,
         model,
@@ -212,29 +216,29 @@ def _plan(
         budget.instances,
         findings,
     )
-    watched = metrics.document(host, settings, backends, page, findings)
+    watched = metrics.make_document(host, settings, backends, page, findings)
     proxy.check_ports(host, settings, backends, page, watched, group, findings)
-    slots = groups.slots(group, settings, backends, on_cpu=not host.gpu_bytes)
-    room, frees = disk.document(
+    slots = groups.make_slots(group, settings, backends, on_cpu=not host.gpu_bytes)
+    room, frees = disk.make_document(
         host,
         checkpoint,
         choice,
         findings,
-        disk.Beside(draft, converted, page),
+        disk.OtherFiles(draft, converted, page),
         in_place=settings.upgrade_in_place,
     )
-    warm = ram_disk.page_cache(tmpfs, host, checkpoint, bound.total, converted)
+    warm = ram_disk.make_page_cache_document(tmpfs, host, checkpoint, bound.total, converted)
 
     def speeds(many: int) -> dict[str, Any]:
         asked = replace(settings, concurrency=many)
-        return prediction.document(
+        return prediction.make_document(
             host, asked, model, choice, budget, place, in_memory=tmpfs.enabled
         )
 
-    shown = _model(model, checkpoint, choice, budget, served)
-    power = prediction.power(host, catalogue)
+    shown = _make_model_section(model, checkpoint, choice, budget, served)
+    power = prediction.make_power_document(host, catalogue)
     predicted = speeds(settings.concurrency)
-    lifecycle.engine_sleep(
+    lifecycle.report_engine_sleep(
         host,
         settings,
         choice.engine.name,
@@ -242,32 +246,34 @@ def _plan(
         (predicted["load_s"] or {}).get("expected"),
         findings,
     )
-    digest = groups.digest(choice, shown, flags, served.names)
-    together = groups.document(group, settings, digest)
-    fetched = weights.document(settings, checkpoint, draft, conversion.fetched(converted, settings))
+    digest = groups.compute_digest(choice, shown, flags, served.names)
+    together = groups.make_document(group, settings, digest)
+    fetched = weights.make_document(
+        settings, checkpoint, draft, conversion.make_fetch_document(converted, settings)
+    )
     plan = {
         "schema": SCHEMA,
         "stand_in": None,
-        "engine": _engine(choice),
+        "engine": _make_engine_section(choice),
         "model": shown,
         "group": together,
         "weights": fetched,
-        "conversion": conversion.document(converted, choice, model, flags),
+        "conversion": conversion.make_document(converted, choice, model, flags),
         "instances": [
-            command.instance(host, choice, budget, where, flags, slot, served)
+            command.make_instance(host, choice, budget, where, flags, slot, served)
             for where, slot in zip(places, slots, strict=True)
         ],
-        "memory": budgets.document(budget, host, tmpfs.size_bytes),
-        "parallel": budgets.parallel(budget, flags, settings.hosts_per_model),
-        "hybrid": hybrid.document(choice, budget, place),
-        "experts": expert_backend.document(choice.experts, place, choice.dense),
+        "memory": budgets.make_document(budget, host, tmpfs.size_bytes),
+        "parallel": budgets.make_parallel_document(budget, flags, settings.hosts_per_model),
+        "hybrid": hybrid.make_document(choice, budget, place),
+        "experts": expert_backend.make_document(choice.experts, place, choice.dense),
         "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
         "throughput": predicted,
-        "moe_tuning": moe_tuning.document(choice, model, budget, served.directory),
+        "moe_tuning": moe_tuning.make_document(choice, model, budget, served.directory),
         "power": power,
         "ram_disk": {
-            **ram_disk.document(tmpfs, host, files_dir),
-            **ram_disk.units(tmpfs, warm),
+            **ram_disk.make_document(tmpfs, host, files_dir),
+            **ram_disk.list_units(tmpfs, warm),
         },
         "warm": warm,
         "disk": room,
@@ -279,31 +285,31 @@ def _plan(
             # What serves is no part of a plan: who has reached the machine compares.
             "switches": False,
         },
-        "tuning": system.tuning(host, on_cpu=not host.gpu_bytes),
-        "proxy": proxy.proxy(host, settings, backends),
-        "firewall": proxy.firewall(host, settings, together, watched),
+        "tuning": system.choose_tuning(host, on_cpu=not host.gpu_bytes),
+        "proxy": proxy.make_document(host, settings, backends),
+        "firewall": proxy.make_firewall_document(host, settings, together, watched),
         "web": page,
         "metrics": watched,
-        "rest": lifecycle.document(
+        "rest": lifecycle.make_document(
             settings, tmpfs, fetched["source"], findings, catalogue, power, group
         ),
         "drift": {"timer": settings.drift_timer},
         "usage": {"keep_days": settings.usage_keep_days},
         "driver": driver_plan,
         "nccl": {"guard": bool(host.gpu_bytes) and not host.amd},
-        "packages": system.packages(
+        "packages": system.list_packages(
             host,
             None if choice.interpreter else choice.python.path,
-            system.Parts(
+            system.PackageGroups(
                 kernel=choice.experts is not None,
                 drives=driver_plan["repository"] is not None,
-                orders=certificates.mode(settings) == "acme",
+                orders=certificates.choose_mode(settings) == "acme",
                 watched=watched is not None,
                 buckets="bucket" in fetched,
             ),
-            compiles=command.compiles(choice, flags),
+            compiles=command.is_compiling(choice, flags),
         ),
-        "site": site.document(settings),
+        "site": site.make_document(settings),
         "control": {
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
@@ -315,28 +321,28 @@ def _plan(
             "web_admin_file": settings.web_admin_file,
             "metrics_key_file": settings.metrics_key_file,
         },
-        "timeouts": timeouts.document(settings, checkpoint),
+        "timeouts": timeouts.make_document(settings, checkpoint),
         "paths": paths.collect_paths(),
         "units": unit_names.collect_units(),
         "marks": paths.collect_marks(),
         "users": paths.collect_users(),
     }
-    plan["installation"] = installation.document(settings, choice, catalogue, plan)
-    plan["watchdog"] = watchdog.document(settings, catalogue, plan, flags)
+    plan["installation"] = installation.make_document(settings, choice, catalogue, plan)
+    plan["watchdog"] = watchdog.make_document(settings, catalogue, plan, flags)
     proxy.check_access(settings, group, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group
     )
-    findings.extend(rules.check(context))
-    return {**plan, "findings": remediation.priced(findings.rows(), context)}, speeds
+    findings.extend(rules.check_rules(context))
+    return {**plan, "findings": remediation.price_findings(findings.rows(), context)}, speeds
 
 
-def blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def find_blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the findings that forbid to go on."""
     return [row for row in plan["findings"] if row["severity"] == "blocker"]
 
 
-def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def find_refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what forbids `apply`: the blockers, and what this version plans but cannot apply.
 
     The plan is a true answer for a buyer without these; a machine must not be half provisioned.
@@ -348,11 +354,11 @@ def refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         if DEFINITIONS[row["id"]].blocks_apply and row["severity"] != "blocker"
     ]
     fixed = {"always", *(["driver"] if plan["driver"]["action"] != "none" else [])}
-    found = [*blockers(plan), *not_applied]
+    found = [*find_blockers(plan), *not_applied]
     return [row for row in found if DEFINITIONS[row["id"]].fixed_by_apply not in fixed]
 
 
-def _engine(choice: Choice) -> dict[str, Any]:
+def _make_engine_section(choice: EngineChoice) -> dict[str, Any]:
     return {
         "name": choice.engine.name,
         "variant": choice.engine.variant,
@@ -363,7 +369,7 @@ def _engine(choice: Choice) -> dict[str, Any]:
         "torch": choice.engine.torch,
         "cuda": choice.engine.cuda,
         "env_name": choice.env_name,
-        "env_dir": engine.env_dir(choice),
+        "env_dir": engine.make_env_dir(choice),
         "provisioned": choice.provisioned,
         "python": choice.python.path,
         "python_version": choice.python.version,
@@ -373,12 +379,12 @@ def _engine(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _model(
+def _make_model_section(
     model: Model,
     checkpoint: Weights,
-    choice: Choice,
+    choice: EngineChoice,
     budget: Budget,
-    served: Served,
+    served: ServedModel,
 ) -> dict[str, Any]:
     return {
         "name": model.name,

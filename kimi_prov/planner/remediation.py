@@ -29,61 +29,63 @@ if TYPE_CHECKING:
     from kimi_prov.planner.rules.context import PlanContext
 
 # Kinds of remedy that take somebody's work and no money.
-_WORK: frozenset[Remedy] = frozenset(
+_FREE_REMEDIES: frozenset[Remedy] = frozenset(
     {"setting", "catalogue", "software", "process", "reboot", "firmware"}
 )
 # Findings whose cost nobody has named until now, though their remedy is work.
-_UNNAMED = frozenset(
+_UNPRICED = frozenset(
     {"engine.model_unknown", "experts.instances", "numa.instances", "numa.node_room", "numa.pools"}
 )
-_SIZES = (1, 2, 4, 8)
+_GPU_COUNTS = (1, 2, 4, 8)
 _GIB, _TB = 1 << 30, 10**12
 
 
-def priced(rows: Iterable[Finding], context: PlanContext) -> list[Finding]:
+def price_findings(rows: Iterable[Finding], context: PlanContext) -> list[Finding]:
     """Give the findings with what fixing them costs, as far as that is known."""
-    return [_priced(row, context) for row in rows]
+    return [_price_finding(row, context) for row in rows]
 
 
-def _priced(row: Finding, context: PlanContext) -> Finding:
+def _price_finding(row: Finding, context: PlanContext) -> Finding:
     if row["severity"] not in ("blocker", "warning"):
         return row
-    found = _cost(row["id"], context)
+    found = _estimate_cost(row["id"], context)
     if found is None:
         return row
     usd, basis = found
     return {**row, "cost_usd": usd, "cost_basis": basis}
 
 
-def _cost(identity: str, context: PlanContext) -> tuple[float, str] | None:
+def _estimate_cost(identity: str, context: PlanContext) -> tuple[float, str] | None:
     remedy = DEFINITIONS[identity].remedy
-    if remedy in _WORK and identity not in _UNNAMED:
+    if remedy in _FREE_REMEDIES and identity not in _UNPRICED:
         return 0.0, "work, nothing to buy"
     if remedy == "gpus":
-        return _gpus(context)
+        return _price_gpus(context)
     if remedy == "memory":
         plan = context.plan["memory"]
         missing = plan["host_ram_required_bytes"] - plan["host_ram_available_bytes"]
-        return _bulk(context, "memory_gib", missing / _GIB, "GiB of memory")
+        return _price_amount(context, "memory_gib", missing / _GIB, "GiB of memory")
     if remedy == "modules":
-        return _modules(context)
+        return _price_modules(context)
     if remedy == "disk":
-        return _bulk(context, "disk_tb", context.plan["disk"]["required_bytes"] / _TB, "TB of disk")
+        return _price_amount(
+            context, "disk_tb", context.plan["disk"]["required_bytes"] / _TB, "TB of disk"
+        )
     return None
 
 
-def _gpus(context: PlanContext) -> tuple[float, str] | None:
+def _price_gpus(context: PlanContext) -> tuple[float, str] | None:
     """Give what GPUs which hold the model cost: more of those there, else the least of others."""
     rows = context.catalogue.prices.purchase
     there = context.host.gpu.name if context.host.gpu else None
-    same = [offer for row in rows if row.name == there and (offer := _offer(row, context))]
-    others = (offer for row in rows if (offer := _offer(row, context)))
+    same = [offer for row in rows if row.name == there and (offer := _price_offer(row, context))]
+    others = (offer for row in rows if (offer := _price_offer(row, context)))
     return same[0] if same else min(others, default=None)
 
 
-def _offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
+def _price_offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
     sold = context.catalogue.find_gpu(price.name)
-    needed = _needed(sold, context) if sold is not None else None
+    needed = _count_needed_gpus(sold, context) if sold is not None else None
     if sold is None or needed is None:
         return None
     there = (
@@ -101,7 +103,7 @@ def _offer(price: Purchase, context: PlanContext) -> tuple[float, str] | None:
     )
 
 
-def _needed(sold: Gpu, context: PlanContext) -> int | None:
+def _count_needed_gpus(sold: Gpu, context: PlanContext) -> int | None:
     """Return how many of a GPU hold the model with all its weights; None where eight do not."""
     engine = context.catalogue.engine("vllm", "cuda")
     if engine is None or context.choice.weights_format not in engine.formats:
@@ -111,7 +113,7 @@ def _needed(sold: Gpu, context: PlanContext) -> int | None:
         return None
     # What the inventory names for the machine as it is does not hold for another.
     settings = replace(context.settings, engine_args={})
-    for many in _SIZES:
+    for many in _GPU_COUNTS:
         host = replace(
             context.host,
             cards=(sold,) * many,
@@ -119,22 +121,24 @@ def _needed(sold: Gpu, context: PlanContext) -> int | None:
             gpu_bytes=(sold.memory_bytes,) * many,
         )
         work = Workload(engine, context.model, context.choice.weights_format)
-        if gpu.fits(gpu.budget(host, settings, context.catalogue, work)):
+        if gpu.has_room(gpu.make_budget(host, settings, context.catalogue, work)):
             return many
     return None
 
 
-def _modules(context: PlanContext) -> tuple[float, str] | None:
+def _price_modules(context: PlanContext) -> tuple[float, str] | None:
     used, total = context.host.channels_used, context.host.channels_total
     if total is None and context.host.processor and context.host.processor.memory_channels:
         total = context.host.processor.memory_channels * context.host.sockets
     if not used or not total:
         return None
     share = context.host.memory_bytes / _GIB / used
-    return _bulk(context, "memory_gib", (total - used) * share, "GiB of memory")
+    return _price_amount(context, "memory_gib", (total - used) * share, "GiB of memory")
 
 
-def _bulk(context: PlanContext, name: str, amount: float, unit: str) -> tuple[float, str] | None:
+def _price_amount(
+    context: PlanContext, name: str, amount: float, unit: str
+) -> tuple[float, str] | None:
     """Price an amount by a row of a site's own assumptions, in dollars for each GiB or TB."""
     row = next((r for r in context.catalogue.prices.assumptions if r.name == name), None)
     if row is None or amount <= 0:

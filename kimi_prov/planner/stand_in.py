@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 MODEL = "kimi-k2-lab"
 # Findings of the real plan that are as true of the machine that stands in.
-_KEPT = ("driver.", "engine.draft", "engine.flag", "engine_args.")
-_MOST_REQUESTS = 16
+_KEPT_FINDINGS = ("driver.", "engine.draft", "engine.flag", "engine_args.")
+_MAX_REQUESTS = 16
 
 
-def settings(real: Settings, names: list[str]) -> Settings:
+def adjust_settings(real: Settings, names: list[str]) -> Settings:
     """Return the settings of what is served instead, under the same `names`."""
     return replace(
         real,
@@ -32,7 +32,7 @@ def settings(real: Settings, names: list[str]) -> Settings:
         weights_manifest=None,
         weights_format="auto",
         context="auto",
-        concurrency=min(real.concurrency, _MOST_REQUESTS),
+        concurrency=min(real.concurrency, _MAX_REQUESTS),
         kv_dtype="auto",
         kt_method="auto",
         kt_weights_source=None,
@@ -49,16 +49,16 @@ def settings(real: Settings, names: list[str]) -> Settings:
     )
 
 
-def facts(real: Mapping[str, Any]) -> dict[str, Any]:
+def remove_gpus(real: Mapping[str, Any]) -> dict[str, Any]:
     """Return the machine as the stand-in sees it: without its GPUs."""
     return {**real, "gpus": [], "nvidia": None}
 
 
-def merged(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
+def merge_plans(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
     """Return the plan of what is served, with the real one's driver, findings and command lines."""
-    reason = _reason(real, served)
+    reason = _describe_reason(real, served)
     engine = {**served["engine"], "reason": reason}
-    kept = [row for row in real["findings"] if row["id"].startswith(_KEPT)]
+    kept = [row for row in real["findings"] if row["id"].startswith(_KEPT_FINDINGS)]
     ids = {row["id"] for row in kept}
     rest = [row for row in served["findings"] if row["id"] not in ids]
     lacking = [row["id"] for row in real["findings"] if row["severity"] == "blocker"]
@@ -77,11 +77,11 @@ def merged(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
             "instances": real["instances"],
             "blockers": sorted(blockers),
         },
-        "findings": [_finding(real, reason), *kept, *rest],
+        "findings": [_make_finding(real, reason), *kept, *rest],
     }
 
 
-def _reason(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
+def _describe_reason(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
     names = [
         f"{plan['engine']['name']} {plan['engine']['version']} ({plan['engine']['variant']}) with "
         f"{plan['model']['name']}"
@@ -90,8 +90,8 @@ def _reason(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
     return f"{names[0]} stands in for {names[1]} (kimi_engine_stand_in)"
 
 
-def _finding(real: Mapping[str, Any], reason: str) -> Finding:
-    return make(
+def _make_finding(real: Mapping[str, Any], reason: str) -> Finding:
+    return make_finding(
         "engine.stand_in",
         observed=reason,
         required=f"{real['model']['name']} itself; what was planned for it is in the plan's "

@@ -43,19 +43,19 @@ class Runtime(NamedTuple):
     arch: str | None
 
 
-def ports(settings: Settings, instances: int) -> tuple[int, int]:
+def choose_ports(settings: Settings, instances: int) -> tuple[int, int]:
     """Return the loopback ports of the page and of its way to the engines.
 
     The next ones after the engines', except those that are something else's.
     """
     taken = {settings.port, settings.web_port, settings.metrics_port, settings.group_port}
-    taken |= {*certificates.ports(settings, instances)}
-    first = certificates.first_port(settings) + instances
+    taken |= {*certificates.list_ports(settings, instances)}
+    first = certificates.choose_first_port(settings) + instances
     free = [port for port in range(first, first + 5) if port not in taken]
     return free[0], free[1]
 
 
-def document(
+def make_document(
     settings: Settings,
     catalogue: Catalogue,
     model: Model,
@@ -69,9 +69,9 @@ def document(
         return None
     page, python, build = catalogue.web[-1], runtime.python, runtime.build
     lock = page.lock_name(python.version)
-    _check(page, runtime, findings, locked=lock in catalogue.locks)
-    backend_port, api_port = ports(settings, instances)
-    mark = engine.env_mark(catalogue, [lock], build.sha256 if build else None)
+    _check_install(page, runtime, findings, locked=lock in catalogue.locks)
+    backend_port, api_port = choose_ports(settings, instances)
+    mark = engine.compute_env_digest(catalogue, [lock], build.sha256 if build else None)
     env_name = f"{page.version}-{mark}"
     sees = bool(model.architecture.vision_params)
     return {
@@ -92,7 +92,7 @@ def document(
         "sees_images": sees,
         "upload_max_bytes": _UPLOAD_BYTES,
         "install_bytes": page.install_peak_bytes,
-        "environment": _environment(settings, served_names, api_port, sees=sees),
+        "environment": _make_environment(settings, served_names, api_port, sees=sees),
     }
 
 
@@ -102,9 +102,9 @@ def check_port(
     """Find a page's port that is something else's; `others`: those that gateways take besides."""
     if not settings.web_ui:
         return
-    first = certificates.first_port(settings)
+    first = certificates.choose_first_port(settings)
     engines = range(first, first + instances)
-    ordering = certificates.ports(settings, instances)
+    ordering = certificates.list_ports(settings, instances)
     if settings.web_port in {settings.port, *engines, *ordering, *others}:
         findings.add(
             "web.port",
@@ -130,7 +130,7 @@ def check_memory(have: int, page: Page, findings: Findings) -> None:
         )
 
 
-def _check(page: Page, runtime: Runtime, findings: Findings, *, locked: bool) -> None:
+def _check_install(page: Page, runtime: Runtime, findings: Findings, *, locked: bool) -> None:
     arch = runtime.arch
     foreign = arch is not None and arch not in page.arch
     if not locked or foreign:
@@ -150,7 +150,7 @@ def _check(page: Page, runtime: Runtime, findings: Findings, *, locked: bool) ->
     )
 
 
-def _environment(
+def _make_environment(
     settings: Settings, served_names: Sequence[str], api_port: int, *, sees: bool
 ) -> dict[str, str]:
     """Return the page's variables but for secrets; they hold whatever its own settings say."""

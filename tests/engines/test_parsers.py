@@ -23,7 +23,7 @@ from kimi_prov.on_host.engine import command_check
 from kimi_prov.packaging.zipapp import build_zipapp
 from kimi_prov.planner.memory import stages
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_the_real_parser_accepts_what_is_planned_for_it(
     for row in facts["gpus"]:
         row |= {"model": card[0], "compute_capability": card[1]}
     settings = {"kimi_model": "kimi-k2.5", "kimi_engine_version": version}
-    instance = make_plan(facts, parse(settings, host="server"), load())["instances"][0]
+    instance = make_plan(facts, parse_settings(settings, host="server"), load())["instances"][0]
     assert refusal(parser_of(version), instance["argv"], instance["env"]) is None
 
 
@@ -166,5 +166,6 @@ def test_stages_are_cut_as_the_real_engine_cuts_them(
     shape = load().model("kimi-k2.5").architecture
     assert shape.layers == 61
     assert json.loads(done.stdout.splitlines()[-1]) == {
-        str(count): [stage.layers for stage in stages.cut(shape, count)] for count in range(1, 62)
+        str(count): [stage.layers for stage in stages.cut_stages(shape, count)]
+        for count in range(1, 62)
     }

@@ -21,8 +21,8 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
 from kimi_prov.on_host.engine import command_check
 from kimi_prov.planner.hosts import groups
-from kimi_prov.planner.plan import blockers, make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.plan import find_blockers, make_plan
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,10 +166,10 @@ def plans(version: str, args: dict[str, Any]) -> list[dict[str, Any]]:
     }
     found = []
     for own in ("a", "b"):
-        settings = parse(variables, host=own)
-        shared = groups.shared(settings)
+        settings = parse_settings(variables, host=own)
+        shared = groups.select_shared_settings(settings)
         hosts = tuple(
-            groups.Given(name, facts, shared, address, address)
+            groups.HostInput(name, facts, shared, address, address)
             for name, address in (("a", HEAD), ("b", RANK))
         )
         pair = groups.GroupHosts("pair", own, hosts)
@@ -256,13 +256,13 @@ def test_copies_of_attention_meet_at_the_head(answers: dict[str, Any], name: str
 @pytest.mark.parametrize("flag", RAY)
 def test_ray_is_refused_by_the_plan_and_by_the_engine(answers: dict[str, Any], flag: str) -> None:
     plan = plans(VERSIONS[0], {flag: "ray"})[0]
-    assert "group.ray" in {row["id"] for row in blockers(plan)}
+    assert "group.ray" in {row["id"] for row in find_blockers(plan)}
     assert "nnodes" in answers[flag]["refused"]
 
 
 def test_ranks_that_do_not_come_out_even_are_refused_by_both(answers: dict[str, Any]) -> None:
     plan = plans(VERSIONS[0], {"tensor-parallel-size": 8, "pipeline-parallel-size": 1})[0]
-    assert "group.layout" in {row["id"] for row in blockers(plan)}
+    assert "group.layout" in {row["id"] for row in find_blockers(plan)}
     assert "world" in answers["uneven"]["refused"]
 
 

@@ -13,7 +13,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.documents import read
 from kimi_prov.facts import recording, spec
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 H200 = ROOT / "tests" / "data" / "recordings" / "h200-x8"
@@ -27,7 +27,7 @@ def _machine(path: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
         facts = recording.read(path)
     else:
         facts = spec.of(read(path, what="a sheet", limit=1 << 20, fix=""), load())
-    return facts, make_plan(facts, parse({"kimi_model": model}, host="x"), load())
+    return facts, make_plan(facts, parse_settings({"kimi_model": model}, host="x"), load())
 
 
 def facts_of(path: Path = H200, model: str = "kimi-k2.5") -> dict[str, Any]:

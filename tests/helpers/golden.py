@@ -14,7 +14,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording, synthetic
 from kimi_prov.planner.hosts import groups
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
@@ -63,7 +63,7 @@ def planned(name: str, **more: Any) -> dict[str, Any]:
     inventory, facts, own = CASES[name]
     folder = ROOT / "inventories" / inventory
     wanted = yaml.safe_load((folder / "group_vars" / "kimi.yml").read_text())
-    settings = parse(wanted | own | more, host=inventory, base=folder)
+    settings = parse_settings(wanted | own | more, host=inventory, base=folder)
     return make_plan(facts, settings, load(), pair(facts, settings))
 
 
@@ -72,7 +72,9 @@ def pair(facts: dict[str, Any], settings: Settings) -> groups.GroupHosts | None:
     if settings.hosts_per_model == 1:
         return None
     hosts = tuple(
-        groups.Given(f"h100x8-{rank + 1}", paired(rank), groups.shared(settings))
+        groups.HostInput(
+            f"h100x8-{rank + 1}", paired(rank), groups.select_shared_settings(settings)
+        )
         for rank in range(2)
     )
     own = next(row.host for row in hosts if row.facts == facts)

@@ -10,7 +10,7 @@ from typing import Any
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "facts"
 SHEETS = Path(__file__).resolve().parents[2] / "inventories" / "specs"
@@ -88,7 +88,7 @@ def gpu_facts(count: int = 8, mib: int = 143771, driver: str = "580.159.04") -> 
 def plan(facts: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     """The plan for these facts; keyword arguments are settings without their prefix."""
     given = LAB_SETTINGS | {f"kimi_{name}": value for name, value in settings.items()}
-    return make_plan(facts or lab_facts(), parse(given, host="h1"), load())
+    return make_plan(facts or lab_facts(), parse_settings(given, host="h1"), load())
 
 
 def found(document: dict[str, Any], identity: str) -> list[dict[str, Any]]:

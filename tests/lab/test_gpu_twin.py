@@ -18,7 +18,7 @@ from machines import CHECKOUT, Host, kimi_prov, make_lab, newest_run
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ def judge(twin: Twin) -> None:
     host = twin.host
     facts = recording.read(twin.recording)
     wishes = {k: v for k, v in twin.wishes.items() if k != "kimi_engine_stand_in"}
-    real = make_plan(facts, parse(wishes, host="twin", base=host.inventory), load())
+    real = make_plan(facts, parse_settings(wishes, host="twin", base=host.inventory), load())
     beside = json.loads(host.ssh("cat /etc/kimi/stood-in-for.json"))
     assert beside["engine"]["version"] == real["engine"]["version"] == "0.19.1"
     assert beside["instances"][0]["argv"] == real["instances"][0]["argv"]

@@ -16,7 +16,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
 from kimi_prov.packaging import lock_files
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ def planned(model: str) -> dict[str, Any]:
     """The first instance that is planned for a model on 8x H200."""
     facts = recording.read(RECORDINGS / "h200-x8")
     settings = {"kimi_model": model, "kimi_engine_version": VERSION}
-    plan = make_plan(facts, parse(settings, host="server"), load())
+    plan = make_plan(facts, parse_settings(settings, host="server"), load())
     assert (plan["engine"]["lock"], plan["engine"]["version"]) == (LOCK, VERSION)
     instance: dict[str, Any] = plan["instances"][0]
     return instance

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "kimi_prov"
 # Rooms whose names were not gone through yet.
 NOT_YET = {
     *("acceptance", "ansible", "catalog", "clients", "cli.py", "commands", "facts"),
-    *("documents.py", "inventory_files.py", "lab", "monitoring", "operate", "packaging", "planner"),
+    *("documents.py", "inventory_files.py", "lab", "monitoring", "operate", "packaging"),
     *("render", "runner", "schemas", "show", "sizing", "user_dirs.py"),
     *("on_host/acceptance", "on_host/backup.py", "on_host/bench", "on_host/cloud"),
     *("on_host/cluster", "on_host/converged.py", "on_host/destroy.py", "on_host/diagnose.py"),
@@ -37,29 +37,29 @@ NOT_YET = {
 
 # What a function's name begins with.
 _VERBS = """
-abort accept acquire activate add adjust adopt advance allow amend answer append apply archive
-arrange ask assemble assign await balance begin bind break build calculate call cancel capture
-change check choose clean clear close collect combine compare compile complete compress compute
-configure confirm connect contain converge convert copy count create cut decide decode
-decompress delete derive describe detach detect diff disable discard discover divide download
-drain draw drop dump edit emit enable encode encrypt end ensure enter escape estimate evaluate
-exclude execute exit expand expect explain export extract fail fetch fill filter find finish
-flatten flush fold follow forbid forget format freeze gather generate get give group guard halt
-handle has hash hide hold identify ignore import improve include index infer inspect install
-interpret invoke is isolate iterate join judge keep kill label launch limit link list listen
-load locate lock log look lower main make map mark match may measure merge migrate mount move
-name needs negotiate normalize note notify observe offer open order pack pad parse partition
-pass patch pause pick pin place plan poll position post predict prefer prepare prepend print
-probe process promote propose protect prove provide prune publish pull put query queue quote
-raise rank read reap rebuild receive reclaim record recover redact redirect reduce refill
-refresh refuse register reject release reload remember remove rename render renew repair repeat
-replace reply report request require reserve reset resolve restart restore resume retire retry
-return reuse revert revoke rewrite roll rotate round run sample save scale scan schedule score
-search select send serialize serve serves set settle shorten should show shrink shut simulate
-skip sleep sort split stage start stop store stream strip submit subtract suggest sum supervise
-supports survey suspend switch sync take tell terminate test tokenize total touch transfer
-translate trim trust try tune undo uninstall unlock unpack unregister unwrap update upgrade
-upload use validate verify wait wake walk warm warn watch weigh withdraw wrap write yield
+abort accept acquire activate add adjust adopt advance allow amend anchor answer append apply
+archive arrange ask assemble assign await balance begin bind break build calculate call cancel
+capture change check choose classify clean clear close collect combine compare compile complete
+compress compute configure confirm connect contain converge convert copy count create cut decide
+decode decompress define delete derive describe detach detect did diff disable discard discover
+divide download drain draw drop dump edit emit enable encode encrypt end ensure enter escape
+estimate evaluate exclude execute exit expand expect explain export extract fail fetch fill filter
+find finish fit flatten flush fold follow forbid forget format freeze gather generate get give group
+guard halt handle has hash hide hold identify ignore import improve include index infer inspect
+install interpolate interpret invert invoke is isolate iterate join judge keep kill label launch
+limit link list listen load locate lock log look lower main make map mark match may measure merge
+migrate mount move multiply name needs negotiate normalize note notify observe offer open order pack
+pad parse partition pass patch pause pick pin place plan poll position post predict prefer prepare
+prepend price print probe process promote propose protect prove provide prune publish pull put query
+queue quote raise rank read reap rebuild receive reclaim record recover redact redirect reduce
+refill refresh refuse register reject release reload remember remove rename render renew repair
+repeat replace reply report request require reserve reset resolve restart restore resume retire
+retry return reuse revert revoke rewrite roll rotate round run sample save scale scan schedule score
+search select send serialize serve serves set settle shift shorten should show shrink shut simulate
+skip sleep slow sort split stage start stop store stream strip submit subtract suggest sum supervise
+supports survey suspend switch sync take tell terminate test tokenize total touch transfer translate
+trim trust try tune undo unescape uninstall unlock unpack unregister unwrap update upgrade upload
+use validate verify wait wake walk warm warn watch weigh widen withdraw wrap write yield
 """
 VERBS = frozenset(_VERBS.split())
 CONVERSIONS = {"as", "from", "to"}

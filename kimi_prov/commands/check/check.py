@@ -9,7 +9,7 @@ from kimi_prov.catalog import loader
 from kimi_prov.commands.check import measured, targets
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner import measurements
-from kimi_prov.planner.plan import blockers, make_plan_with_curve
+from kimi_prov.planner.plan import find_blockers, make_plan_with_curve
 from kimi_prov.planner.settings import parsing
 from kimi_prov.show.output import say
 from kimi_prov.show.report import check as reports
@@ -48,7 +48,7 @@ class CheckOptions:
     def settings(self, host: str, own: Mapping[str, Any] | None = None) -> Settings:
         """Return a target's settings; options win over its `own` variables. Raises UserError."""
         variables = {"kimi_model": DEFAULT_MODEL, **(own or {}), **self.variables}
-        return parsing.parse(variables, host=host, locate=self.option_of)
+        return parsing.parse_settings(variables, host=host, locate=self.option_of)
 
     def option_of(self, variable: str) -> str | None:
         """Return the option that gave a variable, for messages about its value."""
@@ -169,13 +169,15 @@ def _judged(
     plan = make_plan_with_curve(facts, settings, catalogue)
     measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
-        share = demand.of_plan(plan, load, serves=not blockers(plan))["requests_a_machine"]
+        share = demand.of_plan(plan, load, serves=not find_blockers(plan))["requests_a_machine"]
         if share not in (None, settings.concurrency):
             settings = replace(settings, concurrency=share)
             plan = make_plan_with_curve(facts, settings, catalogue)
     prices = for_machine(facts, catalogue)
     target = reports.target(name, facts, plan, options.use, prices, load)
-    return reports.with_measured(target, measurements.document(facts, plan, settings, catalogue))
+    return reports.with_measured(
+        target, measurements.make_document(facts, plan, settings, catalogue)
+    )
 
 
 def _suggested(options: CheckOptions) -> list[dict[str, Any]]:

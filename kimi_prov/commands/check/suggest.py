@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import UserError
 from kimi_prov.facts import offers
-from kimi_prov.planner.plan import blockers, make_plan, make_plan_with_curve
+from kimi_prov.planner.plan import find_blockers, make_plan, make_plan_with_curve
 from kimi_prov.show.report.prices import for_machine
 from kimi_prov.sizing import curve, demand
 
@@ -110,7 +110,7 @@ def _machines(
 ) -> tuple[int | None, str]:
     """Give how many of an offer are needed, or None and why no number of them will do."""
     plan = make_plan(facts, settings, catalogue)
-    stops = blockers(plan)
+    stops = find_blockers(plan)
     if stops:
         return None, str(stops[0]["title"])
     if bool(plan["hybrid"]) != (offer.kind == "hybrid"):

@@ -16,7 +16,7 @@ from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
-from kimi_prov.planner.settings.locate import locator
+from kimi_prov.planner.settings.locate import make_locator
 from kimi_prov.render import frame
 from kimi_prov.show.output import say
 
@@ -58,7 +58,7 @@ class RenderOptions:
         `own`: what an inventory, or a target's file, says of it; its relative paths start at
         `base`. What the operator gives here wins over it.
         """
-        in_file = locator([self.file] if self.file else [])
+        in_file = make_locator([self.file] if self.file else [])
 
         def locate(name: str) -> str | None:
             if name in self.named:
@@ -67,7 +67,7 @@ class RenderOptions:
 
         base = self.file.parent if self.file else base
         variables = {"kimi_model": DEFAULT_MODEL, **(own or {}), **self.variables}
-        return parsing.parse(variables, host=host, base=base, locate=locate)
+        return parsing.parse_settings(variables, host=host, base=base, locate=locate)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.commands.render.folder import Kind
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
-from kimi_prov.planner.findings import in_order
+from kimi_prov.planner.findings import sort_by_severity
 from kimi_prov.render.kubernetes import findings, folder, quota
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _findings(
         return found
     demand = quota.demand_of(quota.load(folder.objects(name, plan, settings, facts)))
     held = findings.of_quota(rows, demand, settings.kubernetes_namespace)
-    return in_order([*found, *held])
+    return sort_by_severity([*found, *held])
 
 
 def _rendered(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.sizes import FULL_BYTES, FULL_SHARE, format_bytes, is_nearly_full
 from kimi_prov.on_host.system import units
 from kimi_prov.operate.diagnosis.evidence import Evidence, Hit
-from kimi_prov.planner.findings import Finding, Observation, in_order, make
+from kimi_prov.planner.findings import Finding, Observation, make_finding, sort_by_severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ _LEAST_TOKENS, _LEAST_REQUESTS = 1000, 20
 _MANY_PREEMPTIONS = 0.01
 
 
-def rule(identity: str) -> Callable[[Check], Check]:
+def register_rule(identity: str) -> Callable[[Check], Check]:
     """Register a function as the rule of a finding of the registry."""
 
     def register(check: Check) -> Check:
@@ -55,7 +55,9 @@ def rule(identity: str) -> Callable[[Check], Check]:
 def recognised(evidence: Evidence) -> list[Finding]:
     """Return what is recognised, the gravest first."""
     seen = ((identity, check(evidence)) for identity, check in RULES.items())
-    return in_order(make(identity, **found) for identity, found in seen if found is not None)
+    return sort_by_severity(
+        make_finding(identity, **found) for identity, found in seen if found is not None
+    )
 
 
 def _severity(evidence: Evidence, hit: Hit) -> Severity:
@@ -78,7 +80,7 @@ _KV = re.compile(r"KV cache is needed, which is larger than the available KV cac
 _KV_FITS = re.compile(r"estimated maximum model length is (\d+)")
 
 
-@rule("diagnose.kv_cache_memory")
+@register_rule("diagnose.kv_cache_memory")
 def kv_cache_memory(evidence: Evidence) -> Observation | None:
     """Name the context that the engine says would fit."""
     hit = evidence.last(_KV)
@@ -106,7 +108,7 @@ def _out_of_memory(evidence: Evidence) -> Iterator[tuple[Hit, bool]]:
             yield hit, any(_CAPTURE.search(entry.message) for entry in before)
 
 
-@rule("diagnose.graph_capture_memory")
+@register_rule("diagnose.graph_capture_memory")
 def graph_capture_memory(evidence: Evidence) -> Observation | None:
     """Tell memory that ran out at the capture of graphs from any other."""
     hit = next((hit for hit, captured in _out_of_memory(evidence) if captured), None)
@@ -118,7 +120,7 @@ def graph_capture_memory(evidence: Evidence) -> Observation | None:
     )
 
 
-@rule("diagnose.gpu_memory")
+@register_rule("diagnose.gpu_memory")
 def gpu_memory(evidence: Evidence) -> Observation | None:
     """Tell of memory that ran out while weights were loaded or requests ran."""
     hit = next((hit for hit, captured in _out_of_memory(evidence) if not captured), None)
@@ -136,7 +138,7 @@ def gpu_memory(evidence: Evidence) -> Observation | None:
 _PTX = re.compile(r"provided PTX was compiled with an unsupported toolchain")
 
 
-@rule("diagnose.ptx")
+@register_rule("diagnose.ptx")
 def ptx(evidence: Evidence) -> Observation | None:
     """Tell of kernels that the driver cannot translate."""
     return _told(
@@ -152,7 +154,7 @@ _TOOL_CALL = re.compile(
 )
 
 
-@rule("diagnose.tool_calls")
+@register_rule("diagnose.tool_calls")
 def tool_calls(evidence: Evidence) -> Observation | None:
     """Tell of calls that the engine's parser gave up on."""
     hit = evidence.last(_TOOL_CALL)
@@ -174,7 +176,7 @@ _PARSER = re.compile(
 )
 
 
-@rule("diagnose.parser_unknown")
+@register_rule("diagnose.parser_unknown")
 def parser_unknown(evidence: Evidence) -> Observation | None:
     """Tell of a parser that the engine is too old for."""
     return _told(
@@ -190,7 +192,7 @@ _TOKENIZER = re.compile(
 )
 
 
-@rule("diagnose.tokenizer")
+@register_rule("diagnose.tokenizer")
 def tokenizer(evidence: Evidence) -> Observation | None:
     """Tell of a tokenizer that transformers 5 converted, by the line that it writes then."""
     return _told(
@@ -204,7 +206,7 @@ def tokenizer(evidence: Evidence) -> Observation | None:
 _LOADED = re.compile(r"Loading weights took ([\d.]{1,12}) seconds")
 
 
-@rule("diagnose.slow_load")
+@register_rule("diagnose.slow_load")
 def slow_load(evidence: Evidence) -> Observation | None:
     """Tell of weights that took longer to load than the plan, or any disk, lets expect."""
     hit = evidence.last(_LOADED)
@@ -224,7 +226,7 @@ def slow_load(evidence: Evidence) -> Observation | None:
 _BLOCK = re.compile(r"No available shared memory broadcast block found in \d+ second")
 
 
-@rule("diagnose.broadcast_block")
+@register_rule("diagnose.broadcast_block")
 def broadcast_block(evidence: Evidence) -> Observation | None:
     """Tell of processes of an engine that wait for minutes for one of them."""
     return _told(
@@ -238,7 +240,7 @@ def broadcast_block(evidence: Evidence) -> Observation | None:
 _ILLEGAL = re.compile(r"an illegal memory access was encountered")
 
 
-@rule("diagnose.illegal_memory_access")
+@register_rule("diagnose.illegal_memory_access")
 def illegal_memory_access(evidence: Evidence) -> Observation | None:
     """Tell of a fault in the engine's kernels: nothing of this machine's settings."""
     return _told(
@@ -255,7 +257,7 @@ _HEAD = re.compile(
 )
 
 
-@rule("diagnose.head_lost")
+@register_rule("diagnose.head_lost")
 def head_lost(evidence: Evidence) -> Observation | None:
     """Tell of ranks whose head ended: they do not find back to it by themselves."""
     hit = evidence.last(_HEAD)
@@ -270,7 +272,7 @@ def head_lost(evidence: Evidence) -> Observation | None:
 _THRESHOLD = re.compile(r"kt[-_]gpu[-_]prefill[-_]token[-_]threshold['\"]?[=\s,]+['\"]?(\d{1,9})")
 
 
-@rule("diagnose.prefill_threshold")
+@register_rule("diagnose.prefill_threshold")
 def prefill_threshold(evidence: Evidence) -> Observation | None:
     """Tell of the flag, in the plan or in what the engine says it was started with."""
     planned = _THRESHOLD.search(json.dumps(evidence.planned("instances")))
@@ -291,7 +293,7 @@ def prefill_threshold(evidence: Evidence) -> Observation | None:
 _NUMA = re.compile(r"NUMA node \d+ not found|set_mempolicy: (?:Invalid argument|Operation not)")
 
 
-@rule("diagnose.numa_node")
+@register_rule("diagnose.numa_node")
 def numa_node(evidence: Evidence) -> Observation | None:
     """Tell of a pool of threads that was bound to a node that is not there."""
     return _told(
@@ -307,7 +309,7 @@ _WOKEN = re.compile(r"/wake_up\b|to wake up tags \[[^]]*weights")
 _RELOADED = re.compile(r"Reloading weights in-?place", re.I)
 
 
-@rule("diagnose.sleep_weights")
+@register_rule("diagnose.sleep_weights")
 def sleep_weights(evidence: Evidence) -> Observation | None:
     """Tell of an engine that woke from a sleep in which it threw its weights away."""
     for entries in evidence.engines():
@@ -334,7 +336,7 @@ def sleep_weights(evidence: Evidence) -> Observation | None:
 _WORKSPACE = re.compile(r"Failed to initialize FlashInfer All Reduce workspace")
 
 
-@rule("diagnose.mnnvl_workspace")
+@register_rule("diagnose.mnnvl_workspace")
 def mnnvl_workspace(evidence: Evidence) -> Observation | None:
     """Tell of a start that goes through a wait for each layer."""
     return _told(
@@ -348,7 +350,7 @@ def mnnvl_workspace(evidence: Evidence) -> Observation | None:
 _XID_LOST = re.compile(r"NVRM:.*(?:Xid.*: 79\b|fallen off the bus)")
 
 
-@rule("diagnose.gpu_lost")
+@register_rule("diagnose.gpu_lost")
 def gpu_lost(evidence: Evidence) -> Observation | None:
     """Tell of a GPU that the kernel lost: no restart of an engine brings it back."""
     return _told(
@@ -362,7 +364,7 @@ def gpu_lost(evidence: Evidence) -> Observation | None:
 _KILLED = re.compile(r"Out of memory: Killed process|oom-kill:")
 
 
-@rule("diagnose.host_memory")
+@register_rule("diagnose.host_memory")
 def host_memory(evidence: Evidence) -> Observation | None:
     """Tell of a process that the kernel killed."""
     return _told(
@@ -385,7 +387,7 @@ def _moved(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
     return any(second.get(name) != first.get(name) for name in names)
 
 
-@rule("diagnose.no_progress")
+@register_rule("diagnose.no_progress")
 def no_progress(evidence: Evidence) -> Observation | None:
     """Tell of requests that run while no counter of the engine's moves."""
     for row in evidence.metrics:
@@ -405,7 +407,7 @@ def no_progress(evidence: Evidence) -> Observation | None:
     return None
 
 
-@rule("diagnose.hang")
+@register_rule("diagnose.hang")
 def hang(evidence: Evidence) -> Observation | None:
     """Tell of an engine that the watchdog saw hang, and what each of its processes was at."""
     last = evidence.hang
@@ -426,7 +428,7 @@ def hang(evidence: Evidence) -> Observation | None:
     )
 
 
-@rule("diagnose.disk_full")
+@register_rule("diagnose.disk_full")
 def disk_full(evidence: Evidence) -> Observation | None:
     """Tell of file systems without room: an engine goes on, its next start may not."""
     full = [row for row in evidence.disks if is_nearly_full(row.free, row.size)]
@@ -444,7 +446,7 @@ def disk_full(evidence: Evidence) -> Observation | None:
     )
 
 
-@rule("diagnose.preemptions")
+@register_rule("diagnose.preemptions")
 def preemptions(evidence: Evidence) -> Observation | None:
     """Tell of a cache that is too small for what runs at once."""
     for row in evidence.metrics:
@@ -463,7 +465,7 @@ def preemptions(evidence: Evidence) -> Observation | None:
     return None
 
 
-@rule("diagnose.slower")
+@register_rule("diagnose.slower")
 def slower(evidence: Evidence) -> Observation | None:
     """Hold the mean time between tokens against the slowest that the plan predicts."""
     expected = _expected(evidence)
@@ -497,7 +499,7 @@ def _expected(evidence: Evidence) -> float:
     return min(speeds, default=0.0)
 
 
-@rule("diagnose.resting")
+@register_rule("diagnose.resting")
 def resting(evidence: Evidence) -> Observation | None:
     """Tell of a machine that does not serve on purpose: no fault, but where it cannot be woken."""
     if not evidence.rest:
@@ -514,7 +516,7 @@ def resting(evidence: Evidence) -> Observation | None:
     )
 
 
-@rule("diagnose.gateway_split")
+@register_rule("diagnose.gateway_split")
 def gateway_split(evidence: Evidence) -> Observation | None:
     """Tell of gateways that have one address at the same time."""
     if not evidence.split:
@@ -542,7 +544,7 @@ def _away(evidence: Evidence) -> list[str]:
 _SEEN = "kimi-prov status INVENTORY  says what each gateway sees; of a machine that serves:  "
 
 
-@rule("diagnose.gateway_no_machine")
+@register_rule("diagnose.gateway_no_machine")
 def gateway_no_machine(evidence: Evidence) -> Observation | None:
     """Tell of a gateway that sends to nobody: its clients get 503."""
     away = _away(evidence)
@@ -556,7 +558,7 @@ def gateway_no_machine(evidence: Evidence) -> Observation | None:
     )
 
 
-@rule("diagnose.gateway_machine_out")
+@register_rule("diagnose.gateway_machine_out")
 def gateway_machine_out(evidence: Evidence) -> Observation | None:
     """Tell of machines that a gateway leaves out while others answer."""
     away = _away(evidence)
@@ -570,7 +572,7 @@ def gateway_machine_out(evidence: Evidence) -> Observation | None:
     )
 
 
-@rule("diagnose.gateway_ahead")
+@register_rule("diagnose.gateway_ahead")
 def gateway_ahead(evidence: Evidence) -> Observation | None:
     """Tell what will keep requests from a machine, or is counted wrongly."""
     rows = evidence.gateway.get("warnings")
@@ -585,7 +587,7 @@ def gateway_ahead(evidence: Evidence) -> Observation | None:
     )
 
 
-@rule("diagnose.down")
+@register_rule("diagnose.down")
 def down(evidence: Evidence) -> Observation | None:
     """Tell which units do not run, and what the first of them says."""
     if not evidence.down:

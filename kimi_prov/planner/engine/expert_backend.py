@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.versions import number
 from kimi_prov.contract.cpu_lists import parse_list
-from kimi_prov.planner.decisions import GIB, Slices
+from kimi_prov.planner.decisions import GIB, ExpertSlices
 from kimi_prov.planner.placement import numa
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # How the catalogue calls the form in which each backend keeps the experts in memory. The first that
 # a machine supports is chosen: so they stand by what was measured (docs/guides/kt-experts.md).
-RESIDENT: dict[ExpertBackend, str] = {
+RESIDENT_FORMATS: dict[ExpertBackend, str] = {
     "native": "native-int4",
     "kt": "rawint4",
     "vllm": "vllm-cpu-int4",
@@ -31,14 +31,14 @@ _UNWANTED = "not wanted (kimi_experts)"
 PACKAGES = ("gcc", "libc6-dev")
 _COST = "0.78 bytes a weight in memory, and 57 to 100 minutes of repacking at every start of Kimi"
 # Tokens that kt-kernel takes in one call: its scratch memory is of that size.
-CHUNK = 1024
+CHUNK_TOKENS = 1024
 # Bytes of a dense weight in int8: a scale of four bytes for 128.
 INT8_BYTES = 1 + 4 / 128
 # Fewer cores are shared with others: threads that give way to everybody would not get on.
 _OWN_CORES = 8
 
 
-def choose(
+def choose_backend(
     host: Host,
     settings: Settings,
     catalogue: Catalogue,
@@ -54,10 +54,11 @@ def choose(
     if plugin is None or work.weights_format not in plugin.formats:
         return None
     unsupported = {
-        backend: _unsupported_reason(backend, host, catalogue, work, python) for backend in RESIDENT
+        backend: _find_unsupported_reason(backend, host, catalogue, work, python)
+        for backend in RESIDENT_FORMATS
     }
     requested: ExpertBackend | None = settings.experts if settings.experts != "auto" else None
-    supported = [backend for backend in RESIDENT if unsupported[backend] is None]
+    supported = [backend for backend in RESIDENT_FORMATS if unsupported[backend] is None]
     if requested is not None and requested not in supported:
         findings.add(
             "experts.way",
@@ -92,7 +93,7 @@ def choose(
         backend == "kt"
         and requested is None
         and "vllm" in supported
-        and _holds(host, catalogue, work)
+        and _has_room_for_vllm_experts(host, catalogue, work)
     ):
         findings.add(
             "experts.faster",
@@ -110,7 +111,9 @@ def choose(
     return backend
 
 
-def dense(settings: Settings, backend: ExpertBackend | None, findings: Findings) -> Dense:
+def choose_dense_format(
+    settings: Settings, backend: ExpertBackend | None, findings: Findings
+) -> Dense:
     """Choose how the weights beside the routed experts are held; int8 only where it was set."""
     if settings.dense_weights != "int8":
         return "bf16"
@@ -126,7 +129,7 @@ def dense(settings: Settings, backend: ExpertBackend | None, findings: Findings)
     return "bf16"
 
 
-def reason(backend: ExpertBackend) -> str:
+def describe_backend(backend: ExpertBackend) -> str:
     """Say why, for the plan's `engine.reason`."""
     return {
         "native": "this project's kernel computes the INT4 experts in vLLM's own threads, by a "
@@ -137,34 +140,36 @@ def reason(backend: ExpertBackend) -> str:
     }[backend]
 
 
-def resident_bytes(catalogue: Catalogue, backend: ExpertBackend | None, model: Model) -> int | None:
+def count_resident_bytes(
+    catalogue: Catalogue, backend: ExpertBackend | None, model: Model
+) -> int | None:
     """Bytes that the 4-bit experts take in memory; None where they stay as the files have them."""
     if backend is None:
         return None
     routed = model_bytes.routed_params(model.architecture)
-    return round(routed * catalogue.format(RESIDENT[backend]).expert_bytes)
+    return round(routed * catalogue.format(RESIDENT_FORMATS[backend]).expert_bytes)
 
 
-def saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
+def count_saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
     """Bytes that weights in int8 take less than in bf16, on each of `hosts` that share them."""
     if dense == "bf16":
         return 0
     return round(model_bytes.int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
 
 
-def slices(
+def measure_slices(
     host: Host, catalogue: Catalogue, backend: ExpertBackend | None, model: Model
-) -> Slices | None:
+) -> ExpertSlices | None:
     """Give how the experts lie on the nodes: kt-kernel's in equal slices, others in one piece."""
-    size = resident_bytes(catalogue, backend, model)
+    size = count_resident_bytes(catalogue, backend, model)
     if backend is None or size is None:
         return None
-    count = numa.pool_count(host, model.architecture.expert_width) if backend == "kt" else 1
-    loading = _loading_bytes(catalogue, backend, model)
-    return Slices(size, count, loading, on_one_node=backend == "native")
+    count = numa.count_pools(host, model.architecture.expert_width) if backend == "kt" else 1
+    loading = _count_loading_bytes(catalogue, backend, model)
+    return ExpertSlices(size, count, loading, on_one_node=backend == "native")
 
 
-def _loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -> int:
+def _count_loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -> int:
     """Bytes needed once more while a layer is loaded: its slices, or its repacked form.
 
     vLLM's own takes about 27 GiB for a layer of Kimi's; the own kernel's comes from the files.
@@ -176,7 +181,7 @@ def _loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Model) -
     return round(layer * (catalogue.format("int4").expert_bytes if backend == "kt" else 1.7))
 
 
-def instances(settings: Settings, findings: Findings) -> int:
+def count_instances(settings: Settings, findings: Findings) -> int:
     """Count the engines: one, whose experts lie in slices over the nodes."""
     if not settings.auto("instances") and int(settings.instances) > 1:
         findings.add(
@@ -188,7 +193,7 @@ def instances(settings: Settings, findings: Findings) -> int:
     return 1
 
 
-def environment(backend: ExpertBackend, place: Placement, dense: Dense) -> dict[str, str]:
+def make_environment(backend: ExpertBackend, place: Placement, dense: Dense) -> dict[str, str]:
     """Give what the plugin reads."""
     beside = {"KIMI_DENSE": dense} if dense != "bf16" else {}
     if backend != "kt":
@@ -196,7 +201,7 @@ def environment(backend: ExpertBackend, place: Placement, dense: Dense) -> dict[
     return {
         **beside,
         "KIMI_EXPERTS": backend,
-        "KIMI_KT_CHUNK": str(CHUNK),
+        "KIMI_KT_CHUNK": str(CHUNK_TOKENS),
         "KIMI_KT_IDLE": "1" if place.pool_threads >= _OWN_CORES else "0",
         "KIMI_KT_NODES": ",".join(map(str, place.pools)),
         "KIMI_KT_THREADS": str(place.pool_threads),
@@ -207,7 +212,7 @@ def environment(backend: ExpertBackend, place: Placement, dense: Dense) -> dict[
     }
 
 
-def document(
+def make_document(
     backend: ExpertBackend | None, place: Placement, dense: Dense
 ) -> dict[str, Any] | None:
     """Give the plan's `experts`."""
@@ -223,27 +228,27 @@ def document(
     }
 
 
-def _unsupported_reason(
+def _find_unsupported_reason(
     backend: ExpertBackend, host: Host, catalogue: Catalogue, work: Workload, python: str
 ) -> str | None:
     """Say why the machine does not support a backend; None where it does."""
     plugin, model = work.engine.plugin, work.model
-    needs = catalogue.format(RESIDENT[backend]).isa
+    needs = catalogue.format(RESIDENT_FORMATS[backend]).isa
     if host.isa is not None and not any(host.isa.issuperset(needed) for needed in needs):
         return f"the CPU has not {' or '.join('+'.join(needed) for needed in needs)}"
     if backend == "native":
         # Its threads and memory are one node's, with all of the engine; kt-kernel slices.
         fits = len(host.nodes) < 2 or any(
-            _engine_bytes(catalogue, work) <= numa.room_of(n) for n in host.nodes
+            _count_engine_bytes(catalogue, work) <= numa.count_usable_bytes(n) for n in host.nodes
         )
         return None if fits else "no NUMA node holds the whole engine, and it computes on one"
     if backend == "vllm":
         return None
     assert plugin is not None, "asked without a plugin"  # noqa: S101
-    return _without_kt_kernel(host, catalogue, plugin, model, python)
+    return _find_kt_kernel_reason(host, catalogue, plugin, model, python)
 
 
-def _without_kt_kernel(
+def _find_kt_kernel_reason(
     host: Host, catalogue: Catalogue, plugin: Plugin, model: Model, python: str
 ) -> str | None:
     if python not in plugin.python:
@@ -251,23 +256,23 @@ def _without_kt_kernel(
     glibc = host.system.glibc
     if glibc is not None and number(glibc) < number(plugin.glibc):
         return f"glibc {glibc}, kt-kernel wants {plugin.glibc}"
-    size = resident_bytes(catalogue, "kt", model) or 0
-    if numa.too_small(host, size, model.architecture.expert_width):
+    size = count_resident_bytes(catalogue, "kt", model) or 0
+    if numa.is_node_too_small(host, size, model.architecture.expert_width):
         return "a NUMA node is too small for its slice of the experts"
     return None
 
 
-def _engine_bytes(catalogue: Catalogue, work: Workload) -> int:
+def _count_engine_bytes(catalogue: Catalogue, work: Workload) -> int:
     """Bytes of an engine with its own kernel's experts and the least cache."""
-    size = resident_bytes(catalogue, "native", work.model) or 0
+    size = count_resident_bytes(catalogue, "native", work.model) or 0
     beside = model_bytes.plain_bytes(work.model.architecture, work.weights_format)
-    beside -= saved_bytes(work.dense, work.model)
+    beside -= count_saved_bytes(work.dense, work.model)
     return size + beside + work.engine.overhead_bytes + GIB
 
 
-def _holds(host: Host, catalogue: Catalogue, work: Workload) -> bool:
+def _has_room_for_vllm_experts(host: Host, catalogue: Catalogue, work: Workload) -> bool:
     """Whether this is a machine with AMX whose memory would hold vLLM's own form of the experts."""
-    size = resident_bytes(catalogue, "vllm", work.model) or 0
+    size = count_resident_bytes(catalogue, "vllm", work.model) or 0
     beside = model_bytes.plain_bytes(work.model.architecture, work.weights_format)
     amx = host.isa is not None and "amx_int8" in host.isa
     return amx and size + beside + host.reserve_bytes < host.memory_bytes

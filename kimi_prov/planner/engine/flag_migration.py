@@ -28,35 +28,35 @@ _NOTHING = "nothing"
 _REFUSED = ("rejected", "fails")
 
 
-def _offloaded(value: object, others: Flags, ranks: int) -> object:
+def _convert_swap_space(value: object, others: Flags, ranks: int) -> object:
     """`--swap-space` was in GiB for each GPU, `--kv-offloading-size` is for all together."""
     del others
     plain = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
     return value * ranks if plain else None  # type: ignore[operator]
 
 
-def _redundant(value: object, others: Flags, ranks: int) -> object:
+def _convert_redundant_experts(value: object, others: Flags, ranks: int) -> object:
     """Put the number into `--eplb-config`, beside what is there."""
     del ranks
     have = others.get("eplb-config")
     return {**(have if isinstance(have, dict) else {}), "num_redundant_experts": value}
 
 
-def _largest(value: object, others: Flags, ranks: int) -> object:
+def _convert_graph_sizes(value: object, others: Flags, ranks: int) -> object:
     """`--cuda-graph-sizes` listed them, now the largest is named."""
     del others, ranks
     sizes = value if isinstance(value, list) else [value]
     return max((n for n in sizes if isinstance(n, int)), default=None)
 
 
-_CONVERTED: dict[str, Callable[[object, Flags, int], object]] = {
-    "swap-space": _offloaded,
-    "num-redundant-experts": _redundant,
-    "cuda-graph-sizes": _largest,
+_CONVERTERS: dict[str, Callable[[object, Flags, int], object]] = {
+    "swap-space": _convert_swap_space,
+    "num-redundant-experts": _convert_redundant_experts,
+    "cuda-graph-sizes": _convert_graph_sizes,
 }
 
 
-def migrate(
+def migrate_flags(
     settings: Settings,
     catalogue: Catalogue,
     work: Workload,
@@ -77,14 +77,14 @@ def migrate(
         if value is None or state.status not in _REFUSED or state.becomes is None:
             continue
         kept.pop(flag)
-        instead = _instead(flag, value, state, kept, engine, catalogue, ranks)
+        instead = _find_replacement(flag, value, state, kept, engine, catalogue, ranks)
         kept = {**instead, **kept} if flag != "num-redundant-experts" else {**kept, **instead}
-        _report(engine, flag, value, state, instead, findings)
-    kept = _without_broken(kept, catalogue, work, ranks, capability, findings)
+        _report_replacement(engine, flag, value, state, instead, findings)
+    kept = _drop_broken_flags(kept, catalogue, work, ranks, capability, findings)
     return replace(settings, engine_args=kept)
 
 
-def _instead(
+def _find_replacement(
     flag: str,
     value: object,
     state: FlagState,
@@ -97,12 +97,12 @@ def _instead(
     taken = catalogue.flag(engine.name, engine.version, f"--{becomes}").status == "accepted"
     if becomes == _NOTHING or not taken or (flag == "swap-space" and engine.variant == "cpu"):
         return {}
-    convert = _CONVERTED.get(flag)
+    convert = _CONVERTERS.get(flag)
     found = convert(value, others, ranks) if convert else value
     return {} if found is None else {becomes: found}
 
 
-def _report(
+def _report_replacement(
     engine: Engine,
     flag: str,
     value: object,
@@ -110,7 +110,7 @@ def _report(
     instead: Flags,
     findings: Findings,
 ) -> None:
-    now = ", ".join(f"--{name} {_shown(found)}".rstrip() for name, found in instead.items())
+    now = ", ".join(f"--{name} {_format_value(found)}".rstrip() for name, found in instead.items())
     reason = f" ({state.reason})" if state.reason else ""
     # The catalogue's own words say why nothing is needed, unless they name a flag.
     words = state.replacement or _NOTHING
@@ -122,18 +122,18 @@ def _report(
             "flag": flag,
             "instead": f"{next(iter(instead))} does its job" if instead else "it is left out",
         },
-        observed=f"kimi_engine_args: {flag}: {_shown(value) or 'true'}{reason}",
+        observed=f"kimi_engine_args: {flag}: {_format_value(value) or 'true'}{reason}",
         required=now or (_NOTHING if words.startswith("--") else words),
         fix=f"write {now} into kimi_engine_args" if now else f"remove {flag} from kimi_engine_args",
         source=state.source or engine.source,
     )
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return "" if value is True else str(value)
 
 
-def _without_broken(
+def _drop_broken_flags(
     flags: Flags,
     catalogue: Catalogue,
     work: Workload,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _USUAL_ARCH = "x86_64"
 
 
-class Pinned(Protocol):
+class PinnedSoftware(Protocol):
     """What an interpreter is chosen for, as the catalogue has it: an engine, or a page."""
 
     @property
@@ -47,7 +47,7 @@ class Pinned(Protocol):
         """File name of the lock for a Python such as "3.11"."""
 
 
-class Chosen(NamedTuple):
+class InterpreterChoice(NamedTuple):
     """An interpreter, why it is that one, and the build that has to be brought, if any."""
 
     python: Python
@@ -55,7 +55,9 @@ class Chosen(NamedTuple):
     build: Interpreter | None = None
 
 
-def choose(host: Host, engine: Pinned, catalogue: Catalogue, findings: Findings) -> Chosen:
+def choose_interpreter(
+    host: Host, engine: PinnedSoftware, catalogue: Catalogue, findings: Findings
+) -> InterpreterChoice:
     """Find an interpreter that a lock was made for: the machine's own, else a build that fits.
 
     The machine's own comes first: its distribution mends it.
@@ -67,57 +69,65 @@ def choose(host: Host, engine: Pinned, catalogue: Catalogue, findings: Findings)
             "python.lock",
             severity="pass",
             observed=f"{own.path}: {own.version}",
-            required=_either(locked),
+            required=_format_versions(locked),
             source=f"kimi_prov/catalog/locks/{engine.lock_name(own.version)}",
         )
-        return Chosen(own, "the machine's own, for which the packages are pinned")
+        return InterpreterChoice(own, "the machine's own, for which the packages are pinned")
     if not host.pythons:
         # A spec sheet names no interpreter: the system's own is what one would find.
         fallback = Python("/usr/bin/python3", locked[0] if locked else engine.python[0])
-        return Chosen(fallback, "supposed: nobody has described the machine's own")
+        return InterpreterChoice(fallback, "supposed: nobody has described the machine's own")
     if not locked:
-        return Chosen(_unpinned(host, engine, findings), "no packages are pinned for any")
-    build = next((row for row in reversed(catalogue.pythons) if _fits(row, host, locked)), None)
+        return InterpreterChoice(
+            _choose_unpinned(host, engine, findings), "no packages are pinned for any"
+        )
+    build = next(
+        (row for row in reversed(catalogue.pythons) if _is_suitable(row, host, locked)), None
+    )
     if build is None:
         # Nobody has installed a quoted machine yet: its system is still to be chosen.
         findings.add(
             "python.lock",
             severity="warning" if host.quoted else "blocker",
             names={"engine": engine.name, "version": engine.version, "variant": engine.variant},
-            observed=f"{_present(host)}; {_without_build(host, catalogue, locked)}",
-            required=_either(locked),
+            observed=f"{_describe_present(host)}; "
+            f"{_describe_missing_build(host, catalogue, locked)}",
+            required=_format_versions(locked),
             fix=f"install Python {locked[-1]} on the machine, or add a build of it to pythons.yaml "
             "of a catalogue of your own",
             source=engine.source,
         )
-        return Chosen(host.pythons[0], "the machine's own: none that the packages are pinned for")
+        return InterpreterChoice(
+            host.pythons[0], "the machine's own: none that the packages are pinned for"
+        )
     source = f"CPython {build.version} (python-build-standalone {build.build})"
     findings.add(
         "python.lock",
         severity="pass",
         wording="brought",
         names={"version": build.version},
-        observed=f"{_present(host)}; {source} is brought to {directory(build)}, and the machine's "
-        "own is left alone",
-        required=_either(locked),
+        observed=f"{_describe_present(host)}; {source} is brought to {build_directory(build)}, and "
+        "the machine's own is left alone",
+        required=_format_versions(locked),
         source=f"{build.source}; kimi_prov/catalog/locks/{engine.lock_name(build.minor)}",
     )
     have = ", ".join(dict.fromkeys(python.version for python in host.pythons))
-    because = f"{source} is brought: the packages are pinned for {_either(locked)}, not for {have}"
-    return Chosen(Python(executable(build), build.minor), because, build)
+    wanted = _format_versions(locked)
+    because = f"{source} is brought: the packages are pinned for {wanted}, not for {have}"
+    return InterpreterChoice(Python(build_executable(build), build.minor), because, build)
 
 
-def directory(build: Interpreter) -> str:
+def build_directory(build: Interpreter) -> str:
     """Path of the directory on the machine that a build is kept in."""
     return f"{paths.PYTHONS}/{build.name}"
 
 
-def executable(build: Interpreter) -> str:
+def build_executable(build: Interpreter) -> str:
     """Path of a build's interpreter on the machine."""
-    return f"{directory(build)}/{build.key}/bin/python{build.minor}"
+    return f"{build_directory(build)}/{build.key}/bin/python{build.minor}"
 
 
-def _fits(build: Interpreter, host: Host, locked: Sequence[str]) -> bool:
+def _is_suitable(build: Interpreter, host: Host, locked: Sequence[str]) -> bool:
     glibc = host.system.glibc
     return (
         build.status == "available"
@@ -127,39 +137,39 @@ def _fits(build: Interpreter, host: Host, locked: Sequence[str]) -> bool:
     )
 
 
-def _without_build(host: Host, catalogue: Catalogue, locked: Sequence[str]) -> str:
+def _describe_missing_build(host: Host, catalogue: Catalogue, locked: Sequence[str]) -> str:
     """Say why no build of the catalogue does."""
     rows = [row for row in catalogue.pythons if row.minor in locked and row.status == "available"]
     arch = host.system.arch or _USUAL_ARCH
     here = [row for row in rows if row.arch == arch]
     if not rows:
-        return f"the catalogue has no build of {_either(locked)}"
+        return f"the catalogue has no build of {_format_versions(locked)}"
     if not here:
-        return f"the catalogue has no build of {_either(locked)} for {arch}"
+        return f"the catalogue has no build of {_format_versions(locked)} for {arch}"
     oldest = min((row.glibc for row in here), key=number)
-    return f"glibc {host.system.glibc}, a build of {_either(locked)} wants {oldest}"
+    return f"glibc {host.system.glibc}, a build of {_format_versions(locked)} wants {oldest}"
 
 
-def _unpinned(host: Host, engine: Pinned, findings: Findings) -> Python:
+def _choose_unpinned(host: Host, engine: PinnedSoftware, findings: Findings) -> Python:
     """Give a Python that the engine is made for; nothing is pinned for any."""
     found = next((p for p in host.pythons if p.version in engine.python), None)
     if found is None:
         findings.add(
             "python.engine",
             names={"engine": engine.name, "version": engine.version},
-            observed=_present(host),
-            required=_either(engine.python),
+            observed=_describe_present(host),
+            required=_format_versions(engine.python),
             fix=f"install Python {engine.python[0]} on the machine",
             source=engine.source,
         )
     return found or host.pythons[0]
 
 
-def _present(host: Host) -> str:
+def _describe_present(host: Host) -> str:
     """Name one path of each version: python3 is nearly always python3.N as well."""
     paths_of = {python.version: python.path for python in reversed(host.pythons)}
     return ", ".join(f"{path} ({version})" for version, path in reversed(paths_of.items()))
 
 
-def _either(versions: Sequence[str]) -> str:
+def _format_versions(versions: Sequence[str]) -> str:
     return f"Python {' or '.join(versions)}"

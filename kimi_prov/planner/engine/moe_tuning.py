@@ -8,7 +8,7 @@ from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
-    from kimi_prov.planner.decisions import Budget, Choice
+    from kimi_prov.planner.decisions import Budget, EngineChoice
 
 _SCRIPT = "benchmarks/kernels/benchmark_moe.py"
 _SOURCES = "https://raw.githubusercontent.com/vllm-project/vllm"
@@ -17,8 +17,8 @@ _DTYPES = {"bf16": "auto", "fp8": "fp8_w8a8", "int4": "int4_w4a16"}
 _MARLIN = ("int4", "nvfp4", "mxfp4")
 
 
-def document(
-    choice: Choice, model: Model, budget: Budget, weights_dir: str
+def make_document(
+    choice: EngineChoice, model: Model, budget: Budget, weights_dir: str
 ) -> dict[str, Any] | None:
     """Give the plan's `moe_tuning`; None where this engine has no such kernels or tuner.
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.settings.flag_names import KT, SGLANG_KT, fraction
+from kimi_prov.planner.settings.flag_names import KT, SGLANG_KT, parse_share
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
-    from kimi_prov.planner.decisions import Budget, Choice, Placement
+    from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.settings.parsing import Settings
 
 # Registry of kt 0.7.2.
-_PREFILL_FROM = 400
+_GPU_PREFILL_THRESHOLD = 400
 # Methods without a way back to the GPU's form. Converted experts have none. Of INT4 the server
 # makes parameters that want gradients, which integers cannot have: it ends at the first long
 # prompt (sglang-kt 0.7.2, kt_ep_wrapper.py:2692, seen on an H200).
@@ -26,13 +26,13 @@ _NO_GPU_PREFILL = frozenset({*quantise.KERNELS, "RAWINT4"})
 _WATCHDOG_S = 1800
 
 
-def prefill_from(method: object) -> int | None:
+def choose_gpu_prefill_threshold(method: object) -> int | None:
     """Give the tokens from which a prompt goes over the GPU, layer by layer; None: never."""
-    return None if method in _NO_GPU_PREFILL else _PREFILL_FROM
+    return None if method in _NO_GPU_PREFILL else _GPU_PREFILL_THRESHOLD
 
 
-def flags(
-    settings: Settings, model: Model, choice: Choice, budget: Budget, place: Placement
+def make_flags(
+    settings: Settings, model: Model, choice: EngineChoice, budget: Budget, place: Placement
 ) -> dict[str, Any]:
     """Give the flags of sglang-kt 0.7.2 but those of one instance.
 
@@ -42,8 +42,8 @@ def flags(
     assert gpu is not None, "a hybrid without GPU"  # noqa: S101
     pools = place.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
-    start = prefill_from(settings.engine_args.get(KT.method) or method)
-    share = fraction(settings.engine_args.get(SGLANG_KT.gpu_share))
+    start = choose_gpu_prefill_threshold(settings.engine_args.get(KT.method) or method)
+    share = parse_share(settings.engine_args.get(SGLANG_KT.gpu_share))
     on_gpu = {} if start is None else {KT.prefill_from: start}
     chosen: dict[str, Any] = {
         KT.method: method,
@@ -53,7 +53,7 @@ def flags(
         SGLANG_KT.gpu_experts: gpu.experts,
         **on_gpu,
         SGLANG_KT.tensor_parallel: gpu.ranks,
-        SGLANG_KT.gpu_share: share or _fraction(budget),
+        SGLANG_KT.gpu_share: share or _choose_memory_fraction(budget),
         SGLANG_KT.context: budget.context,
         SGLANG_KT.cache_tokens: max(budget.kv_tokens, budget.context),
         SGLANG_KT.requests: gpu.sequences,
@@ -73,7 +73,7 @@ def flags(
     return chosen
 
 
-def environment(env_dir: str) -> dict[str, str]:
+def make_environment(env_dir: str) -> dict[str, str]:
     """Give what sglang reads: where kernels and compiler are, and to leave the model's config.
 
     `env_dir` is the engine's own directory: a link would lead to another version's one day.
@@ -93,7 +93,7 @@ def environment(env_dir: str) -> dict[str, str]:
     }
 
 
-def _fraction(budget: Budget) -> float:
+def _choose_memory_fraction(budget: Budget) -> float:
     """Share of a GPU for weights and cache; what a staged layer and kernels need stays free."""
     gpu = budget.gpu
     assert gpu is not None  # noqa: S101

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _GRAPHS_BYTES = 1536 << 20
 
 
-def loaded(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | None:
+def find_draft(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | None:
     """Give the draft that this engine loads; None where none is set or it cannot.
 
     Raises UserError for a name that is not in the catalogue.
@@ -33,7 +33,7 @@ def loaded(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draft | 
     return draft if able and number(engine.version) >= number(draft.least) else None
 
 
-def rank_bytes(draft: Draft | None, ranks: int) -> int:
+def count_draft_bytes(draft: Draft | None, ranks: int) -> int:
     """Return the bytes of the draft's weights on each of `ranks` GPUs, which share it.
 
     Words and a head that are the large model's own are loaded once: this is an upper bound.
@@ -41,26 +41,26 @@ def rank_bytes(draft: Draft | None, ranks: int) -> int:
     return -(-draft.size_bytes // ranks) if draft else 0
 
 
-def working_bytes(draft: Draft | None) -> int:
+def count_working_bytes(draft: Draft | None) -> int:
     """Return what decoding with a draft takes on each GPU beside its weights and its cache."""
     return _GRAPHS_BYTES if draft else 0
 
 
-def kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) -> int:
+def count_kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) -> int:
     """Return what the draft adds to the cache of one token on each of `ranks` GPUs."""
     if draft is None:
         return 0
     return draft.kv_values * dtype_bytes // (ranks if draft.kv_split else 1)
 
 
-def document(
+def make_document(
     settings: Settings, catalogue: Catalogue, model: Model, engine: Engine, findings: Findings
 ) -> dict[str, Any] | None:
     """Give the plan's `speculative`, and check what was requested."""
     if not settings.speculative_model:
         return None
     requested = catalogue.draft(settings.speculative_model)
-    draft = loaded(settings, catalogue, engine)
+    draft = find_draft(settings, catalogue, engine)
     if draft is None:
         findings.add(
             "engine.draft",
@@ -80,7 +80,7 @@ def document(
             fix="remove kimi_speculative_model, or choose one of `kimi-prov catalog drafts`",
             source=requested.source,
         )
-    source, revision = weights.addressed(settings.draft_weights_source or f"hf://{draft.repo}")
+    source, revision = weights.split_address(settings.draft_weights_source or f"hf://{draft.repo}")
     pinned = settings.draft_manifest is not None or weights.COMMIT.fullmatch(revision)
     if not pinned and not source.startswith("file://"):
         findings.add(
@@ -109,7 +109,7 @@ def document(
     }
 
 
-def flags(found: dict[str, Any] | None) -> dict[str, Any]:
+def make_flags(found: dict[str, Any] | None) -> dict[str, Any]:
     """Give the engine's flag for it."""
     if found is None:
         return {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.models import Model
-    from kimi_prov.planner.decisions import Budget, Choice, GpuBudget, Placement
+    from kimi_prov.planner.decisions import Budget, EngineChoice, GpuBudget, Placement
     from kimi_prov.planner.settings.parsing import Settings
 
 EAGER = "enforce-eager"
@@ -31,7 +31,7 @@ _HUMMING_SINCE = "0.26.0"
 _BACKEND_FLAG_SINCE = "0.15.0"
 
 
-def graphs_off(args: Mapping[str, Any]) -> str | None:
+def find_graphs_off_flag(args: Mapping[str, Any]) -> str | None:
     """Name what in an inventory's flags keeps vLLM from CUDA graphs; None where nothing does."""
     if args.get(EAGER):
         return EAGER
@@ -42,10 +42,10 @@ def graphs_off(args: Mapping[str, Any]) -> str | None:
     return "cudagraph_mode NONE in compilation-config" if mode else None
 
 
-def flags(
+def make_flags(
     settings: Settings,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     budget: Budget,
     place: Placement,
     capability: str | None = None,
@@ -66,11 +66,11 @@ def flags(
             # Its workers of pipeline and data parallelism fail at the first chat (0.32.0, tried).
             chosen[VLLM.tensor_parallel] = settings.hosts_per_model
     else:
-        chosen |= _on_gpus(choice, budget, gpu)
+        chosen |= _make_gpu_flags(choice, budget, gpu)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
         given = "attention-config" in settings.engine_args
         given = given or bool(model.architecture.state_bytes_per_sequence)
-        if blackwell and not given and _since(choice, _BACKEND_FLAG_SINCE):
+        if blackwell and not given and _is_at_least(choice, _BACKEND_FLAG_SINCE):
             # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
             # 0.32.0; read, not run). Kimi K3's recipe leaves it to the engine, whose blocks of the
             # cache have to hold the state of its other layers as well.
@@ -90,17 +90,19 @@ def flags(
     return chosen
 
 
-def of_instance(flags: Mapping[str, Any], place: Placement, nodes: list[int]) -> dict[str, Any]:
+def make_instance_flags(
+    flags: Mapping[str, Any], place: Placement, nodes: list[int]
+) -> dict[str, Any]:
     """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
     planned = bool(nodes) and flags.get(_NUMA_NODES) == list(place.gpu_nodes)
     return {**flags, _NUMA_NODES: nodes} if planned else dict(flags)
 
 
-def _since(choice: Choice, version: str) -> bool:
+def _is_at_least(choice: EngineChoice, version: str) -> bool:
     return number(choice.engine.version) >= number(version)
 
 
-def _on_gpus(choice: Choice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
+def _make_gpu_flags(choice: EngineChoice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
     """Give the flags by which vLLM shares the model out over GPUs."""
     chosen: dict[str, Any] = {
         VLLM.tensor_parallel: gpu.ranks,
@@ -117,7 +119,7 @@ def _on_gpus(choice: Choice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
     chosen |= {flag: parts for flag, parts in spread.items() if parts > 1}
     if choice.weights_format == "int4":
         chosen["dtype"] = "bfloat16"
-        if choice.engine.variant == "cuda" and _since(choice, _HUMMING_SINCE):
+        if choice.engine.variant == "cuda" and _is_at_least(choice, _HUMMING_SINCE):
             chosen["moe-backend"] = "marlin"
     if gpu.expert_parallel:
         chosen[VLLM.expert_parallel] = True
@@ -126,8 +128,8 @@ def _on_gpus(choice: Choice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:
     return chosen
 
 
-def environment(
-    choice: Choice,
+def make_environment(
+    choice: EngineChoice,
     flags: Mapping[str, Any],
     budget: Budget,
     place: Placement,
@@ -148,7 +150,7 @@ def environment(
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
             found["TORCHDYNAMO_DISABLE"] = "1"
         if choice.experts is not None:
-            found |= expert_backend.environment(choice.experts, place, choice.dense)
+            found |= expert_backend.make_environment(choice.experts, place, choice.dense)
     if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
         found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"

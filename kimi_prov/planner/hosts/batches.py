@@ -18,7 +18,7 @@ class Machine:
     serves: bool
 
 
-def turns(machines: Sequence[Machine], at_once: int | None) -> list[list[str]]:
+def split_into_batches(machines: Sequence[Machine], at_once: int | None) -> list[list[str]]:
     """Name the machines of each turn; None takes all at once.
 
     `at_once` counts machines, of those that serve one model together all as one. Who serves nothing
@@ -29,11 +29,11 @@ def turns(machines: Sequence[Machine], at_once: int | None) -> list[list[str]]:
     sets: dict[str, list[Machine]] = {}
     for row in machines:
         sets.setdefault(row.together, []).append(row)
-    away = [row.name for rows in sets.values() if not _serve(rows) for row in rows]
-    serving = [[row.name for row in rows] for rows in sets.values() if _serve(rows)]
+    away = [row.name for rows in sets.values() if not _has_serving(rows) for row in rows]
+    serving = [[row.name for row in rows] for rows in sets.values() if _has_serving(rows)]
     parts = [serving[first : first + at_once] for first in range(0, len(serving), at_once)]
     return [*([away] if away else []), *([name for one in part for name in one] for part in parts)]
 
 
-def _serve(rows: Sequence[Machine]) -> bool:
+def _has_serving(rows: Sequence[Machine]) -> bool:
     return any(row.serves for row in rows)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def document(settings: Settings) -> dict[str, Any] | None:
+def make_document(settings: Settings) -> dict[str, Any] | None:
     """Give the plan's `site.proxy`, None without a proxy. No user and no password is in it.
 
     `environment` and `apt`: files on the machine that root alone reads. They have the whole URL;

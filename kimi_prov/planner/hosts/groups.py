@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import ports, unit_names
 from kimi_prov.facts import gpu_names
 from kimi_prov.facts.host import Host, read_host
-from kimi_prov.planner.decisions import Slot
+from kimi_prov.planner.decisions import InstanceSlot
 from kimi_prov.planner.hosts import networks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.planner.decisions import Choice
+    from kimi_prov.planner.decisions import EngineChoice
     from kimi_prov.planner.settings.parsing import Settings
 
 # What the hosts of a group have to be told alike; the rest of the settings is each host's own.
-SHARED = (
+SHARED_SETTINGS = (
     "model",
     "context",
     "concurrency",
@@ -40,13 +40,13 @@ SHARED = (
     "group_port",
 )
 # What the head's own setting says for all of its group.
-OF_HEAD = ("monitor_local", "idle_stop")
+HEAD_SETTINGS = ("monitor_local", "idle_stop")
 # Flags that tell one host of a group from another; all others are the same on each.
 _OWN_FLAGS = ("node-rank", "headless")
 
 
 @dataclass(frozen=True)
-class Given:
+class HostInput:
     """One host of a group as it is handed in: its name, facts, shared settings and addresses.
 
     `address`: where Ansible reaches it; `group_address`: kimi_group_address, None where not set.
@@ -65,23 +65,25 @@ class GroupHosts:
 
     name: str
     own: str
-    hosts: tuple[Given, ...]
+    hosts: tuple[HostInput, ...]
 
     def group(self, catalogue: Catalogue) -> Group:
         """Read the hosts' facts."""
-        return read(self, catalogue)
+        return read_group(self, catalogue)
 
-    def seen_as(self, seen: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> GroupHosts:
-        """Give the same hosts with other facts, as `seen` gives them of the real ones."""
-        return replace(self, hosts=tuple(replace(row, facts=seen(row.facts)) for row in self.hosts))
+    def with_facts(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> GroupHosts:
+        """Return the same hosts with other facts, as `change` makes them of the real ones."""
+        return replace(
+            self, hosts=tuple(replace(row, facts=change(row.facts)) for row in self.hosts)
+        )
 
 
-def equal(facts: Mapping[str, Any], settings: Settings) -> GroupHosts | None:
+def make_equal_group(facts: Mapping[str, Any], settings: Settings) -> GroupHosts | None:
     """Give a group of hosts that are all like the one described; None where it serves alone."""
     if settings.hosts_per_model == 1:
         return None
     hosts = tuple(
-        Given(f"host-{rank + 1}", facts, shared(settings))
+        HostInput(f"host-{rank + 1}", facts, select_shared_settings(settings))
         for rank in range(settings.hosts_per_model)
     )
     return GroupHosts("group", hosts[0].host, hosts)
@@ -107,7 +109,7 @@ class Group:
     rank: int
 
     @property
-    def own(self) -> Member:
+    def planned(self) -> Member:
         """The host that is planned."""
         return self.members[self.rank]
 
@@ -122,24 +124,24 @@ class Group:
         return [member for member in self.members if member.rank != self.rank]
 
 
-def shared(settings: Settings) -> dict[str, Any]:
+def select_shared_settings(settings: Settings) -> dict[str, Any]:
     """Give the settings of a host that the others of its group have to know."""
-    return {name: getattr(settings, name) for name in (*SHARED, *OF_HEAD)}
+    return {name: getattr(settings, name) for name in (*SHARED_SETTINGS, *HEAD_SETTINGS)}
 
 
-def read(hosts_given: GroupHosts, catalogue: Catalogue) -> Group:
+def read_group(hosts_given: GroupHosts, catalogue: Catalogue) -> Group:
     """Read the hosts' facts, and find the address of each."""
     given = hosts_given.hosts
     hosts = [read_host(gpu_names.recognised(row.facts, catalogue), catalogue) for row in given]
     members = tuple(
-        Member(row.host, rank, host, row.shared, _address(row, host))
+        Member(row.host, rank, host, row.shared, _choose_address(row, host))
         for rank, (row, host) in enumerate(zip(given, hosts, strict=True))
     )
     ranks = [row.host for row in given]
     return Group(hosts_given.name, members, ranks.index(hosts_given.own))
 
 
-def _address(row: Given, host: Host) -> str | None:
+def _choose_address(row: HostInput, host: Host) -> str | None:
     """Choose a host's address: as set, else as Ansible reaches it, else its only one."""
     known = [str(address) for address in host.facts["network"].get("addresses") or ()]
     if row.group_address is not None:
@@ -151,7 +153,7 @@ def _address(row: Given, host: Host) -> str | None:
     return only[0] if len(only) == 1 else None
 
 
-def least(host: Host, group: Group | None) -> Host:
+def limit_to_smallest(host: Host, group: Group | None) -> Host:
     """Give the host with as much memory as each host of its group has: shares are equal."""
     if group is None:
         return host
@@ -164,7 +166,7 @@ def least(host: Host, group: Group | None) -> Host:
     )
 
 
-def of_rank(settings: Settings, group: Group | None) -> Settings:
+def adjust_settings(settings: Settings, group: Group | None) -> Settings:
     """Give the settings of a host of a group that is not its head: nothing is served there.
 
     It shows metrics as any host; a head that watches itself watches its ranks too. The head alone
@@ -173,7 +175,9 @@ def of_rank(settings: Settings, group: Group | None) -> Settings:
     if group is None or group.rank == 0:
         return settings
     watched = group.head.shared.get("monitor_local")
-    readers = networks.addresses(group.head.host, group.head.address) if watched else []
+    readers = (
+        networks.list_interface_addresses(group.head.host, group.head.address) if watched else []
+    )
     single = [str(ipaddress.ip_network(address)) for address in readers]
     return replace(
         settings,
@@ -190,7 +194,7 @@ def of_rank(settings: Settings, group: Group | None) -> Settings:
     )
 
 
-def flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, Any]:
+def make_flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, Any]:
     """Give vLLM's flags of one host of a group (its own way over nodes, without Ray)."""
     found: dict[str, Any] = {
         "nnodes": len(group.members),
@@ -206,18 +210,20 @@ def flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, Any]:
     return found
 
 
-def environment(group: Group, settings: Settings) -> dict[str, str]:
+def make_environment(group: Group, settings: Settings) -> dict[str, str]:
     """Give what vLLM, Gloo and NCCL read of the group's network."""
     found = {
-        "VLLM_HOST_IP": group.own.address or "unknown",
+        "VLLM_HOST_IP": group.planned.address or "unknown",
         "VLLM_PORT": str(ports.find_engine_ports(settings.group_port)[0]),
     }
-    interface = own_interface(group)
+    interface = find_own_interface(group)
     if interface:
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
         found |= dict.fromkeys(names, interface)
-        found["NCCL_SOCKET_FAMILY"] = "AF_INET6" if ":" in (group.own.address or "") else "AF_INET"
-    rdma = networks.rdma(group.own.host)
+        found["NCCL_SOCKET_FAMILY"] = (
+            "AF_INET6" if ":" in (group.planned.address or "") else "AF_INET"
+        )
+    rdma = networks.make_rdma_document(group.planned.host)
     if rdma:
         # With = a name is matched as a whole: mlx5_1 is not mlx5_10.
         found["NCCL_IB_HCA"] = f"={','.join(rdma['devices'])}"
@@ -226,13 +232,13 @@ def environment(group: Group, settings: Settings) -> dict[str, str]:
     return found
 
 
-def own_interface(group: Group) -> str | None:
+def find_own_interface(group: Group) -> str | None:
     """Name the interface that has the planned host's address; None where it is not known."""
-    found = networks.interface_with(group.own.host, group.own.address)
+    found = networks.find_interface(group.planned.host, group.planned.address)
     return found.name if found else None
 
 
-def document(group: Group | None, settings: Settings, digest: str) -> dict[str, Any] | None:
+def make_document(group: Group | None, settings: Settings, digest: str) -> dict[str, Any] | None:
     """Give the plan's `group`; None for a host that serves its model alone."""
     if group is None:
         return None
@@ -245,26 +251,28 @@ def document(group: Group | None, settings: Settings, digest: str) -> dict[str, 
             {"host": member.name, "rank": member.rank, "address": member.address}
             for member in group.members
         ],
-        "address": group.own.address,
-        "interface": own_interface(group),
+        "address": group.planned.address,
+        "interface": find_own_interface(group),
         "control_port": settings.group_port,
         "master_port": ports.find_master_port(settings.group_port),
         "first_port": first,
         "last_port": last,
         "peers": [member.address for member in group.peers if member.address],
-        "own_addresses": networks.addresses(group.own.host, group.own.address),
+        "own_addresses": networks.list_interface_addresses(
+            group.planned.host, group.planned.address
+        ),
         "peer_addresses": [
             address
             for member in group.peers
-            for address in networks.addresses(member.host, member.address)
+            for address in networks.list_interface_addresses(member.host, member.address)
         ],
-        "rdma": networks.rdma(group.own.host),
+        "rdma": networks.make_rdma_document(group.planned.host),
         "digest": digest,
     }
 
 
-def digest(
-    choice: Choice, model: Mapping[str, Any], flags: Mapping[str, Any], names: Iterable[str]
+def compute_digest(
+    choice: EngineChoice, model: Mapping[str, Any], flags: Mapping[str, Any], names: Iterable[str]
 ) -> str:
     """Sum up what has to be equal on all hosts before their engines start together."""
     equal = {
@@ -278,20 +286,22 @@ def digest(
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def slots(
+def make_slots(
     group: Group | None,
     settings: Settings,
     backends: Sequence[Mapping[str, int]],
     *,
     on_cpu: bool,
-) -> list[Slot]:
+) -> list[InstanceSlot]:
     """Give what tells the instances of a host from each other, and from those of other hosts."""
     if group is None:
         return [
-            Slot(row["index"], unit_names.build_serve_name(row["index"]), row["port"], {}, {})
+            InstanceSlot(
+                row["index"], unit_names.build_serve_name(row["index"]), row["port"], {}, {}
+            )
             for row in backends
         ]
     unit = unit_names.RANK if group.rank else unit_names.build_serve_name(0)
     port = backends[0]["port"] if backends else None
-    own = flags(group, settings, on_cpu=on_cpu)
-    return [Slot(0, unit, port, own, environment(group, settings))]
+    own = make_flags(group, settings, on_cpu=on_cpu)
+    return [InstanceSlot(0, unit, port, own, make_environment(group, settings))]

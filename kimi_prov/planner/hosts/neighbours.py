@@ -6,26 +6,28 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import in_order, make
+from kimi_prov.planner.findings import make_finding, sort_by_severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # Each host gives to two at most, so that none of many has to carry all: a host that is lost sends
 # two to the source, and not all.
-_TAKERS = 2
+_MAX_TAKERS = 2
 _V4 = 4
 
 
 @dataclass(frozen=True)
-class Near:
+class Neighbour:
     """A host that fetches the same weights: its name, and where its neighbours reach it."""
 
     host: str
     address: str
 
 
-def add(plan: dict[str, Any], own: str, wanted: str, port: int, rows: Sequence[Near]) -> None:
+def add_neighbours(
+    plan: dict[str, Any], own: str, wanted: str, port: int, rows: Sequence[Neighbour]
+) -> None:
     """Add `neighbours` to a host's plan where it gives or takes, and open its port for the takers.
 
     `rows`: all hosts of the inventory that fetch the same weights, in its order, this one among
@@ -34,29 +36,29 @@ def add(plan: dict[str, Any], own: str, wanted: str, port: int, rows: Sequence[N
     source = str(plan["weights"]["source"])
     reached = [row for row in rows if _is_address(row.address)]
     place = next((n for n, row in enumerate(reached) if row.host == own), None)
-    reason = _reason(source, rows, place)
+    reason = _find_reason_for_none(source, rows, place)
     if reason is None and wanted != "source" and place is not None:
-        giver = reached[(place - 1) // _TAKERS] if place else None
-        takers = reached[place * _TAKERS + 1 : place * _TAKERS + 1 + _TAKERS]
+        giver = reached[(place - 1) // _MAX_TAKERS] if place else None
+        takers = reached[place * _MAX_TAKERS + 1 : place * _MAX_TAKERS + 1 + _MAX_TAKERS]
         plan["neighbours"] = {
-            "takes_from": _row(giver) if giver else None,
-            "gives_to": [_row(row) for row in takers],
+            "takes_from": _make_row(giver) if giver else None,
+            "gives_to": [_make_row(row) for row in takers],
             "port": port,
         }
         if takers:
-            plan["firewall"]["neighbours"] = {**_families(takers), "port": port}
+            plan["firewall"]["neighbours"] = {**_split_by_family(takers), "port": port}
     elif wanted == "neighbours":
-        finding = make(
+        finding = make_finding(
             "weights.no_neighbour",
             observed=reason,
             required="several hosts with the same source on the network, each with an IP address "
             "in ansible_host or kimi_group_address",
             fix="leave kimi_weights_from at auto, or name addresses",
         )
-        plan["findings"] = in_order([*plan["findings"], finding])
+        plan["findings"] = sort_by_severity([*plan["findings"], finding])
 
 
-def _reason(source: str, rows: Sequence[Near], place: int | None) -> str | None:
+def _find_reason_for_none(source: str, rows: Sequence[Neighbour], place: int | None) -> str | None:
     """Say why a host has no neighbour for its weights; None where it has."""
     if not source or source.startswith("file://"):
         return f"kimi_weights_source is {source or 'not set'}: each host has the files itself"
@@ -67,7 +69,7 @@ def _reason(source: str, rows: Sequence[Near], place: int | None) -> str | None:
     return None
 
 
-def _row(row: Near) -> dict[str, str]:
+def _make_row(row: Neighbour) -> dict[str, str]:
     return {"host": row.host, "address": row.address}
 
 
@@ -79,7 +81,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _families(rows: Sequence[Near]) -> Mapping[str, list[str]]:
+def _split_by_family(rows: Sequence[Neighbour]) -> Mapping[str, list[str]]:
     found = [ipaddress.ip_address(row.address) for row in rows]
     return {
         "ipv4": [str(address) for address in found if address.version == _V4],

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 ROCE_V2 = "RoCE v2"
 
 
-def interface_with(host: Host, address: str | None) -> Interface | None:
+def find_interface(host: Host, address: str | None) -> Interface | None:
     """Give the interface that has an address; None where none has it."""
     try:
         wanted = ipaddress.ip_address(address or "")
@@ -21,18 +21,18 @@ def interface_with(host: Host, address: str | None) -> Interface | None:
     return next((row for row in host.interfaces if wanted in [a.ip for a in row.addresses]), None)
 
 
-def addresses(host: Host, address: str | None) -> list[str]:
+def list_interface_addresses(host: Host, address: str | None) -> list[str]:
     """Give every address of the interface that has this one, itself first.
 
     A host connects from any of them: Gloo takes the first of the interface that it is told, and
     for IPv6 the kernel chooses.
     """
-    found = interface_with(host, address)
+    found = find_interface(host, address)
     own = [address] if address else []
     return list(dict.fromkeys([*own, *(str(a.ip) for a in (found.addresses if found else ()))]))
 
 
-def devices(host: Host) -> tuple[Rdma, ...]:
+def find_rdma_devices(host: Host) -> tuple[Rdma, ...]:
     """Give the active RDMA ports that NCCL shall take: of one kind, the fastest, by name.
 
     InfiniBand before RoCE: a card for it is no management card. Ports near GPUs before others of
@@ -48,13 +48,13 @@ def devices(host: Host) -> tuple[Rdma, ...]:
     return ()
 
 
-def rdma(host: Host) -> dict[str, Any] | None:
+def make_rdma_document(host: Host) -> dict[str, Any] | None:
     """Give the plan's `group.rdma` of a host; None without GPUs, or without such a device.
 
     `devices` as NCCL_IB_HCA names them: with the port where a card has several. `gid_index` is
     null where it is not one for all of them: NCCL looks for it by itself then.
     """
-    found = devices(host) if host.gpu_bytes else ()
+    found = find_rdma_devices(host) if host.gpu_bytes else ()
     if not found:
         return None
     ports = Counter(row.device for row in host.rdma)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def document(settings: Settings) -> dict[str, Any]:
+def make_document(settings: Settings) -> dict[str, Any]:
     """Give the plan's `site`."""
     return {
         "apt_mirror": settings.apt_mirror,
@@ -20,5 +20,5 @@ def document(settings: Settings) -> dict[str, Any]:
         "torch_index_url": settings.torch_index_url,
         "python_mirror": settings.python_mirror,
         "ca_bundle": settings.ca_bundle,
-        "proxy": forward_proxy.document(settings),
+        "proxy": forward_proxy.make_document(settings),
     }

@@ -22,41 +22,41 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Budget, Choice
+    from kimi_prov.planner.decisions import Budget, EngineChoice
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def choose(
+def choose_budget(
     host: Host,
     settings: Settings,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     catalogue: Catalogue,
     findings: Findings,
 ) -> Budget:
     """Share out the memory for the chosen engine: on GPUs, with experts in host memory, on CPUs."""
     work = Workload(choice.engine, model, choice.weights_format)
     if choice.hybrid:
-        return hybrid.budget(host, settings, catalogue, work)
+        return hybrid.make_budget(host, settings, catalogue, work)
     if choice.on_gpus is None:
-        routed = expert_backend.resident_bytes(catalogue, choice.experts, model)
+        routed = expert_backend.count_resident_bytes(catalogue, choice.experts, model)
         hosts = settings.hosts_per_model
-        resident = cpu.resident_bytes(model, choice.weights_format, routed, hosts)
-        resident -= expert_backend.saved_bytes(choice.dense, model, hosts)
-        slices = expert_backend.slices(host, catalogue, choice.experts, model)
+        resident = cpu.count_resident_bytes(model, choice.weights_format, routed, hosts)
+        resident -= expert_backend.count_saved_bytes(choice.dense, model, hosts)
+        slices = expert_backend.measure_slices(host, catalogue, choice.experts, model)
         least = resident + choice.engine.overhead_bytes + GIB
         if hosts > 1:
             count = 1
         elif choice.experts == "kt":
-            count = expert_backend.instances(settings, findings)
+            count = expert_backend.count_instances(settings, findings)
         else:
-            count = numa.copies(host, settings, least, findings)
-        return cpu.budget(host, settings, work, resident, slices, count)
+            count = numa.count_copies(host, settings, least, findings)
+        return cpu.make_budget(host, settings, work, resident, slices, count)
     return choice.on_gpus.budget
 
 
-def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
+def make_document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
     """Give the plan's `memory`."""
     gpu = found.gpu
     return {
@@ -79,7 +79,9 @@ def document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
     }
 
 
-def parallel(found: Budget, flags: Mapping[str, Any], hosts: int = 1) -> dict[str, Any]:
+def make_parallel_document(
+    found: Budget, flags: Mapping[str, Any], hosts: int = 1
+) -> dict[str, Any]:
     """Give the plan's `parallel`: over how many GPUs each kind of parallelism goes, of all `hosts`.
 
     Without GPUs each host of a group is one rank of tensor parallelism.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import GIB
-from kimi_prov.planner.memory.context import STEP
-from kimi_prov.planner.settings.flag_names import VLLM, whole
+from kimi_prov.planner.memory.context import CONTEXT_STEP
+from kimi_prov.planner.settings.flag_names import VLLM, parse_int
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def check(
+def check_memory(
     host: Host,
     settings: Settings,
     model: Model,
@@ -99,7 +99,7 @@ def _check_gpu(model: Model, found: Budget, findings: Findings) -> None:
 def _check_context(
     settings: Settings, model: Model, found: Budget, names: FlagNames, findings: Findings
 ) -> None:
-    flag = names.context if whole(settings.engine_args.get(names.context)) else None
+    flag = names.context if parse_int(settings.engine_args.get(names.context)) else None
     place = f"{flag} in kimi_engine_args" if flag else "kimi_context"
     if found.context > model.context:
         findings.add(
@@ -119,7 +119,7 @@ def _check_context(
             "context.memory",
             observed=f"room for {found.kv_tokens_one} tokens",
             required=f"{found.context} tokens",
-            fix=_shorter(model, found, place),
+            fix=_describe_shorter_context(model, found, place),
         )
     elif found.kv_tokens * found.instances < found.context * settings.concurrency:
         findings.add(
@@ -129,11 +129,11 @@ def _check_context(
         )
 
 
-def _shorter(model: Model, found: Budget, place: str) -> str:
+def _describe_shorter_context(model: Model, found: Budget, place: str) -> str:
     """Say which context fits, and what would hold the one that is set; `place`: where."""
-    if found.kv_tokens_one < STEP:
+    if found.kv_tokens_one < CONTEXT_STEP:
         return "use a machine with more memory, or more or larger GPUs"
-    fixes = [f"set {place} to {found.kv_tokens_one // STEP * STEP} or less"]
+    fixes = [f"set {place} to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
     gpu = found.gpu
     if gpu is not None and gpu.experts is None:
         if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:

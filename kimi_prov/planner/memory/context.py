@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.settings.flag_names import whole
+from kimi_prov.planner.settings.flag_names import parse_int
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 # Contexts are offered in whole blocks of this many tokens.
-STEP = 1024
+CONTEXT_STEP = 1024
 
 
-def fitting_context(settings: Settings, model: Model, names: FlagNames, most_tokens: int) -> int:
+def choose_context(settings: Settings, model: Model, names: FlagNames, most_tokens: int) -> int:
     """Return the tokens that are set, or the most that model and cache allow in whole steps.
 
     The engine's own flag in `kimi_engine_args` wins over `kimi_context`.
     """
-    given = whole(settings.engine_args.get(names.context))
+    given = parse_int(settings.engine_args.get(names.context))
     if given is not None:
         return given
     if not settings.auto("context"):
         return int(settings.context)
-    fits = max(STEP, most_tokens // STEP * STEP)
+    fits = max(CONTEXT_STEP, most_tokens // CONTEXT_STEP * CONTEXT_STEP)
     return min(model.context, fits)

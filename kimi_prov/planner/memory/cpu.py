@@ -8,24 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.planner.decisions import GIB, Budget, Part
-from kimi_prov.planner.memory.context import fitting_context
-from kimi_prov.planner.placement.numa import room_of, roomiest
-from kimi_prov.planner.settings.flag_names import VLLM, whole
+from kimi_prov.planner.decisions import GIB, Budget, MemoryPart
+from kimi_prov.planner.memory.context import choose_context
+from kimi_prov.planner.placement.numa import choose_largest_nodes, count_usable_bytes
+from kimi_prov.planner.settings.flag_names import VLLM, parse_int
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Slices, Workload
+    from kimi_prov.planner.decisions import ExpertSlices, Workload
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def budget(
+def make_budget(
     host: Host,
     settings: Settings,
     work: Workload,
     weights: int,
-    slices: Slices | None = None,
+    slices: ExpertSlices | None = None,
     instances: int = 1,
 ) -> Budget:
     """Count as vLLM's CPU backend does: cache in whole GiB, weights copied into memory.
@@ -40,7 +40,9 @@ def budget(
     free = host.memory_bytes - host.reserve_bytes
     one_node = slices is not None and slices.on_one_node and len(host.nodes) > 1
     if instances > 1 or one_node:
-        free = min([free, *(room_of(node) for node in roomiest(host, instances))])
+        free = min(
+            [free, *(count_usable_bytes(node) for node in choose_largest_nodes(host, instances))]
+        )
     free -= weights + engine.overhead_bytes + loading
     if slices is not None and slices.nodes > 1:
         # vLLM keeps its own weights and the cache on the first node alone.
@@ -48,9 +50,9 @@ def budget(
         own = -(-(slices.experts + loading + host.reserve_bytes) // slices.nodes)
         free = min(free, min(n.memory_bytes for n in host.nodes) - own - beside)
     most = max(GIB, free // GIB * GIB)
-    context = fitting_context(settings, model, VLLM, most // per_token)
+    context = choose_context(settings, model, VLLM, most // per_token)
     each = -(-settings.concurrency // instances)
-    requests = whole(settings.engine_args.get(VLLM.requests)) or each
+    requests = parse_int(settings.engine_args.get(VLLM.requests)) or each
     requested = -(-context * requests * per_token // GIB) * GIB
     kv = max(GIB, min(requested, most))
     return Budget(
@@ -59,22 +61,24 @@ def budget(
         kv_bytes_per_token=per_token,
         kv_dtype="bf16",
         parts=(
-            Part("weights", "Weights", instances * weights),
-            Part("cache", "Cache of conversations", instances * kv),
-            Part("overhead", "The engine's processes", instances * engine.overhead_bytes),
+            MemoryPart("weights", "Weights", instances * weights),
+            MemoryPart("cache", "Cache of conversations", instances * kv),
+            MemoryPart("overhead", "The engine's processes", instances * engine.overhead_bytes),
             *(
-                [Part("overhead", "A layer while it is loaded", instances * loading)]
+                [MemoryPart("overhead", "A layer while it is loaded", instances * loading)]
                 if loading
                 else []
             ),
-            Part("system", "Left to the system", host.reserve_bytes),
+            MemoryPart("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=model_bytes.checkpoint_bytes(model.architecture, work.weights_format),
         instances=instances,
     )
 
 
-def resident_bytes(model: Model, weights_format: str, experts: int | None, hosts: int = 1) -> int:
+def count_resident_bytes(
+    model: Model, weights_format: str, experts: int | None, hosts: int = 1
+) -> int:
     """Return what the weights take in memory without GPUs: more than the files where repacked.
 
     `experts`: bytes of the routed experts in memory, None where they stay as in the files.

@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.versions import number
-from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, Part, Stage, Workload
+from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, MemoryPart, Stage, Workload
 from kimi_prov.planner.engine import speculative
-from kimi_prov.planner.engine.vllm import graphs_off
+from kimi_prov.planner.engine.vllm import find_graphs_off_flag
 from kimi_prov.planner.memory import layouts
-from kimi_prov.planner.memory.context import fitting_context
-from kimi_prov.planner.memory.stages import cut, experts_bytes, of_layers, plain_bytes
-from kimi_prov.planner.settings.flag_names import COPIES, VLLM, fraction, gib, kv_dtype, whole
+from kimi_prov.planner.memory.context import choose_context
+from kimi_prov.planner.memory.stages import (
+    count_experts_bytes,
+    count_plain_bytes,
+    count_stage_share,
+    cut_stages,
+)
+from kimi_prov.planner.settings.flag_names import (
+    COPIES,
+    VLLM,
+    parse_gib,
+    parse_int,
+    parse_kv_dtype,
+    parse_share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +46,7 @@ KV_BYTES = {"bf16": 2, "fp8": 1}
 # Enough requests at once that experts are better kept whole than cut in slices.
 _EXPERT_PARALLEL_FROM = 32
 # What a short conversation with a reasoning model needs at least.
-_LEAST_CONTEXT = 4096
+_MIN_CONTEXT = 4096
 # Below this, an 8-bit cache is worth more than a 16-bit one.
 _SHORT_CONTEXT = 32768
 _FP8_CAPABILITY = (9, 0)
@@ -44,10 +56,10 @@ _SAMPLER_BYTES = 32
 # Of one engine, vLLM's own default on GPUs of 70 GiB and more but A100
 # (EngineArgs.get_batch_defaults, 0.19.1 to 0.32.0); the sampler of 10,000 would take 49
 # GiB of each GPU, and the cache of those that run with it.
-MOST_SEQUENCES = 1024
+MAX_SEQUENCES = 1024
 # vLLM hands requests out to its data-parallel engines by loads that are a tenth of a second old:
 # one gets more than its even share, and above max-num-seqs a request waits for a whole answer.
-_UNEVEN = 2
+_UNEVEN_FACTOR = 2
 
 
 @dataclass(frozen=True)
@@ -59,18 +71,18 @@ class Profile:
     sequences: int | None = None
 
 
-def profiles(engine: Engine) -> tuple[Profile, Profile]:
+def list_profiles(engine: Engine) -> tuple[Profile, Profile]:
     """Give the usual profile, and the one that served 8x H100 80GB (reference 004)."""
     return Profile(engine.gpu_memory_utilization or 0.9, 8192), Profile(0.95, 2048, 64)
 
 
-def pass_bytes(shape: Architecture, tokens: int) -> int:
+def count_pass_bytes(shape: Architecture, tokens: int) -> int:
     """Return what a pass of `tokens` takes: a token's experts and half a dozen rows, 16 bit."""
     expert = shape.expert_hidden or shape.hidden
     return 2 * tokens * (shape.experts_per_token * expert + 6 * shape.hidden)
 
 
-def working_bytes(
+def count_working_bytes(
     engine: Engine, shape: Architecture, tokens: int, sequences: int, *, graphs: bool
 ) -> int:
     """Return what vLLM measures on each GPU before it sizes the cache, weights aside.
@@ -81,10 +93,10 @@ def working_bytes(
     """
     sampler = sequences * shape.vocab * _SAMPLER_BYTES
     rest = engine.gpu_overhead_bytes - (0 if graphs else engine.gpu_graphs_bytes)
-    return rest + pass_bytes(shape, tokens) + sampler
+    return rest + count_pass_bytes(shape, tokens) + sampler
 
 
-def gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
+def count_gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
     """Return what `tokens` of other data-parallel engines take on a GPU, whose experts they pass.
 
     Both workspaces of vLLM 0.25.1 (MarlinExperts.workspace_shapes), 16 bit: for each of a token's
@@ -96,44 +108,44 @@ def gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
     return 2 * tokens * shape.experts_per_token * row
 
 
-def fp8_cache(host: Host, engine: Engine) -> bool:
+def has_fp8_cache(host: Host, engine: Engine) -> bool:
     """Whether the engine keeps an 8-bit cache on these GPUs, chunked prefill beside it."""
     capability = number(host.capability or "0")
     return capability >= _FP8_CAPABILITY and number(engine.version) >= number(_FP8_SINCE)
 
 
-def fits(found: Budget) -> bool:
+def has_room(found: Budget) -> bool:
     """Whether the GPUs hold all weights and a short conversation.
 
     A longer one that is set and does not fit is a finding, not a reason for a slower engine.
     """
-    return found.kv_tokens_one >= _LEAST_CONTEXT
+    return found.kv_tokens_one >= _MIN_CONTEXT
 
 
-def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
+def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out the GPUs' memory for vLLM.
 
     Tries the usual profile with a 16-bit cache, then the tight one, then an 8-bit cache, until
     the context that is set fits.
     """
-    dtypes = _dtypes(host, settings, work)
+    dtypes = _list_cache_dtypes(host, settings, work)
     requested = int(settings.context) if not settings.auto("context") else _SHORT_CONTEXT
     enough = min(requested, work.model.context)
     tried: list[Budget] = []
-    for layout in layouts.layouts(host, settings, catalogue, work):
+    for layout in layouts.list_layouts(host, settings, catalogue, work):
         # vLLM's context parallelism refuses an 8-bit cache.
         plain = [dtype for dtype in dtypes if dtype == "bf16"]
         for dtype in plain or dtypes if layout.context > 1 else dtypes:
-            for profile in profiles(work.engine):
-                found = _attempt(host, settings, catalogue, work, layout, profile, dtype)
+            for profile in list_profiles(work.engine):
+                found = _try_budget(host, settings, catalogue, work, layout, profile, dtype)
                 if found.kv_tokens_one >= enough:
                     return found
                 tried.append(found)
     return max(tried, key=lambda found: found.kv_tokens_one)
 
 
-def _dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
-    given = kv_dtype(settings.engine_args.get(VLLM.kv_dtype))
+def _list_cache_dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
+    given = parse_kv_dtype(settings.engine_args.get(VLLM.kv_dtype))
     if given is not None:
         return [given]
     if not settings.auto("kv_dtype"):
@@ -141,10 +153,10 @@ def _dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
     row = next((r for r in work.model.published if r.format == work.weights_format), None)
     if row is not None and row.kv_dtype in KV_BYTES:
         return [row.kv_dtype]
-    return ["bf16", "fp8"] if fp8_cache(host, work.engine) else ["bf16"]
+    return ["bf16", "fp8"] if has_fp8_cache(host, work.engine) else ["bf16"]
 
 
-def _attempt(
+def _try_budget(
     host: Host,
     settings: Settings,
     catalogue: Catalogue,
@@ -155,43 +167,45 @@ def _attempt(
 ) -> Budget:
     engine, model, weights_format = work.engine, work.model, work.weights_format
     shape, args = model.architecture, settings.engine_args
-    share = fraction(args.get(VLLM.gpu_share)) or profile.utilization
-    batched = whole(args.get(VLLM.chunk)) or profile.batched_tokens
+    share = parse_share(args.get(VLLM.gpu_share)) or profile.utilization
+    batched = parse_int(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
-    even, given = each(settings, engines), whole(args.get(VLLM.requests))
-    sequences = given or _sequences(even, settings, layout, profile, batched)
+    even, given = divide_requests(settings, engines), parse_int(args.get(VLLM.requests))
+    sequences = given or _choose_max_sequences(even, settings, layout, profile, batched)
     # An engine that takes more than its share leaves less to the others.
     running = given or min(even, sequences)
-    expert = _expert_parallel(settings, layout)
-    draft = speculative.loaded(settings, catalogue, engine)
-    overhead = working_bytes(engine, shape, batched, sequences, graphs=graphs_off(args) is None)
-    overhead += speculative.working_bytes(draft)
+    expert = _is_expert_parallel(settings, layout)
+    draft = speculative.find_draft(settings, catalogue, engine)
+    overhead = count_working_bytes(
+        engine, shape, batched, sequences, graphs=find_graphs_off_flag(args) is None
+    )
+    overhead += speculative.count_working_bytes(draft)
     slices = 1 if expert else layout.tensor * layout.data
-    overhead += gathered_bytes(shape, (layout.data - 1) * batched, slices)
+    overhead += count_gathered_bytes(shape, (layout.data - 1) * batched, slices)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
     states = running * model_bytes.state_bytes(shape, layout.tensor)
     token = model_bytes.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
-    token_of_draft = speculative.kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
+    token_of_draft = speculative.count_kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
     found = []
-    for stage in cut(shape, layout.pipeline):
-        weights = _weights(shape, weights_format, layout, stage, args)
-        weights += speculative.rank_bytes(draft, layout.tensor)
-        taken = overhead + of_layers(states, shape, stage)
-        per_token = of_layers(token, shape, stage) + token_of_draft
+    for stage in cut_stages(shape, layout.pipeline):
+        weights = _count_stage_weights(shape, weights_format, layout, stage, args)
+        weights += speculative.count_draft_bytes(draft, layout.tensor)
+        taken = overhead + count_stage_share(states, shape, stage)
+        per_token = count_stage_share(token, shape, stage) + token_of_draft
         found.append((int(memory * share) - weights - taken, per_token, weights, taken, stage))
     # All stages keep the same tokens: as many as the one that holds fewest.
     kv, per_token, weights, overhead, stage = min(
         found, key=lambda row: (max(0, row[0]) // row[1], row[0])
     )
     return Budget(
-        context=fitting_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
+        context=choose_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
         parts=(
-            Part("overhead", "The engine's processes", engine.overhead_bytes * engines),
-            *_moved_out(args),
-            Part("system", "Left to the system", host.reserve_bytes),
+            MemoryPart("overhead", "The engine's processes", engine.overhead_bytes * engines),
+            *_list_offloaded_cache(args),
+            MemoryPart("system", "Left to the system", host.reserve_bytes),
         ),
         weights_total=model_bytes.checkpoint_bytes(shape, weights_format),
         gpu=GpuBudget(
@@ -213,7 +227,7 @@ def _attempt(
     )
 
 
-def _expert_parallel(settings: Settings, layout: layouts.Layout) -> bool:
+def _is_expert_parallel(settings: Settings, layout: layouts.Layout) -> bool:
     """Whether each rank keeps some experts whole, rather than a slice of all."""
     given = settings.engine_args.get(VLLM.expert_parallel)
     if given is not None:
@@ -222,23 +236,26 @@ def _expert_parallel(settings: Settings, layout: layouts.Layout) -> bool:
     return many and layout.tensor * layout.data > 1
 
 
-def _sequences(
+def _choose_max_sequences(
     even: int, settings: Settings, layout: layouts.Layout, profile: Profile, batched: int
 ) -> int:
     """Return the requests at once that an engine takes at most, `even` being its share of all."""
     found = even
     if layout.data > 1:
         # vLLM refuses more of them than tokens of a pass.
-        found = max(even, min(_UNEVEN * even, each(settings, layout.instances), batched))
-    return min(found, profile.sequences or MOST_SEQUENCES)
+        found = max(
+            even,
+            min(_UNEVEN_FACTOR * even, divide_requests(settings, layout.instances), batched),
+        )
+    return min(found, profile.sequences or MAX_SEQUENCES)
 
 
-def each(settings: Settings, engines: int) -> int:
+def divide_requests(settings: Settings, engines: int) -> int:
     """Return the requests at once that one of several engines has to take."""
     return -(-settings.concurrency // engines)
 
 
-def _weights(
+def _count_stage_weights(
     shape: Architecture,
     weights_format: str,
     layout: layouts.Layout,
@@ -246,22 +263,26 @@ def _weights(
     args: Mapping[str, Any],
 ) -> int:
     """Return a stage's bytes on each GPU: experts over all ranks, the rest over one copy's."""
-    own = plain_bytes(shape, weights_format, layout.tensor, stage)
+    own = count_plain_bytes(shape, weights_format, layout.tensor, stage)
     ranks = layout.tensor * layout.data
-    experts = experts_bytes(shape, weights_format, stage, shape.experts) // ranks
-    return own + experts + experts_bytes(shape, weights_format, stage, _redundant(args)) // ranks
+    experts = count_experts_bytes(shape, weights_format, stage, shape.experts) // ranks
+    return (
+        own
+        + experts
+        + count_experts_bytes(shape, weights_format, stage, _count_redundant_experts(args)) // ranks
+    )
 
 
-def _redundant(args: Mapping[str, Any]) -> int:
+def _count_redundant_experts(args: Mapping[str, Any]) -> int:
     """Return the copies of experts that EPLB keeps of each layer's beside the originals."""
     config = args.get(VLLM.expert_balancing_config)
-    copies = whole(config.get(COPIES)) if isinstance(config, dict) else None
+    copies = parse_int(config.get(COPIES)) if isinstance(config, dict) else None
     return copies or 0 if args.get(VLLM.expert_balancing) else 0
 
 
-def _moved_out(args: Mapping[str, Any]) -> tuple[Part, ...]:
+def _list_offloaded_cache(args: Mapping[str, Any]) -> tuple[MemoryPart, ...]:
     """Host memory that the cache moves out to: `kv-offloading-size`, in GiB for all ranks."""
-    size = gib(args.get(VLLM.cache_offloading))
+    size = parse_gib(args.get(VLLM.cache_offloading))
     if size is None:
         return ()
-    return (Part("cache", "Cache moved out of the GPUs", round(size * GIB)),)
+    return (MemoryPart("cache", "Cache moved out of the GPUs", round(size * GIB)),)

@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.decisions import Budget, GpuBudget, Part
+from kimi_prov.planner.decisions import Budget, GpuBudget, MemoryPart
 from kimi_prov.planner.engine import sglang
 from kimi_prov.planner.memory import gpu, layouts
-from kimi_prov.planner.memory.context import STEP, fitting_context
-from kimi_prov.planner.settings.flag_names import KT, SGLANG_KT, fraction, kv_dtype, whole
+from kimi_prov.planner.memory.context import CONTEXT_STEP, choose_context
+from kimi_prov.planner.settings.flag_names import (
+    KT,
+    SGLANG_KT,
+    parse_int,
+    parse_kv_dtype,
+    parse_share,
+)
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Architecture, Format
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Choice, Placement, Workload
+    from kimi_prov.planner.decisions import EngineChoice, Placement, Workload
     from kimi_prov.planner.settings.parsing import Settings
 
 # What a GPU needs beside weights, cache and a layer that is staged.
@@ -36,14 +42,16 @@ _GPU_SHARE = 0.98
 _CACHE_SHARE = 0.3
 
 
-def resident_format(catalogue: Catalogue, engine: Engine, weights_format: str) -> Format | None:
+def find_resident_format(
+    catalogue: Catalogue, engine: Engine, weights_format: str
+) -> Format | None:
     """Give the form in which kt-kernel keeps experts of these weights; None where it has none."""
     method = (engine.methods or {}).get(weights_format)
     rows = [row for row in catalogue.formats if row.kind == "resident" and row.kt_method == method]
     return rows[0] if method and rows else None
 
 
-def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
+def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
 
     On each GPU: what is not a routed expert, the cache, a whole layer where long prompts go over
@@ -52,13 +60,13 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     """
     engine, model, weights_format = work.engine, work.model, work.weights_format
     shape, args = model.architecture, settings.engine_args
-    many = layouts.ranks(host, settings, catalogue, work)
-    resident = resident_format(catalogue, engine, weights_format)
+    many = layouts.count_tensor_ranks(host, settings, catalogue, work)
+    resident = find_resident_format(catalogue, engine, weights_format)
     per_weight = resident.expert_bytes if resident else 2.0
     routed = model_bytes.routed_params(shape)
     sparse = shape.layers - shape.dense_layers
     method = (engine.methods or {}).get(weights_format)
-    streams = sglang.prefill_from(args.get(KT.method) or method) is not None
+    streams = sglang.choose_gpu_prefill_threshold(args.get(KT.method) or method) is not None
     # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
     converted = method in quantise.KERNELS
     read = per_weight if converted else catalogue.format(weights_format).expert_bytes
@@ -66,36 +74,38 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     plain = model_bytes.plain_bytes(shape, weights_format, many)
     each = model_bytes.expert_bytes(shape, weights_format) / many
     layer = round(each * shape.experts / sparse) if streams else 0
-    proposed = _chunk(shape, memory) if streams else _CHUNKS[-1]
-    chunk = whole(args.get(SGLANG_KT.chunk)) or proposed
-    overhead = _GPU_OVERHEAD + layer + gpu.pass_bytes(shape, max(0, chunk - _CHUNKS[-1]))
+    proposed = _choose_chunk(shape, memory) if streams else _CHUNKS[-1]
+    chunk = parse_int(args.get(SGLANG_KT.chunk)) or proposed
+    overhead = _GPU_OVERHEAD + layer + gpu.count_pass_bytes(shape, max(0, chunk - _CHUNKS[-1]))
     free = int(memory * _GPU_SHARE) - plain - overhead
-    share = fraction(args.get(SGLANG_KT.gpu_share))
+    share = parse_share(args.get(SGLANG_KT.gpu_share))
     if share is not None:
         free = min(free, int(memory * share) - plain)
     own_dtype = "bf16" if settings.auto("kv_dtype") else str(settings.kv_dtype)
-    dtype = kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
+    dtype = parse_kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
     per_token = model_bytes.kv_bytes_per_token(shape, gpu.KV_BYTES[dtype], many)
-    requests = whole(args.get(SGLANG_KT.requests)) or settings.concurrency
-    experts = whole(args.get(SGLANG_KT.gpu_experts), least=0)
+    requests = parse_int(args.get(SGLANG_KT.requests)) or settings.concurrency
+    experts = parse_int(args.get(SGLANG_KT.gpu_experts), least=0)
     most = max(0, free - int((experts or 0) * each))
     auto = settings.auto("context") and experts is None
     room = int(most * _CACHE_SHARE) if auto else most
-    context = fitting_context(settings, model, SGLANG_KT, room // per_token)
-    requested = whole(args.get(SGLANG_KT.cache_tokens)) or _tokens(context, requests)
+    context = choose_context(settings, model, SGLANG_KT, room // per_token)
+    requested = parse_int(args.get(SGLANG_KT.cache_tokens)) or _count_cache_tokens(
+        context, requests
+    )
     tokens = min(most // per_token, requested)
     if experts is None:
         experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
     kv = tokens * per_token if free > 0 else free
     parts = (
-        Part("weights", "Experts in host memory", round(routed * per_weight)),
+        MemoryPart("weights", "Experts in host memory", round(routed * per_weight)),
         # A layer is held once more while it is loaded, or staged for the GPU.
-        Part(
+        MemoryPart(
             "overhead",
             "Staging and the engine's processes",
             engine.overhead_bytes + round(routed / sparse * read),
         ),
-        Part("system", "Left to the system", host.reserve_bytes),
+        MemoryPart("system", "Left to the system", host.reserve_bytes),
     )
     return Budget(
         context=context,
@@ -118,7 +128,7 @@ def budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload)
     )
 
 
-def document(choice: Choice, budget: Budget, where: Placement) -> dict[str, Any] | None:
+def make_document(choice: EngineChoice, budget: Budget, where: Placement) -> dict[str, Any] | None:
     """Give the plan's `hybrid`; None where no pools work beside GPUs."""
     if not where.pools or budget.gpu is None:
         return None
@@ -131,11 +141,11 @@ def document(choice: Choice, budget: Budget, where: Placement) -> dict[str, Any]
     }
 
 
-def _chunk(shape: Architecture, memory: int) -> int:
+def _choose_chunk(shape: Architecture, memory: int) -> int:
     room = memory * _CHUNK_SHARE
-    return next((n for n in _CHUNKS if gpu.pass_bytes(shape, n) <= room), _CHUNKS[-1])
+    return next((n for n in _CHUNKS if gpu.count_pass_bytes(shape, n) <= room), _CHUNKS[-1])
 
 
-def _tokens(context: int, requests: int) -> int:
+def _count_cache_tokens(context: int, requests: int) -> int:
     """Cache for one whole conversation, and a share of one for each further request."""
-    return context + (requests - 1) * min(context, 8 * STEP)
+    return context + (requests - 1) * min(context, 8 * CONTEXT_STEP)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.broken import Combination
-from kimi_prov.planner.settings.flag_names import VLLM, names, whole
+from kimi_prov.planner.settings.flag_names import VLLM, find_flag_names, parse_int
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 # GPUs that tensor parallelism joins at most where fewer hold the model: one NVSwitch domain.
-_NODE = 8
+_MAX_TENSOR_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Layout:
     instances: int = 1
 
 
-def ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
+def count_tensor_ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
     """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
-    given = whole(settings.engine_args.get(names(work.engine.name).tensor_parallel))
+    given = parse_int(settings.engine_args.get(find_flag_names(work.engine.name).tensor_parallel))
     if given is not None:
         return given
     shape = work.model.architecture
@@ -45,13 +45,13 @@ def ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) 
         found * 2 <= len(host.gpu_bytes)
         and shape.heads % (found * 2) == 0
         and shape.expert_width % (found * 2) == 0
-        and not _broken_above(found * 2, catalogue, work)
+        and not _is_broken_above(found * 2, catalogue, work)
     ):
         found *= 2
     return found
 
 
-def _broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
+def _is_broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
     """Whether so many ranks are known to answer wrongly where fewer are well."""
     engine, model = work.engine, work.model
     given = Combination(
@@ -66,7 +66,9 @@ def _broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
     return any(row.tensor_parallel_above and row.severity == "blocker" for row in hits)
 
 
-def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> list[Layout]:
+def list_layouts(
+    host: Host, settings: Settings, catalogue: Catalogue, work: Workload
+) -> list[Layout]:
     """Give the layouts that the GPUs allow, the simplest first.
 
     Tensor parallelism over one NVSwitch domain; over all GPUs, where they are more; stages of
@@ -75,24 +77,24 @@ def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload
     What the inventory names is taken as it is, and once.
     """
     args = settings.engine_args
-    given = [whole(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
-    context = whole(args.get(VLLM.decode_context_parallel))
-    most = ranks(host, settings, catalogue, work)
+    given = [parse_int(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
+    context = parse_int(args.get(VLLM.decode_context_parallel))
+    most = count_tensor_ranks(host, settings, catalogue, work)
     hosts = settings.hosts_per_model
     gpus = len(host.gpu_bytes) * hosts
     stages, copies = given[0] or 1, given[1] or 1
     if any(given) or VLLM.tensor_parallel in args:
         if VLLM.tensor_parallel not in args:
-            most = max(1, min(most, _power(gpus // (stages * copies))))
+            most = max(1, min(most, _round_to_power_of_two(gpus // (stages * copies))))
         if hosts > 1 and given[0] is None:
             stages = max(1, gpus // (most * copies))
         return [Layout(most, stages, copies, context or 1)]
     if hosts > 1:
         found = [Layout(most, gpus // most)]
     else:
-        sizes = dict.fromkeys((min(most, _NODE), most))
+        sizes = dict.fromkeys((min(most, _MAX_TENSOR_RANKS), most))
         found = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
-        found += _staged(most, gpus)
+        found += _list_pipeline_layouts(most, gpus)
     if context:
         return [replace(layout, context=context) for layout in found]
     mla = work.model.architecture.attention == "mla" and not host.amd
@@ -101,7 +103,7 @@ def layouts(host: Host, settings: Settings, catalogue: Catalogue, work: Workload
     return found
 
 
-def _staged(most: int, gpus: int) -> list[Layout]:
+def _list_pipeline_layouts(most: int, gpus: int) -> list[Layout]:
     """Give stages of layers that use more GPUs than tensor parallelism alone."""
     found = []
     size = most
@@ -112,6 +114,6 @@ def _staged(most: int, gpus: int) -> list[Layout]:
     return found
 
 
-def _power(number: int) -> int:
+def _round_to_power_of_two(number: int) -> int:
     """Give the largest power of two that is not above a number."""
     return 1 << (number.bit_length() - 1) if number > 0 else 0

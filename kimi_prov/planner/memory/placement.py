@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.decisions import Bound
+from kimi_prov.planner.decisions import BoundMemory
 from kimi_prov.planner.engine import expert_backend
 from kimi_prov.planner.placement import numa
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Budget, Choice, Placement
+    from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.findings import Findings
 
 
-def choose(
+def choose_placements(
     host: Host,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     budget: Budget,
     catalogue: Catalogue,
     findings: Findings,
@@ -33,27 +33,27 @@ def choose(
     """Place each instance."""
     count, gpu = budget.instances, budget.gpu
     if choice.experts == "kt":
-        routed = expert_backend.resident_bytes(catalogue, choice.experts, model) or 0
-        return (numa.experts(host, routed, model.architecture.expert_width, findings),)
+        routed = expert_backend.count_resident_bytes(catalogue, choice.experts, model) or 0
+        return (numa.place_beside_pools(host, routed, model.architecture.expert_width, findings),)
     if choice.hybrid and gpu is not None:
         width = model.architecture.expert_width
-        where = numa.pools(host, budget.host_weights, width, len(host.gpu_bytes), findings)
+        where = numa.place_pools(host, budget.host_weights, width, len(host.gpu_bytes), findings)
         return (where,) * count
     resident = budget.host_required - host.reserve_bytes
     if gpu is not None:
         can_bind = choice.engine.numa_bind_flags
         # Of a group's GPUs the host's own.
         near = min(gpu.gpus * count, len(host.gpu_bytes))
-        return (numa.beside(host, near, resident, can_bind=can_bind),) * count
+        return (numa.place_gpu_workers(host, near, resident, can_bind=can_bind),) * count
     if count > 1:
-        return numa.one_each(host, count)
-    return (numa.place(host, resident, findings),)
+        return numa.place_on_nodes(host, count)
+    return (numa.place_engine(host, resident, findings),)
 
 
-def bound(host: Host, budget: Budget, places: tuple[Placement, ...]) -> Bound:
+def measure_bound_memory(host: Host, budget: Budget, places: tuple[Placement, ...]) -> BoundMemory:
     """Say what of host memory is bound strictly, and to which nodes: pools, or whole engines."""
     if places[0].pools:
-        return Bound(budget.host_required, places[0].pools, budget.host_weights)
+        return BoundMemory(budget.host_required, places[0].pools, budget.host_weights)
     strict = [node for where in places if where.strict for node in where.nodes]
     resident = budget.host_required - host.reserve_bytes
-    return Bound(budget.host_required, tuple(strict), resident)
+    return BoundMemory(budget.host_required, tuple(strict), resident)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.models import Architecture
 
 
-def cut(a: Architecture, count: int) -> list[Stage]:
+def cut_stages(a: Architecture, count: int) -> list[Stage]:
     """Cut a model into `count` stages as vLLM does (0.25.1, `get_pp_indices`), at most its layers.
 
     What is left over goes to the stages from the last but one backwards. Dense layers come first.
@@ -32,7 +32,7 @@ def cut(a: Architecture, count: int) -> list[Stage]:
     ]
 
 
-def plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) -> int:
+def count_plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) -> int:
     """Return the bytes of all that is not a routed expert, on each of a stage's `ranks` GPUs.
 
     Every stage has the whole vision tower; of the other layers' weights each has as many as layers.
@@ -47,12 +47,12 @@ def plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: Stage) 
     return whole - elsewhere - even * (a.layers - stage.layers) // a.layers
 
 
-def experts_bytes(a: Architecture, weights_format: str, stage: Stage, experts: int) -> int:
+def count_experts_bytes(a: Architecture, weights_format: str, stage: Stage, experts: int) -> int:
     """Return the bytes of so many routed experts of each of a stage's layers."""
     every = round(model_bytes.expert_bytes(a, weights_format) * experts)
     return every * (stage.layers - stage.dense) // max(1, a.layers - a.dense_layers)
 
 
-def of_layers(size: int, a: Architecture, stage: Stage) -> int:
+def count_stage_share(size: int, a: Architecture, stage: Stage) -> int:
     """Return a stage's share of what every layer has as much of, rounded up."""
     return -(-size * stage.layers // a.layers)

@@ -19,50 +19,50 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 # On so few cores there is none to share.
-_SMALL = 4
+_SMALL_CORES = 4
 # An instance is bound to one node where it takes at most this share of it.
 _NODE_SHARE = 0.9
 
 
-def beside(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:
+def place_gpu_workers(host: Host, gpus: int, required_bytes: int, *, can_bind: bool) -> Placement:
     """Place the workers of `gpus` GPUs. `can_bind`: the engine binds each to its GPU's node.
 
     An outer numactl cannot bind each worker to a node of its own: where the engine does not, all
     go to one node where every GPU is near it and it holds `required_bytes`, else pages are spread.
     """
     nodes = tuple(node.id for node in host.nodes)
-    near = _near(host, gpus)
-    cpus, threads = format_list(host.cpus), _threads(host.primary)
+    near = _find_gpu_nodes(host, gpus)
+    cpus, threads = format_list(host.cpus), _choose_kernel_cores(host.primary)
     if len(nodes) < 2:
         return Placement((), nodes, cpus, threads, gpu_nodes=near)
     if can_bind:
         return Placement((), nodes, cpus, threads, gpu_nodes=near, binds_itself=True)
     if len(set(near)) == 1:
         node = next(node for node in host.nodes if node.id == near[0])
-        if required_bytes <= room_of(node):
-            return replace(_bound(node), gpu_nodes=near)
+        if required_bytes <= count_usable_bytes(node):
+            return replace(_bind_to_node(node), gpu_nodes=near)
     return Placement(("numactl", "--interleave=all"), nodes, cpus, threads, gpu_nodes=near)
 
 
-def _near(host: Host, gpus: int) -> tuple[int, ...]:
+def _find_gpu_nodes(host: Host, gpus: int) -> tuple[int, ...]:
     """Node of each GPU that works; empty unless known for every one."""
     known = {node.id for node in host.nodes}
     found = tuple(node for node in host.gpu_nodes[:gpus] if node in known)
     return tuple(node for node in found if node is not None) if len(found) == gpus else ()
 
 
-def experts(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
+def place_beside_pools(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
     """Place vLLM beside kt-kernel's pools on a machine without GPUs.
 
     The pools take the first cores of their nodes and leave two. vLLM's main thread has the last
     core of the first node to itself, for it waits spinning; its other threads share the pools'
     cores there, where the pools' give way to them.
     """
-    where = pools(host, experts_bytes, width, 0, findings)
+    where = place_pools(host, experts_bytes, width, 0, findings)
     first = next((n for n in host.nodes if n.id == where.pools[0]), None)
     primary = first.primary if first else host.primary
     count = len(where.pools)
-    shared = primary[: where.pool_threads // count] if len(primary) > _SMALL else ()
+    shared = primary[: where.pool_threads // count] if len(primary) > _SMALL_CORES else ()
     one = f"{where.pools[0]}"
     return replace(
         where,
@@ -74,25 +74,28 @@ def experts(host: Host, experts_bytes: int, width: int, findings: Findings) -> P
     )
 
 
-def place(host: Host, required_bytes: int, findings: Findings) -> Placement:
+def place_engine(host: Host, required_bytes: int, findings: Findings) -> Placement:
     """Bind to one node where all fits there; else spread the pages evenly over all nodes.
 
     `required_bytes` is the engine's resident memory.
     """
     if not host.nodes:
-        return Placement((), (), format_list(host.cpus), _threads(host.primary))
-    fitting = [n for n in host.nodes if required_bytes <= room_of(n)]
+        return Placement((), (), format_list(host.cpus), _choose_kernel_cores(host.primary))
+    fitting = [n for n in host.nodes if required_bytes <= count_usable_bytes(n)]
     if fitting or len(host.nodes) == 1:
         node = max(fitting or host.nodes, key=lambda n: (len(n.primary), -n.id))
-        _small_node(host, findings)
-        return _bound(node)
+        _report_small_node(host, findings)
+        return _bind_to_node(node)
     every = tuple(node.id for node in host.nodes)
     return Placement(
-        ("numactl", "--interleave=all"), every, format_list(host.cpus), _threads(host.primary)
+        ("numactl", "--interleave=all"),
+        every,
+        format_list(host.cpus),
+        _choose_kernel_cores(host.primary),
     )
 
 
-def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings) -> int:
+def count_copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings) -> int:
     """Say how many engines share a machine without GPU, each on a NUMA node of its own.
 
     `engine_bytes`: what one takes with the least cache. Several where every node holds one whole
@@ -100,9 +103,13 @@ def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings
     the link between the sockets.
     """
     most = len(host.nodes)
-    fitting = [n for n in host.nodes if engine_bytes <= room_of(n)]
+    fitting = [n for n in host.nodes if engine_bytes <= count_usable_bytes(n)]
     if settings.auto("instances"):
-        all_fit = most > 1 and len(fitting) == most and engine_bytes * most <= _left(host)
+        all_fit = (
+            most > 1
+            and len(fitting) == most
+            and engine_bytes * most <= _count_available_bytes(host)
+        )
         return most if all_fit and settings.concurrency >= most else 1
     requested = int(settings.instances)
     if requested > max(1, most):
@@ -114,7 +121,7 @@ def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings
         )
         return 1
     if requested > 1 and len(fitting) < requested:
-        short = [n for n in roomiest(host, requested) if n not in fitting]
+        short = [n for n in choose_largest_nodes(host, requested) if n not in fitting]
         findings.add(
             "numa.node_memory",
             observed=", ".join(f"node {n.id}: {format_bytes(n.memory_bytes)}" for n in short),
@@ -125,43 +132,45 @@ def copies(host: Host, settings: Settings, engine_bytes: int, findings: Findings
     return requested
 
 
-def room_of(node: Node) -> int:
+def count_usable_bytes(node: Node) -> int:
     """Bytes of a node that an engine bound to it may take."""
     return int(node.memory_bytes * _NODE_SHARE)
 
 
-def roomiest(host: Host, count: int) -> list[Node]:
+def choose_largest_nodes(host: Host, count: int) -> list[Node]:
     """Choose the nodes with the most memory, in their order."""
     best = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))[:count]
     return sorted(best, key=lambda n: n.id)
 
 
-def one_each(host: Host, count: int) -> tuple[Placement, ...]:
+def place_on_nodes(host: Host, count: int) -> tuple[Placement, ...]:
     """Bind each of `count` engines to a node of its own."""
-    return tuple(_bound(node) for node in roomiest(host, count))
+    return tuple(_bind_to_node(node) for node in choose_largest_nodes(host, count))
 
 
-def _left(host: Host) -> int:
+def _count_available_bytes(host: Host) -> int:
     return host.memory_bytes - host.reserve_bytes
 
 
-def _bound(node: Node) -> Placement:
+def _bind_to_node(node: Node) -> Placement:
     return Placement(
         ("numactl", f"--cpunodebind={node.id}", f"--membind={node.id}"),
         (node.id,),
         format_list(node.cpus),
-        _threads(node.primary),
+        _choose_kernel_cores(node.primary),
     )
 
 
-def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findings) -> Placement:
+def place_pools(
+    host: Host, experts_bytes: int, width: int, gpus: int, findings: Findings
+) -> Placement:
     """Place kt-kernel's pools: one a node, threads on physical cores, memory bound strictly.
 
     The pools' count has to divide `width` (an expert is cut into as many slices), so of three or
     six nodes two or four are used. Each node has to hold its share of `experts_bytes`; where it
     does not, fewer nodes are no help, and the plan says so.
     """
-    used, share, short = _slices(host, experts_bytes, width)
+    used, share, short = _choose_slice_nodes(host, experts_bytes, width)
     nodes, most = host.nodes, max(1, len(used))
     # Where all memory together is too small, memory.host says so.
     if short and host.memory_bytes >= experts_bytes:
@@ -195,27 +204,32 @@ def pools(host: Host, experts_bytes: int, width: int, gpus: int, findings: Findi
     )
 
 
-def too_small(host: Host, experts_bytes: int, width: int) -> bool:
+def is_node_too_small(host: Host, experts_bytes: int, width: int) -> bool:
     """Whether a node cannot hold its slice of experts that the machine as a whole could hold."""
-    return bool(_slices(host, experts_bytes, width)[2]) and host.memory_bytes >= experts_bytes
+    return (
+        bool(_choose_slice_nodes(host, experts_bytes, width)[2])
+        and host.memory_bytes >= experts_bytes
+    )
 
 
-def pool_count(host: Host, width: int) -> int:
+def count_pools(host: Host, width: int) -> int:
     """Count the nodes that get a pool: as many as there are, and as divide an expert's width."""
     return max((n for n in (1, 2, 4, 8) if n <= len(host.nodes) and width % n == 0), default=1)
 
 
-def _slices(host: Host, experts_bytes: int, width: int) -> tuple[list[Node], int, list[Node]]:
+def _choose_slice_nodes(
+    host: Host, experts_bytes: int, width: int
+) -> tuple[list[Node], int, list[Node]]:
     """Give the nodes that get a slice, its bytes, and those of them that it does not fit."""
     nodes = sorted(host.nodes, key=lambda n: (-n.memory_bytes, n.id))
-    most = pool_count(host, width)
-    used = _spread(host, nodes, most)
+    most = count_pools(host, width)
+    used = _choose_spread_nodes(host, nodes, most)
     share = -(-experts_bytes // most)
     reserve = host.reserve_bytes // max(1, len(nodes))
     return used, share, [n for n in used if n.memory_bytes - reserve < share]
 
 
-def _spread(host: Host, nodes: list[Node], count: int) -> list[Node]:
+def _choose_spread_nodes(host: Host, nodes: list[Node], count: int) -> list[Node]:
     """Choose nodes evenly from all sockets, so that every socket's channels are read."""
     if count == len(nodes) or host.sockets < 2:
         return nodes[:count]
@@ -226,13 +240,13 @@ def _spread(host: Host, nodes: list[Node], count: int) -> list[Node]:
     return dealt[:count]
 
 
-def _threads(primary: tuple[int, ...]) -> str:
+def _choose_kernel_cores(primary: tuple[int, ...]) -> str:
     """Cores for the kernels: the last ones, with two left free (one on a very small machine)."""
     left = 2 if len(primary) > 4 else 1
     return format_list(primary[left:] or primary)
 
 
-def _small_node(host: Host, findings: Findings) -> None:
+def _report_small_node(host: Host, findings: Findings) -> None:
     """Say where a virtual machine's node sizes were not believed."""
     if host.virtual and host.node_bytes < host.memory_bytes * 0.8:
         findings.add(

@@ -84,7 +84,7 @@ SUBJECTS = {
 }
 
 
-def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
+def index_definitions(rows: Iterable[Definition]) -> dict[str, Definition]:
     """Index definitions. Raises ValueError for an id that is defined twice."""
     found: dict[str, Definition] = {}
     for row in rows:
@@ -95,7 +95,7 @@ def by_id(rows: Iterable[Definition]) -> dict[str, Definition]:
     return found
 
 
-DEFINITIONS: Mapping[str, Definition] = by_id(
+DEFINITIONS: Mapping[str, Definition] = index_definitions(
     row
     for module in (
         cloud,

@@ -109,9 +109,9 @@ class Definition:
 
     def shown_titles(self) -> list[str]:
         """Return every title as Markdown, the names in italics."""
-        return [_marked(title) for title in (self.title, *self.titles.values())]
+        return [_mark_names(title) for title in (self.title, *self.titles.values())]
 
 
-def _marked(template: str) -> str:
+def _mark_names(template: str) -> str:
     parts = string.Formatter().parse(template)
     return "".join(text + (f"*{name}*" if name else "") for text, name, _, _ in parts)

@@ -21,7 +21,7 @@ from kimi_prov.planner.rules import (
     software,
     weights,
 )
-from kimi_prov.planner.rules.context import RULES, finding
+from kimi_prov.planner.rules.context import RULES, make_finding_from_result
 
 if TYPE_CHECKING:
     from kimi_prov.planner.findings import Finding
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _MODULES = (cpu, engines, experts, gpu, groups, machine, network, recipes, site, software, weights)
 
 
-def check(context: PlanContext) -> list[Finding]:
+def check_rules(context: PlanContext) -> list[Finding]:
     """Run every rule; what is unknown is passed over in silence, never guessed."""
-    return [finding(rule, result) for rule in RULES.values() for result in rule.check(context)]
+    return [
+        make_finding_from_result(rule, result)
+        for rule in RULES.values()
+        for result in rule.check(context)
+    ]

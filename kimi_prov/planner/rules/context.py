@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import Finding, Observation, make
+from kimi_prov.planner.findings import Finding, Observation, make_finding
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Bound, Budget, Choice, Placement
+    from kimi_prov.planner.decisions import BoundMemory, Budget, EngineChoice, Placement
     from kimi_prov.planner.hosts.groups import Group
     from kimi_prov.planner.registry.definition import Definition
     from kimi_prov.planner.settings.parsing import Settings
@@ -34,10 +34,10 @@ class PlanContext:
     settings: Settings
     catalogue: Catalogue
     model: Model
-    choice: Choice
+    choice: EngineChoice
     budget: Budget
     place: Placement
-    bound: Bound
+    bound: BoundMemory
     proposed: Mapping[str, Any]
     flags: Mapping[str, Any]
     plan: Mapping[str, Any]
@@ -84,7 +84,7 @@ class RuleResult(Observation):
 RULES: dict[str, Rule] = {}
 
 
-def rule(
+def register_rule(
     identity: str,
 ) -> Callable[[Check], Check]:
     """Register a function as the rule of a finding. It gives a RuleResult for each fault.
@@ -100,6 +100,6 @@ def rule(
     return register
 
 
-def finding(found: Rule, result: RuleResult) -> Finding:
+def make_finding_from_result(found: Rule, result: RuleResult) -> Finding:
     """Make a finding of what a rule found."""
-    return make(found.definition.id, **result)
+    return make_finding(found.definition.id, **result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.memory import hybrid
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 from kimi_prov.planner.settings.flag_names import KT
 
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _AMX = ("amx_tile", "amx_int8", "amx_bf16")
 
 
-@rule("cpu.format_isa")
-def _format_isa(context: PlanContext) -> Iterator[RuleResult]:
-    form = hybrid.resident_format(
+@register_rule("cpu.format_isa")
+def _check_format_isa(context: PlanContext) -> Iterator[RuleResult]:
+    form = hybrid.find_resident_format(
         context.catalogue, context.choice.engine, context.choice.weights_format
     )
     if not context.choice.hybrid or form is None or not form.isa or context.host.isa is None:
@@ -38,8 +38,8 @@ def _format_isa(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("cpu.amx_permission")
-def _amx_permission(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("cpu.amx_permission")
+def _check_amx_permission(context: PlanContext) -> Iterator[RuleResult]:
     has = context.host.isa is not None and bool(context.host.isa.intersection(_AMX))
     if has and context.facts["cpu"].get("amx_permission") is False:
         yield RuleResult(
@@ -49,8 +49,8 @@ def _amx_permission(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("cpu.threads_as_cores")
-def _threads_as_cores(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("cpu.threads_as_cores")
+def _check_threads_as_cores(context: PlanContext) -> Iterator[RuleResult]:
     threads = context.flags.get(KT.threads)
     cores = len(context.host.primary)
     if isinstance(threads, int) and cores and threads > cores:
@@ -62,8 +62,8 @@ def _threads_as_cores(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("cpu.cores_left")
-def _cores_left(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("cpu.cores_left")
+def _check_cores_left(context: PlanContext) -> Iterator[RuleResult]:
     threads = context.flags.get(KT.threads)
     cores = len(context.host.primary)
     if isinstance(threads, int) and cores and cores - 2 < threads <= cores:
@@ -74,8 +74,8 @@ def _cores_left(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("cpu.identity")
-def _identity(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("cpu.identity")
+def _check_known_cpu(context: PlanContext) -> Iterator[RuleResult]:
     if context.heavy and context.host.processor is None:
         yield RuleResult(
             observed=str(context.facts["cpu"].get("model") or "unknown"),
@@ -85,8 +85,8 @@ def _identity(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("numa.sub_nodes")
-def _sub_nodes(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("numa.sub_nodes")
+def _check_sub_nodes(context: PlanContext) -> Iterator[RuleResult]:
     nodes, sockets = len(context.host.nodes), context.host.sockets
     if context.heavy and nodes > sockets:
         yield RuleResult(
@@ -95,8 +95,8 @@ def _sub_nodes(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("numa.binding")
-def _binding(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("numa.binding")
+def _check_memory_binding(context: PlanContext) -> Iterator[RuleResult]:
     if not context.choice.hybrid:
         return
     count, listed = context.flags.get(KT.pools), context.flags.get(KT.nodes)

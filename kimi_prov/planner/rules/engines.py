@@ -6,18 +6,18 @@ import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.broken import Combination
-from kimi_prov.planner.engine.vllm import graphs_off
+from kimi_prov.planner.engine.vllm import find_graphs_off_flag
 from kimi_prov.planner.memory import gpu as gpu_memory
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
-from kimi_prov.planner.settings.flag_names import VLLM, meant, names
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
+from kimi_prov.planner.settings.flag_names import VLLM, find_equivalent, find_flag_names
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@rule("engine.flag")
-def _flags(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.flag")
+def _check_flags(context: PlanContext) -> Iterator[RuleResult]:
     own = context.choice.engine
     for flag in sorted(context.settings.engine_args):
         value = context.flags.get(flag)
@@ -37,7 +37,7 @@ def _flags(context: PlanContext) -> Iterator[RuleResult]:
                 names={"engine": own.name, "version": own.version, "flag": flag},
                 source=state.source,
             )
-        elif state.status == "unknown" and (own_flag := meant(own.name, flag)):
+        elif state.status == "unknown" and (own_flag := find_equivalent(own.name, flag)):
             yield RuleResult(
                 severity="blocker",
                 observed=shown if text else f"{shown}: {json.dumps(value)}",
@@ -57,8 +57,8 @@ def _flags(context: PlanContext) -> Iterator[RuleResult]:
             )
 
 
-@rule("engine.known_broken")
-def _broken(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.known_broken")
+def _check_broken_combinations(context: PlanContext) -> Iterator[RuleResult]:
     own = context.choice.engine
     environment = context.plan["instances"][0]["env"]
     flags: list[str] = []
@@ -94,11 +94,11 @@ def _broken(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.alternative")
-def _alternative(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.alternative")
+def _check_alternative(context: PlanContext) -> Iterator[RuleResult]:
     if context.host.gpu_bytes or not context.model.gguf or not context.host.memory_bytes:
         return
-    found = prediction.alternative(context.host, context.model)
+    found = prediction.find_alternative(context.host, context.model)
     if found is not None:
         yield RuleResult(
             observed=f"a GGUF file that memory holds: {found[0]}",
@@ -106,8 +106,8 @@ def _alternative(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.kv_dtype")
-def _kv_dtype(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.kv_dtype")
+def _check_kv_dtype(context: PlanContext) -> Iterator[RuleResult]:
     requested = context.settings.kv_dtype == "fp8"
     low = context.host.capability is not None and context.host.capability[:1] in ("7", "8")
     if requested and not context.host.gpu_bytes:
@@ -126,12 +126,12 @@ def _kv_dtype(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.kv_dtype_chosen")
-def _kv_chosen(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.kv_dtype_chosen")
+def _check_chosen_kv_dtype(context: PlanContext) -> Iterator[RuleResult]:
     own = context.choice.engine
     auto = (
         context.settings.auto("kv_dtype")
-        and names(own.name).kv_dtype not in context.settings.engine_args
+        and find_flag_names(own.name).kv_dtype not in context.settings.engine_args
     )
     if auto and context.budget.kv_dtype == "fp8":
         yield RuleResult(
@@ -141,8 +141,8 @@ def _kv_chosen(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.tight")
-def _tight(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.tight")
+def _check_tight_memory(context: PlanContext) -> Iterator[RuleResult]:
     gpu = context.budget.gpu
     usual = context.choice.engine.gpu_memory_utilization or 0.9
     if gpu and not context.choice.hybrid and gpu.utilization > usual:
@@ -156,9 +156,9 @@ def _tight(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.eager")
-def _eager(context: PlanContext) -> Iterator[RuleResult]:
-    flag = graphs_off(context.settings.engine_args)
+@register_rule("engine.eager")
+def _check_eager(context: PlanContext) -> Iterator[RuleResult]:
+    flag = find_graphs_off_flag(context.settings.engine_args)
     if flag and context.budget.gpu and not context.choice.hybrid:
         yield RuleResult(
             observed=f"{flag}, by kimi_engine_args",
@@ -167,15 +167,15 @@ def _eager(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.sequences")
-def _sequences(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.sequences")
+def _check_sequences(context: PlanContext) -> Iterator[RuleResult]:
     gpu = context.budget.gpu
     if gpu is None or context.choice.hybrid:
         return
-    requested = gpu_memory.each(context.settings, context.budget.instances * gpu.data)
+    requested = gpu_memory.divide_requests(context.settings, context.budget.instances * gpu.data)
     many = context.settings.engine_args.get(VLLM.requests, requested)
     if requested > gpu.sequences and VLLM.requests not in context.settings.engine_args:
-        many_run = gpu.sequences >= gpu_memory.MOST_SEQUENCES
+        many_run = gpu.sequences >= gpu_memory.MAX_SEQUENCES
         why = "takes the cache's room" if many_run else "has no room on GPUs so full"
         yield RuleResult(
             observed=f"kimi_concurrency: {context.settings.concurrency}; the sampler of more {why}",
@@ -191,8 +191,8 @@ def _sequences(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.reasoning")
-def _reasoning(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.reasoning")
+def _check_reasoning(context: PlanContext) -> Iterator[RuleResult]:
     if context.model.reasoning_parser and context.heavy:
         yield RuleResult(
             observed=f"--reasoning-parser {context.model.reasoning_parser}: reasoning comes apart "
@@ -201,8 +201,8 @@ def _reasoning(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.speculative")
-def _speculative(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.speculative")
+def _check_speculative(context: PlanContext) -> Iterator[RuleResult]:
     if context.flags.get("speculative-config") and context.flags.get("enable-prefix-caching"):
         yield RuleResult(
             observed="speculative-config with enable-prefix-caching",
@@ -210,8 +210,8 @@ def _speculative(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("engine.override")
-def _override(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("engine.override")
+def _check_override(context: PlanContext) -> Iterator[RuleResult]:
     best = context.choice.preferred
     if not context.settings.auto("engine") and context.settings.engine != best:
         yield RuleResult(
@@ -221,8 +221,8 @@ def _override(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("weights.format_override")
-def _format_override(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("weights.format_override")
+def _check_format_override(context: PlanContext) -> Iterator[RuleResult]:
     own, requested = context.model.native_format, context.choice.weights_format
     if requested != own and requested in context.model.formats:
         row = next((r for r in context.model.published if r.format == requested), None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.engine import expert_backend
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _LOSS = "logprobs of the lab's tiny model are 0.108 off in the mean, with dense bf16 0.029"
 
 
-@rule("experts.dense")
-def _dense(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("experts.dense")
+def _check_dense(context: PlanContext) -> Iterator[RuleResult]:
     choice, settings = context.choice, context.settings
     if choice.dense == "int8":
         yield RuleResult(
@@ -31,9 +31,9 @@ def _dense(context: PlanContext) -> Iterator[RuleResult]:
         )
     elif choice.experts in ("native", "kt") and settings.auto("dense_weights"):
         now = context.plan["throughput"].get("single_tok_s", {}).get("expected")
-        then = _expected_in_int8(context) if now else None
+        then = _estimate_int8_speed(context) if now else None
         if now and then:
-            less = expert_backend.saved_bytes("int8", context.model, settings.hosts_per_model)
+            less = expert_backend.count_saved_bytes("int8", context.model, settings.hosts_per_model)
             yield RuleResult(
                 severity="info",
                 observed=f"bf16: {now:g} tokens/s expected for one request",
@@ -44,9 +44,9 @@ def _dense(context: PlanContext) -> Iterator[RuleResult]:
             )
 
 
-def _expected_in_int8(context: PlanContext) -> float | None:
+def _estimate_int8_speed(context: PlanContext) -> float | None:
     """Tokens a second that one request would have; None where that is not estimated."""
-    speeds = prediction.document(
+    speeds = prediction.make_document(
         context.host,
         context.settings,
         context.model,

@@ -11,22 +11,22 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.memory import gpu as gpu_memory
-from kimi_prov.planner.memory.stages import of_layers
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.memory.stages import count_stage_share
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 from kimi_prov.planner.settings.flag_names import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SPAN = 0.02
-_HELD = 2 << 30
+_MAX_MEMORY_SPREAD = 0.02
+_MAX_USED_BYTES = 2 << 30
 
 
-@rule("gpu.mixed")
-def _mixed(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.mixed")
+def _check_mixed_models(context: PlanContext) -> Iterator[RuleResult]:
     kinds = {str(gpu.get("model") or gpu.get("name_raw")) for gpu in context.gpus}
     sizes = [size for size in context.host.gpu_bytes if size]
-    spread = sizes and max(sizes) - min(sizes) > max(sizes) * _SPAN
+    spread = sizes and max(sizes) - min(sizes) > max(sizes) * _MAX_MEMORY_SPREAD
     if len(kinds) > 1 or spread:
         yield RuleResult(
             observed=", ".join(sorted(kinds)),
@@ -35,8 +35,8 @@ def _mixed(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("gpu.unknown")
-def _unknown(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.unknown")
+def _check_unknown_gpu(context: PlanContext) -> Iterator[RuleResult]:
     if context.gpus and context.host.gpu is None:
         yield RuleResult(
             observed=str(context.gpus[0].get("model") or context.gpus[0].get("name_raw")),
@@ -45,8 +45,8 @@ def _unknown(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("gpu.mig")
-def _mig(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.mig")
+def _check_mig(context: PlanContext) -> Iterator[RuleResult]:
     cut = [str(gpu["index"]) for gpu in context.gpus if gpu.get("mig")]
     if cut:
         yield RuleResult(
@@ -56,8 +56,8 @@ def _mig(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("gpu.pcie")
-def _pcie(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.pcie")
+def _check_pcie(context: PlanContext) -> Iterator[RuleResult]:
     for gpu in context.gpus:
         link = gpu.get("pcie") or {}
         width, most = link.get("width"), link.get("width_max")
@@ -83,8 +83,8 @@ def _pcie(context: PlanContext) -> Iterator[RuleResult]:
             return
 
 
-@rule("gpu.nvlink")
-def _nvlink(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.nvlink")
+def _check_nvlink(context: PlanContext) -> Iterator[RuleResult]:
     ranks = context.budget.tensor_parallel
     if ranks < 2 or context.host.amd:
         return
@@ -94,11 +94,11 @@ def _nvlink(context: PlanContext) -> Iterator[RuleResult]:
     matrix = (links or {}).get("matrix")
     if matrix is None:
         if not sold and row is not None:
-            yield _without("the card has no NVLink", ranks)
+            yield _describe_missing_nvlink("the card has no NVLink", ranks)
         return
     count = min(ranks, len(matrix))
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
-    bare = [(a, b) for a, b in pairs if not _links(matrix, a, b)]
+    bare = [(a, b) for a, b in pairs if not _is_linked(matrix, a, b)]
     if not bare:
         yield RuleResult(
             severity="pass",
@@ -106,7 +106,7 @@ def _nvlink(context: PlanContext) -> Iterator[RuleResult]:
             required="NVLink between all GPUs of one model",
         )
     elif len(bare) == len(pairs):
-        yield _without("no NVLink between any two GPUs", ranks)
+        yield _describe_missing_nvlink("no NVLink between any two GPUs", ranks)
     else:
         yield RuleResult(
             severity="warning",
@@ -117,7 +117,7 @@ def _nvlink(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-def _without(observed: str, ranks: int) -> RuleResult:
+def _describe_missing_nvlink(observed: str, ranks: int) -> RuleResult:
     return RuleResult(
         severity="warning" if ranks >= 8 else "info",
         observed=observed,
@@ -126,7 +126,7 @@ def _without(observed: str, ranks: int) -> RuleResult:
     )
 
 
-def _links(matrix: list[list[object]], a: int, b: int) -> bool:
+def _is_linked(matrix: list[list[object]], a: int, b: int) -> bool:
     """Whether two cards are linked: a count of links, or nvidia-smi's own NV18, SYS, PIX."""
     try:
         value = matrix[a][b]
@@ -137,8 +137,8 @@ def _links(matrix: list[list[object]], a: int, b: int) -> bool:
     return bool(value)
 
 
-@rule("gpu.fabric")
-def _fabric(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.fabric")
+def _check_fabric(context: PlanContext) -> Iterator[RuleResult]:
     states = {str(gpu["fabric_state"]) for gpu in context.gpus if gpu.get("fabric_state")}
     wrong = {s for s in states if s.lower() not in ("completed", "n/a", "not supported")}
     if wrong:
@@ -150,8 +150,8 @@ def _fabric(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("gpu.divisible")
-def _divisible(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.divisible")
+def _check_divisible(context: PlanContext) -> Iterator[RuleResult]:
     ranks, shape = context.plan["parallel"]["tensor"], context.model.architecture
     for name, size in (("attention heads", shape.heads), ("expert width", shape.expert_width)):
         if ranks > 0 and size % ranks:
@@ -173,8 +173,8 @@ def _divisible(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("gpu.idle")
-def _idle(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.idle")
+def _check_idle_gpus(context: PlanContext) -> Iterator[RuleResult]:
     count, gpu = context.gpu_count, context.budget.gpu
     work = gpu.gpus * context.budget.instances if gpu else 0
     if 0 < work < count:
@@ -184,14 +184,14 @@ def _idle(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("kv.replication")
-def _replication(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("kv.replication")
+def _check_replication(context: PlanContext) -> Iterator[RuleResult]:
     gpu, shape = context.budget.gpu, context.model.architecture
     if gpu is None or gpu.ranks < 2 or shape.attention != "mla" or context.choice.hybrid:
         return
     kv = max(0, context.budget.kv_bytes)
     eight = model_bytes.kv_bytes_per_token(shape, 1)
-    eight = of_layers(eight, shape, gpu.stage) if gpu.stage else eight
+    eight = count_stage_share(eight, shape, gpu.stage) if gpu.stage else eight
     if gpu.decode_context > 1 or not kv:
         return
     yield RuleResult(
@@ -202,10 +202,10 @@ def _replication(context: PlanContext) -> Iterator[RuleResult]:
     )
 
 
-@rule("parallel.context")
-def _context(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("parallel.context")
+def _check_context_parallel(context: PlanContext) -> Iterator[RuleResult]:
     gpu = context.budget.gpu
-    if gpu and gpu.decode_context > 1 and _chosen(context, VLLM.decode_context_parallel):
+    if gpu and gpu.decode_context > 1 and _is_chosen(context, VLLM.decode_context_parallel):
         yield RuleResult(
             observed=f"{context.budget.kv_tokens_one // gpu.decode_context} tokens on one rank",
             required=f"{context.budget.context} tokens; {gpu.decode_context} ranks hold "
@@ -214,10 +214,10 @@ def _context(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("parallel.pipeline")
-def _pipeline(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("parallel.pipeline")
+def _check_pipeline_parallel(context: PlanContext) -> Iterator[RuleResult]:
     gpu = context.budget.gpu
-    if gpu and gpu.pipeline > 1 and _chosen(context, VLLM.pipeline_parallel):
+    if gpu and gpu.pipeline > 1 and _is_chosen(context, VLLM.pipeline_parallel):
         hosts = context.settings.hosts_per_model
         yield RuleResult(
             observed=f"{context.gpu_count} GPUs" + (f" of {hosts} hosts" if hosts > 1 else ""),
@@ -226,8 +226,8 @@ def _pipeline(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("parallel.instances")
-def _instances(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("parallel.instances")
+def _check_instances(context: PlanContext) -> Iterator[RuleResult]:
     gpu, many = context.budget.gpu, context.budget.instances
     if gpu and many > 1:
         yield RuleResult(
@@ -238,8 +238,8 @@ def _instances(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("parallel.data")
-def _data(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("parallel.data")
+def _check_data_parallel(context: PlanContext) -> Iterator[RuleResult]:
     gpu, budget = context.budget.gpu, context.budget
     needed = context.settings.concurrency * min(budget.context, context.settings.request_tokens)
     short = budget.kv_tokens * budget.instances < needed
@@ -249,7 +249,7 @@ def _data(context: PlanContext) -> Iterator[RuleResult]:
         return
     flags = {VLLM.tensor_parallel: 1, VLLM.data_parallel: gpu.ranks}
     flags[VLLM.expert_parallel] = True
-    other = gpu_memory.budget(
+    other = gpu_memory.make_budget(
         context.host,
         replace(context.settings, engine_args={**context.settings.engine_args, **flags}),
         context.catalogue,
@@ -265,12 +265,12 @@ def _data(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-def _chosen(context: PlanContext, flag: str) -> bool:
+def _is_chosen(context: PlanContext, flag: str) -> bool:
     return flag not in context.settings.engine_args
 
 
-@rule("gpu.nvfp4")
-def _fp4(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.nvfp4")
+def _check_fp4(context: PlanContext) -> Iterator[RuleResult]:
     low = (context.host.capability or "").partition(".")[0] in ("7", "8", "9")
     weights_format = context.choice.weights_format
     if weights_format in ("nvfp4", "mxfp4") and low and not context.host.amd:
@@ -282,17 +282,17 @@ def _fp4(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("gpu.held")
-def _held(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("gpu.held")
+def _check_gpu_memory_in_use(context: PlanContext) -> Iterator[RuleResult]:
     units = context.facts["kimi"].get("units") or {}
     ours = any(unit_names.is_serve(name) and units[name] == "active" for name in units)
-    full = [gpu for gpu in context.gpus if (gpu.get("memory_used_bytes") or 0) > _HELD]
+    full = [gpu for gpu in context.gpus if (gpu.get("memory_used_bytes") or 0) > _MAX_USED_BYTES]
     if full and not ours:
         yield RuleResult(
             observed=", ".join(
                 f"GPU {gpu['index']}: {format_bytes(gpu['memory_used_bytes'])}" for gpu in full
             ),
-            required=f"less than {format_bytes(_HELD)} in use before the engine starts",
+            required=f"less than {format_bytes(_MAX_USED_BYTES)} in use before the engine starts",
             fix="end what `nvidia-smi` lists there, also in containers (docker ps); where it lists "
             "nothing, restart the machine",
         )

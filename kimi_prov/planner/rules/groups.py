@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.planner.hosts.groups import SHARED
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.hosts.groups import SHARED_SETTINGS
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _EXECUTORS = ("distributed-executor-backend", "data-parallel-backend")
 
 
-@rule("group.engine")
-def _engine(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.engine")
+def _check_engine(context: PlanContext) -> Iterator[RuleResult]:
     if context.group is None:
         return
     by_kt = context.choice.experts == "kt"
@@ -33,8 +33,8 @@ def _engine(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("group.ray")
-def _ray(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.ray")
+def _check_ray(context: PlanContext) -> Iterator[RuleResult]:
     for flag in _EXECUTORS:
         if context.group is not None and context.settings.engine_args.get(flag) == "ray":
             yield RuleResult(
@@ -44,8 +44,8 @@ def _ray(context: PlanContext) -> Iterator[RuleResult]:
             )
 
 
-@rule("group.layout")
-def _layout(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.layout")
+def _check_layout(context: PlanContext) -> Iterator[RuleResult]:
     gpu, total = context.budget.gpu, context.gpu_count
     if context.group is None or gpu is None or gpu.gpus == total:
         return
@@ -59,16 +59,16 @@ def _layout(context: PlanContext) -> Iterator[RuleResult]:
     )
 
 
-@rule("group.settings")
-def _settings(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.settings")
+def _check_settings(context: PlanContext) -> Iterator[RuleResult]:
     group = context.group
     if group is None:
         return
-    for name in SHARED:
-        value = group.own.shared.get(name)
+    for name in SHARED_SETTINGS:
+        value = group.planned.shared.get(name)
         others = [member for member in group.peers if member.shared.get(name) != value]
         if others:
-            shown = {member.name: member.shared.get(name) for member in (group.own, *others)}
+            shown = {member.name: member.shared.get(name) for member in (group.planned, *others)}
             yield RuleResult(
                 observed="; ".join(
                     f"{host}: {json.dumps(found, default=str)}" for host, found in shown.items()
@@ -79,7 +79,7 @@ def _settings(context: PlanContext) -> Iterator[RuleResult]:
 
 
 # What is compared, how gravely, and what to do.
-_COMPARED: tuple[tuple[str, str, Callable[[Member], Any], str], ...] = (
+_COMPARED_FACTS: tuple[tuple[str, str, Callable[[Member], Any], str], ...] = (
     (
         "GPUs",
         "blocker",
@@ -125,13 +125,13 @@ _COMPARED: tuple[tuple[str, str, Callable[[Member], Any], str], ...] = (
 )
 
 
-@rule("group.unlike")
-def _unlike(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.unlike")
+def _check_unlike_hosts(context: PlanContext) -> Iterator[RuleResult]:
     group = context.group
     if group is None:
         return
     driver_changes = context.plan["driver"]["action"] != "none"
-    for name, severity, read, fix in _COMPARED:
+    for name, severity, read, fix in _COMPARED_FACTS:
         if name == "NVIDIA driver" and driver_changes:
             continue
         seen = {member.name: read(member) for member in group.members}
@@ -139,13 +139,13 @@ def _unlike(context: PlanContext) -> Iterator[RuleResult]:
             yield RuleResult(
                 severity="blocker" if severity == "blocker" else "warning",
                 observed=f"{name}: "
-                + "; ".join(f"{host}: {_shown(value)}" for host, value in seen.items()),
+                + "; ".join(f"{host}: {_format_value(value)}" for host, value in seen.items()),
                 required="the same on every host of the group",
                 fix=fix,
             )
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401 - whatever is compared
+def _format_value(value: Any) -> str:  # noqa: ANN401 - whatever is compared
     if isinstance(value, (list, tuple)):
         return " ".join(dict.fromkeys(str(part) for part in value)) + (
             f" ({len(value)})" if isinstance(value, list) else ""

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, paths, unit_names
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 from kimi_prov.planner.software import packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _NETWORK_FS = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "virtiofs")
-_LOAD_S = 1800
-_SHM = 8 << 30
+_MAX_LOAD_S = 1800
+_MIN_SHM_BYTES = 8 << 30
 
 
-@rule("catalogue.status")
-def _status(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("catalogue.status")
+def _check_support_status(context: PlanContext) -> Iterator[RuleResult]:
     rows = (context.model, context.choice.engine, context.host.processor, context.host.gpu)
     for row in rows:
         if row is None or row.status == "available":
@@ -37,8 +37,8 @@ def _status(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("memory.channels")
-def _channels(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("memory.channels")
+def _check_channels(context: PlanContext) -> Iterator[RuleResult]:
     memory = context.facts["memory"]
     used, total = memory.get("channels_populated"), memory.get("channels_total")
     if total is None and context.host.processor and context.host.processor.memory_channels:
@@ -52,8 +52,8 @@ def _channels(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("numa.node_room")
-def _node_room(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("numa.node_room")
+def _check_node_room(context: PlanContext) -> Iterator[RuleResult]:
     """Only before a start: what runs already has taken its memory."""
     units = context.facts["kimi"].get("units") or {}
     stopped = ("inactive", "failed")
@@ -81,8 +81,8 @@ def _node_room(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("memory.speed")
-def _speed(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("memory.speed")
+def _check_speed(context: PlanContext) -> Iterator[RuleResult]:
     slow = [
         (dimm["configured_mt_s"], dimm["speed_mt_s"])
         for dimm in context.facts["memory"].get("dimms") or ()
@@ -96,8 +96,8 @@ def _speed(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("memory.dimms_mixed")
-def _mixed(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("memory.dimms_mixed")
+def _check_mixed_modules(context: PlanContext) -> Iterator[RuleResult]:
     dimms = context.facts["memory"].get("dimms") or ()
     sizes = {dimm["size_bytes"] for dimm in dimms if dimm.get("size_bytes")}
     if len(sizes) > 1:
@@ -108,8 +108,8 @@ def _mixed(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("memory.cgroup")
-def _cgroup(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("memory.cgroup")
+def _check_cgroup(context: PlanContext) -> Iterator[RuleResult]:
     memory = context.facts["memory"]
     limit, total = memory.get("cgroup_limit_bytes"), memory.get("total_bytes")
     if limit and total and limit < total and context.heavy:
@@ -120,19 +120,19 @@ def _cgroup(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("memory.shm")
-def _shm(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("memory.shm")
+def _check_shm(context: PlanContext) -> Iterator[RuleResult]:
     size = context.facts["memory"].get("shm_size_bytes")
-    if size is not None and size < _SHM and context.budget.tensor_parallel > 1:
+    if size is not None and size < _MIN_SHM_BYTES and context.budget.tensor_parallel > 1:
         yield RuleResult(
             observed=format_bytes(size),
-            required=format_bytes(_SHM),
+            required=format_bytes(_MIN_SHM_BYTES),
             fix="mount -o remount,size=16G /dev/shm, and the same in /etc/fstab",
         )
 
 
-@rule("memory.swap")
-def _swap(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("memory.swap")
+def _check_swap(context: PlanContext) -> Iterator[RuleResult]:
     if context.host.swap_bytes and context.heavy:
         yield RuleResult(
             observed=format_bytes(context.host.swap_bytes),
@@ -141,8 +141,8 @@ def _swap(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("memory.hugepages")
-def _hugepages(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("memory.hugepages")
+def _check_hugepages(context: PlanContext) -> Iterator[RuleResult]:
     memory = context.facts["memory"]
     size = (memory.get("hugepages_total") or 0) * (memory.get("hugepage_bytes") or (2 << 20))
     if size > context.host.memory_bytes // 20 and context.heavy:
@@ -153,29 +153,29 @@ def _hugepages(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("tuning.numa_balancing")
-def _numa_balancing(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("tuning.numa_balancing")
+def _check_numa_balancing(context: PlanContext) -> Iterator[RuleResult]:
     row = (context.facts["tunables"].get("sysctl") or {}).get("kernel.numa_balancing") or {}
     if row.get("value") not in (None, "0") and len(context.host.nodes) > 1 and context.heavy:
-        yield _setting(row, f"kernel.numa_balancing is {row['value']}", "0")
+        yield _describe_setting(row, f"kernel.numa_balancing is {row['value']}", "0")
 
 
-@rule("tuning.governor")
-def _governor(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("tuning.governor")
+def _check_governor(context: PlanContext) -> Iterator[RuleResult]:
     row = context.facts["tunables"].get("governor") or {}
     if row.get("value") not in (None, "performance") and context.heavy:
-        yield _setting(row, str(row["value"]), "performance")
+        yield _describe_setting(row, str(row["value"]), "performance")
 
 
-@rule("tuning.thp")
-def _thp(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("tuning.thp")
+def _check_thp(context: PlanContext) -> Iterator[RuleResult]:
     row = context.facts["tunables"].get("thp") or {}
     on_cpu = context.choice.hybrid or not context.host.gpu_bytes
     if row.get("value") == "never" and on_cpu and context.heavy:
-        yield _setting(row, "never", "always or madvise")
+        yield _describe_setting(row, "never", "always or madvise")
 
 
-def _setting(row: Mapping[str, Any], observed: str, required: str) -> RuleResult:
+def _describe_setting(row: Mapping[str, Any], observed: str, required: str) -> RuleResult:
     """Say what `apply` sets by itself; what it cannot is a warning."""
     if row.get("writable"):
         return RuleResult(
@@ -191,8 +191,8 @@ def _setting(row: Mapping[str, Any], observed: str, required: str) -> RuleResult
     )
 
 
-@rule("os.cgroups")
-def _cgroups(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("os.cgroups")
+def _check_cgroups(context: PlanContext) -> Iterator[RuleResult]:
     found = (context.facts.get("cgroup") or {}).get("hierarchy")
     if found in ("legacy", "hybrid"):
         yield RuleResult(
@@ -205,9 +205,9 @@ def _cgroups(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("os.selinux")
-def _selinux(context: PlanContext) -> Iterator[RuleResult]:
-    if _security(context).get("selinux") == "enforcing":
+@register_rule("os.selinux")
+def _check_selinux(context: PlanContext) -> Iterator[RuleResult]:
+    if _read_security(context).get("selinux") == "enforcing":
         yield RuleResult(
             observed="enforcing",
             required="permissive, or off",
@@ -215,9 +215,9 @@ def _selinux(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("os.apparmor")
-def _apparmor(context: PlanContext) -> Iterator[RuleResult]:
-    confined = _security(context).get("apparmor_enforced") or []
+@register_rule("os.apparmor")
+def _check_apparmor(context: PlanContext) -> Iterator[RuleResult]:
+    confined = _read_security(context).get("apparmor_enforced") or []
     if confined:
         names = [clean_text.quote_word(name) for name in confined]
         yield RuleResult(
@@ -227,33 +227,33 @@ def _apparmor(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-def _security(context: PlanContext) -> Mapping[str, Any]:
+def _read_security(context: PlanContext) -> Mapping[str, Any]:
     return context.facts.get("security") or {}
 
 
-@rule("packages.busy")
-def _packages_busy(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("packages.busy")
+def _check_packages_busy(context: PlanContext) -> Iterator[RuleResult]:
     found = context.facts["packages"].get("busy")
-    if found and packages.installs(context.plan, context.facts):
+    if found and packages.is_install_needed(context.plan, context.facts):
         yield RuleResult(
             severity="info",
-            observed=packages.holder(found),
+            observed=packages.describe_holder(found),
             required="apt's locks: `apply` waits for them",
         )
 
 
-@rule("packages.unfinished")
-def _packages_unfinished(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("packages.unfinished")
+def _check_packages_unfinished(context: PlanContext) -> Iterator[RuleResult]:
     """Not while packages are being installed: then some are unfinished all the time."""
     found = context.facts["packages"]
     names = found.get("unfinished")
-    if names and not found.get("busy") and packages.installs(context.plan, context.facts):
-        yield RuleResult(**packages.unfinished(names))
+    if names and not found.get("busy") and packages.is_install_needed(context.plan, context.facts):
+        yield RuleResult(**packages.describe_unfinished(names))
 
 
-@rule("disk.network")
-def _network_fs(context: PlanContext) -> Iterator[RuleResult]:
-    row = _root(context)
+@register_rule("disk.network")
+def _check_network_fs(context: PlanContext) -> Iterator[RuleResult]:
+    row = _find_weights_filesystem(context)
     kind = str(row.get("fstype") or "") if row else ""
     if row and (kind in _NETWORK_FS or kind.startswith("fuse")):
         yield RuleResult(
@@ -263,11 +263,11 @@ def _network_fs(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("disk.capacity")
-def _capacity(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("disk.capacity")
+def _check_capacity(context: PlanContext) -> Iterator[RuleResult]:
     sizes = [d["size_bytes"] for d in context.facts.get("disks") or () if d.get("size_bytes")]
     need = context.plan["disk"]["required_bytes"]
-    if _root(context) is None and sizes and sum(sizes) < need:
+    if _find_weights_filesystem(context) is None and sizes and sum(sizes) < need:
         yield RuleResult(
             observed=format_bytes(sum(sizes)),
             required=format_bytes(need),
@@ -275,35 +275,35 @@ def _capacity(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("disk.speed")
-def _disk_speed(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("disk.speed")
+def _check_disk_speed(context: PlanContext) -> Iterator[RuleResult]:
     rates = [
         d["read_bytes_per_s"] for d in context.facts.get("disks") or () if d.get("read_bytes_per_s")
     ]
     size = context.plan["model"]["bytes"]
-    if rates and size / max(rates) > _LOAD_S:
+    if rates and size / max(rates) > _MAX_LOAD_S:
         yield RuleResult(
             observed=f"{max(rates) / 1e9:.1f} GB/s: {size / max(rates) / 60:.0f} minutes to read "
             f"{format_bytes(size)}",
-            required=f"{size / _LOAD_S / 1e9:.1f} GB/s for half an hour",
+            required=f"{size / _MAX_LOAD_S / 1e9:.1f} GB/s for half an hour",
             fix="use an NVMe drive, or several as one",
         )
 
 
-@rule("host.gib")
-def _gib(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("host.gib")
+def _check_gib(context: PlanContext) -> Iterator[RuleResult]:
     found = context.facts.get("gib")
     present = bool(found.get("present", any(found.values()))) if isinstance(found, dict) else found
     if present and context.host.gpu_bytes:
         yield RuleResult(
-            observed=_shown(found),
+            observed=_format_detail(found),
             required="no GIB plugin that ldconfig knows",
             fix="kimi-prov apply sets them aside; by hand, remove /usr/local/gib and its files in "
             "/etc/ld.so.conf.d, then run ldconfig: variables and LD_LIBRARY_PATH do not help",
         )
 
 
-def _shown(found: object) -> str:
+def _format_detail(found: object) -> str:
     if isinstance(found, dict):
         kept = [f"{key}: {value}" for key, value in found.items() if value]
         return ", ".join(kept)[:200] or "present"
@@ -312,7 +312,7 @@ def _shown(found: object) -> str:
     return "present"
 
 
-def _root(context: PlanContext) -> Mapping[str, Any] | None:
+def _find_weights_filesystem(context: PlanContext) -> Mapping[str, Any] | None:
     """Return the file system that the weights will lie on."""
     rows = context.facts["filesystems"]
     held = {place: row for row in rows for place in row.get("holds") or []}

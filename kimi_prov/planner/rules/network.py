@@ -9,8 +9,8 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kimi_prov.planner.hosts.networks import ROCE_V2, devices, interface_with
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.hosts.networks import ROCE_V2, find_interface, find_rdma_devices
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 from kimi_prov.planner.throughput.hosts import EXCHANGE_US
 
 if TYPE_CHECKING:
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from kimi_prov.facts.host import Host, Interface
     from kimi_prov.planner.hosts.groups import Member
 
-_BF16 = 2
+_BF16_BYTES = 2
 # A /31 or /32, as hosts of a routed fabric and of some clouds have: their peers are never in it.
 _POINT_TO_POINT = 2
 
 
-@rule("group.address")
-def _address(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.address")
+def _check_plan_addresses(context: PlanContext) -> Iterator[RuleResult]:
     if context.group:
-        yield from address(context.group.members)
+        yield from check_addresses(context.group.members)
 
 
-def address(members: Sequence[Member]) -> Iterator[RuleResult]:
+def check_addresses(members: Sequence[Member]) -> Iterator[RuleResult]:
     """Find members without an address, with one that they do not have, or on other networks."""
     known = [member for member in members if member.host.interfaces]
-    if len(known) < len(members) or _one_for_all(members):
+    if len(known) < len(members) or _is_one_for_all(members):
         return
     set_it = "set kimi_group_address of each host to its address on the network that they share"
     for member in members:
@@ -45,7 +45,7 @@ def address(members: Sequence[Member]) -> Iterator[RuleResult]:
                 required="one address, or one that is named",
                 fix=set_it,
             )
-        elif interface_with(member.host, member.address) is None:
+        elif find_interface(member.host, member.address) is None:
             yield RuleResult(
                 severity="blocker",
                 observed=f"no interface of {member.name} has {member.address}",
@@ -55,9 +55,9 @@ def address(members: Sequence[Member]) -> Iterator[RuleResult]:
     seen = {
         m.name: a
         for m in members
-        if (row := interface_with(m.host, m.address)) is not None
+        if (row := find_interface(m.host, m.address)) is not None
         for a in row.addresses
-        if str(a.ip) == _plain(m.address)
+        if str(a.ip) == _parse_address(m.address)
     }
     if len(seen) < len(members):
         return
@@ -84,33 +84,33 @@ def address(members: Sequence[Member]) -> Iterator[RuleResult]:
         )
 
 
-def _one_for_all(members: Sequence[Member]) -> bool:
+def _is_one_for_all(members: Sequence[Member]) -> bool:
     """Whether one machine's facts stand for all hosts of the group, as a check of one does."""
     return all(member.host.facts == members[0].host.facts for member in members)
 
 
-def _plain(text: str | None) -> str | None:
+def _parse_address(text: str | None) -> str | None:
     try:
         return str(ipaddress.ip_address(text or ""))
     except ValueError:
         return None
 
 
-def _links(members: Sequence[Member]) -> dict[str, Interface]:
+def _find_interfaces(members: Sequence[Member]) -> dict[str, Interface]:
     """Give the interface of each member on the network of the group, of those that are known."""
-    found = {member.name: interface_with(member.host, member.address) for member in members}
+    found = {member.name: find_interface(member.host, member.address) for member in members}
     return {name: row for name, row in found.items() if row is not None}
 
 
-@rule("group.mtu")
-def _mtu(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.mtu")
+def _check_plan_mtu(context: PlanContext) -> Iterator[RuleResult]:
     if context.group:
-        yield from mtu(context.group.members)
+        yield from check_mtu(context.group.members)
 
 
-def mtu(members: Sequence[Member]) -> Iterator[RuleResult]:
+def check_mtu(members: Sequence[Member]) -> Iterator[RuleResult]:
     """Find MTUs that differ between members."""
-    links = {name: row for name, row in _links(members).items() if row.mtu}
+    links = {name: row for name, row in _find_interfaces(members).items() if row.mtu}
     if len({row.mtu for row in links.values()}) > 1:
         least = min(row.mtu or 0 for row in links.values())
         yield RuleResult(
@@ -120,15 +120,15 @@ def mtu(members: Sequence[Member]) -> Iterator[RuleResult]:
         )
 
 
-@rule("group.link")
-def _link(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.link")
+def _check_plan_links(context: PlanContext) -> Iterator[RuleResult]:
     if context.group:
-        yield from link(context.group.members)
+        yield from check_links(context.group.members)
 
 
-def link(members: Sequence[Member]) -> Iterator[RuleResult]:
+def check_links(members: Sequence[Member]) -> Iterator[RuleResult]:
     """Find interfaces that are down, and those slower than their peers'."""
-    links = _links(members)
+    links = _find_interfaces(members)
     for name, row in links.items():
         if row.down:
             yield RuleResult(
@@ -139,44 +139,46 @@ def link(members: Sequence[Member]) -> Iterator[RuleResult]:
                 "and the switch's port",
             )
     speeds = {name: row.speed for name, row in links.items() if row.speed}
-    yield from _slower(speeds, {name: row.name for name, row in links.items()})
-    fabric = {m.name: devices(m.host) for m in members}
+    yield from _check_slower_links(speeds, {name: row.name for name, row in links.items()})
+    fabric = {m.name: find_rdma_devices(m.host) for m in members}
     rates = {name: min(p.speed or 0 for p in ports) for name, ports in fabric.items() if ports}
     named = {name: ", ".join(p.device for p in ports) for name, ports in fabric.items()}
-    yield from _slower({name: rate for name, rate in rates.items() if rate}, named)
+    yield from _check_slower_links({name: rate for name, rate in rates.items() if rate}, named)
 
 
-def _slower(speeds: dict[str, int], names: dict[str, str]) -> Iterator[RuleResult]:
+def _check_slower_links(speeds: dict[str, int], names: dict[str, str]) -> Iterator[RuleResult]:
     best = max(speeds.values(), default=0)
     for name, speed in speeds.items():
         if speed < best:
             yield RuleResult(
                 severity="warning",
-                observed=f"{name}: {names[name]} at {_gbit(speed)}",
-                required=f"{_gbit(best)}, as its peers have",
+                observed=f"{name}: {names[name]} at {_format_gbit(speed)}",
+                required=f"{_format_gbit(best)}, as its peers have",
                 fix="look for a cable, transceiver or port of the switch that negotiated less: "
                 "ethtool, ibstat",
             )
 
 
-@rule("group.rdma")
-def _rdma(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.rdma")
+def _check_plan_rdma(context: PlanContext) -> Iterator[RuleResult]:
     gpu, here = context.budget.gpu, len(context.host.gpu_bytes)
     if context.group is None or gpu is None:
         return
     crosses = gpu.ranks > here or (gpu.expert_parallel and gpu.ranks * gpu.data > here)
     shape = context.model.architecture
-    yield from rdma(context.group.members, shape.layers, shape.hidden, tensor_parallel=crosses)
+    yield from check_rdma(
+        context.group.members, shape.layers, shape.hidden, tensor_parallel=crosses
+    )
 
 
-def rdma(
+def check_rdma(
     members: Sequence[Member], layers: int, hidden: int, *, tensor_parallel: bool
 ) -> Iterator[RuleResult]:
     """Find GPUs whose hosts have TCP alone between them, and say what it costs.
 
     `tensor_parallel`: ranks of one layer are on several hosts, or its experts are.
     """
-    without = [m.name for m in members if _tcp_alone(m.host)]
+    without = [m.name for m in members if _has_tcp_alone(m.host)]
     if not without:
         return
     sums = 2 * layers
@@ -191,7 +193,7 @@ def rdma(
             "parallelism stays inside the hosts then, and a pipeline goes across",
         )
     else:
-        handed = hidden * _BF16 * (len(members) - 1)
+        handed = hidden * _BF16_BYTES * (len(members) - 1)
         yield RuleResult(
             severity="warning",
             observed=f"{observed}; a pipeline hands on {handed / 1000:.0f} kB a token over TCP: "
@@ -202,24 +204,24 @@ def rdma(
         )
 
 
-def _tcp_alone(host: Host) -> bool:
+def _has_tcp_alone(host: Host) -> bool:
     """Whether a host has no RDMA, as far as a sheet says or somebody looked."""
     sheet = (host.facts.get("group") or {}).get("link")
     if sheet:
         return bool(sheet["kind"] == "ethernet")
-    return host.network_known and not devices(host)
+    return host.network_known and not find_rdma_devices(host)
 
 
-@rule("group.gid")
-def _gid(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("group.gid")
+def _check_plan_gids(context: PlanContext) -> Iterator[RuleResult]:
     if context.group and context.budget.gpu:
-        yield from gid(context.group.members)
+        yield from check_gids(context.group.members)
 
 
-def gid(members: Sequence[Member]) -> Iterator[RuleResult]:
+def check_gids(members: Sequence[Member]) -> Iterator[RuleResult]:
     """Find ports of RoCE that have no GID of version 2."""
     for member in members:
-        for port in devices(member.host):
+        for port in find_rdma_devices(member.host):
             if port.kind == "roce" and port.gid_type != ROCE_V2:
                 yield RuleResult(
                     observed=f"{member.name}: {port.device} port {port.port}"
@@ -231,5 +233,5 @@ def gid(members: Sequence[Member]) -> Iterator[RuleResult]:
                 )
 
 
-def _gbit(speed: int) -> str:
+def _format_gbit(speed: int) -> str:
     return f"{speed / 1e9:g} Gbit/s"

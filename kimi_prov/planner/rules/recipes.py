@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.catalog import groups
 from kimi_prov.catalog.currency import dated
 from kimi_prov.catalog.groups import GroupLayout, GroupRecipe
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
 
 
-def proven(
+def find_proven(
     catalogue: Catalogue,
     model: str,
     weights_format: str,
@@ -28,11 +28,11 @@ def proven(
 
     `layout` is the plan's `parallel`; `gpu_name` the catalogue's.
     """
-    given = of(model, weights_format, engine, gpu_name, hosts, layout)
+    given = make_layout(model, weights_format, engine, gpu_name, hosts, layout)
     return groups.ran(catalogue.groups, given)
 
 
-def of(
+def make_layout(
     model: str,
     weights_format: str,
     engine: str,
@@ -54,13 +54,13 @@ def of(
     )
 
 
-def _of_plan(context: PlanContext) -> GroupLayout | None:
+def _plan_layout(context: PlanContext) -> GroupLayout | None:
     """Name the plan's layout; None for one host, and for models that tests make up."""
     hosts = context.settings.hosts_per_model
     if hosts == 1 or context.model.made:
         return None
     gpu = context.host.gpu
-    return of(
+    return make_layout(
         context.model.name,
         context.choice.weights_format,
         context.choice.engine.name,
@@ -70,21 +70,21 @@ def _of_plan(context: PlanContext) -> GroupLayout | None:
     )
 
 
-@rule("group.proven")
-def _proven(context: PlanContext) -> Iterator[RuleResult]:
-    given = _of_plan(context)
+@register_rule("group.proven")
+def _check_proven_layout(context: PlanContext) -> Iterator[RuleResult]:
+    given = _plan_layout(context)
     for row in groups.ran(context.catalogue.groups, given) if given else ():
         yield RuleResult(
             observed=f"{given.text if given else ''} over {row.hosts} hosts: {row.title}"
-            + _figures(row),
+            + _format_figures(row),
             required=row.note or "as its source has it",
             source=dated(row),
         )
 
 
-@rule("group.unproven")
-def _unproven(context: PlanContext) -> Iterator[RuleResult]:
-    given = _of_plan(context)
+@register_rule("group.unproven")
+def _check_unproven_layout(context: PlanContext) -> Iterator[RuleResult]:
+    given = _plan_layout(context)
     if given is None or groups.ran(context.catalogue.groups, given):
         return
     near = groups.nearest(context.catalogue.groups, given)
@@ -100,7 +100,7 @@ def _unproven(context: PlanContext) -> Iterator[RuleResult]:
     )
 
 
-def _figures(row: GroupRecipe) -> str:
+def _format_figures(row: GroupRecipe) -> str:
     figures = []
     if row.single_tok_s:
         figures.append(f"{row.single_tok_s:g} tokens/s alone")

@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # Code lies in these; weights are only read.
-_CODE = (paths.ROOT, paths.ENGINES)
-_OURS = (*_CODE, paths.MODELS)
+_CODE_DIRS = (paths.ROOT, paths.ENGINES)
+_OWN_DIRS = (*_CODE_DIRS, paths.MODELS)
 # useradd gives numbers from here on to people (UID_MIN of login.defs).
-_FIRST_PERSON = 1000
+_FIRST_USER_ID = 1000
 _NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
 # Certificates and signed addresses are commonly allowed as much; a plan looks away below.
-_CLOCK_S = 300
+_MAX_CLOCK_SKEW_S = 300
 
 
-@rule("disk.mount")
-def _mount(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("disk.mount")
+def _check_mounts(context: PlanContext) -> Iterator[RuleResult]:
     for row in context.facts["filesystems"]:
-        held = [place for place in row.get("holds") or () if place in _OURS]
+        held = [place for place in row.get("holds") or () if place in _OWN_DIRS]
         if not held:
             continue
         mount, options = row["mount"], row.get("options") or ()
-        if "noexec" in options and set(held) & set(_CODE):
+        if "noexec" in options and set(held) & set(_CODE_DIRS):
             yield RuleResult(
                 observed=f"{mount} is mounted with noexec",
                 required=f"libraries below {held[0]} can be mapped to run",
@@ -51,7 +51,7 @@ def _mount(context: PlanContext) -> Iterator[RuleResult]:
     links: dict[str, str] = {}
     for row in context.facts["filesystems"]:
         links |= row.get("linked") or {}
-    for place in _OURS:
+    for place in _OWN_DIRS:
         parent, _, name = place.rpartition("/")
         if place in links and links[place] != f"{links.get(parent, parent)}/{name}":
             yield RuleResult(
@@ -62,8 +62,8 @@ def _mount(context: PlanContext) -> Iterator[RuleResult]:
             )
 
 
-@rule("host.account")
-def _account(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("host.account")
+def _check_accounts(context: PlanContext) -> Iterator[RuleResult]:
     kimi = context.facts["kimi"]
     before: Mapping[str, Any] | None = kimi.get("before")
     for name, row in sorted((kimi.get("accounts") or {}).items()):
@@ -73,7 +73,7 @@ def _account(context: PlanContext) -> Iterator[RuleResult]:
             # Of the one that an apply made a container may use the number by chance.
             continue
         shown = f"{name}: number {row['uid']}, home {row['home']}, shell {row['shell'] or 'none'}"
-        reasons = _others(row)
+        reasons = _describe_foreign_account(row)
         if reasons:
             yield RuleResult(
                 severity="blocker",
@@ -93,39 +93,39 @@ def _account(context: PlanContext) -> Iterator[RuleResult]:
             )
 
 
-def _others(row: Mapping[str, Any]) -> list[str]:
+def _describe_foreign_account(row: Mapping[str, Any]) -> list[str]:
     """Say by what an account shows that it is not the service's own; empty where by nothing."""
     found = []
     shell = str(row["shell"] or "/bin/sh").rsplit("/", 1)[-1]
     if row["uid"] == 0:
         found.append("it is root")
-    elif row["uid"] >= _FIRST_PERSON and shell not in _NO_LOGIN:
+    elif row["uid"] >= _FIRST_USER_ID and shell not in _NO_LOGIN:
         found.append("a person may log in as it")
     if row.get("processes"):
         found.append(f"it runs {', '.join(row['processes'])}")
     return found
 
 
-@rule("host.clock")
-def _clock(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("host.clock")
+def _check_clock(context: PlanContext) -> Iterator[RuleResult]:
     clock = context.facts.get("clock") or {}
     offset = clock.get("offset_s")
-    if offset is None or abs(offset) <= _CLOCK_S:
+    if offset is None or abs(offset) <= _MAX_CLOCK_SKEW_S:
         return
     behind = offset < 0
     # A clock that is kept by a time server is more likely right than one that nobody looked at.
     kept = clock.get("synchronized") is True
     yield RuleResult(
         severity="blocker" if behind and not kept else "warning",
-        observed=f"{_about(abs(offset))} {'behind' if behind else 'ahead of'} the machine that "
-        "this runs on" + (", and kept by a time server" if kept else ""),
-        required=f"at most {_CLOCK_S // 60} minutes apart",
+        observed=f"{_format_duration(abs(offset))} {'behind' if behind else 'ahead of'} the "
+        "machine that this runs on" + (", and kept by a time server" if kept else ""),
+        required=f"at most {_MAX_CLOCK_SKEW_S // 60} minutes apart",
         fix="compare `date -u` on both with a third, correct the one that is wrong, and have a "
         "time server keep it (apt-get install systemd-timesyncd)",
     )
 
 
-def _about(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Give a time in the largest unit that it fills, roughly: `2 hours`."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= size * 0.95:

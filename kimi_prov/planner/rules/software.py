@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
-from kimi_prov.planner.software.driver import branch, imex
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
+from kimi_prov.planner.software.driver import find_imex_package, parse_branch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _BLACKWELL = ("10.", "12.")
 
 
-@rule("driver.fabric_manager")
-def _fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("driver.fabric_manager")
+def _check_fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
     driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
     manager = context.nvidia.get("fabric_manager")
     states = {str(gpu.get("fabric_state") or "").lower() for gpu in context.gpus}
@@ -31,13 +31,13 @@ def _fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
         )
         return
     version = (manager or {}).get("package_version")
-    if driver and version and _plain(version) != _plain(driver):
+    if driver and version and _strip_revision(version) != _strip_revision(driver):
         yield RuleResult(
             severity="blocker",
             observed=f"fabric manager {version}, driver {driver}",
             required="the same version",
-            fix=f"apt-get install nvidia-fabricmanager-{branch(driver)} in the version {driver}, "
-            "in one transaction with the driver",
+            fix=f"apt-get install nvidia-fabricmanager-{parse_branch(driver)} in the version "
+            f"{driver}, in one transaction with the driver",
         )
     elif (
         context.nvidia.get("nvswitch")
@@ -50,7 +50,8 @@ def _fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
             severity="blocker",
             observed="no fabric manager",
             required=f"nvidia-fabricmanager of version {driver}, running",
-            fix=f"apt-get install nvidia-fabricmanager-{branch(driver)} in the version {driver}",
+            fix=f"apt-get install nvidia-fabricmanager-{parse_branch(driver)} in the version "
+            f"{driver}",
         )
     elif manager and version and manager.get("active") is False and not context.host.virtual:
         yield RuleResult(
@@ -61,35 +62,36 @@ def _fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("driver.imex")
-def _imex(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("driver.imex")
+def _check_imex(context: PlanContext) -> Iterator[RuleResult]:
     driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
-    found = imex(context.nvidia)
-    if not driver or found is None or _plain(found[1]) == _plain(driver):
+    found = find_imex_package(context.nvidia)
+    if not driver or found is None or _strip_revision(found[1]) == _strip_revision(driver):
         return
     name, version = found
     yield RuleResult(
         observed=f"{name} {version}, driver {driver}",
         required="the same version; a memory export between nodes fails otherwise",
-        fix=f"apt-get install nvidia-imex-{branch(driver)} in the version {driver}, or, where no "
-        f"other node shares this one's GPU memory, apt-get remove {clean_text.quote_word(name)}",
+        fix=f"apt-get install nvidia-imex-{parse_branch(driver)} in the version {driver}, or, "
+        f"where no other node shares this one's GPU memory, apt-get remove "
+        f"{clean_text.quote_word(name)}",
     )
 
 
-@rule("driver.nscq")
-def _nscq(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("driver.nscq")
+def _check_nscq(context: PlanContext) -> Iterator[RuleResult]:
     driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
     found = context.nvidia.get("nscq")
-    if driver and found and _plain(found) != _plain(driver):
+    if driver and found and _strip_revision(found) != _strip_revision(driver):
         yield RuleResult(
             observed=f"nscq {found}, driver {driver}",
             required="the same version",
-            fix=f"apt-get install libnvidia-nscq-{branch(driver)} in the version {driver}",
+            fix=f"apt-get install libnvidia-nscq-{parse_branch(driver)} in the version {driver}",
         )
 
 
-@rule("driver.open_module")
-def _open_module(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("driver.open_module")
+def _check_open_module(context: PlanContext) -> Iterator[RuleResult]:
     capability = context.host.capability or ""
     needs = any(card and card.open_module_required for card in context.host.cards)
     blackwell = needs or capability.startswith(_BLACKWELL)
@@ -101,8 +103,8 @@ def _open_module(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("driver.hold")
-def _hold(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("driver.hold")
+def _check_held_packages(context: PlanContext) -> Iterator[RuleResult]:
     if context.host.gpu_bytes and context.nvidia.get("held") is False:
         upgrades = (context.facts.get("packages") or {}).get("unattended_upgrades")
         yield RuleResult(
@@ -113,8 +115,8 @@ def _hold(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("driver.stock")
-def _stock(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("driver.stock")
+def _check_distribution_driver(context: PlanContext) -> Iterator[RuleResult]:
     release = context.facts["host"]["os"]
     row = next(
         (
@@ -125,10 +127,10 @@ def _stock(context: PlanContext) -> Iterator[RuleResult]:
         None,
     )
     need = context.plan["driver"]["required_branch"]
-    if not row or not row.nvidia_driver or not need or branch(row.nvidia_driver) >= need:
+    if not row or not row.nvidia_driver or not need or parse_branch(row.nvidia_driver) >= need:
         return
     have = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
-    if branch(have) < need:
+    if parse_branch(have) < need:
         yield RuleResult(
             observed=f"{row.id} {row.version} ships {row.nvidia_driver}",
             required=f"branch {need}: NVIDIA's repository, or a mirror of it; the version that "
@@ -136,8 +138,8 @@ def _stock(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-@rule("driver.persistence")
-def _persistence(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("driver.persistence")
+def _check_persistence(context: PlanContext) -> Iterator[RuleResult]:
     off = [str(gpu["index"]) for gpu in context.gpus if gpu.get("persistence") is False]
     if off:
         yield RuleResult(
@@ -147,6 +149,6 @@ def _persistence(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-def _plain(version: object) -> str:
+def _strip_revision(version: object) -> str:
     """Take a package's revision off: 580.159.04-1 and 580.159.04 are one driver."""
     return str(version).rsplit(":", 1)[-1].partition("-")[0]

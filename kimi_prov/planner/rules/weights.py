@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kimi_prov.planner.rules.context import PlanContext, RuleResult, rule
+from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@rule("weights.code_in_clear")
-def _code_in_clear(context: PlanContext) -> Iterator[RuleResult]:
+@register_rule("weights.code_in_clear")
+def _check_code_in_clear(context: PlanContext) -> Iterator[RuleResult]:
     if not context.flags.get("trust-remote-code"):
         return
     weights = context.plan["weights"]

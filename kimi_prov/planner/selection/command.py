@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import paths
 from kimi_prov.planner.engine import sglang, vllm
 from kimi_prov.planner.selection import engine
-from kimi_prov.planner.settings.flag_names import KT, kv_dtype, whole
+from kimi_prov.planner.settings.flag_names import KT, parse_int, parse_kv_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Budget, Choice, Placement, Served, Slot
+    from kimi_prov.planner.decisions import (
+        Budget,
+        EngineChoice,
+        InstanceSlot,
+        Placement,
+        ServedModel,
+    )
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.flag_names import FlagNames
     from kimi_prov.planner.settings.parsing import Settings
@@ -46,10 +52,10 @@ _RESERVED = {
 }
 
 
-def flags(
+def make_flags(
     settings: Settings,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     budget: Budget,
     place: Placement,
     capability: str | None = None,
@@ -59,11 +65,11 @@ def flags(
     `capability` is the GPUs' CUDA compute capability, such as "9.0".
     """
     if choice.hybrid:
-        return sglang.flags(settings, model, choice, budget, place)
-    return vllm.flags(settings, model, choice, budget, place, capability)
+        return sglang.make_flags(settings, model, choice, budget, place)
+    return vllm.make_flags(settings, model, choice, budget, place, capability)
 
 
-def merged(
+def merge_flags(
     chosen: dict[str, Any], settings: Settings, names: FlagNames, findings: Findings
 ) -> dict[str, Any]:
     """Lay the inventory's flags over the plan's; each that differs is a finding.
@@ -80,7 +86,7 @@ def merged(
             fix=f"remove {flag} from kimi_engine_args and use {_RESERVED[flag]}",
         )
         del requested[flag]
-    against = _contradicted(settings, names)
+    against = _find_contradicted(settings, names)
     for flag, value in sorted(requested.items()):
         differs = flag in chosen and value not in (chosen[flag], str(chosen[flag]))
         if flag in against:
@@ -106,11 +112,11 @@ def merged(
     return {flag: value for flag, value in {**chosen, **requested}.items() if value is not None}
 
 
-def _contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, object]]:
+def _find_contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, object]]:
     """Give the flags whose value a variable that was set contradicts, with that variable."""
     found: dict[str, tuple[str, object]] = {}
     args = settings.engine_args
-    context, dtype = whole(args.get(names.context)), kv_dtype(args.get(names.kv_dtype))
+    context, dtype = parse_int(args.get(names.context)), parse_kv_dtype(args.get(names.kv_dtype))
     if not settings.auto("context") and context not in (None, settings.context):
         found[names.context] = ("kimi_context", settings.context)
     if not settings.auto("kv_dtype") and dtype not in (None, settings.kv_dtype):
@@ -118,27 +124,27 @@ def _contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, 
     return found
 
 
-def instance(
+def make_instance(
     host: Host,
-    choice: Choice,
+    choice: EngineChoice,
     budget: Budget,
     where: Placement,
     chosen: Mapping[str, Any],
-    slot: Slot,
-    served: Served,
+    slot: InstanceSlot,
+    served: ServedModel,
 ) -> dict[str, Any]:
     """Give one of the plan's `instances`: its command line, port and GPUs, neighbours together."""
     index = slot.index
     size = budget.gpu.gpus if budget.gpu else 0
     gpus = list(range(len(host.gpu_bytes))[index * size : (index + 1) * size])
     nodes = [where.gpu_nodes[gpu] for gpu in gpus] if where.gpu_nodes else []
-    own = dict(chosen) if choice.hybrid else vllm.of_instance(chosen, where, nodes)
+    own = dict(chosen) if choice.hybrid else vllm.make_instance_flags(chosen, where, nodes)
     own |= slot.flags
-    environment = _environment(choice, own, budget, where, gpus) | dict(slot.environment)
+    environment = _make_environment(choice, own, budget, where, gpus) | dict(slot.environment)
     return {
         "index": index,
         "unit": slot.unit,
-        "argv": _argv(choice, own, served, slot.port),
+        "argv": _make_argv(choice, own, served, slot.port),
         "env": dict(sorted(environment.items())),
         "numactl": list(where.numactl),
         "numa_nodes": list(where.nodes),
@@ -149,11 +155,13 @@ def instance(
     }
 
 
-def _argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int | None) -> list[str]:
+def _make_argv(
+    choice: EngineChoice, chosen: dict[str, Any], served: ServedModel, port: int | None
+) -> list[str]:
     """Give an instance's whole command line; each element is one argument."""
     serve_dir, names = served.directory, served.names
     # Not through the link: python imports by the path that it was called by.
-    line = [f"{engine.env_dir(choice)}/bin/python", "-m", choice.engine.module]
+    line = [f"{engine.make_env_dir(choice)}/bin/python", "-m", choice.engine.module]
     line += ["--model", serve_dir, "--served-model-name"]
     # sglang takes one name.
     line += names[:1] if choice.hybrid else names
@@ -162,11 +170,11 @@ def _argv(choice: Choice, chosen: dict[str, Any], served: Served, port: int | No
     if choice.hybrid:
         line += [f"--{KT.weights}", served.experts or serve_dir]
     for flag, value in chosen.items():
-        line += _arguments(flag, value)
+        line += _format_arguments(flag, value)
     return line
 
 
-def _arguments(flag: str, value: object) -> list[str]:
+def _format_arguments(flag: str, value: object) -> list[str]:
     if value is True:
         return [f"--{flag}"]
     if value is False:
@@ -176,7 +184,7 @@ def _arguments(flag: str, value: object) -> list[str]:
     return [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
-def compiles(choice: Choice, chosen: dict[str, Any]) -> bool:
+def is_compiling(choice: EngineChoice, chosen: dict[str, Any]) -> bool:
     """Whether the engine compiles on the machine when it starts.
 
     On GPUs it does in any case: Triton has a C compiler build what loads its kernels, with Python's
@@ -185,8 +193,8 @@ def compiles(choice: Choice, chosen: dict[str, Any]) -> bool:
     return choice.engine.variant != "cpu" or not chosen.get(vllm.EAGER)
 
 
-def _environment(
-    choice: Choice,
+def _make_environment(
+    choice: EngineChoice,
     chosen: dict[str, Any],
     budget: Budget,
     placement: Placement,
@@ -204,7 +212,7 @@ def _environment(
         "XDG_CACHE_HOME": paths.CACHE,
     }
     if choice.hybrid:
-        own = sglang.environment(engine.env_dir(choice))
+        own = sglang.make_environment(engine.make_env_dir(choice))
     else:
-        own = vllm.environment(choice, chosen, budget, placement, gpus)
+        own = vllm.make_environment(choice, chosen, budget, placement, gpus)
     return {**found, **own}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.versions import number
 from kimi_prov.contract import paths
-from kimi_prov.planner.decisions import AllOnGpus, Choice, Workload
+from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.memory import gpu, layouts
@@ -41,16 +41,16 @@ _GGUF = (
 )
 
 
-def choose(
+def choose_engine(
     host: Host, settings: Settings, catalogue: Catalogue, model: Model, findings: Findings
-) -> Choice:
+) -> EngineChoice:
     """Choose the engine. What cannot work becomes a blocker, and the nearest choice is returned."""
     variant = "cuda" if host.gpu_bytes else "cpu"
     weights_format = (
         model.native_format if settings.auto("weights_format") else str(settings.weights_format)
     )
-    on_gpus = _all_on_gpus(host, settings, catalogue, model, weights_format)
-    best, because = _preferred(host, catalogue, model, weights_format, on_gpus)
+    on_gpus = _plan_all_on_gpus(host, settings, catalogue, model, weights_format)
+    best, because = _choose_preferred(host, catalogue, model, weights_format, on_gpus)
     reason = because
     name = best if settings.auto("engine") else str(settings.engine)
     if name != best:
@@ -67,33 +67,35 @@ def choose(
         )
         # What else is wrong with the machine is worth knowing too.
         name = "vllm"
-    engine = _version(host, name, settings, catalogue, findings, (model, weights_format))
+    engine = _choose_version(host, name, settings, catalogue, findings, (model, weights_format))
     if not settings.auto("kt_method") and engine.methods is not None:
         engine = replace(
             engine, methods={**engine.methods, weights_format: str(settings.kt_method)}
         )
-    python, python_reason, build = interpreter.choose(host, engine, catalogue, findings)
+    python, python_reason, build = interpreter.choose_interpreter(host, engine, catalogue, findings)
     # int8 where it was set and can be: with less memory a node may hold the whole engine.
     wanted: Dense = "int8" if settings.dense_weights == "int8" else "bf16"
     work = Workload(engine, model, weights_format, wanted)
-    backend = expert_backend.choose(host, settings, catalogue, work, python.version, findings)
-    dense = expert_backend.dense(settings, backend, findings)
+    backend = expert_backend.choose_backend(
+        host, settings, catalogue, work, python.version, findings
+    )
+    dense = expert_backend.choose_dense_format(settings, backend, findings)
     if backend is None:
-        _format(engine, weights_format, model, findings)
-    _old(engine, model, findings)
-    _built(host, engine, weights_format, catalogue, findings)
-    _machine(host, engine, findings)
+        _check_format(engine, weights_format, model, findings)
+    _check_age(engine, model, findings)
+    _check_gpu_code(host, engine, weights_format, catalogue, findings)
+    _check_machine(host, engine, findings)
     lock = engine.lock_name(python.version)
     if backend is not None:
-        reason = f"{reason}; {expert_backend.reason(backend)}"
-    choice = Choice(
+        reason = f"{reason}; {expert_backend.describe_backend(backend)}"
+    choice = EngineChoice(
         engine=engine,
         weights_format=weights_format,
         python=python,
         lock=lock,
         env_name="",
         reason=reason if settings.auto("engine") else f"kimi_engine asks for it; {reason}",
-        provisioned=_provisioned(host, engine, catalogue, findings),
+        provisioned=_check_provisioned(host, engine, catalogue, findings),
         preferred=best,
         because=because,
         experts=backend,
@@ -102,11 +104,11 @@ def choose(
         interpreter=build,
         python_reason=python_reason,
     )
-    mark = env_mark(catalogue, choice.locks, build.sha256 if build else None)
+    mark = compute_env_digest(catalogue, choice.locks, build.sha256 if build else None)
     return replace(choice, env_name=f"{name}-{engine.variant}-{engine.version}-{mark}")
 
 
-def env_mark(catalogue: Catalogue, locks: Sequence[str], brought: str | None) -> str:
+def compute_env_digest(catalogue: Catalogue, locks: Sequence[str], brought: str | None) -> str:
     """Name an environment for what it is made from: its lock, or all of its locks together.
 
     `brought`: digest of the interpreter's archive, where it is not the machine's own.
@@ -120,11 +122,11 @@ def env_mark(catalogue: Catalogue, locks: Sequence[str], brought: str | None) ->
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
 
 
-def migrated(
+def migrate_settings(
     host: Host,
     settings: Settings,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     catalogue: Catalogue,
     findings: Findings,
 ) -> Settings:
@@ -133,32 +135,32 @@ def migrated(
         findings.extend(choice.on_gpus.replaced)
         return choice.on_gpus.settings
     work = Workload(choice.engine, model, choice.weights_format)
-    return _migrated(host, settings, catalogue, work, findings)
+    return _migrate_flags(host, settings, catalogue, work, findings)
 
 
-def _migrated(
+def _migrate_flags(
     host: Host, settings: Settings, catalogue: Catalogue, work: Workload, findings: Findings
 ) -> Settings:
     """Return the settings in flags that this engine takes; each that was changed is a finding."""
-    many = layouts.ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
-    return flag_migration.migrate(settings, catalogue, work, many, host.capability, findings)
+    many = layouts.count_tensor_ranks(host, settings, catalogue, work) if host.gpu_bytes else 1
+    return flag_migration.migrate_flags(settings, catalogue, work, many, host.capability, findings)
 
 
-def _all_on_gpus(
+def _plan_all_on_gpus(
     host: Host, settings: Settings, catalogue: Catalogue, model: Model, weights_format: str
 ) -> AllOnGpus | None:
     """Count what vLLM would leave on the GPUs; None without any."""
     if not host.gpu_bytes:
         return None
-    engine = _row(host, "vllm", settings, catalogue, (model, weights_format))
+    engine = _choose_row(host, "vllm", settings, catalogue, (model, weights_format))
     work = Workload(engine, model, weights_format)
     findings = Findings()
-    own = _migrated(host, settings, catalogue, work, findings)
-    budget = gpu.budget(host, own, catalogue, work)
+    own = _migrate_flags(host, settings, catalogue, work, findings)
+    budget = gpu.make_budget(host, own, catalogue, work)
     return AllOnGpus(work.engine, own, tuple(findings.rows()), budget)
 
 
-def _preferred(
+def _choose_preferred(
     host: Host,
     catalogue: Catalogue,
     model: Model,
@@ -173,7 +175,7 @@ def _preferred(
         return "vllm", "the machine has no GPU: vLLM's cpu build is what is provisioned there"
     stock = f"the machine has {len(host.gpu_bytes)} GPU(s)"
     hybrid = catalogue.engine("ktransformers", "cuda")
-    if gpu.fits(on_gpus.budget):
+    if gpu.has_room(on_gpus.budget):
         build = "vLLM's build for ROCm" if host.amd else "vLLM"
         return "vllm", f"{stock} that hold all weights: {build} serves {weights_format} weights"
     can = (
@@ -190,10 +192,12 @@ def _preferred(
     return "vllm", f"{stock} that do not hold all weights, and no hybrid serves {weights_format}"
 
 
-def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Findings) -> bool:
+def _check_provisioned(
+    host: Host, engine: Engine, catalogue: Catalogue, findings: Findings
+) -> bool:
     """Whether `apply` installs it. Where it does not, the plan is still a true answer."""
     foreign = host.system.arch not in (None, _LOCKED_ARCH)
-    if _locked(engine, catalogue) and not foreign:
+    if _has_locks(engine, catalogue) and not foreign:
         return True
     observed = "no pinned packages in kimi_prov/catalog/locks"
     if host.amd:
@@ -215,16 +219,16 @@ def _provisioned(host: Host, engine: Engine, catalogue: Catalogue, findings: Fin
     return False
 
 
-def _locked(engine: Engine, catalogue: Catalogue) -> bool:
+def _has_locks(engine: Engine, catalogue: Catalogue) -> bool:
     return any(engine.lock_name(v) in catalogue.locks for v in engine.python)
 
 
-def env_dir(choice: Choice) -> str:
+def make_env_dir(choice: EngineChoice) -> str:
     """Path of the engine's environment on the machine."""
     return f"{paths.ENGINES}/{choice.env_name}"
 
 
-def _version(
+def _choose_version(
     host: Host,
     name: str,
     settings: Settings,
@@ -232,10 +236,10 @@ def _version(
     findings: Findings,
     wanted: tuple[Model, str],
 ) -> Engine:
-    found = _row(host, name, settings, catalogue, wanted)
+    found = _choose_row(host, name, settings, catalogue, wanted)
     requested = None if settings.auto("engine_version") else str(settings.engine_version)
     if requested is not None and found.version != requested:
-        rows = _rows(host, name, catalogue)
+        rows = _list_rows(host, name, catalogue)
         findings.add(
             "engine.version",
             names={"engine": name, "version": requested, "variant": rows[0].variant},
@@ -246,13 +250,15 @@ def _version(
     return found
 
 
-def _row(
+def _choose_row(
     host: Host, name: str, settings: Settings, catalogue: Catalogue, wanted: tuple[Model, str]
 ) -> Engine:
     """Give the version that is set, or the default where the catalogue has none such."""
-    rows = _rows(host, name, catalogue)
+    rows = _list_rows(host, name, catalogue)
     found = next((e for e in rows if e.version == settings.engine_version), None)
-    found = found or _default(_able(rows, host, wanted[1]), rows[0], wanted[0], catalogue)
+    found = found or _choose_default(
+        _filter_able(rows, host, wanted[1]), rows[0], wanted[0], catalogue
+    )
     if host.amd:
         # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
         # NVFP4 is NVIDIA's alone.
@@ -269,12 +275,12 @@ def _row(
     return found
 
 
-def _rows(host: Host, name: str, catalogue: Catalogue) -> list[Engine]:
+def _list_rows(host: Host, name: str, catalogue: Catalogue) -> list[Engine]:
     variant = "cuda" if host.gpu_bytes else "cpu"
     return [e for e in catalogue.engines if (e.name, e.variant) == (name, variant)]
 
 
-def _able(rows: list[Engine], host: Host, weights_format: str) -> list[Engine]:
+def _filter_able(rows: list[Engine], host: Host, weights_format: str) -> list[Engine]:
     """Leave the versions with code for processor and GPUs, and of those the ones with the format.
 
     What no version has excludes none of them: it is said as a finding.
@@ -287,7 +293,9 @@ def _able(rows: list[Engine], host: Host, weights_format: str) -> list[Engine]:
     return [e for e in built if weights_format in e.formats] or built
 
 
-def _default(rows: list[Engine], usual: Engine, model: Model, catalogue: Catalogue) -> Engine:
+def _choose_default(
+    rows: list[Engine], usual: Engine, model: Model, catalogue: Catalogue
+) -> Engine:
     """Give the `usual` version; where it is not among `rows` or too old, the first that is.
 
     One whose packages are pinned comes before one that could not be installed.
@@ -299,11 +307,11 @@ def _default(rows: list[Engine], usual: Engine, model: Model, catalogue: Catalog
     if usual in rows and number(usual.version) >= recommended:
         return usual
     newer = [e for e in rows if number(e.version) >= recommended]
-    newer = [e for e in newer if _locked(e, catalogue)] or newer
+    newer = [e for e in newer if _has_locks(e, catalogue)] or newer
     return min(newer, key=lambda e: number(e.version)) if newer else usual
 
 
-def _old(engine: Engine, model: Model, findings: Findings) -> None:
+def _check_age(engine: Engine, model: Model, findings: Findings) -> None:
     """Compare the version with the least that serves the model."""
     known = model.versions(engine.name)
     least = known.least if known else None
@@ -327,7 +335,7 @@ def _old(engine: Engine, model: Model, findings: Findings) -> None:
         )
 
 
-def _built(
+def _check_gpu_code(
     host: Host, engine: Engine, weights_format: str, catalogue: Catalogue, findings: Findings
 ) -> None:
     """Compare the GPUs with those that the engine's machine code is for."""
@@ -335,7 +343,7 @@ def _built(
     told = (capability in row.capabilities for row in catalogue.broken if row.engine == engine.name)
     if engine.built_for(capability) or any(told):
         return
-    able = [e for e in _rows(host, engine.name, catalogue) if e.built_for(capability)]
+    able = [e for e in _list_rows(host, engine.name, catalogue) if e.built_for(capability)]
     findings.add(
         "engine.capability",
         severity="blocker" if weights_format in _FP4 else "warning",
@@ -354,7 +362,7 @@ def _built(
     )
 
 
-def _format(engine: Engine, weights_format: str, model: Model, findings: Findings) -> None:
+def _check_format(engine: Engine, weights_format: str, model: Model, findings: Findings) -> None:
     if weights_format not in model.formats:
         findings.add(
             "weights.format_unpublished",
@@ -364,7 +372,7 @@ def _format(engine: Engine, weights_format: str, model: Model, findings: Finding
             fix="remove kimi_weights_format from the inventory",
             source=model.source,
         )
-    if weights_format not in engine.formats and not _recipe(engine, model, weights_format):
+    if weights_format not in engine.formats and not _is_in_recipe(engine, model, weights_format):
         findings.add(
             "engine.format",
             names={
@@ -383,7 +391,7 @@ def _format(engine: Engine, weights_format: str, model: Model, findings: Finding
         )
 
 
-def _recipe(engine: Engine, model: Model, weights_format: str) -> bool:
+def _is_in_recipe(engine: Engine, model: Model, weights_format: str) -> bool:
     """Whether the model's own recipe names this engine for its own format."""
     known = model.versions(engine.name)
     return (
@@ -394,7 +402,7 @@ def _recipe(engine: Engine, model: Model, weights_format: str) -> bool:
     )
 
 
-def _machine(host: Host, engine: Engine, findings: Findings) -> None:
+def _check_machine(host: Host, engine: Engine, findings: Findings) -> None:
     """Architecture, instruction set and C library against what the engine was built for."""
     arch = host.system.arch
     if arch is not None and arch not in engine.arch:

@@ -18,62 +18,62 @@ if TYPE_CHECKING:
 # Where a certificate authority looks for the answer of HTTP-01 (RFC 8555, section 8.3).
 _HTTP = 80
 _UNPRIVILEGED = 1024
-_ABOVE = 8000
+_CHALLENGE_PORT_OFFSET = 8000
 
 
-def mode(settings: Settings) -> str:
+def choose_mode(settings: Settings) -> str:
     """Return `files`, `self-signed` or `acme`."""
     if settings.tls != "auto":
         return settings.tls
     return "files" if settings.tls_cert_file else "self-signed"
 
 
-def challenge_port(settings: Settings) -> int | None:
+def choose_challenge_port(settings: Settings) -> int | None:
     """Return the port on which a challenge is answered, None where there is none to answer."""
-    on_port = mode(settings) == "acme" and settings.acme_challenge == "http-01"
+    on_port = choose_mode(settings) == "acme" and settings.acme_challenge == "http-01"
     return _HTTP if on_port else None
 
 
-def first_port(settings: Settings) -> int:
+def choose_first_port(settings: Settings) -> int:
     """Return the first port of the loopback for what is behind the proxy.
 
     It is the next after the proxy's. Engines, page and ACME client are no root: none takes one
     below 1024.
     """
     port = settings.port + 1
-    return port if port >= _UNPRIVILEGED else port + _ABOVE
+    return port if port >= _UNPRIVILEGED else port + _CHALLENGE_PORT_OFFSET
 
 
-def client_port(settings: Settings, instances: int) -> int:
+def choose_client_port(settings: Settings, instances: int) -> int:
     """Return the port of the loopback on which the ACME client answers.
 
     The engines and the page have those before it.
     """
-    return first_port(settings) + instances + 1
+    return choose_first_port(settings) + instances + 1
 
 
-def ports(settings: Settings, instances: int) -> list[int]:
+def list_ports(settings: Settings, instances: int) -> list[int]:
     """Return the ports that answering a challenge takes."""
-    port = challenge_port(settings)
-    return [] if port is None else [port, client_port(settings, instances)]
+    port = choose_challenge_port(settings)
+    return [] if port is None else [port, choose_client_port(settings, instances)]
 
 
-def document(settings: Settings, instances: int) -> dict[str, Any]:
+def make_document(settings: Settings, instances: int) -> dict[str, Any]:
     """Give the plan's `proxy.tls` but for the names of a self-signed certificate.
 
     `trusted`: whether a browser can trust it without being told to. `acme`: what is ordered where.
     """
-    found = mode(settings)
+    found = choose_mode(settings)
     return {
         "mode": found,
         "cert_file": settings.tls_cert_file,
         "key_file": settings.tls_key_file,
         "trusted": found != "self-signed",
-        "acme": _acme(settings, instances) if found == "acme" else None,
+        "acme": _make_acme_section(settings, instances) if found == "acme" else None,
     }
 
 
-def _acme(settings: Settings, instances: int) -> dict[str, Any]:
+def _make_acme_section(settings: Settings, instances: int) -> dict[str, Any]:
     on_port = settings.acme_challenge == "http-01"
     return {
         "directory_url": settings.acme_directory_url,
@@ -81,7 +81,7 @@ def _acme(settings: Settings, instances: int) -> dict[str, Any]:
         # As an authority writes them into the certificate.
         "names": list(dict.fromkeys(name.lower() for name in settings.tls_names)),
         "challenge": settings.acme_challenge,
-        "port": client_port(settings, instances) if on_port else None,
+        "port": choose_client_port(settings, instances) if on_port else None,
         "dns_hook": None if on_port else settings.acme_dns_hook,
         "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
     }

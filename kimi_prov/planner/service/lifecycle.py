@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 # How often the machine looks whether somebody asks: four times in the time that it waits.
-_MOST_S, _LEAST_S = 30, 2
+_MAX_POLL_INTERVAL_S, _MIN_POLL_INTERVAL_S = 30, 2
 
 
-def engine_sleep(
+def report_engine_sleep(
     host: Host,
     settings: Settings,
     engine: str,
@@ -63,7 +63,7 @@ def engine_sleep(
     )
 
 
-def document(
+def make_document(
     settings: Settings,
     tmpfs: RamDisk,
     source: str,
@@ -98,7 +98,7 @@ def document(
     after_s = settings.idle_stop
     idle = after_s and {
         "after_s": after_s,
-        "look_s": max(_LEAST_S, min(_MOST_S, after_s // 4)),
+        "look_s": max(_MIN_POLL_INTERVAL_S, min(_MAX_POLL_INTERVAL_S, after_s // 4)),
         "action": settings.idle_action,
         "hook": settings.idle_hook,
         "poweroff_self": settings.idle_poweroff_self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PACKAGE = "prometheus-node-exporter"
 
 
-def document(
+def make_document(
     host: Host,
     settings: Settings,
     backends: Sequence[Mapping[str, int]],
@@ -44,7 +44,7 @@ def document(
         )
     if not settings.metrics:
         return None
-    taken = _taken(settings, backends, web)
+    taken = _list_used_ports(settings, backends, web)
     if settings.metrics_port in taken:
         findings.add(
             "metrics.port",
@@ -62,7 +62,7 @@ def document(
         )
     return {
         "port": settings.metrics_port,
-        "node_port": _node_port(settings, len(backends), taken),
+        "node_port": _choose_node_port(settings, len(backends), taken),
         "allowed_networks": list(settings.metrics_networks),
         "gpus": "nvidia" if host.gpu_bytes and not host.amd else None,
         "package": PACKAGE,
@@ -73,30 +73,30 @@ def document(
     }
 
 
-def _taken(
+def _list_used_ports(
     settings: Settings, backends: Sequence[Mapping[str, int]], web: Mapping[str, Any] | None
 ) -> set[int]:
     pages = [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     engines = [row["port"] for row in backends]
-    return {settings.port, *engines, *pages, *certificates.ports(settings, len(backends))}
+    return {settings.port, *engines, *pages, *certificates.list_ports(settings, len(backends))}
 
 
-def _node_port(settings: Settings, instances: int, taken: set[int]) -> int:
+def _choose_node_port(settings: Settings, instances: int, taken: set[int]) -> int:
     """Return the node exporter's port: the next after the engines' that nothing of ours takes.
 
     It stays where it is when the page comes: two are left for that, and one for an order.
     """
-    first = certificates.first_port(settings) + instances + 3
+    first = certificates.choose_first_port(settings) + instances + 3
     free = (port for port in range(first, first + 9) if port not in {*taken, settings.metrics_port})
     return next(free)
 
 
-def ports(metrics: Mapping[str, Any] | None) -> list[int]:
+def list_ports(metrics: Mapping[str, Any] | None) -> list[int]:
     """List the ports that the metrics take."""
     return [metrics["port"], metrics["node_port"]] if metrics else []
 
 
-def firewall(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def make_firewall_section(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Give `metrics` of the plan's `firewall`: a port, and networks that are not the API's."""
     networks = [ipaddress.ip_network(text) for text in metrics["allowed_networks"]]
     return {

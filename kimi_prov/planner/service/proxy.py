@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def backends(settings: Settings, instances: int) -> list[dict[str, int]]:
+def list_backends(settings: Settings, instances: int) -> list[dict[str, int]]:
     """Give each instance's index and port, behind the proxy's."""
-    first = certificates.first_port(settings)
+    first = certificates.choose_first_port(settings)
     return [{"index": n, "port": first + n} for n in range(instances)]
 
 
@@ -44,9 +44,9 @@ def check_ports(
         # What a group's engines take besides, they look for past what is taken.
         ports += [settings.group_port, find_master_port(settings.group_port)]
     ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
-    ports += metrics.ports(watched)
-    ordering = certificates.ports(settings, len(backends))
-    check_free(
+    ports += metrics.list_ports(watched)
+    ordering = certificates.list_ports(settings, len(backends))
+    check_free_ports(
         host,
         list(dict.fromkeys([*ports, *ordering])),
         findings,
@@ -57,7 +57,7 @@ def check_ports(
     )
 
 
-def check_free(host: Host, ports: list[int], findings: Findings, others: str = "") -> None:
+def check_free_ports(host: Host, ports: list[int], findings: Findings, others: str = "") -> None:
     """Find which of the ports another program holds; `others`: what else may be set."""
     if not ports:
         return
@@ -66,7 +66,7 @@ def check_free(host: Host, ports: list[int], findings: Findings, others: str = "
         ours = (row.unit or "").startswith("kimi-")
         if row.port in ports and not ours:
             taken.append(f"{row.port} by {row.process or 'another program'}")
-    taken += _redirected(host, ports)
+    taken += _find_redirected_ports(host, ports)
     if taken:
         findings.add(
             "port.taken",
@@ -85,7 +85,7 @@ def check_free(host: Host, ports: list[int], findings: Findings, others: str = "
         )
 
 
-def _redirected(host: Host, ports: list[int]) -> list[str]:
+def _find_redirected_ports(host: Host, ports: list[int]) -> list[str]:
     """Name ports that a rule sends elsewhere, as those of containers: nothing need listen there."""
     own = {None, "127.0.0.1", "::1", *(host.facts["network"].get("addresses") or ())}
     return [
@@ -95,14 +95,14 @@ def _redirected(host: Host, ports: list[int]) -> list[str]:
     ]
 
 
-def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
+def make_document(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
     """Give the plan's `proxy`."""
     own = [settings.host, host.system.hostname, settings.address]
     names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
     return {
         "port": settings.port,
         "tls": {
-            **certificates.document(settings, len(backends)),
+            **certificates.make_document(settings, len(backends)),
             "names": list(dict.fromkeys(names)),
         },
         "backends": backends,
@@ -111,7 +111,7 @@ def proxy(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dic
     }
 
 
-def firewall(
+def make_firewall_document(
     host: Host,
     settings: Settings,
     group: Mapping[str, Any] | None = None,
@@ -132,13 +132,13 @@ def firewall(
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,
-        "challenge_port": certificates.challenge_port(settings) if serves else None,
-        **({"metrics": metrics.firewall(watched)} if watched else {}),
-        **(_peers(group) if group else {}),
+        "challenge_port": certificates.choose_challenge_port(settings) if serves else None,
+        **({"metrics": metrics.make_firewall_section(watched)} if watched else {}),
+        **(_make_peers_section(group) if group else {}),
     }
 
 
-def peer_ports(group: Mapping[str, Any]) -> list[str]:
+def list_peer_ports(group: Mapping[str, Any]) -> list[str]:
     """Give the ports on which members of a group listen for each other, as ranges."""
     own = {
         *(group["control_port"], group["master_port"]),
@@ -149,12 +149,12 @@ def peer_ports(group: Mapping[str, Any]) -> list[str]:
     return [f"{a}-{b}" if a != b else str(a) for a, b in zip(starts, ends, strict=True)]
 
 
-def _peers(group: Mapping[str, Any]) -> dict[str, Any]:
+def _make_peers_section(group: Mapping[str, Any]) -> dict[str, Any]:
     addresses = [ipaddress.ip_address(text) for text in group["peer_addresses"]]
     return {
         "peers_ipv4": [str(address) for address in addresses if address.version == 4],
         "peers_ipv6": [str(address) for address in addresses if address.version == 6],
-        "peer_ports": peer_ports(group),
+        "peer_ports": list_peer_ports(group),
     }
 
 

@@ -15,13 +15,13 @@ _LOAD_BYTES_PER_S = 250_000_000
 _UNIT_START_S = 3600
 
 
-def document(settings: Settings, weights: Weights) -> dict[str, int]:
+def make_document(settings: Settings, weights: Weights) -> dict[str, int]:
     """Give the plan's `timeouts`, in seconds."""
-    start = start_s(settings, weights)
+    start = choose_start_timeout(settings, weights)
     return {"start_s": start, "unit_start_s": max(_UNIT_START_S, start)}
 
 
-def start_s(settings: Settings, weights: Weights) -> int:
+def choose_start_timeout(settings: Settings, weights: Weights) -> int:
     """Return seconds within which the engine must answer; whole minutes where none are set."""
     if not settings.auto("start_timeout_s"):
         return int(settings.start_timeout_s)

@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 
 STACKS_LOCK = "py-spy.txt"
 # Seconds: at least, and where no speed was predicted; of an answer to our own question.
-_LEAST_S, _UNKNOWN_S = 60, 120
+_MIN_QUIET_S, _UNKNOWN_QUIET_S = 60, 120
 # Seconds that a prompt may take where nothing says how long it does.
 _UNKNOWN_PROMPT_S = 1800
-_TIMES = 2
+_STEP_FACTOR = 2
 # Steps of answers between two reports of sglang's (its decode_log_interval).
 _REPORTED_STEPS = {"ktransformers": 40}
 # Looks in the shortest time that is judged.
-_LOOKS = 6
-_MOST_APART_S = 10
+_MIN_CHECKS = 6
+_MAX_POLL_INTERVAL_S = 10
 # Of a group the supervisor tries the engine, and ends a round after a minute: what it was at is
 # kept before that.
-_GROUP_S = 40
+_GROUP_QUIET_S = 40
 
 
-def document(
+def make_document(
     settings: Settings, catalogue: Catalogue, plan: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Give the plan's `watchdog`, in seconds; `plan` and `flags` hold what was decided before."""
-    quiet, computing, reason = _bounds(plan, flags)
+    quiet, computing, reason = _choose_limits(plan, flags)
     watches = settings.watchdog and groups.serves_clients(plan)
     if plan["group"] and watches:
-        quiet = computing = _GROUP_S
+        quiet = computing = _GROUP_QUIET_S
         reason = "the group's supervisor tries the engine and restarts all hosts; stacks are kept"
     if not watches:
         reason = (
@@ -62,33 +62,43 @@ def document(
         "enabled": watches,
         "quiet_s": quiet,
         "computing_s": computing,
-        "ask_s": max(quiet, _LEAST_S),
-        "every_s": min(_MOST_APART_S, quiet // _LOOKS),
+        "ask_s": max(quiet, _MIN_QUIET_S),
+        "every_s": min(_MAX_POLL_INTERVAL_S, quiet // _MIN_CHECKS),
         "only_looks": bool(plan["group"]),
         "reason": reason,
-        "stacks": _stacks(catalogue) if watches else None,
+        "stacks": _plan_stacks(catalogue) if watches else None,
     }
 
 
-def _bounds(plan: Mapping[str, Any], flags: Mapping[str, Any]) -> tuple[int, int, str]:
+def _choose_limits(plan: Mapping[str, Any], flags: Mapping[str, Any]) -> tuple[int, int, str]:
     """Give the seconds without a step, the same while the engine computes, and the reason."""
     speeds, engine = plan["throughput"], plan["engine"]
     prefill, decode = speeds["prefill_tok_s"]["low"], speeds["decode_tok_s"]["low"]
     whole = engine["variant"] == "cpu" and engine["name"] == "vllm"
     if not prefill or not decode:
-        computing = _UNKNOWN_PROMPT_S if whole else _UNKNOWN_S
-        return _UNKNOWN_S, computing, f"no speed is predicted ({speeds['basis']})"
+        computing = _UNKNOWN_PROMPT_S if whole else _UNKNOWN_QUIET_S
+        return _UNKNOWN_QUIET_S, computing, f"no speed is predicted ({speeds['basis']})"
     answers = _REPORTED_STEPS.get(engine["name"], 1) / decode
     context = int(plan["model"]["context"])
-    piece = context if whole else _piece(flags.get(flag_names.names(engine["name"]).chunk), context)
+    piece = (
+        context
+        if whole
+        else _count_chunk_tokens(
+            flags.get(flag_names.find_flag_names(engine["name"]).chunk), context
+        )
+    )
     longest = piece / prefill + answers
     step = f"a step of {piece} tokens of a prompt takes up to {longest:.0f} s by the plan"
     if whole:
-        return _borne(answers), _borne(longest), f"{step}, while it computes"
-    return _borne(longest), _borne(longest), step
+        return (
+            _compute_tolerance(answers),
+            _compute_tolerance(longest),
+            f"{step}, while it computes",
+        )
+    return _compute_tolerance(longest), _compute_tolerance(longest), step
 
 
-def _piece(value: object, context: int) -> int:
+def _count_chunk_tokens(value: object, context: int) -> int:
     """Return the tokens of a prompt that one step takes in: all, where the flag says no number."""
     try:
         tokens = int(str(value))
@@ -97,11 +107,11 @@ def _piece(value: object, context: int) -> int:
     return min(tokens, context) if tokens > 0 else context
 
 
-def _borne(step_s: float) -> int:
-    return max(_LEAST_S, math.ceil(_TIMES * step_s))
+def _compute_tolerance(step_s: float) -> int:
+    return max(_MIN_QUIET_S, math.ceil(_STEP_FACTOR * step_s))
 
 
-def _stacks(catalogue: Catalogue) -> dict[str, str]:
+def _plan_stacks(catalogue: Catalogue) -> dict[str, str]:
     """Return the environment of what reads the stacks of a program that runs."""
     mark = hashlib.sha256(catalogue.lock(STACKS_LOCK).rstrip().encode()).hexdigest()[:12]
     env_dir = f"{paths.TOOLS}/py-spy-{mark}"

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 # A name in DNS, in its form of ASCII (RFC 1123); the first label may be the wildcard (RFC 6125).
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}", re.IGNORECASE)
-_LONGEST_NAME = 253
+_MAX_NAME_LENGTH = 253
 # Let's Encrypt takes no more names in one certificate.
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 # A word of certbot's command line.
 _MAIL = re.compile(r"[^@\s-][^@\s]*@[^@\s]+")
 
 
-def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
+def check_certificate(
+    values: Mapping[str, Any], host: str, find: Callable[[str], str | None]
+) -> None:
     """Raise UserError for the first that contradicts another.
 
     `values`: every variable by its name, with the pair of files judged already. `find` tells
@@ -59,10 +61,10 @@ def _check_order(values: Mapping[str, Any], refuse: Callable[[str, str, str], Us
         )
     for name in names:
         _check_name(name, refuse)
-    if len(names) > _MOST_NAMES:
+    if len(names) > _MAX_NAMES:
         raise refuse(
             "kimi_tls_names",
-            f"expected at most {_MOST_NAMES} names with kimi_tls: acme, found {len(names)}",
+            f"expected at most {_MAX_NAMES} names with kimi_tls: acme, found {len(names)}",
             "leave names out, or cover them by a wildcard and kimi_acme_challenge: dns-01",
         )
     challenge, hook = values["kimi_acme_challenge"], values["kimi_acme_dns_hook"]
@@ -110,7 +112,7 @@ def _check_name(name: str, refuse: Callable[[str, str, str], UserError]) -> None
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_LENGTH:
             raise refuse(
                 "kimi_tls_names",
                 f"expected names of DNS with kimi_tls: acme, found {name!r}",

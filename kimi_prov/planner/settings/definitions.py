@@ -62,7 +62,7 @@ class Variable:
     most: int = 100_000_000
 
 
-def _v(  # noqa: PLR0913  (a row of the table)
+def _define(  # noqa: PLR0913  (a row of the table)
     group: str,
     name: str,
     kind: Kind,
@@ -81,12 +81,12 @@ _OFF, _ON = False, True
 _MODEL = "What is served"
 _WEIGHTS = "Weights"
 _MEMORY = "Memory"
-_DOOR = "The opened port"
-_PAGE = "The page to talk to the model"
+_PORT = "The opened port"
+_WEB_UI = "The page to talk to the model"
 _ENGINE = "Engine"
 _UPGRADE = "Upgrades"
-_WATCH = "Watching"
-_REST = "Stopped and asleep"
+_MONITORING = "Watching"
+_LIFECYCLE = "Stopped and asleep"
 _DRIVER = "NVIDIA driver"
 _SITE = "Sites behind a mirror"
 _GROUP = "One model over several machines"
@@ -96,7 +96,7 @@ _KUBERNETES = "In a Kubernetes cluster"
 _CLOUD = "On a cloud's machine"
 
 VARIABLES: tuple[Variable, ...] = (
-    _v(
+    _define(
         _MODEL,
         "model",
         "text",
@@ -104,7 +104,7 @@ VARIABLES: tuple[Variable, ...] = (
         "kimi-k2.5",
         "The model, by its repository's name in lower case. The only variable without a default.",
     ),
-    _v(
+    _define(
         _MODEL,
         "context",
         "count",
@@ -114,8 +114,8 @@ VARIABLES: tuple[Variable, ...] = (
         "and memory holds.",
         auto=True,
     ),
-    _v(_MODEL, "concurrency", "count", 16, "16", "Requests served at the same time."),
-    _v(
+    _define(_MODEL, "concurrency", "count", 16, "16", "Requests served at the same time."),
+    _define(
         _MODEL,
         "served_names",
         "texts",
@@ -123,7 +123,7 @@ VARIABLES: tuple[Variable, ...] = (
         "[kimi, kimi-k2.5]",
         "Names by which clients may ask for the model. Empty: the model's own name.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "weights_source",
         "source",
@@ -133,7 +133,7 @@ VARIABLES: tuple[Variable, ...] = (
         "hf://REPOSITORY@REVISION, or a folder of a bucket: s3://BUCKET/FOLDER, "
         "gs://BUCKET/FOLDER. Not set: the model's own repository.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "weights_manifest",
         "file",
@@ -142,7 +142,7 @@ VARIABLES: tuple[Variable, ...] = (
         "File on the control machine that pins size and SHA-256 of each file. Not set: the "
         "source's own kimi-manifest.json, or what the hub tells.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "weights_format",
         "choice",
@@ -152,7 +152,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("int4", "nvfp4", "mxfp4", "fp8", "bf16"),
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "kt_method",
         "choice",
@@ -164,7 +164,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("AMXINT4", "AMXINT8"),
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "kt_weights_source",
         "source",
@@ -174,7 +174,7 @@ VARIABLES: tuple[Variable, ...] = (
         "thread pools as the plan has. Not set: they are converted on the machine, from bf16 or "
         "fp8 weights.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "kt_weights_manifest",
         "file",
@@ -183,7 +183,7 @@ VARIABLES: tuple[Variable, ...] = (
         "File on the control machine that pins the converted experts, as kimi_weights_manifest "
         "does.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "draft_weights_source",
         "source",
@@ -191,7 +191,7 @@ VARIABLES: tuple[Variable, ...] = (
         "file:///srv/kimi-k2.5-eagle3-mla",
         "Where the draft's weights come from. Not set: the draft's own repository.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "draft_weights_manifest",
         "file",
@@ -199,7 +199,7 @@ VARIABLES: tuple[Variable, ...] = (
         "manifests/kimi-k2.5-eagle3-mla.json",
         "File on the control machine that pins the draft's files, as kimi_weights_manifest does.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "weights_from",
         "choice",
@@ -211,7 +211,7 @@ VARIABLES: tuple[Variable, ...] = (
         "host gives no neighbour anything either.",
         choices=("auto", "source", "neighbours"),
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "weights_port",
         "port",
@@ -219,8 +219,10 @@ VARIABLES: tuple[Variable, ...] = (
         "29600",
         "TCP port at which a host gives weights to its neighbours while they fetch.",
     ),
-    _v(_WEIGHTS, "weights_workers", "count", 4, "8", "Files fetched and verified in parallel."),
-    _v(
+    _define(
+        _WEIGHTS, "weights_workers", "count", 4, "8", "Files fetched and verified in parallel."
+    ),
+    _define(
         _WEIGHTS,
         "hf_endpoint",
         "url",
@@ -229,7 +231,7 @@ VARIABLES: tuple[Variable, ...] = (
         "A hub that speaks Hugging Face's protocol, in place of huggingface.co. With "
         "kimi_hf_token_file, https alone, or the machine itself.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "hf_token_file",
         "file",
@@ -237,7 +239,7 @@ VARIABLES: tuple[Variable, ...] = (
         "~/.cache/huggingface/token",
         "File on the control machine that holds the hub's token. It is copied, never logged.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "bucket_credentials_file",
         "file",
@@ -247,7 +249,7 @@ VARIABLES: tuple[Variable, ...] = (
         "an AWS credentials file) or of gs:// (a service account's JSON). It is copied, never "
         "logged. Not set: the machine's own role.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "bucket_endpoint",
         "url",
@@ -256,7 +258,7 @@ VARIABLES: tuple[Variable, ...] = (
         "A server that speaks S3's or Google's protocol, in place of theirs: https alone, or the "
         "machine itself.",
     ),
-    _v(
+    _define(
         _WEIGHTS,
         "bucket_region",
         "text",
@@ -264,7 +266,7 @@ VARIABLES: tuple[Variable, ...] = (
         "eu-central-1",
         "Region of an s3:// bucket. Not set: the one that AWS answers with.",
     ),
-    _v(
+    _define(
         _MEMORY,
         "ram_disk",
         "choice",
@@ -274,7 +276,7 @@ VARIABLES: tuple[Variable, ...] = (
         "engine. always: also where the planner would not, unless it cannot fit at all.",
         choices=("auto", "always", "never"),
     ),
-    _v(
+    _define(
         _MEMORY,
         "instances",
         "count",
@@ -285,7 +287,7 @@ VARIABLES: tuple[Variable, ...] = (
         "else one.",
         auto=True,
     ),
-    _v(
+    _define(
         _MEMORY,
         "kv_dtype",
         "choice",
@@ -295,24 +297,24 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("bf16", "fp8"),
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "port",
         "port",
         8000,
         "443",
         "TCP port of the API. Engines take the ports after it, below 1024 those 8000 higher.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "allowed_networks",
         "networks",
         [],
         '["10.0.0.0/8", "fd00::/8"]',
         "Networks from which the port may be reached. Empty: from the machine itself alone.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "tls",
         "choice",
         "auto",
@@ -322,24 +324,24 @@ VARIABLES: tuple[Variable, ...] = (
         "auto: files where kimi_tls_cert_file is set, else self-signed.",
         choices=("auto", "files", "self-signed", "acme"),
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "tls_cert_file",
         "file",
         None,
         "certs/server.pem",
         "Certificate chain (PEM) on the control machine. Not set: a self-signed one is made.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "tls_key_file",
         "file",
         None,
         "certs/server.key",
         "Private key of the certificate, on the control machine.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "tls_names",
         "texts",
         [],
@@ -347,8 +349,8 @@ VARIABLES: tuple[Variable, ...] = (
         "Names and addresses in the self-signed certificate, beside the machine's own. With "
         "kimi_tls: acme the names that the certificate is ordered for.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "acme_directory_url",
         "url",
         "https://acme-v02.api.letsencrypt.org/directory",
@@ -356,16 +358,16 @@ VARIABLES: tuple[Variable, ...] = (
         "Directory of the certificate authority. One of the site's own is trusted by "
         "kimi_ca_bundle. To set kimi_tls: acme is to agree to the authority's terms.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "acme_contact",
         "text",
         None,
         "admin@example.com",
         "Address of mail that the certificate authority may write to. Not set: none is given.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "acme_challenge",
         "choice",
         "http-01",
@@ -374,8 +376,8 @@ VARIABLES: tuple[Variable, ...] = (
         "dns-01 by a record that kimi_acme_dns_hook writes.",
         choices=("http-01", "dns-01"),
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "acme_dns_hook",
         "file",
         None,
@@ -383,8 +385,8 @@ VARIABLES: tuple[Variable, ...] = (
         "Program on the control machine that writes the record of dns-01 and takes it away; it is "
         "copied, and runs on the machine as kimi-acme.",
     ),
-    _v(
-        _DOOR,
+    _define(
+        _PORT,
         "api_keys_file",
         "file",
         None,
@@ -393,8 +395,8 @@ VARIABLES: tuple[Variable, ...] = (
         "where there is one (expires=2027-01-31 tokens_per_day=1000000). Not set: a first key is "
         "made, and `kimi-prov key` shows it once.",
     ),
-    _v(
-        _PAGE,
+    _define(
+        _WEB_UI,
         "web_ui",
         "switch",
         _OFF,
@@ -402,16 +404,16 @@ VARIABLES: tuple[Variable, ...] = (
         "Serve Open WebUI, a page with accounts and history, behind the same proxy and "
         "certificate. Behind gateways one for all machines, on the first of them.",
     ),
-    _v(
-        _PAGE,
+    _define(
+        _WEB_UI,
         "web_port",
         "port",
         8443,
         "443",
         "TCP port of the page, for the same networks as the API's.",
     ),
-    _v(
-        _PAGE,
+    _define(
+        _WEB_UI,
         "web_admin_file",
         "file",
         None,
@@ -420,8 +422,8 @@ VARIABLES: tuple[Variable, ...] = (
         "administrator. Not set: a password is made, and `kimi-prov key` shows it once. It counts "
         "until there is an account; later it changes nothing.",
     ),
-    _v(
-        _PAGE,
+    _define(
+        _WEB_UI,
         "web_signup",
         "switch",
         _OFF,
@@ -429,7 +431,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Let visitors ask for an account, which an administrator lets in. false: an administrator "
         "makes each.",
     ),
-    _v(
+    _define(
         _ENGINE,
         "engine",
         "choice",
@@ -439,7 +441,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("vllm", "ktransformers"),
     ),
-    _v(
+    _define(
         _ENGINE,
         "engine_version",
         "text",
@@ -448,7 +450,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Its version. auto: the one that the catalogue pins.",
         auto=True,
     ),
-    _v(
+    _define(
         _ENGINE,
         "engine_args",
         "flags",
@@ -457,7 +459,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Flags merged over the plan's; a value of null takes a flag away. One that memory is "
         "counted with has to be a number.",
     ),
-    _v(
+    _define(
         _ENGINE,
         "experts",
         "choice",
@@ -469,7 +471,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("native", "kt", "vllm"),
     ),
-    _v(
+    _define(
         _ENGINE,
         "dense_weights",
         "choice",
@@ -481,7 +483,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("bf16", "int8"),
     ),
-    _v(
+    _define(
         _ENGINE,
         "speculative_model",
         "text",
@@ -490,7 +492,7 @@ VARIABLES: tuple[Variable, ...] = (
         "A draft model that guesses tokens for the large one to verify; `kimi-prov catalog drafts` "
         "lists them. Not set: none.",
     ),
-    _v(
+    _define(
         _ENGINE,
         "speculative_tokens",
         "count",
@@ -498,7 +500,7 @@ VARIABLES: tuple[Variable, ...] = (
         "3",
         "Tokens that the draft guesses before the model verifies them.",
     ),
-    _v(
+    _define(
         _ENGINE,
         "engine_stand_in",
         "source",
@@ -507,7 +509,7 @@ VARIABLES: tuple[Variable, ...] = (
         "For machines without the hardware: plan as ever, and serve the tiny model kimi-k2-lab "
         "from this source with vLLM's CPU build in place of it. Every output says so.",
     ),
-    _v(
+    _define(
         _ENGINE,
         "start_timeout_s",
         "seconds",
@@ -517,7 +519,7 @@ VARIABLES: tuple[Variable, ...] = (
         "waits an hour at least.",
         auto=True,
     ),
-    _v(
+    _define(
         _UPGRADE,
         "upgrade_min_speed",
         "share",
@@ -526,7 +528,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Least speed of a new engine, as a share of the old one's, by the same short probe of "
         "each. Below it the machine goes back. Not set: both speeds are told, and nothing follows.",
     ),
-    _v(
+    _define(
         _UPGRADE,
         "upgrade_in_place",
         "switch",
@@ -535,7 +537,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Where the disk has no room for both versions, remove what serves before the new one is "
         "fetched: nothing serves meanwhile, and there is no way back.",
     ),
-    _v(
+    _define(
         _UPGRADE,
         "keep_versions",
         "count",
@@ -544,8 +546,8 @@ VARIABLES: tuple[Variable, ...] = (
         "Versions that stay restorable by `rollback`, the one that serves among them.",
         most=100,
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "drift_timer",
         "switch",
         _OFF,
@@ -553,8 +555,8 @@ VARIABLES: tuple[Variable, ...] = (
         "Have the machine compare itself once an hour with what was applied; `status` tells what "
         "came of it. `kimi-prov drift` needs no timer.",
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "usage_keep_days",
         "count",
         400,
@@ -562,32 +564,32 @@ VARIABLES: tuple[Variable, ...] = (
         "Days for which `kimi-prov usage` knows what each key used.",
         most=36500,
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "metrics",
         "switch",
         _OFF,
         "true",
         "Show metrics of engine, proxy, machine and GPUs on a port of their own, for a Prometheus.",
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "metrics_port",
         "port",
         9443,
         "9443",
         "TCP port of the metrics, behind the proxy, with its certificate and a key of its own.",
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "metrics_networks",
         "networks",
         [],
         '["10.0.9.5/32"]',
         "Networks from which metrics may be read. Empty: from the machine itself alone.",
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "metrics_key_file",
         "file",
         None,
@@ -595,8 +597,8 @@ VARIABLES: tuple[Variable, ...] = (
         "File on the control machine with the key that metrics ask for, in one line. Not set: the "
         "machine makes one, /etc/kimi/keys/metrics.key.",
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "monitor_local",
         "switch",
         _OFF,
@@ -605,8 +607,8 @@ VARIABLES: tuple[Variable, ...] = (
         "that serve one model for all of them; hosts of the group kimi_monitor do that for all of "
         "the inventory.",
     ),
-    _v(
-        _WATCH,
+    _define(
+        _MONITORING,
         "watchdog",
         "switch",
         _ON,
@@ -614,8 +616,8 @@ VARIABLES: tuple[Variable, ...] = (
         "Have the machine see that an engine hangs (requests wait, and no token comes), keep what "
         "it was at, and restart it. Its limits are options of the role watchdog.",
     ),
-    _v(
-        _REST,
+    _define(
+        _LIFECYCLE,
         "stopped_memory",
         "choice",
         "free",
@@ -625,8 +627,8 @@ VARIABLES: tuple[Variable, ...] = (
         "is quicker.",
         choices=("free", "keep"),
     ),
-    _v(
-        _REST,
+    _define(
+        _LIFECYCLE,
         "idle_stop",
         "interval",
         None,
@@ -636,8 +638,8 @@ VARIABLES: tuple[Variable, ...] = (
         "not. Of hosts that serve one model together the head rests, and the others wait for it. "
         "Not set: never.",
     ),
-    _v(
-        _REST,
+    _define(
+        _LIFECYCLE,
         "idle_action",
         "choice",
         "stop",
@@ -647,24 +649,24 @@ VARIABLES: tuple[Variable, ...] = (
         "is run.",
         choices=("stop", "poweroff", "hook"),
     ),
-    _v(
-        _REST,
+    _define(
+        _LIFECYCLE,
         "idle_hook",
         "place",
         None,
         "/usr/local/sbin/release-machine",
         "For hook: a program on the machine, run as root with JSON on its standard input.",
     ),
-    _v(
-        _REST,
+    _define(
+        _LIFECYCLE,
         "idle_poweroff_self",
         "switch",
         _OFF,
         "true",
         "Consent to poweroff of a machine that is its own control machine.",
     ),
-    _v(
-        _REST,
+    _define(
+        _LIFECYCLE,
         "wake",
         "choice",
         "refuse",
@@ -674,7 +676,7 @@ VARIABLES: tuple[Variable, ...] = (
         "and is kept until it is answered or its client gives up. off: nothing.",
         choices=("refuse", "hold", "off"),
     ),
-    _v(
+    _define(
         _GROUP,
         "hosts_per_model",
         "count",
@@ -685,7 +687,7 @@ VARIABLES: tuple[Variable, ...] = (
         "and has the API's port.",
         most=64,
     ),
-    _v(
+    _define(
         _GROUP,
         "group_port",
         "port",
@@ -694,7 +696,7 @@ VARIABLES: tuple[Variable, ...] = (
         "TCP port at which the hosts of a group watch over each other. The engine takes the next "
         "one, and those from 10 to 41 after it.",
     ),
-    _v(
+    _define(
         _GROUP,
         "group_address",
         "text",
@@ -703,7 +705,7 @@ VARIABLES: tuple[Variable, ...] = (
         "This host's own address on the network of the group. Not set: ansible_host where the "
         "machine has that address, else its only one.",
     ),
-    _v(
+    _define(
         _GATEWAY,
         "gateway_address",
         "text",
@@ -712,7 +714,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Address that the hosts of kimi_gateway share: one of them has it, and where that one is "
         "gone the other. Not set: each gateway answers at its own.",
     ),
-    _v(
+    _define(
         _GATEWAY,
         "gateway_requests",
         "count",
@@ -721,7 +723,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Requests at once that a gateway sends to this host; more wait at the gateway. Not set: "
         "twice kimi_concurrency for each instance, 8 at least.",
     ),
-    _v(
+    _define(
         _GATEWAY,
         "serial",
         "count",
@@ -732,7 +734,7 @@ VARIABLES: tuple[Variable, ...] = (
         "all of them where each is asked by itself; update takes one at a time.",
         auto=True,
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_root",
         "place",
@@ -741,7 +743,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Folder on the shared file system of the cluster that the engine, the weights and the keys "
         "lie in. `render slurm` needs it; the other variables of this group count for it alone.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_partition",
         "slurm",
@@ -749,7 +751,7 @@ VARIABLES: tuple[Variable, ...] = (
         "gpu",
         "Partition of the jobs that need GPUs. Not set: the cluster's default.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_cpu_partition",
         "slurm",
@@ -757,9 +759,11 @@ VARIABLES: tuple[Variable, ...] = (
         "common",
         "Partition of the jobs that need no GPU. Not set: the one of kimi_slurm_partition.",
     ),
-    _v(_SLURM, "slurm_account", "slurm", None, "ab12", "Account that the jobs are charged to."),
-    _v(_SLURM, "slurm_qos", "slurm", None, "8gpu", "QOS of the jobs that need GPUs."),
-    _v(
+    _define(
+        _SLURM, "slurm_account", "slurm", None, "ab12", "Account that the jobs are charged to."
+    ),
+    _define(_SLURM, "slurm_qos", "slurm", None, "8gpu", "QOS of the jobs that need GPUs."),
+    _define(
         _SLURM,
         "slurm_cpu_qos",
         "slurm",
@@ -767,7 +771,7 @@ VARIABLES: tuple[Variable, ...] = (
         "2cpu-single-host",
         "QOS of the jobs that need no GPU. Not set: the one of kimi_slurm_qos.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_constraint",
         "slurm",
@@ -775,7 +779,7 @@ VARIABLES: tuple[Variable, ...] = (
         "h200&nvlink",
         "Features that the nodes with GPUs must have.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_gres",
         "slurm",
@@ -784,7 +788,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Generic resources of each node. auto: gpu:N with the plan's N.",
         auto=True,
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_time",
         "walltime",
@@ -792,7 +796,7 @@ VARIABLES: tuple[Variable, ...] = (
         "2-00:00:00",
         "Walltime of the server's job.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_signal_s",
         "seconds",
@@ -803,7 +807,7 @@ VARIABLES: tuple[Variable, ...] = (
         "most.",
         most=65_535,
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_requeue",
         "switch",
@@ -811,7 +815,7 @@ VARIABLES: tuple[Variable, ...] = (
         "true",
         "Let SLURM queue the server's job again after a preemption or the failure of a node.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_idle_minutes",
         "minutes",
@@ -819,7 +823,7 @@ VARIABLES: tuple[Variable, ...] = (
         "120",
         "Minutes without a request after which the server's job ends. 0: never.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_modules",
         "texts",
@@ -827,7 +831,7 @@ VARIABLES: tuple[Variable, ...] = (
         "[nvidia/cuda/12/12.8, python/3.11]",
         "Environment modules that every job loads.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_python",
         "place",
@@ -836,7 +840,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Python that the engine's environment is made with: a program, or the prefix of a conda "
         "environment. Not set: pythonX.Y of the version that the packages are pinned for.",
     ),
-    _v(
+    _define(
         _SLURM,
         "slurm_login",
         "login",
@@ -845,7 +849,7 @@ VARIABLES: tuple[Variable, ...] = (
         "USER@HOST of the login node, to which submit, jobs, cancel and connect go by ssh. Not "
         "set: they run on the login node.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_name",
         "object",
@@ -855,7 +859,7 @@ VARIABLES: tuple[Variable, ...] = (
         "count; Secrets and volumes have it before their own.",
         most=36,
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_namespace",
         "object",
@@ -863,7 +867,7 @@ VARIABLES: tuple[Variable, ...] = (
         "kimi",
         "Namespace of the objects. Not set: the one that kubectl is set to when they are applied.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_image",
         "image",
@@ -871,7 +875,7 @@ VARIABLES: tuple[Variable, ...] = (
         "registry.example.com/kimi:0.19.1",
         "The image with the engine, as the nodes pull it. `render kubernetes` needs it.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_image_pull_secret",
         "domain",
@@ -879,7 +883,7 @@ VARIABLES: tuple[Variable, ...] = (
         "registry",
         "Secret by which the nodes pull the images. Not set: none.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_storage_class",
         "domain",
@@ -887,7 +891,7 @@ VARIABLES: tuple[Variable, ...] = (
         "fast-nvme",
         "Storage class of the volumes. Not set: the cluster's default.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_access_mode",
         "choice",
@@ -898,7 +902,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         choices=("ReadWriteOnce", "ReadWriteMany"),
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_cache_volume",
         "switch",
@@ -907,7 +911,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Keep what the engine compiles in a volume of its own. Not set: it is compiled at each "
         "start. For one pod alone.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_node_selector",
         "labels",
@@ -915,7 +919,7 @@ VARIABLES: tuple[Variable, ...] = (
         "{nvidia.com/gpu.product: NVIDIA-H200}",
         "Labels that the nodes must have.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_tolerations",
         "labels",
@@ -924,7 +928,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Taints that the pods tolerate, whatever their value: key and effect. That of "
         "kimi_kubernetes_gpu_resource is tolerated where there are GPUs.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_runtime_class",
         "domain",
@@ -932,7 +936,7 @@ VARIABLES: tuple[Variable, ...] = (
         "nvidia",
         "Runtime class by which containers get GPUs, where the cluster's default has none.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_gpu_resource",
         "resource",
@@ -940,7 +944,7 @@ VARIABLES: tuple[Variable, ...] = (
         "nvidia.com/gpu",
         "Resource by which the cluster counts GPUs.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_rdma_resource",
         "resource",
@@ -949,7 +953,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Resource of the network cards for several nodes. Not set: the GPUs of two nodes speak "
         "over the pods' network.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_cpus",
         "count",
@@ -960,7 +964,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         most=4096,
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_memory_gib",
         "count",
@@ -971,7 +975,7 @@ VARIABLES: tuple[Variable, ...] = (
         auto=True,
         most=1_048_576,
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_seccomp_profile",
         "profile",
@@ -981,7 +985,7 @@ VARIABLES: tuple[Variable, ...] = (
         "folder of profiles: the engine then places memory on NUMA nodes. Not set: the container "
         "runtime's own, and the engine does not.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_grace_s",
         "seconds",
@@ -990,7 +994,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Seconds that a pod has to end in; answers may take a minute less.",
         most=86_400,
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_tls",
         "switch",
@@ -999,7 +1003,7 @@ VARIABLES: tuple[Variable, ...] = (
         "The pods speak TLS with the certificate of the Secret NAME-tls. false: the key and the "
         "chats cross the cluster's network in clear.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_hostname",
         "domain",
@@ -1008,7 +1012,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Name by which clients outside the cluster reach the API; kimi_kubernetes_ingress_class or "
         "kimi_kubernetes_gateway_class says how. Not set: it is reached in the cluster alone.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_web_hostname",
         "domain",
@@ -1016,7 +1020,7 @@ VARIABLES: tuple[Variable, ...] = (
         "chat.example.com",
         "Name of the page of kimi_web_ui. Not set: it is reached in the cluster alone.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_ingress_class",
         "domain",
@@ -1024,7 +1028,7 @@ VARIABLES: tuple[Variable, ...] = (
         "nginx",
         "Class of the Ingress.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_gateway_class",
         "domain",
@@ -1032,7 +1036,7 @@ VARIABLES: tuple[Variable, ...] = (
         "istio",
         "Class of the Gateway, in place of an Ingress.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_ingress_namespace",
         "object",
@@ -1040,7 +1044,7 @@ VARIABLES: tuple[Variable, ...] = (
         "ingress-nginx",
         "Namespace of the ingress controller's, or the gateway's, pods: they may reach the API.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_monitoring_namespace",
         "object",
@@ -1049,7 +1053,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Namespace of a Prometheus with its operator: ServiceMonitor, rules and dashboard are "
         "rendered, and its pods may read the metrics. Not set: none.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_stop_schedule",
         "schedule",
@@ -1057,7 +1061,7 @@ VARIABLES: tuple[Variable, ...] = (
         "0 20 * * 1-5",
         "When the model is stopped, as cron has it: its GPUs are free then. Not set: never.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_start_schedule",
         "schedule",
@@ -1065,7 +1069,7 @@ VARIABLES: tuple[Variable, ...] = (
         "0 7 * * 1-5",
         "When the model is started again, as cron has it. Not set: by hand.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_time_zone",
         "text",
@@ -1073,7 +1077,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Europe/Vienna",
         "Time zone of the two schedules.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_kubectl_image",
         "image",
@@ -1081,7 +1085,7 @@ VARIABLES: tuple[Variable, ...] = (
         "registry.example.com/kubectl:v1.34.1",
         "Image with kubectl, which the two schedules run.",
     ),
-    _v(
+    _define(
         _KUBERNETES,
         "kubernetes_web_image",
         "image",
@@ -1090,7 +1094,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Image of the page of kimi_web_ui. Not set: Open WebUI's own of the version in the "
         "catalogue.",
     ),
-    _v(
+    _define(
         _CLOUD,
         "cloud",
         "choice",
@@ -1099,7 +1103,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Whose machine `render cloud-init` and `render skypilot` are for.",
         choices=("gcp", "aws"),
     ),
-    _v(
+    _define(
         _CLOUD,
         "cloud_regions",
         "texts",
@@ -1108,7 +1112,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Regions to try, in their order; on gcp zones for `render cloud-init`. Empty: SkyPilot "
         "chooses, and `render cloud-init` writes no launch.sh.",
     ),
-    _v(
+    _define(
         _CLOUD,
         "cloud_machines",
         "texts",
@@ -1117,7 +1121,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Kinds of machines to try, in their order, by the cloud's names (kimi-prov catalog "
         "clouds). Empty: those of the catalogue that serve the model, the cheapest first.",
     ),
-    _v(
+    _define(
         _CLOUD,
         "cloud_terms",
         "choice",
@@ -1126,7 +1130,7 @@ VARIABLES: tuple[Variable, ...] = (
         "spot-first: spot in all regions, then on demand.",
         choices=("spot-first", "spot", "on-demand"),
     ),
-    _v(
+    _define(
         _CLOUD,
         "cloud_image",
         "text",
@@ -1134,7 +1138,7 @@ VARIABLES: tuple[Variable, ...] = (
         "projects/debian-cloud/global/images/family/debian-12",
         "Image of the machine: Debian 12 or 13. Not set: Debian 12 on gcp, and to be named on aws.",
     ),
-    _v(
+    _define(
         _CLOUD,
         "cloud_package",
         "text",
@@ -1142,7 +1146,7 @@ VARIABLES: tuple[Variable, ...] = (
         "https://files.example.com/kimi_prov-1.0-py3-none-any.whl",
         "What pip installs as kimi-prov on the machine. Not set: kimi-prov at this version.",
     ),
-    _v(
+    _define(
         _CLOUD,
         "cloud_give_up",
         "interval",
@@ -1150,7 +1154,7 @@ VARIABLES: tuple[Variable, ...] = (
         "3h",
         "Time after which a machine that does not serve yet gives itself back.",
     ),
-    _v(
+    _define(
         _CLOUD,
         "hour_usd",
         "dollars",
@@ -1159,7 +1163,7 @@ VARIABLES: tuple[Variable, ...] = (
         "What an hour of the machine costs, US dollars. With kimi_idle_stop `status` and the end "
         "of a session tell what it cost, starts and idling apart.",
     ),
-    _v(
+    _define(
         _CLOUD,
         "budget_usd",
         "dollars",
@@ -1168,7 +1172,7 @@ VARIABLES: tuple[Variable, ...] = (
         "What a session may cost, from a boot to the machine's end: at four fifths of it the "
         "journal and `status` warn, at all of it the machine does what kimi_idle_action says.",
     ),
-    _v(
+    _define(
         _DRIVER,
         "nvidia_driver_version",
         "text",
@@ -1178,7 +1182,7 @@ VARIABLES: tuple[Variable, ...] = (
         "is new enough, else the one that the catalogue pins.",
         auto=True,
     ),
-    _v(
+    _define(
         _DRIVER,
         "nvidia_repo_url",
         "url",
@@ -1186,7 +1190,7 @@ VARIABLES: tuple[Variable, ...] = (
         "https://nvidia.example.com/cuda/repos/debian12/x86_64",
         "A mirror of NVIDIA's repository for the machine's distribution. Not set: NVIDIA's own.",
     ),
-    _v(
+    _define(
         _DRIVER,
         "nvidia_repo_key_url",
         "url",
@@ -1194,7 +1198,7 @@ VARIABLES: tuple[Variable, ...] = (
         "https://nvidia.example.com/key.asc",
         "The key that signs it. Not set: the file of NVIDIA's name in the repository.",
     ),
-    _v(
+    _define(
         _DRIVER,
         "nvidia_repo_key_fingerprint",
         "fingerprint",
@@ -1202,7 +1206,7 @@ VARIABLES: tuple[Variable, ...] = (
         "EB693B3035CD5710E231E123A4B469963BF863CC",
         "The key is taken only if this is its fingerprint. Not set: that of NVIDIA's key.",
     ),
-    _v(
+    _define(
         _SITE,
         "ca_bundle",
         "file",
@@ -1210,8 +1214,10 @@ VARIABLES: tuple[Variable, ...] = (
         "/etc/ssl/certs/ca-certificates.crt",
         "PEM file on the control machine; pip, uv, the hub client and the download trust it.",
     ),
-    _v(_SITE, "pip_index_url", "url", None, "https://pypi.example.com/simple", "Package index."),
-    _v(
+    _define(
+        _SITE, "pip_index_url", "url", None, "https://pypi.example.com/simple", "Package index."
+    ),
+    _define(
         _SITE,
         "pip_extra_index_urls",
         "urls",
@@ -1219,7 +1225,7 @@ VARIABLES: tuple[Variable, ...] = (
         "[https://more.example.com/simple]",
         "Further package indexes.",
     ),
-    _v(
+    _define(
         _SITE,
         "pip_find_links",
         "links",
@@ -1228,7 +1234,7 @@ VARIABLES: tuple[Variable, ...] = (
         "A URL, or a directory on the control machine from which the wheels that the lock names "
         "are copied.",
     ),
-    _v(
+    _define(
         _SITE,
         "python_mirror",
         "links",
@@ -1238,7 +1244,7 @@ VARIABLES: tuple[Variable, ...] = (
         "python-build-standalone's releases, or a directory on the control machine from which the "
         "archive is copied.",
     ),
-    _v(
+    _define(
         _SITE,
         "torch_index_url",
         "url",
@@ -1246,7 +1252,7 @@ VARIABLES: tuple[Variable, ...] = (
         "https://download.pytorch.org/whl/cpu",
         "Index for builds of torch that the package index lacks.",
     ),
-    _v(
+    _define(
         _SITE,
         "apt_mirror",
         "url",
@@ -1254,7 +1260,7 @@ VARIABLES: tuple[Variable, ...] = (
         "https://debian.example.com/debian",
         "Debian mirror that the machine's packages come from.",
     ),
-    _v(
+    _define(
         _SITE,
         "http_proxy",
         "proxy",
@@ -1264,7 +1270,7 @@ VARIABLES: tuple[Variable, ...] = (
         "nothing else. A user and a password in it go to the machine in a file that root alone "
         "reads.",
     ),
-    _v(
+    _define(
         _SITE,
         "https_proxy",
         "proxy",
@@ -1272,7 +1278,7 @@ VARIABLES: tuple[Variable, ...] = (
         "http://proxy.example.com:3128",
         "Proxy for https addresses, as kimi_http_proxy.",
     ),
-    _v(
+    _define(
         _SITE,
         "no_proxy",
         "texts",
@@ -1285,9 +1291,16 @@ VARIABLES: tuple[Variable, ...] = (
 BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 # The lengths of a typical request, of the load that `check` is asked for: they change estimates.
-LENGTHS = ("kimi_input_tokens", "kimi_output_tokens")
+LENGTH_VARIABLES = ("kimi_input_tokens", "kimi_output_tokens")
 # Set by the product itself while a playbook runs; nobody writes them in an inventory.
-_KEY = ("kimi_key_rotate", "kimi_key_list", "kimi_key_remove")
+_KEY_VARIABLES = ("kimi_key_rotate", "kimi_key_list", "kimi_key_remove")
 INTERNAL = frozenset(
-    {"kimi_plan", "kimi_facts", "kimi_shared_settings", "kimi_turn", *_KEY, *LENGTHS}
+    {
+        "kimi_plan",
+        "kimi_facts",
+        "kimi_shared_settings",
+        "kimi_turn",
+        *_KEY_VARIABLES,
+        *LENGTH_VARIABLES,
+    }
 )

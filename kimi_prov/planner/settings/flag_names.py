@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _FRACTION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
-_MOST_GIB = 1 << 20
+_MAX_GIB = 1 << 20
 COPIES = "num_redundant_experts"
 
 
@@ -112,14 +112,14 @@ KT = KtFlags(
 _BY_ENGINE: Mapping[str, FlagNames] = {"vllm": VLLM, "ktransformers": SGLANG_KT}
 
 
-def names(engine: str) -> FlagNames:
+def find_flag_names(engine: str) -> FlagNames:
     """Give the names of an engine of the catalogue: vllm or ktransformers."""
     return _BY_ENGINE[engine]
 
 
-def meant(engine: str, flag: str) -> str | None:
+def find_equivalent(engine: str, flag: str) -> str | None:
     """Give this engine's flag where `flag` is another engine's name for it; else None."""
-    own = names(engine)
+    own = find_flag_names(engine)
     if flag in own.sizing:
         return None
     for other in _BY_ENGINE.values():
@@ -129,7 +129,7 @@ def meant(engine: str, flag: str) -> str | None:
     return None
 
 
-def whole(value: object, *, least: int = 1) -> int | None:
+def parse_int(value: object, *, least: int = 1) -> int | None:
     """Give a whole number of at least `least`, also written as text; None for all else."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
         value = int(value)
@@ -137,66 +137,66 @@ def whole(value: object, *, least: int = 1) -> int | None:
     return value if number and value >= least else None  # type: ignore[operator,return-value]
 
 
-def fraction(value: object) -> float | None:
+def parse_share(value: object) -> float | None:
     """Give a share above 0 and up to 1, also written as text; None for all else."""
-    number = _real(value)
+    number = _parse_float(value)
     return number if number is not None and 0 < number <= 1 else None
 
 
-def gib(value: object) -> float | None:
+def parse_gib(value: object) -> float | None:
     """Give a number of GiB above 0, also written as text; None for all else."""
-    number = _real(value)
-    return number if number is not None and 0 < number < _MOST_GIB else None
+    number = _parse_float(value)
+    return number if number is not None and 0 < number < _MAX_GIB else None
 
 
-def _real(value: object) -> float | None:
+def _parse_float(value: object) -> float | None:
     if isinstance(value, str) and _FRACTION.fullmatch(value):
         return float(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value if number else None  # type: ignore[return-value]
 
 
-def balancing(value: object) -> Mapping[str, object] | None:
+def parse_balancing(value: object) -> Mapping[str, object] | None:
     """Give EPLB's mapping, its copies of experts a number; None where they are none."""
     if not isinstance(value, dict) or COPIES not in value:
         return value if isinstance(value, dict) else None
-    copies = whole(value[COPIES], least=0)
+    copies = parse_int(value[COPIES], least=0)
     return None if copies is None else {**value, COPIES: copies}
 
 
-class Number(NamedTuple):
+class NumberReader(NamedTuple):
     """How the planner reads a flag's value, None for what it cannot; and what that has to be."""
 
     read: Callable[[object], object]
     expected: str
 
 
-_WHOLE = Number(whole, "a whole number from 1")
-_SHARE = Number(fraction, "a number above 0, 1 at most")
+_WHOLE_NUMBER = NumberReader(parse_int, "a whole number from 1")
+_SHARE = NumberReader(parse_share, "a number above 0, 1 at most")
 # What is counted with. A value that the planner cannot read would be the engine's alone: memory
 # would be counted with another.
-NUMBERS: Mapping[str, Number] = {
+NUMBERS: Mapping[str, NumberReader] = {
     **{
-        flag: _WHOLE
+        flag: _WHOLE_NUMBER
         for own in _BY_ENGINE.values()
         for flag in (own.context, own.requests, own.chunk, own.tensor_parallel)
     },
     **{own.gpu_share: _SHARE for own in _BY_ENGINE.values()},
-    VLLM.pipeline_parallel: _WHOLE,
-    VLLM.data_parallel: _WHOLE,
-    VLLM.decode_context_parallel: _WHOLE,
-    VLLM.cache_offloading: Number(gib, "a number of GiB above 0"),
-    VLLM.expert_balancing_config: Number(
-        balancing, f"a mapping, {COPIES} in it a whole number from 0"
+    VLLM.pipeline_parallel: _WHOLE_NUMBER,
+    VLLM.data_parallel: _WHOLE_NUMBER,
+    VLLM.decode_context_parallel: _WHOLE_NUMBER,
+    VLLM.cache_offloading: NumberReader(parse_gib, "a number of GiB above 0"),
+    VLLM.expert_balancing_config: NumberReader(
+        parse_balancing, f"a mapping, {COPIES} in it a whole number from 0"
     ),
-    SGLANG_KT.cache_tokens: _WHOLE,
-    SGLANG_KT.gpu_experts: Number(partial(whole, least=0), "a whole number from 0"),
-    KT.threads: _WHOLE,
-    KT.pools: _WHOLE,
+    SGLANG_KT.cache_tokens: _WHOLE_NUMBER,
+    SGLANG_KT.gpu_experts: NumberReader(partial(parse_int, least=0), "a whole number from 0"),
+    KT.threads: _WHOLE_NUMBER,
+    KT.pools: _WHOLE_NUMBER,
 }
 
 
-def kv_dtype(value: object) -> str | None:
+def parse_kv_dtype(value: object) -> str | None:
     """Give the planner's word for an engine's `kv-cache-dtype`; None where none is set."""
     if value is None:
         return None

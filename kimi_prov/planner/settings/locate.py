@@ -11,11 +11,11 @@ from kimi_prov import inventory_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_MOST_FILES = 2000
-_LARGEST_BYTES = 1 << 20
+_MAX_FILES = 2000
+_MAX_BYTES = 1 << 20
 
 
-def locator(
+def make_locator(
     sources: Iterable[str | Path], extra: Iterable[str] = ()
 ) -> Callable[[str], str | None]:
     """Give a function that tells "FILE:LINE" of a variable in these inventory sources, or None.
@@ -30,7 +30,7 @@ def locator(
             return f"-e {name}"
         word = re.escape(name)
         pattern = re.compile(rf"""^\s*(?:-\s*)?["']?{word}["']?\s*[:=]|\s{word}=""")
-        for path in _files(roots):
+        for path in _list_files(roots):
             try:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
@@ -43,17 +43,17 @@ def locator(
     return locate
 
 
-def _files(roots: Iterable[Path]) -> list[Path]:
+def _list_files(roots: Iterable[Path]) -> list[Path]:
     """Inventory files and the variables beside them."""
     found: list[Path] = []
     for root in roots:
         hosts = sorted(root.iterdir()) if root.is_dir() else [root]
-        found += [path for path in (*hosts, *inventory_files.variables(root)) if _readable(path)]
-    return list(dict.fromkeys(found))[:_MOST_FILES]
+        found += [path for path in (*hosts, *inventory_files.variables(root)) if _is_readable(path)]
+    return list(dict.fromkeys(found))[:_MAX_FILES]
 
 
-def _readable(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     try:
-        return path.is_file() and path.stat().st_size <= _LARGEST_BYTES
+        return path.is_file() and path.stat().st_size <= _MAX_BYTES
     except OSError:
         return False

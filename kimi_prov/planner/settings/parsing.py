@@ -28,7 +28,7 @@ from kimi_prov.planner.settings import certificates, resting, walltime
 from kimi_prov.planner.settings.definitions import (
     BY_NAME,
     INTERNAL,
-    LENGTHS,
+    LENGTH_VARIABLES,
     VARIABLES,
     Variable,
 )
@@ -49,12 +49,12 @@ _SOURCES = (
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _PROXY = re.compile(r"https?://[^/?#]+/?")
 _TEXT = re.compile(r"[\w.:@/+\[\]*-]+")
-_LARGEST_MANIFEST = 16 << 20
-_MOST_MINUTES = 525_600
+_MAX_MANIFEST_BYTES = 16 << 20
+_MAX_MINUTES = 525_600
 _INTERVAL = re.compile(r"([0-9]{1,6}) ?([smh])", re.ASCII)
-_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 10, 720 * 3600
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 10, 720 * 3600
 # In a job it stands between quotes: nothing of it may end them, or be the shell's own.
-_PLACE = re.compile(r"[\w.@+:/-]+")
+_MACHINE_PATH = re.compile(r"[\w.@+:/-]+")
 # Minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS (sbatch(1), --time).
 _WALLTIME = re.compile(r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}")
 # With what SLURM joins features and lists by; it stands between quotes in an #SBATCH line.
@@ -78,7 +78,7 @@ _RESOURCE = re.compile(rf"{_LABEL}(\.{_LABEL})*/{_KEY_NAME}", re.ASCII)
 _SCHEDULE = re.compile(r"@(yearly|monthly|weekly|daily|hourly)|[\w*/,-]+( [\w*/,-]+){4}", re.ASCII)
 _AMOUNT = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 _SHARE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?", re.ASCII)
-_LONGEST_DOMAIN = 253
+_MAX_DOMAIN_LENGTH = 253
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -265,7 +265,7 @@ class Settings:
         return bool(getattr(self, name) == "auto")
 
 
-def parse(
+def parse_settings(
     variables: Mapping[str, Any],
     *,
     host: str,
@@ -281,11 +281,11 @@ def parse(
     names = sorted(str(n) for n in variables if str(n).startswith("kimi_") and n not in INTERNAL)
     for name in names:
         if name not in BY_NAME:
-            raise _unknown(name, find(name))
+            raise _refuse_unknown(name, find(name))
     values = {}
     for variable in VARIABLES:
-        place = _Place(variable, host, find(variable.name) if variable.name in names else None)
-        values[variable.name] = _value(variable, variables.get(variable.name), place, base)
+        place = _Occurrence(variable, host, find(variable.name) if variable.name in names else None)
+        values[variable.name] = _parse_value(variable, variables.get(variable.name), place, base)
     if values["kimi_model"] is None:
         raise UserError(
             f"host {host}: kimi_model is not set",
@@ -296,9 +296,9 @@ def parse(
             f"host {host}: kimi_tls_cert_file and kimi_tls_key_file go together, one is not set",
             fix="set both, or neither for a self-signed certificate",
         )
-    certificates.check(values, host, find)
-    resting.check(values, host, find)
-    walltime.check(values, host, find)
+    certificates.check_certificate(values, host, find)
+    resting.check_lifecycle(values, host, find)
+    walltime.check_walltime(values, host, find)
     if values["kimi_kt_weights_manifest"] and values["kimi_kt_weights_source"] is None:
         raise UserError(
             f"host {host}: kimi_kt_weights_manifest is set and kimi_kt_weights_source is not",
@@ -327,21 +327,23 @@ def parse(
         host=host,
         address=str(address) if address else None,
         **{name.removeprefix("kimi_"): value for name, value in values.items()},
-        manifest=_manifest(Path(manifest)) if manifest else None,
-        draft_manifest=_manifest(Path(draft)) if draft else None,
-        kt_manifest=_manifest(Path(converted)) if converted else None,
-        **_lengths(variables),
+        manifest=_read_manifest(Path(manifest)) if manifest else None,
+        draft_manifest=_read_manifest(Path(draft)) if draft else None,
+        kt_manifest=_read_manifest(Path(converted)) if converted else None,
+        **_read_lengths(variables),
     )
 
 
-def _lengths(variables: Mapping[str, Any]) -> dict[str, Any]:
+def _read_lengths(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lengths of a request that `check` sets; it has judged them."""
-    found = {name.removeprefix("kimi_"): _whole(variables.get(name)) for name in LENGTHS}
+    found = {
+        name.removeprefix("kimi_"): _parse_int(variables.get(name)) for name in LENGTH_VARIABLES
+    }
     return {name: tokens for name, tokens in found.items() if tokens}
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Occurrence:
     """A variable and where it was written, for messages."""
 
     variable: Variable
@@ -363,7 +365,7 @@ class _Place:
         return f"{self.variable.name}: {self.variable.example}"
 
 
-def _unknown(name: str, where: str | None) -> UserError:
+def _refuse_unknown(name: str, where: str | None) -> UserError:
     # Compared without the prefix that they all share: it would make everything look alike.
     tails = {known.removeprefix("kimi_"): known for known in BY_NAME}
     close = difflib.get_close_matches(name.removeprefix("kimi_"), tails, n=2, cutoff=0.6)
@@ -376,15 +378,15 @@ def _unknown(name: str, where: str | None) -> UserError:
     )
 
 
-def _value(variable: Variable, value: object, place: _Place, base: Path | None) -> Any:  # noqa: ANN401
+def _parse_value(variable: Variable, value: object, place: _Occurrence, base: Path | None) -> Any:  # noqa: ANN401
     if value is None or value == "":
         return variable.default
     if variable.auto and value == "auto":
         return "auto"
-    return _CHECKS[variable.kind](value, place, base)
+    return _PARSERS[variable.kind](value, place, base)
 
 
-def _text(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_text(value: object, place: _Occurrence, _base: Path | None) -> str:
     # YAML reads 0.32 as a number: the text that was meant cannot be told from it any more.
     if not isinstance(value, str):
         raise place.refuse(value, "text (in quotes where it looks like a number)")
@@ -393,7 +395,7 @@ def _text(value: object, place: _Place, _base: Path | None) -> str:
     return str(value)
 
 
-def _choice(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_choice(value: object, place: _Occurrence, _base: Path | None) -> str:
     allowed = place.variable.choices + (("auto",) if place.variable.auto else ())
     if isinstance(value, str) and value in allowed:
         return str(value)
@@ -402,7 +404,7 @@ def _choice(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, f"one of {', '.join(allowed)}{hint}")
 
 
-def _switch(value: object, place: _Place, _base: Path | None) -> bool:
+def _parse_switch(value: object, place: _Occurrence, _base: Path | None) -> bool:
     # -e and Ansible's templates turn both into text.
     found = {"true": True, "false": False}.get(str(value).strip().lower())
     if found is None or not isinstance(value, (bool, str)):
@@ -410,7 +412,7 @@ def _switch(value: object, place: _Place, _base: Path | None) -> bool:
     return found
 
 
-def _whole(value: object) -> int | None:
+def _parse_int(value: object) -> int | None:
     """Give a whole number, also one that Ansible's templates or -e turned into text."""
     if isinstance(value, bool):
         return None
@@ -421,14 +423,14 @@ def _whole(value: object) -> int | None:
     return None
 
 
-def _count(value: object, place: _Place, _base: Path | None) -> int:
-    number, most = _whole(value), place.variable.most
+def _parse_count(value: object, place: _Occurrence, _base: Path | None) -> int:
+    number, most = _parse_int(value), place.variable.most
     if number is None or not 1 <= number <= most:
         raise place.refuse(value, f"a whole number from 1 to {most}")
     return number
 
 
-def _share(value: object, place: _Place, _base: Path | None) -> float:
+def _parse_share(value: object, place: _Occurrence, _base: Path | None) -> float:
     """Read a share, also one that Ansible's templates or -e turned into text."""
     text = str(value).strip()
     number = float(text) if not isinstance(value, bool) and _SHARE.fullmatch(text) else 0.0
@@ -437,7 +439,7 @@ def _share(value: object, place: _Place, _base: Path | None) -> float:
     return number
 
 
-def _dollars(value: object, place: _Place, _base: Path | None) -> float:
+def _parse_dollars(value: object, place: _Occurrence, _base: Path | None) -> float:
     """Read an amount, also one that Ansible's templates or -e turned into text."""
     text = str(value).strip()
     number = float(text) if not isinstance(value, bool) and _AMOUNT.fullmatch(text) else 0.0
@@ -446,29 +448,29 @@ def _dollars(value: object, place: _Place, _base: Path | None) -> float:
     return number
 
 
-def _interval(value: object, place: _Place, _base: Path | None) -> int:
+def _parse_interval(value: object, place: _Occurrence, _base: Path | None) -> int:
     """Read a time with its unit; returns seconds."""
     found = _INTERVAL.fullmatch(value.strip()) if isinstance(value, str) else None
     seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0
-    if not _LEAST_INTERVAL_S <= seconds <= _MOST_INTERVAL_S:
+    if not _MIN_INTERVAL_S <= seconds <= _MAX_INTERVAL_S:
         raise place.refuse(value, "a time from 10s to 720h, as 90s, 30m or 2h")
     return seconds
 
 
-def _minutes(value: object, place: _Place, _base: Path | None) -> int:
-    number = _whole(value)
-    if number is None or not 0 <= number <= _MOST_MINUTES:
+def _parse_minutes(value: object, place: _Occurrence, _base: Path | None) -> int:
+    number = _parse_int(value)
+    if number is None or not 0 <= number <= _MAX_MINUTES:
         raise place.refuse(value, "a whole number of minutes, 0 for never")
     return number
 
 
-def _machine_place(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_machine_path(value: object, place: _Occurrence, _base: Path | None) -> str:
     """Check a path on the cluster or machine; a program of PATH may be named without one."""
     text = value if isinstance(value, str) else ""
     only_path = place.variable.name in ("kimi_slurm_root", "kimi_idle_hook")
     parts = text.split("/")
     if (
-        _PLACE.fullmatch(text)
+        _MACHINE_PATH.fullmatch(text)
         and ".." not in parts
         and (text.startswith("/") or (len(parts) == 1 and not only_path))
         and text.strip("/")
@@ -479,7 +481,7 @@ def _machine_place(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, f"an absolute path on the {there}, without spaces")
 
 
-def _object(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_object_name(value: object, place: _Occurrence, _base: Path | None) -> str:
     """Check a name: the longest one leaves room for what is put behind it."""
     longest, own = min(place.variable.most, 63), place.variable.name == "kimi_kubernetes_name"
     # A Service has the name, and begins with a letter.
@@ -490,39 +492,39 @@ def _object(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, f"small letters, digits and -{first}, {longest} at most")
 
 
-def _domain(value: object, place: _Place, _base: Path | None) -> str:
-    if isinstance(value, str) and len(value) <= _LONGEST_DOMAIN and _DOMAIN.fullmatch(value):
+def _parse_domain(value: object, place: _Occurrence, _base: Path | None) -> str:
+    if isinstance(value, str) and len(value) <= _MAX_DOMAIN_LENGTH and _DOMAIN.fullmatch(value):
         return value
     raise place.refuse(value, "a name of small letters, digits, - and .")
 
 
-def _image(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_image(value: object, place: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _IMAGE.fullmatch(value):
         return value
     raise place.refuse(value, "an image as REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")
 
 
-def _resource(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_resource(value: object, place: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _RESOURCE.fullmatch(value):
         return value
     raise place.refuse(value, "a resource as DOMAIN/NAME")
 
 
-def _profile(value: object, place: _Place, _base: Path | None) -> str:
-    if isinstance(value, str) and _PLACE.fullmatch(value):
+def _parse_profile(value: object, place: _Occurrence, _base: Path | None) -> str:
+    if isinstance(value, str) and _MACHINE_PATH.fullmatch(value):
         parts = value.split("/")
         if "" not in parts and ".." not in parts:
             return value
     raise place.refuse(value, "a path below the kubelet's folder of profiles, without spaces")
 
 
-def _schedule(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_schedule(value: object, place: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _SCHEDULE.fullmatch(value):
         return value
     raise place.refuse(value, "five fields of cron with one space between them, in quotes")
 
 
-def _labels(value: object, place: _Place, _base: Path | None) -> dict[str, str]:
+def _parse_labels(value: object, place: _Occurrence, _base: Path | None) -> dict[str, str]:
     if not hasattr(value, "items"):
         raise place.refuse(value, "a mapping of label to value")
     taints = place.variable.name == "kimi_kubernetes_tolerations"
@@ -539,7 +541,7 @@ def _labels(value: object, place: _Place, _base: Path | None) -> dict[str, str]:
     return found
 
 
-def _walltime(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_walltime(value: object, place: _Occurrence, _base: Path | None) -> str:
     # YAML 1.1 reads 24:00:00 as a number of sixties: what was meant is not known any more.
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         raise place.refuse(value, 'SLURM\'s time in quotes, such as "24:00:00"')
@@ -548,27 +550,27 @@ def _walltime(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "minutes, HH:MM:SS or D-HH:MM:SS, in quotes")
 
 
-def _slurm(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_slurm_option(value: object, place: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _SLURM.fullmatch(value):
         return value
     raise place.refuse(value, "a name, or names joined as sbatch takes them, without spaces")
 
 
-def _login(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_login(value: object, place: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and LOGIN.fullmatch(value):
         return value
     raise place.refuse(value, "USER@HOST, as ssh takes it")
 
 
-def _port(value: object, place: _Place, _base: Path | None) -> int:
-    number = _whole(value)
+def _parse_port(value: object, place: _Occurrence, _base: Path | None) -> int:
+    number = _parse_int(value)
     # The engines take the ports after it.
     if number is None or not 1 <= number <= 65000:
         raise place.refuse(value, "a TCP port from 1 to 65000")
     return number
 
 
-def _url(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_url(value: object, place: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str):
         try:
             parts = urlsplit(value)
@@ -584,14 +586,14 @@ def _url(value: object, place: _Place, _base: Path | None) -> str:
     raise place.refuse(value, "an http or https URL")
 
 
-def _proxy(value: object, place: _Place, base: Path | None) -> str:
+def _parse_proxy(value: object, place: _Occurrence, base: Path | None) -> str:
     """Check a proxy's URL; it is never shown, for it may carry a password.
 
     Nor does anything follow its port, where a sign that was not escaped puts a password's rest.
     """
     bare, login = strip_login(value) if isinstance(value, str) else ("", "")
     try:
-        known = urlsplit(_url(bare, place, base)).port != 0 and _PROXY.fullmatch(bare)
+        known = urlsplit(_parse_url(bare, place, base)).port != 0 and _PROXY.fullmatch(bare)
     except (UserError, ValueError):
         known = None
     if not known:
@@ -601,7 +603,7 @@ def _proxy(value: object, place: _Place, base: Path | None) -> str:
     return f"{bare[: bare.index('//') + 2]}{login}{bare[bare.index('//') + 2 :]}"
 
 
-def _fingerprint(value: object, place: _Place, _base: Path | None) -> str:
+def _parse_fingerprint(value: object, place: _Occurrence, _base: Path | None) -> str:
     bare = re.sub(r"\s", "", value).upper() if isinstance(value, str) else ""
     if re.fullmatch(r"[0-9A-F]{40}", bare):
         return bare
@@ -612,7 +614,7 @@ def _is_one_word(value: str) -> bool:
     return value.isprintable() and " " not in value
 
 
-def _source(value: object, place: _Place, base: Path | None) -> str:
+def _parse_source(value: object, place: _Occurrence, base: Path | None) -> str:
     if isinstance(value, str):
         if value.startswith("file:///") and ".." not in value and _is_one_word(value):
             return value.rstrip("/")
@@ -621,11 +623,11 @@ def _source(value: object, place: _Place, base: Path | None) -> str:
         if BUCKET_ADDRESS.fullmatch(value):
             return value.rstrip("/")
         if value.startswith(("http://", "https://")):
-            return _url(value, place, base).rstrip("/")
+            return _parse_url(value, place, base).rstrip("/")
     raise place.refuse(value, _SOURCES)
 
 
-def _path(value: object, place: _Place, base: Path | None) -> Path:
+def _parse_path(value: object, place: _Occurrence, base: Path | None) -> Path:
     if not isinstance(value, str) or "\0" in value:
         raise place.refuse(value, "a path on the control machine")
     try:
@@ -634,8 +636,8 @@ def _path(value: object, place: _Place, base: Path | None) -> Path:
         raise place.refuse(value, "a path on the control machine") from None
 
 
-def _file(value: object, place: _Place, base: Path | None) -> str:
-    path = _path(value, place, base)
+def _parse_file(value: object, place: _Occurrence, base: Path | None) -> str:
+    path = _parse_path(value, place, base)
     if path.exists() and not path.is_file():
         # Not opened: a pipe without a writer would be waited for.
         raise place.refuse(value, "a file on the control machine")
@@ -650,30 +652,30 @@ def _file(value: object, place: _Place, base: Path | None) -> str:
         ) from None
 
 
-def _links(value: object, place: _Place, base: Path | None) -> str:
+def _parse_find_links(value: object, place: _Occurrence, base: Path | None) -> str:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
-        return _url(value, place, base)
-    path = _path(value, place, base)
+        return _parse_url(value, place, base)
+    path = _parse_path(value, place, base)
     if not path.is_dir():
         raise place.refuse(value, "a URL or a directory on the control machine that is there")
     return str(path)
 
 
-def _list(value: object, place: _Place) -> list[Any]:
+def _parse_list(value: object, place: _Occurrence) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
     raise place.refuse(value, "a list")
 
 
-def _texts(value: object, place: _Place, base: Path | None) -> list[str]:
-    return [_text(item, place, base) for item in _list(value, place)]
+def _parse_texts(value: object, place: _Occurrence, base: Path | None) -> list[str]:
+    return [_parse_text(item, place, base) for item in _parse_list(value, place)]
 
 
-def _urls(value: object, place: _Place, base: Path | None) -> list[str]:
-    return [_url(item, place, base) for item in _list(value, place)]
+def _parse_urls(value: object, place: _Occurrence, base: Path | None) -> list[str]:
+    return [_parse_url(item, place, base) for item in _parse_list(value, place)]
 
 
-def _network(text: str) -> str | None:
+def _parse_network(text: str) -> str | None:
     # ipaddress lets any text stand as the zone behind a %, and nft and HAProxy would read it.
     if "%" in text:
         return None
@@ -683,10 +685,10 @@ def _network(text: str) -> str | None:
         return None
 
 
-def _networks(value: object, place: _Place, _base: Path | None) -> list[str]:
+def _parse_networks(value: object, place: _Occurrence, _base: Path | None) -> list[str]:
     found = []
-    for item in _list(value, place):
-        network = _network(str(item))  # as text: ipaddress takes a bare number for an address
+    for item in _parse_list(value, place):
+        network = _parse_network(str(item))  # as text: ipaddress takes a bare number for an address
         if network is None:
             raise place.refuse(
                 item, "networks such as 10.0.0.0/8 or fd00::/8, with no bits set behind the mask"
@@ -695,7 +697,7 @@ def _networks(value: object, place: _Place, _base: Path | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
+def _parse_flags(value: object, place: _Occurrence, _base: Path | None) -> dict[str, Any]:
     if not hasattr(value, "items"):
         raise place.refuse(value, "a mapping of flag to value")
     found: dict[str, Any] = {}
@@ -716,46 +718,46 @@ def _flags(value: object, place: _Place, _base: Path | None) -> dict[str, Any]:
     return found
 
 
-_CHECKS: dict[str, Callable[[object, _Place, Path | None], Any]] = {
-    "text": _text,
-    "choice": _choice,
-    "interval": _interval,
-    "switch": _switch,
-    "count": _count,
-    "share": _share,
-    "seconds": _count,
-    "port": _port,
-    "url": _url,
-    "proxy": _proxy,
-    "urls": _urls,
-    "source": _source,
-    "file": _file,
-    "fingerprint": _fingerprint,
-    "links": _links,
-    "networks": _networks,
-    "texts": _texts,
-    "flags": _flags,
-    "dollars": _dollars,
-    "place": _machine_place,
-    "walltime": _walltime,
-    "minutes": _minutes,
-    "slurm": _slurm,
-    "login": _login,
-    "object": _object,
-    "image": _image,
-    "labels": _labels,
-    "resource": _resource,
-    "schedule": _schedule,
-    "domain": _domain,
-    "profile": _profile,
+_PARSERS: dict[str, Callable[[object, _Occurrence, Path | None], Any]] = {
+    "text": _parse_text,
+    "choice": _parse_choice,
+    "interval": _parse_interval,
+    "switch": _parse_switch,
+    "count": _parse_count,
+    "share": _parse_share,
+    "seconds": _parse_count,
+    "port": _parse_port,
+    "url": _parse_url,
+    "proxy": _parse_proxy,
+    "urls": _parse_urls,
+    "source": _parse_source,
+    "file": _parse_file,
+    "fingerprint": _parse_fingerprint,
+    "links": _parse_find_links,
+    "networks": _parse_networks,
+    "texts": _parse_texts,
+    "flags": _parse_flags,
+    "dollars": _parse_dollars,
+    "place": _parse_machine_path,
+    "walltime": _parse_walltime,
+    "minutes": _parse_minutes,
+    "slurm": _parse_slurm_option,
+    "login": _parse_login,
+    "object": _parse_object_name,
+    "image": _parse_image,
+    "labels": _parse_labels,
+    "resource": _parse_resource,
+    "schedule": _parse_schedule,
+    "domain": _parse_domain,
+    "profile": _parse_profile,
 }
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest of the control machine: files with path, size and SHA-256, every one."""
     expected = 'expected {"files": [{"path": TEXT, "size": BYTES, "sha256": 64 HEX DIGITS}, ...]}'
     fix = "make one with  kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE"
-    document = documents.read(path, what="a manifest", limit=_LARGEST_MANIFEST, fix=fix).json(fix)
+    document = documents.read(path, what="a manifest", limit=_MAX_MANIFEST_BYTES, fix=fix).json(fix)
     try:
         rows = [
             {"path": str(r["path"]), "size": int(r["size"]), "sha256": str(r["sha256"]).lower()}

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
+def check_lifecycle(
+    values: Mapping[str, Any], host: str, find: Callable[[str], str | None]
+) -> None:
     """Raise UserError, with file and line, for wishes that contradict each other."""
 
     def refuse(name: str, why: str, fix: str) -> UserError:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SIGNAL, _TIME = "kimi_slurm_signal_s", "kimi_slurm_time"
 
 
-def check(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
+def check_walltime(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
     """Raise UserError, with file and line, for a signal that would come before the job begins."""
     ahead_s, walltime_s = values[_SIGNAL], time_s(values[_TIME])
     # 0 asks SLURM for no limit.

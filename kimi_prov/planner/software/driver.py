@@ -35,11 +35,11 @@ _PTX = (
 _IMEX = re.compile(r"nvidia-imex(-\d+)?")
 _CONSENT = "where nvidia_driver_reboot_ok is true"
 # The largest initramfs with a driver's modules and firmware that was seen has about 200 MB.
-BOOT = "/boot"
-BOOT_BYTES = 256 << 20
+BOOT_DIR = "/boot"
+MIN_BOOT_BYTES = 256 << 20
 # From Turing on NVIDIA recommends the open modules, and after Hopper there are no others.
 _OPEN_SINCE = (7, 5)
-NOTHING: dict[str, Any] = {
+NO_DRIVER: dict[str, Any] = {
     "required_branch": None,
     "action": "none",
     "restart": False,
@@ -53,12 +53,14 @@ NOTHING: dict[str, Any] = {
 }
 
 
-def branch(version: object) -> int:
+def parse_branch(version: object) -> int:
     """Give the branch of a driver's version: 580 of "580.159.04"; 0 for what is not known."""
     return next(iter(versions.number(str(version or ""))), 0)
 
 
-def required(host: Host, engine: Engine, catalogue: Catalogue, weights_format: str) -> int | None:
+def find_required_branch(
+    host: Host, engine: Engine, catalogue: Catalogue, weights_format: str
+) -> int | None:
     """Give the least branch: of the engine's CUDA, its Marlin kernels, and the GPUs."""
     if host.amd:
         return None
@@ -69,7 +71,7 @@ def required(host: Host, engine: Engine, catalogue: Catalogue, weights_format: s
     return max((number for number in found if number), default=engine.driver_branch)
 
 
-def imex(nvidia: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_imex_package(nvidia: Mapping[str, Any]) -> tuple[str, str] | None:
     """Give name and version of the installed package of nvidia-imex; None where there is none."""
     packages = nvidia.get("packages") or {}
     return next(((n, v) for n, v in packages.items() if _IMEX.fullmatch(n)), None)
@@ -102,7 +104,7 @@ class _Machine:
     @property
     def open_required(self) -> bool:
         required = any(card and card.open_module_required for card in self.host.cards)
-        return required or _capability(self.host) >= (10, 0)
+        return required or _parse_capability(self.host) >= (10, 0)
 
     @property
     def fabric(self) -> bool:
@@ -117,7 +119,7 @@ class _Machine:
         return f"{words}: kimi-prov apply does both ({self.version}), {_CONSENT}"
 
 
-def document(
+def make_document(
     host: Host,
     settings: Settings,
     engine: Engine,
@@ -133,34 +135,34 @@ def document(
     says what shall be there, and is the same before and after.
     """
     nvidia = host.nvidia
-    need = _needed(host, engine, catalogue, weights_format, nvidia)
+    need = _choose_branch(host, engine, catalogue, weights_format, nvidia)
     if need is None:
-        return dict(NOTHING)
+        return dict(NO_DRIVER)
     rule = next((row for row in catalogue.drivers.rules if row.name == "marlin-ptx"), None)
     machine = _Machine(
         host,
         nvidia,
         need,
-        _version(settings, catalogue, need, nvidia),
+        _choose_version(settings, catalogue, need, nvidia),
         catalogue.drivers.repository(host.system.id, host.system.version),
         rule.source if rule else engine.source,
     )
-    action = _check(machine, settings, findings)
+    action = _choose_action(machine, settings, findings)
     if action == "install":
         _check_packages(machine, findings)
     return {
         "required_branch": need,
         "action": action,
-        "restart": action == "restart" or (action == "install" and _changes(machine)),
+        "restart": action == "restart" or (action == "install" and _is_module_replaced(machine)),
         "version": machine.version,
         "gpus": int(nvidia.get("pci_devices") or len(host.gpu_bytes)),
-        "open_modules": _capability(host) >= _OPEN_SINCE,
+        "open_modules": _parse_capability(host) >= _OPEN_SINCE,
         "fabric_manager": machine.fabric,
-        **_packages(machine, settings),
+        **_plan_packages(machine, settings),
     }
 
 
-def _needed(
+def _choose_branch(
     host: Host,
     engine: Engine,
     catalogue: Catalogue,
@@ -168,37 +170,37 @@ def _needed(
     nvidia: Mapping[str, Any],
 ) -> int | None:
     if host.gpu_bytes:
-        return required(host, engine, catalogue, weights_format)
+        return find_required_branch(host, engine, catalogue, weights_format)
     if not nvidia.get("pci_devices"):
         return None
     # Cards that nobody recognised: what the newest rule asks for.
     return max((row.driver_branch or 0 for row in catalogue.drivers.rules), default=0) or None
 
 
-def _version(
+def _choose_version(
     settings: Settings, catalogue: Catalogue, need: int, nvidia: Mapping[str, Any]
 ) -> str | None:
     """Choose the version that shall run: the operator's, the present one if it will do, ours."""
     if not settings.auto("nvidia_driver_version"):
         return str(settings.nvidia_driver_version)
     present = nvidia.get("driver_installed") or nvidia.get("driver_loaded")
-    if branch(present) >= need:
+    if parse_branch(present) >= need:
         return str(present)
     return catalogue.drivers.release(need)
 
 
-def _packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
+def _plan_packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
     """Names, `a|b` for the first that has the version; `replaced` has to go where it is there."""
     row = machine.repository
     if row is None or machine.version is None:
         return {"packages": [], "replaced": [], "repository": None}
     flavours = [row.closed_module, row.open_module]
-    if _capability(machine.host) >= _OPEN_SINCE:
+    if _parse_capability(machine.host) >= _OPEN_SINCE:
         flavours.reverse()
-    number = str(branch(machine.version))
+    number = str(parse_branch(machine.version))
     names = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
     # With the branch in its name an installed one would have no successor, and would be removed.
-    names += row.imex if imex(machine.nvidia) else ()
+    names += row.imex if find_imex_package(machine.nvidia) else ()
     url = str(settings.nvidia_repo_url or row.url).rstrip("/")
     return {
         "packages": [name.replace("{branch}", number) for name in names],
@@ -215,19 +217,19 @@ def _packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _capability(host: Host) -> tuple[int, int]:
+def _parse_capability(host: Host) -> tuple[int, int]:
     """CUDA compute capability; GPUs that nobody knows count as new ones."""
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", host.capability or "")
     return (int(match[1]), int(match[2])) if match else (9, 0)
 
 
-def _changes(machine: _Machine) -> bool:
+def _is_module_replaced(machine: _Machine) -> bool:
     """Whether another module would have to be loaded."""
     other = machine.open_required and machine.nvidia.get("open_module") is False
     return other or machine.version != machine.loaded
 
 
-def _check(machine: _Machine, settings: Settings, findings: Findings) -> str:
+def _choose_action(machine: _Machine, settings: Settings, findings: Findings) -> str:
     """Say what has to happen to the driver: none, install or restart."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     needs = f"branch {need} or newer; {_PTX}"
@@ -240,7 +242,7 @@ def _check(machine: _Machine, settings: Settings, findings: Findings) -> str:
             source=machine.source,
         )
         return "none"
-    if machine.version and branch(machine.version) < need:
+    if machine.version and parse_branch(machine.version) < need:
         findings.add(
             "driver.version",
             observed=f"kimi_nvidia_driver_version: {machine.version}",
@@ -257,31 +259,33 @@ def _check(machine: _Machine, settings: Settings, findings: Findings) -> str:
             fix=machine.remedy,
         )
         return "install"
-    return _check_present(machine, settings, findings, needs)
+    return _choose_action_for_present(machine, settings, findings, needs)
 
 
-def _check_present(machine: _Machine, settings: Settings, findings: Findings, needs: str) -> str:
+def _choose_action_for_present(
+    machine: _Machine, settings: Settings, findings: Findings, needs: str
+) -> str:
     """Say what has to happen to the driver that is there."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     present = str(installed or loaded)
     requested = not settings.auto("nvidia_driver_version") and present != machine.version
-    if branch(present) < need or requested:
+    if parse_branch(present) < need or requested:
         findings.add(
             "driver.branch",
             severity="blocker",
-            wording=None if branch(present) < need else "requested",
+            wording=None if parse_branch(present) < need else "requested",
             observed=str(loaded or installed),
-            required=needs if branch(present) < need else str(machine.version),
+            required=needs if parse_branch(present) < need else str(machine.version),
             fix=machine.remedy,
             source=machine.source,
         )
         return "install"
-    if _given_up(machine, present):
-        _failed_here(machine, present, findings)
+    if _is_given_up(machine, present):
+        _report_failure(machine, present, findings)
         return "none"
-    confirms = _unconfirmed(machine, present)
+    confirms = _is_unconfirmed(machine, present)
     if loaded != installed and installed:
-        return _unloaded(machine, findings, confirms=confirms)
+        return _report_unloaded(machine, findings, confirms=confirms)
     findings.add(
         "driver.branch",
         severity="pass",
@@ -291,16 +295,16 @@ def _check_present(machine: _Machine, settings: Settings, findings: Findings, ne
     )
     if confirms:
         return "confirm"
-    return "install" if _incomplete(machine) else "none"
+    return "install" if _is_incomplete(machine) else "none"
 
 
-def _unconfirmed(machine: _Machine, present: str) -> bool:
+def _is_unconfirmed(machine: _Machine, present: str) -> bool:
     """Whether the machine restarted itself into this version, which has not answered since."""
-    restarted = _kept(machine.host.facts, "restarted")
+    restarted = _read_state(machine.host.facts, "restarted")
     return bool(restarted.get("over")) and restarted.get("version") == present
 
 
-def _given_up(machine: _Machine, present: str) -> bool:
+def _is_given_up(machine: _Machine, present: str) -> bool:
     """Whether this version did not answer after its restart, and stayed, and still does not.
 
     Another restart would bring the same.
@@ -308,11 +312,11 @@ def _given_up(machine: _Machine, present: str) -> bool:
     silent = machine.loaded != machine.installed or len(machine.host.gpu_bytes) < int(
         machine.nvidia.get("pci_devices") or 0
     )
-    return silent and _kept(machine.host.facts, "failed").get("version") == present
+    return silent and _read_state(machine.host.facts, "failed").get("version") == present
 
 
-def _failed_here(machine: _Machine, version: str, findings: Findings) -> None:
-    failed = _kept(machine.host.facts, "failed")
+def _report_failure(machine: _Machine, version: str, findings: Findings) -> None:
+    failed = _read_state(machine.host.facts, "failed")
     running = f"; {machine.loaded} runs" if machine.loaded else ""
     findings.add(
         "driver.failed_here",
@@ -323,7 +327,7 @@ def _failed_here(machine: _Machine, version: str, findings: Findings) -> None:
     )
 
 
-def _unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -> str:
+def _report_unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -> str:
     """Say that the right driver is on the disk, and another or none runs."""
     fix = f"kimi-prov apply restarts the machine, {_CONSENT}; or restart it yourself"
     if confirms:
@@ -345,7 +349,7 @@ def _unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -> str:
     return "confirm" if confirms else "restart"
 
 
-def _incomplete(machine: _Machine) -> bool:
+def _is_incomplete(machine: _Machine) -> bool:
     """Whether a driver that is new enough lacks what goes with it: its fabric manager, its kind."""
     if machine.repository is None:
         return False
@@ -387,24 +391,24 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
             required="packages, which can be replaced and brought back",
             fix="remove it (nvidia-uninstall, or the image's own way), and run this again",
         )
-    if machine.version and _kept(facts, "failed").get("version") == machine.version:
-        _failed_here(machine, machine.version, findings)
+    if machine.version and _read_state(facts, "failed").get("version") == machine.version:
+        _report_failure(machine, machine.version, findings)
 
 
 def _check_boot(facts: Mapping[str, Any], findings: Findings) -> None:
     """Find a /boot where the new initramfs does not fit: dpkg would stop half way."""
-    row = next((r for r in facts["filesystems"] if BOOT in (r.get("holds") or ())), None)
+    row = next((r for r in facts["filesystems"] if BOOT_DIR in (r.get("holds") or ())), None)
     free = row.get("free_bytes") if row else None
-    if row and free is not None and free < BOOT_BYTES:
+    if row and free is not None and free < MIN_BOOT_BYTES:
         findings.add(
             "driver.boot",
             observed=f"{format_bytes(free)} free on {row['mount']}",
-            required=f"{format_bytes(BOOT_BYTES)} for a new initramfs beside the old one",
+            required=f"{format_bytes(MIN_BOOT_BYTES)} for a new initramfs beside the old one",
             fix="remove kernels that are no longer used: apt-get autoremove --purge",
         )
 
 
-def _kept(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _read_state(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Give what the machine keeps of our work: a version that `failed`, or was `restarted` for."""
     found = (facts["kimi"].get("driver") or {}).get(name)
     return found if isinstance(found, dict) else {}

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.pythons import Interpreter
-    from kimi_prov.planner.decisions import Choice
+    from kimi_prov.planner.decisions import EngineChoice
     from kimi_prov.planner.settings.parsing import Settings
 
 UV_LOCK = "uv.txt"
 HUB_LOCK = "hf-tools.txt"
 
 
-def document(
-    settings: Settings, choice: Choice, catalogue: Catalogue, plan: Mapping[str, Any]
+def make_document(
+    settings: Settings, choice: EngineChoice, catalogue: Catalogue, plan: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the plan's `installation`; `plan` holds what was decided before.
 
@@ -36,22 +36,22 @@ def document(
     """
     engine = choice.engine
     return {
-        **of_packages(
+        **make_package_section(
             settings,
             choice.interpreter,
             catalogue,
             plan["site"]["proxy"],
             torch_on_cpu=engine.variant == "cpu",
         ),
-        "metadata": _metadata(choice, plan["engine"]["env_dir"]),
+        "metadata": _find_cpu_build_metadata(choice, plan["engine"]["env_dir"]),
         "cuda_home": plan["instances"][0]["env"].get("CUDA_HOME"),
         "kt_kernels": paths.KT_CUDA if engine.name == "ktransformers" else None,
-        "experts_kernel": _experts_kernel(choice, plan["engine"]["env_dir"]),
-        "hub_client": _hub_client(catalogue, plan["weights"]),
+        "experts_kernel": _make_experts_kernel_command(choice, plan["engine"]["env_dir"]),
+        "hub_client": _make_hub_client_section(catalogue, plan["weights"]),
     }
 
 
-def of_packages(
+def make_package_section(
     settings: Settings,
     build: Interpreter | None,
     catalogue: Catalogue,
@@ -69,13 +69,13 @@ def of_packages(
         "wheels": f"{folder}/wheels",
         "cache": f"{folder}/cache",
         "uv_lock": UV_LOCK,
-        "python": _python(settings, build, folder),
-        "uv_dir": f"{paths.TOOLS}/uv-{_version(catalogue.lock(UV_LOCK), 'uv')}",
-        "pip_environment": _pip(settings),
-        "uv_environment": _uv(settings),
-        "run": _run(proxy),
+        "python": _make_python_section(settings, build, folder),
+        "uv_dir": f"{paths.TOOLS}/uv-{_find_pinned_version(catalogue.lock(UV_LOCK), 'uv')}",
+        "pip_environment": _make_pip_environment(settings),
+        "uv_environment": _make_uv_environment(settings),
+        "run": _make_command_prefix(proxy),
         # What downloads nothing has nothing of the site's proxy.
-        "run_offline": _run(None),
+        "run_offline": _make_command_prefix(None),
         "indexes": [
             *settings.pip_extra_index_urls,
             *([settings.torch_index_url] if settings.torch_index_url else []),
@@ -87,7 +87,9 @@ def of_packages(
     }
 
 
-def _python(settings: Settings, build: Interpreter | None, folder: str) -> dict[str, Any] | None:
+def _make_python_section(
+    settings: Settings, build: Interpreter | None, folder: str
+) -> dict[str, Any] | None:
     """Return the interpreter that is brought, None where the machine's own is taken.
 
     `downloads` is for uv, in the form of its own list: by it uv knows the archive's digest.
@@ -119,7 +121,7 @@ def _python(settings: Settings, build: Interpreter | None, folder: str) -> dict[
         "build": build.build,
         "url": url,
         "sha256": build.sha256,
-        "dir": interpreter.directory(build),
+        "dir": interpreter.build_directory(build),
         "archive": archive,
         "request": build.key,
         "list": f"{folder}/python.json",
@@ -127,7 +129,7 @@ def _python(settings: Settings, build: Interpreter | None, folder: str) -> dict[
     }
 
 
-def _run(proxy: Mapping[str, Any] | None) -> list[str]:
+def _make_command_prefix(proxy: Mapping[str, Any] | None) -> list[str]:
     """Return the words before a command: a unit, with the site's proxy where there is one.
 
     The proxy, which may have a password, comes by a file. What the command's environment has beside
@@ -139,55 +141,55 @@ def _run(proxy: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _version(lock: str, package: str) -> str:
+def _find_pinned_version(lock: str, package: str) -> str:
     found = re.search(rf"^{package}==(\S+)", lock, re.MULTILINE)
     if found is None:
         raise ValueError(f"the lock pins no {package}")
     return found[1]
 
 
-def _links(settings: Settings) -> str | None:
+def _find_links(settings: Settings) -> str | None:
     """Return a page of links; what a directory of the control machine has is copied instead."""
     links = settings.pip_find_links
     return links if links and "://" in links else None
 
 
-def _pip(settings: Settings) -> dict[str, str]:
-    return _given(
+def _make_pip_environment(settings: Settings) -> dict[str, str]:
+    return _drop_unset(
         {
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_INDEX_URL": settings.pip_index_url,
             "PIP_EXTRA_INDEX_URL": " ".join(settings.pip_extra_index_urls),
-            "PIP_FIND_LINKS": _links(settings),
+            "PIP_FIND_LINKS": _find_links(settings),
             "PIP_CERT": paths.CA_BUNDLE if settings.ca_bundle else None,
         }
     )
 
 
-def _uv(settings: Settings) -> dict[str, str]:
-    return _given(
+def _make_uv_environment(settings: Settings) -> dict[str, str]:
+    return _drop_unset(
         {
             "UV_PYTHON_DOWNLOADS": "never",
             # Several indexes may have a package of that name; the hashes say which file is meant.
             "UV_INDEX_STRATEGY": "unsafe-best-match",
             "UV_DEFAULT_INDEX": settings.pip_index_url,
-            "UV_FIND_LINKS": _links(settings),
+            "UV_FIND_LINKS": _find_links(settings),
             "SSL_CERT_FILE": paths.CA_BUNDLE if settings.ca_bundle else None,
         }
     )
 
 
-def _given(variables: Mapping[str, str | None]) -> dict[str, str]:
+def _drop_unset(variables: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def _metadata(choice: Choice, env_dir: str) -> dict[str, str] | None:
+def _find_cpu_build_metadata(choice: EngineChoice, env_dir: str) -> dict[str, str] | None:
     """Return the metadata by which vLLM's own command finds its CPU build, None for another."""
-    found = metadata(choice.engine, choice.python.version or "")
+    found = make_engine_metadata(choice.engine, choice.python.version or "")
     return found and {**found, "path": f"{env_dir}/{found['path']}"}
 
 
-def metadata(engine: Engine, python: str) -> dict[str, str] | None:
+def make_engine_metadata(engine: Engine, python: str) -> dict[str, str] | None:
     """Return that metadata with its path in the environment of a Python such as "3.11"."""
     if (engine.name, engine.variant) != ("vllm", "cpu"):
         return None
@@ -198,7 +200,7 @@ def metadata(engine: Engine, python: str) -> dict[str, str] | None:
     }
 
 
-def _experts_kernel(choice: Choice, env_dir: str) -> str | None:
+def _make_experts_kernel_command(choice: EngineChoice, env_dir: str) -> str | None:
     """Return what compiles the kernel of the plugin for experts, None where there is no plugin.
 
     For every backend: they share the environment, and one may follow another.
@@ -209,7 +211,9 @@ def _experts_kernel(choice: Choice, env_dir: str) -> str | None:
     return f"{site}/kimi_kt_experts/build.py"
 
 
-def _hub_client(catalogue: Catalogue, weights: Mapping[str, Any]) -> dict[str, str] | None:
+def _make_hub_client_section(
+    catalogue: Catalogue, weights: Mapping[str, Any]
+) -> dict[str, str] | None:
     """Return the environment of the hub's client, None where no weights come from the hub.
 
     Each set of pinned packages has an environment of its own.

@@ -10,22 +10,22 @@ from kimi_prov.planner.findings import Observation
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_SHOWN = 8
+_MAX_NAMES = 8
 
 
-def missing(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+def list_missing(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     """List the plan's packages that are not installed; all of them where dpkg did not tell."""
     return sorted(set(plan["packages"]) - set(facts["packages"].get("installed") or ()))
 
 
-def installs(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+def is_install_needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """Whether apt has something to install; not where another manager than dpkg is at work."""
     if facts["packages"].get("installed") is None:
         return False
-    return bool(missing(plan, facts)) or plan["driver"]["action"] == "install"
+    return bool(list_missing(plan, facts)) or plan["driver"]["action"] == "install"
 
 
-def environment(plan: Mapping[str, Any] | None) -> dict[str, str]:
+def make_environment(plan: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the variables of a call of apt: by the site's mirror and proxy, where it has them.
 
     `plan`: None for a host that only watches.
@@ -40,7 +40,7 @@ def environment(plan: Mapping[str, Any] | None) -> dict[str, str]:
     return found
 
 
-def holder(row: Mapping[str, Any]) -> str:
+def describe_holder(row: Mapping[str, Any]) -> str:
     """Name who holds a lock: program, process and unit."""
     parts = [f"PID {row['pid']}"] if row.get("pid") else []
     parts += [clean_text.clean_line(str(row["unit"]))] if row.get("unit") else []
@@ -49,7 +49,7 @@ def holder(row: Mapping[str, Any]) -> str:
     return f"{shown} holds {row['lock']}"
 
 
-def too_long(row: Mapping[str, Any], waited_s: float) -> Observation:
+def describe_lock_timeout(row: Mapping[str, Any], waited_s: float) -> Observation:
     """Say that the locks did not come free, and what ends who holds them."""
     unit, pid = row.get("unit"), row.get("pid")
     fix = "wait until it ends, then run this again"
@@ -62,16 +62,16 @@ def too_long(row: Mapping[str, Any], waited_s: float) -> Observation:
         fix = f"wait until it ends (ps -fp {pid}  shows what it is at), then run this again"
     return Observation(
         severity="blocker",
-        observed=f"{holder(row)}, after {waited_s:.0f} s",
+        observed=f"{describe_holder(row)}, after {waited_s:.0f} s",
         required="the locks of apt and dpkg",
         fix=fix,
     )
 
 
-def unfinished(names: Sequence[str]) -> Observation:
+def describe_unfinished(names: Sequence[str]) -> Observation:
     """Say which packages dpkg has not finished."""
-    shown = ", ".join(clean_text.clean_line(name) for name in names[:_SHOWN])
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    shown = ", ".join(clean_text.clean_line(name) for name in names[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return Observation(
         observed=f"{shown}{more}",
         required="nothing in dpkg --audit",

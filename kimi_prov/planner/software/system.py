@@ -41,15 +41,15 @@ _ELSEWHERE = (
 _PACKAGES = ("ca-certificates", "haproxy", "nftables", "numactl", "openssl")
 
 
-def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
+def check_system(host: Host, catalogue: Catalogue, findings: Findings) -> None:
     """Check the operating system and the init system."""
     release = host.system
     shown = release.title or f"{release.id} {release.version}"
     named = (release.id, release.version)
     row = next((row for row in catalogue.systems if (row.id, row.version) == named), None)
     proven = " or ".join(f"{r.id} {r.version}" for r in catalogue.systems if r.proven)
-    to_install = " or ".join(_title(r) for r in catalogue.systems if r.proven)
-    others = ", ".join(_title(r) for r in catalogue.systems if not r.proven)
+    to_install = " or ".join(_format_name(r) for r in catalogue.systems if r.proven)
+    others = ", ".join(_format_name(r) for r in catalogue.systems if not r.proven)
     if release.id is None:
         findings.add(
             "os.supported",
@@ -91,11 +91,11 @@ def check(host: Host, catalogue: Catalogue, findings: Findings) -> None:
         )
 
 
-def _title(system: System) -> str:
+def _format_name(system: System) -> str:
     return f"{system.id.title()} {system.version}"
 
 
-def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
+def choose_tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
     """Choose settings to change, and say what was left alone with the reason.
 
     The values do not depend on what is set now, except that a higher limit is kept.
@@ -108,7 +108,7 @@ def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
         if row is None:
             skipped.append({"what": name, "reason": "this kernel does not have it"})
         elif not row.writable:
-            skipped.append({"what": name, "reason": _not_ours(host)})
+            skipped.append({"what": name, "reason": _describe_foreign_settings(host)})
         else:
             current = int(row.value) if row.value and row.value.isdigit() else 0
             sysctl[name] = str(max(value, current) if at_least else value)
@@ -126,27 +126,27 @@ def tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
         elif choice not in row.choices:
             skipped.append({"what": label, "reason": f"{choice} is not among its choices"})
         elif not row.writable:
-            skipped.append({"what": label, "reason": _not_ours(host)})
+            skipped.append({"what": label, "reason": _describe_foreign_settings(host)})
         else:
             chosen[name] = choice
     return {
         "sysctl": sysctl,
         **chosen,
-        "limits": {"memlock": "infinity", "nofile": _nofile(host, skipped)},
+        "limits": {"memlock": "infinity", "nofile": _choose_nofile(host, skipped)},
         "skipped": skipped,
     }
 
 
-def _nofile(host: Host, skipped: list[dict[str, str]]) -> int:
+def _choose_nofile(host: Host, skipped: list[dict[str, str]]) -> int:
     """Open files that the engine may have; in a container not more than its first process."""
     most = host.tunables.nofile_max
     if not host.system.container or most is None or most >= _NOFILE:
         return _NOFILE
-    skipped.append({"what": f"open files above {most}", "reason": _not_ours(host)})
+    skipped.append({"what": f"open files above {most}", "reason": _describe_foreign_settings(host)})
     return int(most)
 
 
-def _not_ours(host: Host) -> str:
+def _describe_foreign_settings(host: Host) -> str:
     container = host.system.container
     if container:
         return f"this is a container ({container}): the setting belongs to its host"
@@ -154,7 +154,7 @@ def _not_ours(host: Host) -> str:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PackageGroups:
     """What of a machine takes packages beyond those of all.
 
     `kernel`: that of the experts is compiled when the engine is installed. `drives`: a repository
@@ -178,18 +178,20 @@ class Parts:
         return found + (["rclone"] if self.buckets else [])
 
 
-def packages(host: Host, python: str | None, parts: Parts, *, compiles: bool) -> list[str]:
+def list_packages(
+    host: Host, python: str | None, parts: PackageGroups, *, compiles: bool
+) -> list[str]:
     """Debian packages that the roles need; `python` is the interpreter's path.
 
     None of one that is brought: its headers come with it. uv is installed with the system's.
     """
-    named = _package(host, python)
+    named = _name_python_package(host, python)
     more = ["g++"] if compiles else []
     more += [f"{named}-dev"] if compiles and python else []
     return sorted({*_PACKAGES, "python3-venv", f"{named}-venv", *more, *parts.packages})
 
 
-def _package(host: Host, python: str | None) -> str:
+def _name_python_package(host: Host, python: str | None) -> str:
     """Name the Debian package of an interpreter, by its path; uv's is the system's own."""
     name = (python or "").rsplit("/", 1)[-1]
     versioned = name.startswith("python3.") and python != host.python_path
@@ -197,12 +199,12 @@ def _package(host: Host, python: str | None) -> str:
     return name if versioned and not own else "python3"
 
 
-def page_packages(host: Host, python: str | None) -> list[str]:
+def list_web_ui_packages(host: Host, python: str | None) -> list[str]:
     """Debian packages of a page that stands alone; `python`: None for one that is brought."""
-    return sorted({"python3-venv", f"{_package(host, python)}-venv"})
+    return sorted({"python3-venv", f"{_name_python_package(host, python)}-venv"})
 
 
-def gateway_packages(
+def list_gateway_packages(
     *, orders: bool, shared: bool, watched: bool, page: Sequence[str] = ()
 ) -> list[str]:
     """Debian packages of a gateway. `shared`: gateways hold one address together.
@@ -217,7 +219,7 @@ def gateway_packages(
     return sorted({*_PACKAGES, *more} - {"numactl"})
 
 
-def image_packages(*, compiles: bool) -> list[str]:
+def list_image_packages(*, compiles: bool) -> list[str]:
     """Debian packages of an image: no proxy and no firewall run in a pod."""
     return ["ca-certificates", *(["g++"] if compiles else []), "numactl", "python3"] + (
         ["python3-dev"] if compiles else []

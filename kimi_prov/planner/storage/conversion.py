@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.kt import quantise
-from kimi_prov.planner.decisions import Converted
-from kimi_prov.planner.settings.flag_names import KT, whole
-from kimi_prov.planner.storage.weights import COMMIT, addressed
+from kimi_prov.planner.decisions import ConvertedExperts
+from kimi_prov.planner.settings.flag_names import KT, parse_int
+from kimi_prov.planner.storage.weights import COMMIT, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.models import Model
-    from kimi_prov.planner.decisions import Choice, Weights
+    from kimi_prov.planner.decisions import EngineChoice, Weights
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -26,14 +26,14 @@ _INPUTS = ("bf16", "fp8")
 _LOSS = {"AMXINT4": "0.24 to 0.30", "AMXINT8": "0.02"}
 
 
-def choose(
+def choose_conversion(
     settings: Settings,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     weights: Weights,
     flags: Mapping[str, Any],
     findings: Findings,
-) -> Converted | None:
+) -> ConvertedExperts | None:
     """Decide where converted experts come from; None where none are set.
 
     `flags` are the engine's, the inventory's over the plan's: the files are sliced for its pools.
@@ -75,7 +75,7 @@ def choose(
             fix=f"remove {KT.prefill_from} from kimi_engine_args",
         )
     shape = model.architecture
-    pools = whole(flags.get(KT.pools)) or 1
+    pools = parse_int(flags.get(KT.pools)) or 1
     width = (shape.expert_hidden or shape.hidden, shape.expert_width)
     layer = quantise.layer_bytes(method, shape.experts, *width, pools)
     size = layer * (shape.layers - shape.dense_layers)
@@ -83,14 +83,14 @@ def choose(
         size = sum(int(row["size"]) for row in settings.kt_manifest["files"])
     source, directory = settings.kt_weights_source, f"{weights.directory}-{method.lower()}-{pools}"
     if source is not None:
-        source, directory = _given(str(source), model, method)
-    found = Converted(method, directory, size, layer, pools, source)
-    _check(settings, choice, weights, found, findings)
+        source, directory = _resolve_source(str(source), model, method)
+    found = ConvertedExperts(method, directory, size, layer, pools, source)
+    _check_conversion(settings, choice, weights, found, findings)
     return found
 
 
-def document(
-    found: Converted | None, choice: Choice, model: Model, flags: Mapping[str, Any]
+def make_document(
+    found: ConvertedExperts | None, choice: EngineChoice, model: Model, flags: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Give the plan's `conversion`; null where nothing is converted on the machine."""
     if found is None or found.source is not None:
@@ -107,14 +107,16 @@ def document(
         "layers": shape.layers - shape.dense_layers,
         # A layer in bf16, and what becomes of it.
         "memory_bytes": shape.experts * 3 * width * shape.expert_width * 2 + found.layer_bytes,
-        "threads": whole(flags.get(KT.threads)) or found.pools,
+        "threads": parse_int(flags.get(KT.threads)) or found.pools,
         # Without a list sglang-kt takes the first; `numa.binding` refuses one of another length.
         "nodes": list(nodes) if isinstance(nodes, list) else list(range(found.pools)),
         "argv": ["/usr/bin/python3", "-I", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
     }
 
 
-def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | None:
+def make_fetch_document(
+    found: ConvertedExperts | None, settings: Settings
+) -> dict[str, Any] | None:
     """Give what is fetched beside the weights; null where it is made here, or none is set."""
     if found is None or found.source is None:
         return None
@@ -127,15 +129,19 @@ def fetched(found: Converted | None, settings: Settings) -> dict[str, Any] | Non
     }
 
 
-def _given(source: str, model: Model, method: str) -> tuple[str, str]:
+def _resolve_source(source: str, model: Model, method: str) -> tuple[str, str]:
     """Return the address with its revision, and the directory."""
-    source, revision = addressed(source)
+    source, revision = split_address(source)
     folder = re.sub(r"[^\w.-]", "-", revision)
     return source, f"{paths.MODELS}/{model.name}/{method.lower()}-{folder}"
 
 
-def _check(
-    settings: Settings, choice: Choice, weights: Weights, found: Converted, findings: Findings
+def _check_conversion(
+    settings: Settings,
+    choice: EngineChoice,
+    weights: Weights,
+    found: ConvertedExperts,
+    findings: Findings,
 ) -> None:
     method, sizes = found.method, f"{format_bytes(found.size_bytes)} of converted experts"
     findings.add(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Choice, Converted, Weights
+    from kimi_prov.planner.decisions import ConvertedExperts, EngineChoice, Weights
     from kimi_prov.planner.findings import Findings
 
 _RESERVE_BYTES = 1_000_000_000
@@ -29,20 +29,20 @@ _NO_ROOM_FOR_BOTH = (
 
 
 @dataclass(frozen=True)
-class Beside:
+class OtherFiles:
     """What comes beside the weights and the engine: `draft` and `page` as the plan has them."""
 
     draft: Mapping[str, Any] | None = None
-    converted: Converted | None = None
+    converted: ConvertedExperts | None = None
     page: Mapping[str, Any] | None = None
 
 
-def document(
+def make_document(
     host: Host,
     weights: Weights,
-    choice: Choice,
+    choice: EngineChoice,
     findings: Findings,
-    beside: Beside,
+    beside: OtherFiles,
     *,
     in_place: bool,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -76,25 +76,25 @@ def document(
         missing[paths.WEB_ENVS] = page_bytes
     used = {*parts, *([draft["dir"]] if draft else [])}
     others = {where: size for where, size in host.models.items() if where not in used}
-    frees = _check_room(host, missing, shares, findings, others, in_place=in_place)
+    frees = _check_space(host, missing, shares, findings, others, in_place=in_place)
     room = {
         "path": paths.ROOT,
         "required_bytes": weights_bytes + engine_bytes + page_bytes + _RESERVE_BYTES,
-        "mounts_for": mounts_for(host),
+        "mounts_for": list_mounts(host),
     }
     return room, frees
 
 
-def check_page(
+def check_web_ui_space(
     host: Host, page: Mapping[str, Any], build: Interpreter | None, findings: Findings
 ) -> None:
     """Check the room for a page alone, and for the interpreter that is brought for it."""
     need = page["install_bytes"] + (build.bytes + build.installed_bytes if build else 0)
     there = page["env_name"] in host.web_envs
-    _check_room(host, {paths.WEB_ENVS: 0 if there else need}, "", findings, {}, in_place=False)
+    _check_space(host, {paths.WEB_ENVS: 0 if there else need}, "", findings, {}, in_place=False)
 
 
-def _check_room(
+def _check_space(
     host: Host,
     missing: Mapping[str, int],
     shares: str,
@@ -144,7 +144,7 @@ def _check_room(
     return frees
 
 
-def mounts_for(host: Host) -> list[str]:
+def list_mounts(host: Host) -> list[str]:
     """Return the paths whose file systems a unit has to wait for, links followed.
 
     systemd looks at the parents of a path too, and at no link.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Bound, Converted, Weights
+    from kimi_prov.planner.decisions import BoundMemory, ConvertedExperts, Weights
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -26,14 +26,14 @@ _CONVERTED = "the experts are read from the converted files, once; most of the w
 _MIB = 1 << 20
 
 
-def choose(
+def choose_ram_disk(
     host: Host,
     settings: Settings,
     weights: Weights,
-    bound: Bound,
+    bound: BoundMemory,
     findings: Findings,
     *,
-    converted: Converted | None = None,
+    converted: ConvertedExperts | None = None,
 ) -> RamDisk:
     """Decide for tmpfs only where memory holds the weights in it and the engine beside it.
 
@@ -45,7 +45,7 @@ def choose(
     margin = weights.size_bytes // (100 if weights.pinned else 33) + 64 * _MIB
     size = -(-(weights.size_bytes + margin) // _MIB) * _MIB
     in_all = size + engine_bytes <= host.memory_bytes
-    fits = in_all and _nodes_hold(host, size, bound)
+    fits = in_all and _has_room_on_nodes(host, size, bound)
     need = (
         f"{format_bytes(size)} for the RAM disk and {format_bytes(engine_bytes)} for engine and "
         "system"
@@ -53,16 +53,16 @@ def choose(
     have = f"of {format_bytes(host.memory_bytes)}"
     setting = settings.ram_disk
     if setting == "never":
-        return _off("the inventory says never (kimi_ram_disk)")
+        return _make_disabled("the inventory says never (kimi_ram_disk)")
     if setting == "auto" and converted is not None:
-        return _off(_CONVERTED)
+        return _make_disabled(_CONVERTED)
     if setting == "auto" and not fits:
         short = (
             "a NUMA node does not hold its part"
             if in_all
             else "memory does not hold the weights twice"
         )
-        return _off(f"{short}: {need}, {have}; the page cache serves")
+        return _make_disabled(f"{short}: {need}, {have}; the page cache serves")
     if not fits:
         findings.add(
             "ram_disk.memory",
@@ -82,11 +82,11 @@ def choose(
         enabled=True,
         size_bytes=size,
         reason=f"memory holds it: {need}, {have}",
-        options=_options(host, size),
+        options=_format_mount_options(host, size),
     )
 
 
-def document(found: RamDisk, host: Host, files_dir: str) -> dict[str, Any]:
+def make_document(found: RamDisk, host: Host, files_dir: str) -> dict[str, Any]:
     """Give the plan's `ram_disk`; `files_dir`: where the files lie in it."""
     return {
         "enabled": found.enabled,
@@ -99,7 +99,7 @@ def document(found: RamDisk, host: Host, files_dir: str) -> dict[str, Any]:
     }
 
 
-def units(found: RamDisk, warm: Mapping[str, Any]) -> dict[str, Any]:
+def list_units(found: RamDisk, warm: Mapping[str, Any]) -> dict[str, Any]:
     """Name the service that fills memory, all units of that, and those of another plan.
 
     `warm`: the plan's document of the page cache.
@@ -114,12 +114,12 @@ def units(found: RamDisk, warm: Mapping[str, Any]) -> dict[str, Any]:
     return {"service": service, "units": wanted, "absent_units": absent}
 
 
-def page_cache(
+def make_page_cache_document(
     found: RamDisk,
     host: Host,
     weights: Weights,
     engine_bytes: int,
-    converted: Converted | None,
+    converted: ConvertedExperts | None,
 ) -> dict[str, Any]:
     """Give the plan's `warm`: without a RAM disk, files that fit are read into the page cache.
 
@@ -146,7 +146,7 @@ def page_cache(
     }
 
 
-def _nodes_hold(host: Host, size: int, bound: Bound) -> bool:
+def _has_room_on_nodes(host: Host, size: int, bound: BoundMemory) -> bool:
     """Whether every node that the engine binds memory to holds its part of the files as well."""
     if not bound.nodes or not host.nodes:
         return True
@@ -155,11 +155,11 @@ def _nodes_hold(host: Host, size: int, bound: Bound) -> bool:
     return all(part <= node.memory_bytes for node in host.nodes if node.id in bound.nodes)
 
 
-def _off(reason: str) -> RamDisk:
+def _make_disabled(reason: str) -> RamDisk:
     return RamDisk(enabled=False, size_bytes=0, reason=reason, options="")
 
 
-def _options(host: Host, size: int) -> str:
+def _format_mount_options(host: Host, size: int) -> str:
     """Mount options; node lists as ranges, for commas part the options."""
     options = [f"size={size}", "mode=0755"]
     if host.kernel >= (6, 4):

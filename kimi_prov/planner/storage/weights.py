@@ -25,12 +25,12 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _BUCKETS = ("s3://", "gs://")
 
 
-def of_bucket(source: str | None) -> bool:
+def is_bucket(source: str | None) -> bool:
     """Whether an address is of a bucket."""
     return (source or "").startswith(_BUCKETS)
 
 
-def _bucket(settings: Settings) -> dict[str, str | None]:
+def _make_bucket_section(settings: Settings) -> dict[str, str | None]:
     """Give how buckets are reached; without credentials it is by the machine's role."""
     return {
         "credentials_file": paths.BUCKET_CREDENTIALS if settings.bucket_credentials_file else None,
@@ -39,7 +39,7 @@ def _bucket(settings: Settings) -> dict[str, str | None]:
     }
 
 
-def addressed(source: str, revision: str | None = None) -> tuple[str, str]:
+def split_address(source: str, revision: str | None = None) -> tuple[str, str]:
     """Return the address with its revision, and the revision; `revision` where it names none."""
     if not source.startswith("hf://"):
         return source, revision or "local"
@@ -48,7 +48,9 @@ def addressed(source: str, revision: str | None = None) -> tuple[str, str]:
     return f"hf://{repository}@{named}", named
 
 
-def resolve(settings: Settings, model: Model, weights_format: str, findings: Findings) -> Weights:
+def resolve_source(
+    settings: Settings, model: Model, weights_format: str, findings: Findings
+) -> Weights:
     """Resolve the source; where neither inventory nor catalogue names one it is empty."""
     published = next((row for row in model.published if row.format == weights_format), None)
     repo = published.repo if published and weights_format != model.native_format else model.repo
@@ -63,7 +65,7 @@ def resolve(settings: Settings, model: Model, weights_format: str, findings: Fin
             "machine itself)",
             source=model.source,
         )
-    source, revision = addressed(source, model.revision)
+    source, revision = split_address(source, model.revision)
     pinned = settings.manifest is not None or COMMIT.fullmatch(revision) is not None
     if source and not pinned and not source.startswith("file://"):
         findings.add(
@@ -82,7 +84,7 @@ def resolve(settings: Settings, model: Model, weights_format: str, findings: Fin
     return Weights(source, revision, f"{paths.MODELS}/{model.name}/{folder}", size, pinned)
 
 
-def document(
+def make_document(
     settings: Settings,
     found: Weights,
     draft: Mapping[str, Any] | None,
@@ -92,7 +94,7 @@ def document(
     keys = ("source", "manifest", "dir", "bytes")
     sources = [found.source, *(row["source"] for row in (draft, converted) if row)]
     return {
-        **({"bucket": _bucket(settings)} if any(map(of_bucket, sources)) else {}),
+        **({"bucket": _make_bucket_section(settings)} if any(map(is_bucket, sources)) else {}),
         "draft": {key: draft[key] for key in keys} if draft else None,
         "source": found.source,
         "manifest": dict(settings.manifest) if settings.manifest else None,

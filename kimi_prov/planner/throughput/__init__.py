@@ -1,10 +1,10 @@
-"""Speed estimates with their ranges: estimate(model, machine, serving) -> Estimate.
+"""Speed estimates with their ranges: estimate_speed(model, machine, serving) -> Estimate.
 
 Decides: speeds (the models of machines behind them).
 """
 
-from kimi_prov.planner.throughput.estimate import estimate, times
-from kimi_prov.planner.throughput.formats import uniform, weight_format
+from kimi_prov.planner.throughput.estimate import estimate_speed, scale_range
+from kimi_prov.planner.throughput.formats import find_weight_format, make_uniform_format
 from kimi_prov.planner.throughput.inputs import (
     Basis,
     Cpu,
@@ -17,7 +17,7 @@ from kimi_prov.planner.throughput.inputs import (
     Serving,
     WeightFormat,
 )
-from kimi_prov.planner.throughput.subjects import shape_of
+from kimi_prov.planner.throughput.subjects import make_shape
 
 __all__ = [
     "Basis",
@@ -30,9 +30,9 @@ __all__ = [
     "Range",
     "Serving",
     "WeightFormat",
-    "estimate",
-    "shape_of",
-    "times",
-    "uniform",
-    "weight_format",
+    "estimate_speed",
+    "find_weight_format",
+    "make_shape",
+    "make_uniform_format",
+    "scale_range",
 ]

@@ -38,10 +38,10 @@ _NINE_IN_TEN = 1.645
 # by 0.49 at seven (three pairs); with one, two and three doublings of lengths by 0.03, 0.05 and
 # 0.08 in decode (six pairs), by 0.16 in prefill (18 pairs of one or two). The readings' own noise
 # is a part of that.
-_REQUESTS = 0.05
-_LENGTHS = {"decode_tok_s": 0.03, "prefill_tok_s": 0.1}
+_REQUESTS_DRIFT = 0.05
+_LENGTHS_DRIFT = {"decode_tok_s": 0.03, "prefill_tok_s": 0.1}
 # A token in eleven days: less is no speed, and its logarithm leads out of what floats hold.
-_LEAST_TOK_S = 1e-6
+_MIN_TOK_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -63,47 +63,49 @@ class _Offset:
     spread: float
 
 
-def of(facts: Mapping[str, Any]) -> tuple[Reading, ...]:
+def read_readings(facts: Mapping[str, Any]) -> tuple[Reading, ...]:
     """Read what a bench of this machine measured; none where there was none."""
     return tuple(
         Reading(
             *(row[name] for name in ("concurrency", "input_tokens", "output_tokens")),
-            *(_speed(row[name]) for name in ("decode_tok_s", "prefill_tok_s")),
+            *(_read_speed(row[name]) for name in ("decode_tok_s", "prefill_tok_s")),
         )
         for row in facts.get("bench") or ()
     )
 
 
-def _speed(value: float | None) -> float | None:
-    return value if value is not None and value >= _LEAST_TOK_S else None
+def _read_speed(value: float | None) -> float | None:
+    return value if value is not None and value >= _MIN_TOK_S else None
 
 
-def anchored(speak: Speak, readings: Sequence[Reading], instances: int = 1) -> Speak:
+def anchor_estimator(speak: Speak, readings: Sequence[Reading], instances: int = 1) -> Speak:
     """Give an estimator that is held to readings of all `instances` together."""
     if not readings:
         return speak
 
-    def told(serving: Serving) -> Estimate:
+    def estimate_anchored(serving: Serving) -> Estimate:
         found = speak(serving)
-        decode = _offsets(speak, serving, readings, "decode_tok_s", instances)
+        decode = _combine_offsets(speak, serving, readings, "decode_tok_s", instances)
         # What waits for other prompts says nothing of how fast one is read.
         alone = [row for row in readings if row.concurrency == 1]
-        prefill = _offsets(speak, replace(serving, concurrency=1), alone, "prefill_tok_s", 1)
+        prefill = _combine_offsets(
+            speak, replace(serving, concurrency=1), alone, "prefill_tok_s", 1
+        )
         changed: dict[str, Any] = {}
         for field in dataclasses.fields(found):
             value = getattr(found, field.name)
             if field.name in ("decode_tok_s", "aggregate_tok_s"):
-                changed[field.name] = _moved(value, decode)
+                changed[field.name] = _shift_range(value, decode)
             elif field.name == "prefill_tok_s":
-                changed[field.name] = _moved(value, prefill)
+                changed[field.name] = _shift_range(value, prefill)
             elif field.name.endswith("ttft_s"):
-                changed[field.name] = _inverse(_moved(_inverse(value), prefill))
+                changed[field.name] = _invert_range(_shift_range(_invert_range(value), prefill))
         return replace(found, **changed)
 
-    return told
+    return estimate_anchored
 
 
-def compared(
+def compare_readings(
     speak: Speak, serving: Serving, readings: Sequence[Reading], instances: int = 1
 ) -> list[dict[str, Any]]:
     """Put each reading beside what the estimator says for its load, in tokens a second."""
@@ -114,7 +116,7 @@ def compared(
             "input_tokens": row.input_tokens,
             "output_tokens": row.output_tokens,
             "measured": getattr(row, name),
-            "predicted": float(f"{_expected(speak, serving, row, name, instances):.3g}"),
+            "predicted": float(f"{_estimate_reading(speak, serving, row, name, instances):.3g}"),
         }
         for name in ("decode_tok_s", "prefill_tok_s")
         for row in readings
@@ -122,13 +124,15 @@ def compared(
     ]
 
 
-def _expected(speak: Speak, serving: Serving, row: Reading, name: str, instances: int) -> float:
-    at = _at(serving, row, instances)
+def _estimate_reading(
+    speak: Speak, serving: Serving, row: Reading, name: str, instances: int
+) -> float:
+    at = _make_load(serving, row, instances)
     found: Range = getattr(speak(at), name)
     return found.expected
 
 
-def _at(serving: Serving, row: Reading, instances: int) -> Serving:
+def _make_load(serving: Serving, row: Reading, instances: int) -> Serving:
     """Give the load of a reading, as one instance has it."""
     return replace(
         serving,
@@ -138,7 +142,7 @@ def _at(serving: Serving, row: Reading, instances: int) -> Serving:
     )
 
 
-def _offsets(
+def _combine_offsets(
     speak: Speak, serving: Serving, readings: Sequence[Reading], name: str, instances: int
 ) -> _Offset | None:
     """Give the offset at a load from all readings; None where none has that speed."""
@@ -148,8 +152,10 @@ def _offsets(
     for row in readings:
         value = getattr(row, name)
         if value:
-            offset = math.log(value / _expected(speak, serving, row, name, instances))
-            drift = _drift(serving, _at(serving, row, instances), _LENGTHS[name])
+            offset = math.log(value / _estimate_reading(speak, serving, row, name, instances))
+            drift = _estimate_drift(
+                serving, _make_load(serving, row, instances), _LENGTHS_DRIFT[name]
+            )
             found.append((offset, 1 / (noise**2 + drift**2)))
     if not found:
         return None
@@ -162,7 +168,7 @@ def _offsets(
     return _Offset(pull / total, min(own, max(noise, total**-0.5)))
 
 
-def _drift(here: Serving, there: Serving, of_lengths: float) -> float:
+def _estimate_drift(here: Serving, there: Serving, of_lengths: float) -> float:
     """How far an offset may change between two loads; `of_lengths` for a doubling of lengths."""
 
     def doublings(one: float, other: float) -> float:
@@ -171,10 +177,10 @@ def _drift(here: Serving, there: Serving, of_lengths: float) -> float:
     requests = doublings(here.running, there.running)
     lengths = doublings(here.input_tokens, there.input_tokens)
     lengths += doublings(here.output_tokens, there.output_tokens)
-    return _REQUESTS * requests + of_lengths * lengths
+    return _REQUESTS_DRIFT * requests + of_lengths * lengths
 
 
-def _moved(span: Range, offset: _Offset | None) -> Range:
+def _shift_range(span: Range, offset: _Offset | None) -> Range:
     if offset is None:
         return span
     expected = span.expected * math.exp(offset.value)
@@ -182,5 +188,5 @@ def _moved(span: Range, offset: _Offset | None) -> Range:
     return Range(expected / half, expected, expected * half)
 
 
-def _inverse(span: Range) -> Range:
+def _invert_range(span: Range) -> Range:
     return Range(1 / span.high, 1 / span.expected, 1 / span.low)

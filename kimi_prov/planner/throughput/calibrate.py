@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 # Rows that a range is to hold, of those left out: of a source that nobody has seen, some points
 # fewer are held, and 0.85 are promised.
-HELD = 0.88
+TARGET_COVERAGE = 0.88
 # A class borrows from all classes of its family, as though that were this many sources more. One
 # request alone on GPUs differs more than many together, and has the sources to say so.
-_BORROWED = {"cpu": 20, "gpu": 10}
+_BORROWED_SOURCES = {"cpu": 20, "gpu": 10}
 FAMILIES: dict[str, dict[str, Prior]] = {"cpu": CPU, "gpu": GPU}
 Widths = dict[str, float]
 
@@ -48,7 +48,7 @@ class Prediction:
         return abs(self.expected / self.case.value - 1)
 
     @property
-    def held(self) -> bool:
+    def is_covered(self) -> bool:
         """Whether the range holds the measured value."""
         return self.low <= self.case.value <= self.high
 
@@ -62,82 +62,86 @@ class Model:
 
     def predict(self, case: Case) -> Prediction:
         """Predict one case with its range."""
-        expected = 1 / fitting.seconds(case, self.fit.values)
-        half = self.widths.get(stratum(case), self.widths["all"]) * spread(case, self.fit)
+        expected = 1 / fitting.predict_seconds(case, self.fit.values)
+        half = self.widths.get(name_stratum(case), self.widths["all"]) * predict_spread(
+            case, self.fit
+        )
         return Prediction(case, expected, expected * math.exp(-half), expected * math.exp(half))
 
 
-def stratum(case: Case) -> str:
+def name_stratum(case: Case) -> str:
     """Name the class whose width applies; many requests to a hybrid are one of their own."""
     many = "many " if case.kind == "hybrid" and case.serving.concurrency > 1 else ""
     return f"{many}{case.kind} {case.quantity}"
 
 
-def spread(case: Case, fit: fitting.Fit) -> float:
+def predict_spread(case: Case, fit: fitting.Fit) -> float:
     """Log-spread predicted for a machine that the fit has not seen."""
-    slopes = fitting.gradient(case, fit.values, fit.names)
-    apart = fitting.GROUP**2 - measured.known(case, fit.values)
+    slopes = fitting.compute_gradient(case, fit.values, fit.names)
+    apart = fitting.GROUP_SPREAD**2 - measured.count_known_variance(case, fit.values)
     return math.sqrt(fit.variance(slopes) + apart + case.noise**2)
 
 
-def learn(cases: Sequence[Case]) -> dict[str, Model]:
+def fit_models(cases: Sequence[Case]) -> dict[str, Model]:
     """Fit both families and their widths."""
     models = {}
     for name, priors in FAMILIES.items():
-        mine = [case for case in cases if fitting.family(case) is priors]
-        fit = fitting.fit(mine, priors)
-        models[name] = Model(fit, _widths(mine, priors, fit))
+        mine = [case for case in cases if fitting.choose_priors(case) is priors]
+        fit = fitting.fit_parameters(mine, priors)
+        models[name] = Model(fit, _fit_widths(mine, priors, fit))
     return models
 
 
-def model_of(case: Case, models: dict[str, Model]) -> Model:
+def choose_model(case: Case, models: dict[str, Model]) -> Model:
     """Pick the family that speaks about a case."""
     return models["gpu" if case.machine.cpu is None else "cpu"]
 
 
-def leave_one_source_out(cases: Sequence[Case]) -> list[Prediction]:
+def predict_from_other_sources(cases: Sequence[Case]) -> list[Prediction]:
     """Predict each case from all other sources, widths included."""
     sources = sorted({case.source for case in cases})
-    return [found for source in sources for found in without(source, cases, cases)]
+    return [found for source in sources for found in predict_without_source(source, cases, cases)]
 
 
-def without(source: str, known: Sequence[Case], wanted: Sequence[Case]) -> list[Prediction]:
+def predict_without_source(
+    source: str, known: Sequence[Case], wanted: Sequence[Case]
+) -> list[Prediction]:
     """Predict the wanted cases of one source from what all other sources say."""
     found = []
     for priors in FAMILIES.values():
-        mine = [c for c in wanted if c.source == source and fitting.family(c) is priors]
+        mine = [c for c in wanted if c.source == source and fitting.choose_priors(c) is priors]
         if mine:
-            rest = [c for c in known if c.source != source and fitting.family(c) is priors]
-            fit = fitting.fit(rest, priors)
-            model = Model(fit, _widths(rest, priors, fit))
+            rest = [c for c in known if c.source != source and fitting.choose_priors(c) is priors]
+            fit = fitting.fit_parameters(rest, priors)
+            model = Model(fit, _fit_widths(rest, priors, fit))
             found += [model.predict(case) for case in mine]
     return found
 
 
-def _widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -> Widths:
+def _fit_widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -> Widths:
     """Spreads that hold the wanted share of rows, each predicted without its source."""
     misses: dict[str, list[float]] = {}
     sources: dict[str, int] = {}
-    for source, near in fitting.without_each(cases, priors, fit).items():
+    for source, near in fitting.fit_without_each_source(cases, priors, fit).items():
         left_out = [case for case in cases if case.source == source]
         for case in left_out:
-            off = abs(fitting.residual(case, near.values)) / spread(case, near)
-            misses.setdefault(stratum(case), []).append(off)
-        for name in {stratum(case) for case in left_out}:
+            off = abs(fitting.compute_residual(case, near.values)) / predict_spread(case, near)
+            misses.setdefault(name_stratum(case), []).append(off)
+        for name in {name_stratum(case) for case in left_out}:
             sources[name] = sources.get(name, 0) + 1
     everything = [off for offs in misses.values() for off in offs]
     family = "gpu" if priors is GPU else "cpu"
-    borrowed = _BORROWED[family]
-    common = _quantile(everything, HELD)
+    borrowed = _BORROWED_SOURCES[family]
+    common = _compute_quantile(everything, TARGET_COVERAGE)
     widths = {"all": common}
     for name, offs in sorted(misses.items()):
         weight = sources[name] / (sources[name] + borrowed)
-        own = math.log(_quantile(offs, HELD))
+        own = math.log(_compute_quantile(offs, TARGET_COVERAGE))
         widths[name] = math.exp(weight * own + (1 - weight) * math.log(common))
     return widths
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
+def _compute_quantile(values: Sequence[float], share: float) -> float:
     """Quantile between neighbours."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * share

@@ -15,7 +15,7 @@ Kind = Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]
 NOISE = {"high": 0.08, "medium": 0.15, "low": 0.3}
 
 
-def kind_of(machine: Machine, concurrency: int) -> Kind:
+def find_kind(machine: Machine, concurrency: int) -> Kind:
     """Name the class whose errors apply."""
     if machine.cpu is None:
         return "gpu-batched" if concurrency > 1 else "gpu-single"

@@ -15,7 +15,7 @@ from functools import cache
 from statistics import fmean, median, quantiles
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from kimi_prov.planner.throughput.formats import weight_format
+from kimi_prov.planner.throughput.formats import find_weight_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput.inputs import WeightFormat
 
 _T = TypeVar("_T")
-FEWEST_SOURCES = 3
+MIN_SOURCES = 3
 # Aimed at in every class with an aim: the share of rows that ranges hold, and their mean high/low.
-HELD, HIGH_OVER_LOW = 0.85, 2.2
+MIN_COVERAGE, MAX_HIGH_OVER_LOW = 0.85, 2.2
 # The median errors aimed at, in the order of the table; what has none is told without a verdict.
 AIMS: dict[str, float | None] = {
     "GPU, INT4 and FP8": 0.15,
@@ -89,10 +89,10 @@ class Score:
         f, found = self.figures, []
         if f.median_error > self.of.aim:
             found.append(f"median error {f.median_error:.1%}, aim {self.of.aim:.0%}")
-        if f.held < HELD:
-            found.append(f"ranges hold {f.held:.1%}, aim {HELD:.0%}")
-        if f.high_over_low > HIGH_OVER_LOW:
-            found.append(f"high/low {f.high_over_low:.3f}, aim {HIGH_OVER_LOW:g}")
+        if f.held < MIN_COVERAGE:
+            found.append(f"ranges hold {f.held:.1%}, aim {MIN_COVERAGE:.0%}")
+        if f.high_over_low > MAX_HIGH_OVER_LOW:
+            found.append(f"high/low {f.high_over_low:.3f}, aim {MAX_HIGH_OVER_LOW:g}")
         return found
 
     @property
@@ -105,7 +105,7 @@ class Score:
         return "missed" if self.missed else "met"
 
 
-def place(case: Case) -> tuple[str, str]:
+def classify_case(case: Case) -> tuple[str, str]:
     """Name the class of a case, and the part of it.
 
     On GPUs by the weights' format and whether requests share a step. On processors by engine: those
@@ -114,7 +114,7 @@ def place(case: Case) -> tuple[str, str]:
     """
     if case.machine.cpu is None:
         part = "batched" if case.kind == "gpu-batched" else "one request"
-        return f"GPU, {_formats().get(case.serving.weights, 'other formats')}", part
+        return f"GPU, {_index_formats().get(case.serving.weights, 'other formats')}", part
     engine = case.serving.engine
     part = "kt-kernel and vLLM" if engine in {"ktransformers", "vllm"} else "other engines"
     part = "llama.cpp" if engine in {"llama.cpp", "ik_llama.cpp"} else part
@@ -122,47 +122,49 @@ def place(case: Case) -> tuple[str, str]:
 
 
 @cache
-def _formats() -> dict[WeightFormat, str]:
-    return {weight_format(word): name for name, words in _FORMATS.items() for word in words}
+def _index_formats() -> dict[WeightFormat, str]:
+    return {find_weight_format(word): name for name, words in _FORMATS.items() for word in words}
 
 
-def split(items: Sequence[_T], case_of: Callable[[_T], Case]) -> list[tuple[Class, list[_T]]]:
+def split_into_classes(
+    items: Sequence[_T], case_of: Callable[[_T], Case]
+) -> list[tuple[Class, list[_T]]]:
     """Put items into each class and part that has any, all of a quantity, and last all."""
     found: list[tuple[Class, list[_T]]] = []
     for quantity in QUANTITIES:
         own = [item for item in items if case_of(item).quantity == quantity]
         for name in AIMS:
-            chosen = [item for item in own if place(case_of(item))[0] == name]
+            chosen = [item for item in own if classify_case(case_of(item))[0] == name]
             found.append((Class(name, None, quantity), chosen))
             for part in _PARTS:
-                some = [item for item in chosen if place(case_of(item))[1] == part]
+                some = [item for item in chosen if classify_case(case_of(item))[1] == part]
                 found.append((Class(part, name, quantity), some))
         found.append((Class("all", None, quantity), own))
     found.append((Class("all", None, None), list(items)))
     return [(of, chosen) for of, chosen in found if chosen]
 
 
-def sources(cases: Iterable[Case]) -> int:
+def count_sources(cases: Iterable[Case]) -> int:
     """Count the sources."""
     return len({case.source for case in cases})
 
 
-def scores(predictions: Sequence[Prediction]) -> list[Score]:
+def score_classes(predictions: Sequence[Prediction]) -> list[Score]:
     """Score every class that has rows."""
     found = []
-    for of, chosen in split(predictions, lambda p: p.case):
-        count = sources(p.case for p in chosen)
-        figures = _figures(chosen) if count >= FEWEST_SOURCES else None
+    for of, chosen in split_into_classes(predictions, lambda p: p.case):
+        count = count_sources(p.case for p in chosen)
+        figures = _compute_figures(chosen) if count >= MIN_SOURCES else None
         found.append(Score(of, len(chosen), count, figures))
     return found
 
 
-def _figures(chosen: Sequence[Prediction]) -> Figures:
+def _compute_figures(chosen: Sequence[Prediction]) -> Figures:
     errors = [p.error for p in chosen]
     return Figures(
         median_error=median(errors),
         mean_error=fmean(errors),
         error_p90=quantiles(errors, n=10, method="inclusive")[-1],
-        held=fmean(p.held for p in chosen),
+        held=fmean(p.is_covered for p in chosen),
         high_over_low=fmean(p.high / p.low for p in chosen),
     )

@@ -29,12 +29,12 @@ _VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}((a|b|rc|\.post|\.dev)\d{1,6})?")
 _MONTH = re.compile(r"\d{4}-\d{2}")
 # An engine by the words that the reader of rows knows it by.
 _ENGINES = {"vllm": "vllm", "ktransformers": "sglang-kt + kt-kernel"}
-_AGAIN = "measure again:  kimi-prov bench INVENTORY --format json --output bench.json"
+_MEASURE_AGAIN = "measure again:  kimi-prov bench INVENTORY --format json --output bench.json"
 # Answered requests from which a median is sure.
-_SURE = 8
+_MIN_REQUESTS = 8
 
 
-def rows(result: Mapping[str, Any], catalogue: Catalogue) -> list[Row]:
+def make_rows(result: Mapping[str, Any], catalogue: Catalogue) -> list[Row]:
     """Give a row for each number of requests at once; `result` is a host's of a bench document.
 
     Raises UserError for what the catalogue does not know: its name could be anything.
@@ -47,27 +47,27 @@ def rows(result: Mapping[str, Any], catalogue: Catalogue) -> list[Row]:
         )
     common = {
         "model": catalogue.model(result["model"]).name,
-        "quant": _quant(serving, catalogue),
-        "engine": _engine(result["engine"]),
-        **_hardware(machine, result["memory"], catalogue),
-        "flags": _flags(serving),
+        "quant": _name_quantisation(serving, catalogue),
+        "engine": _format_engine(result["engine"]),
+        **_describe_hardware(machine, result["memory"], catalogue),
+        "flags": _format_flags(serving),
     }
     tag = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
     month = _MONTH.match(str(result["measured_at"]))
     common["source"] = f"kimi-prov bench {tag}"
     return [
-        _row(level, result, common, month[0] if month else "")
+        _make_row(level, result, common, month[0] if month else "")
         for level in result["serve"]["levels"]
         if level["decode_tok_s"]
     ]
 
 
-def _row(
+def _make_row(
     level: Mapping[str, Any], result: Mapping[str, Any], common: Mapping[str, Any], month: str
 ) -> Row:
     many = level["concurrency"] > 1
     lengths = result["serve"]
-    sure = "high" if level["requests"] >= _SURE else "medium"
+    sure = "high" if level["requests"] >= _MIN_REQUESTS else "medium"
     row = {
         **{key: common[key] for key in common if key != "source"},
         "concurrency": int(level["concurrency"]),
@@ -78,7 +78,9 @@ def _row(
         "prefill_tok_s": None if many or not level["prefill_tok_s"] else level["prefill_tok_s"],
         "measured": True,
         "confidence": "low" if result["load"]["busy"] else sure,
-        "note": "; ".join(part for part in (month, _chat(lengths), _all(many)) if part),
+        "note": "; ".join(
+            part for part in (month, _describe_chat(lengths), _join_values(many)) if part
+        ),
         "source": common["source"],
     }
     row = {key: value for key, value in row.items() if value not in (None, "")}
@@ -86,16 +88,16 @@ def _row(
     return {"id": f"b{tag}", **row}
 
 
-def _chat(serve: Mapping[str, Any]) -> str:
+def _describe_chat(serve: Mapping[str, Any]) -> str:
     """Say that it was asked as a chat: the template's tokens come to the prompt's."""
     return "chat" if (serve.get("load") or {}).get("chat") else ""
 
 
-def _all(many: bool) -> str:  # noqa: FBT001  (one of two notes)
+def _join_values(many: bool) -> str:  # noqa: FBT001  (one of two notes)
     return "aggregate incl. TTFT" if many else ""
 
 
-def _engine(engine: Mapping[str, Any]) -> str:
+def _format_engine(engine: Mapping[str, Any]) -> str:
     name = _ENGINES.get(str(engine["name"]))
     if name is None or not _VERSION.fullmatch(str(engine["version"])):
         raise UserError(
@@ -105,10 +107,10 @@ def _engine(engine: Mapping[str, Any]) -> str:
     return f"{name} {engine['version']}"
 
 
-def _hardware(
+def _describe_hardware(
     machine: Mapping[str, Any], memory: Mapping[str, Any], catalogue: Catalogue
 ) -> dict[str, Any]:
-    cards = [_cards(row, catalogue) for row in machine["gpus"]]
+    cards = [_format_cards(row, catalogue) for row in machine["gpus"]]
     if len(cards) > 1:
         raise UserError("the machine has GPUs of several kinds", fix="a row is of equal GPUs")
     known = catalogue.find_cpu(str(machine["processor"] or ""))
@@ -127,12 +129,12 @@ def _hardware(
     }
 
 
-def _cards(row: Mapping[str, Any], catalogue: Catalogue) -> str:
+def _format_cards(row: Mapping[str, Any], catalogue: Catalogue) -> str:
     found = catalogue.gpu(str(row["model"]), row["memory_bytes"])
     return f"{int(row['count'])}x {found.name}"
 
 
-def _flags(serving: Mapping[str, Any]) -> str:
+def _format_flags(serving: Mapping[str, Any]) -> str:
     """Write how it was served in the words that the reader of rows looks for."""
     words = [
         f"{label}{int(serving[key])}"
@@ -142,25 +144,29 @@ def _flags(serving: Mapping[str, Any]) -> str:
     if serving["gpu_experts"] is not None:
         words.append(f"gpu-experts {int(serving['gpu_experts'])}")
     if serving["method"]:
-        start = sglang.prefill_from(serving["method"])
+        start = sglang.choose_gpu_prefill_threshold(serving["method"])
         words += [f"layerwise prefill threshold {start}"] if start is not None else []
     if serving["threads"]:
         words.append(f"cpuinfer {int(serving['threads'])}")
     if serving["experts_by"]:
-        if serving["experts_by"] not in expert_backend.RESIDENT:
-            raise UserError("the bench names a backend of experts that is not known", fix=_AGAIN)
+        if serving["experts_by"] not in expert_backend.RESIDENT_FORMATS:
+            raise UserError(
+                "the bench names a backend of experts that is not known", fix=_MEASURE_AGAIN
+            )
         words.append(f"KIMI_EXPERTS={serving['experts_by']}")
     words += ["KV fp8"] if serving["kv_dtype"] == "fp8" else []
     return ", ".join(words)
 
 
-def _quant(serving: Mapping[str, Any], catalogue: Catalogue) -> str:
+def _name_quantisation(serving: Mapping[str, Any], catalogue: Catalogue) -> str:
     """Name the weights by a format or a kt-kernel method that the catalogue has."""
     method, name = serving["method"], serving["weights_format"]
     if method:
         if method not in {kind for row in catalogue.cpus for kind in row.kt_methods}:
-            raise UserError("the bench names a method of kt-kernel that is not known", fix=_AGAIN)
+            raise UserError(
+                "the bench names a method of kt-kernel that is not known", fix=_MEASURE_AGAIN
+            )
         return str(method)
     if not name:
-        raise UserError("the bench names no weights format", fix=_AGAIN)
+        raise UserError("the bench names no weights format", fix=_MEASURE_AGAIN)
     return catalogue.format(str(name)).name

@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING
 
 from kimi_prov.planner.throughput import first_token, hosts, physics, stored, without_graphs
-from kimi_prov.planner.throughput.calibrate import model_of
-from kimi_prov.planner.throughput.cases import NOISE, Case, Quantity, kind_of
+from kimi_prov.planner.throughput.calibrate import choose_model
+from kimi_prov.planner.throughput.cases import NOISE, Case, Quantity, find_kind
 from kimi_prov.planner.throughput.inputs import Basis, Estimate, Range
 
 if TYPE_CHECKING:
@@ -32,51 +32,51 @@ DISK_GB_S = 2.0
 _LOAD_SPREAD, _UNKNOWN_DISK_SPREAD = 1.6, 2.5
 
 
-def estimate(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
+def estimate_speed(model: ModelShape, machine: Machine, serving: Serving) -> Estimate:
     """Estimate speeds in tokens a second, times to load and to the first token in seconds.
 
     A machine whose GPUs hold all weights is given without `cpu`; a hybrid has both, a machine
     without GPUs `cpu` alone. The inputs refuse impossible values with ValueError.
     """
-    decode = _range(model, machine, serving, "decode")
-    prefill = _range(model, machine, serving, "prefill")
-    models = stored.load()
+    decode = _estimate_range(model, machine, serving, "decode")
+    prefill = _estimate_range(model, machine, serving, "prefill")
+    models = stored.load_models()
     values = models["gpu" if machine.cpu is None else "cpu"].fit.values
-    found = basis(physics.decode(model, machine, serving, values))
-    prompt = physics.prefill(model, machine, serving, values, serving.running)
+    found = name_basis(physics.estimate_decode(model, machine, serving, values))
+    prompt = physics.estimate_prefill(model, machine, serving, values, serving.running)
     prompt_s = serving.input_tokens * prompt.total
-    step = physics.step(model, machine, serving, values).total
+    step = physics.estimate_step(model, machine, serving, values).total
     if serving.without_graphs and machine.cpu is None:
-        graphs, decode = decode, without_graphs.slowed(decode, model.layers)
+        graphs, decode = decode, without_graphs.slow_down(decode, model.layers)
         passes = math.ceil(serving.input_tokens / serving.stream_chunk)
-        prefill = without_graphs.slowed(prefill, model.layers, serving.input_tokens, passes)
-        prompt_s = without_graphs.seconds(prompt_s, model.layers, passes)
-        step = without_graphs.seconds(step, model.layers)
+        prefill = without_graphs.slow_down(prefill, model.layers, serving.input_tokens, passes)
+        prompt_s = without_graphs.estimate_seconds(prompt_s, model.layers, passes)
+        step = without_graphs.estimate_seconds(step, model.layers)
         found = "latency-bound" if decode.expected < graphs.expected else found
     queue = first_token.Queue(prompt=prompt_s, step=step)
     return Estimate(
         decode_tok_s=decode,
-        aggregate_tok_s=times(decode, serving.running),
+        aggregate_tok_s=scale_range(decode, serving.running),
         prefill_tok_s=prefill,
-        ttft_s=first_token.seconds(serving, prefill, queue),
-        single_ttft_s=first_token.seconds(serving, prefill),
-        load_s=load_s(model, machine, serving),
+        ttft_s=first_token.estimate_first_token(serving, prefill, queue),
+        single_ttft_s=first_token.estimate_first_token(serving, prefill),
+        load_s=estimate_load(model, machine, serving),
         basis=found,
-        kind=kind_of(machine, serving.concurrency),
+        kind=find_kind(machine, serving.concurrency),
     )
 
 
-def load_s(model: ModelShape, machine: Machine, serving: Serving) -> Range:
+def estimate_load(model: ModelShape, machine: Machine, serving: Serving) -> Range:
     """Seconds from the start of the engine to the first token, weights on this machine.
 
     Not scored: too few timings are published.
     """
-    taken = weights_s(model, machine, serving)
+    taken = estimate_weights_load(model, machine, serving)
     rest = _START_S.get(serving.engine, _START_OTHER_S)
-    return start_range(model, serving, machine.disk_gb_s, taken, rest, _LOAD_SPREAD)
+    return estimate_start(model, serving, machine.disk_gb_s, taken, rest, _LOAD_SPREAD)
 
 
-def start_range(
+def estimate_start(
     model: ModelShape,
     serving: Serving,
     disk_gb_s: float | None,
@@ -91,7 +91,7 @@ def start_range(
     """
     read, disk = 0.0, spread
     if not serving.weights_in_memory:
-        read = checkpoint_gb(model, serving) / (disk_gb_s or DISK_GB_S)
+        read = count_checkpoint_gb(model, serving) / (disk_gb_s or DISK_GB_S)
         disk = spread if disk_gb_s else _UNKNOWN_DISK_SPREAD
     return Range(
         max(taken_s / spread, read / disk) + rest_s / spread,
@@ -100,14 +100,14 @@ def start_range(
     )
 
 
-def weights_s(model: ModelShape, machine: Machine, serving: Serving) -> float:
+def estimate_weights_load(model: ModelShape, machine: Machine, serving: Serving) -> float:
     """Seconds in which an engine takes in weights that are in memory."""
     if machine.gpus and machine.cpu is None:
-        return worker_gb(model, machine.gpus, serving) / _WORKER_GB_S
-    return checkpoint_gb(model, serving) / _KT_TAKES_IN_GB_S
+        return count_worker_gb(model, machine.gpus, serving) / _WORKER_GB_S
+    return count_checkpoint_gb(model, serving) / _KT_TAKES_IN_GB_S
 
 
-def worker_gb(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
+def count_worker_gb(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
     """GB that the worker of one GPU goes through when it loads its stage of a model.
 
     All but the routed experts, and of those what its GPU gets, where it gets them whole. Of slices
@@ -116,32 +116,34 @@ def worker_gb(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
     if they were that one); of others the down projection is cut across its rows, so that all of its
     pages are read (read there, not timed).
     """
-    ranks = physics.ranks_of(gpus, serving) * serving.data_parallel
+    ranks = physics.count_ranks(gpus, serving) * serving.data_parallel
     share = 1.0 if serving.weights.integers else (1 + 2 / ranks) / 3
     if serving.experts_whole:
         share = 1 / ranks
-    routed = _routed(model) * serving.weights.gpu_expert / 1e9
-    rest = checkpoint_gb(model, serving) - routed
+    routed = _count_routed_weights(model) * serving.weights.gpu_expert / 1e9
+    rest = count_checkpoint_gb(model, serving) - routed
     return (rest + share * routed) / serving.stages
 
 
-def checkpoint_gb(model: ModelShape, serving: Serving) -> float:
+def count_checkpoint_gb(model: ModelShape, serving: Serving) -> float:
     """GB that the engine reads when it starts."""
-    routed = _routed(model)
+    routed = _count_routed_weights(model)
     rest = (model.total_params - routed) * serving.weights.rest
     return (routed * serving.weights.gpu_expert + rest) / 1e9
 
 
-def _routed(model: ModelShape) -> float:
+def _count_routed_weights(model: ModelShape) -> float:
     return model.moe_layers * model.experts * model.params_per_expert
 
 
-def _range(model: ModelShape, machine: Machine, serving: Serving, quantity: Quantity) -> Range:
+def _estimate_range(
+    model: ModelShape, machine: Machine, serving: Serving, quantity: Quantity
+) -> Range:
     case = Case(
         id="",
         source="",
         group="",
-        kind=kind_of(machine, serving.concurrency),
+        kind=find_kind(machine, serving.concurrency),
         quantity=quantity,
         model=model,
         machine=machine,
@@ -149,17 +151,17 @@ def _range(model: ModelShape, machine: Machine, serving: Serving, quantity: Quan
         value=math.nan,
         noise=NOISE["high"],
     )
-    found = model_of(case, stored.load()).predict(case)
-    more = hosts.spread(machine.gpus, serving, quantity)
-    return hosts.widened(Range(found.low, found.expected, found.high), more)
+    found = choose_model(case, stored.load_models()).predict(case)
+    more = hosts.estimate_spread(machine.gpus, serving, quantity)
+    return hosts.widen_range(Range(found.low, found.expected, found.high), more)
 
 
-def times(given: Range, factor: float) -> Range:
+def scale_range(given: Range, factor: float) -> Range:
     """Scale a range."""
     return Range(given.low * factor, given.expected * factor, given.high * factor)
 
 
-def basis(parts: physics.Parts) -> Basis:
+def name_basis(parts: physics.Parts) -> Basis:
     """Name the cause that takes most of the time."""
     named: dict[Basis, float] = {
         "latency-bound": parts.latency,

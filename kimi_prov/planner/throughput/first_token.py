@@ -41,7 +41,7 @@ class Queue:
         return max(2 * self.wait(serving), together)
 
 
-def seconds(serving: Serving, prefill: Range, queue: Queue | None = None) -> Range:
+def estimate_first_token(serving: Serving, prefill: Range, queue: Queue | None = None) -> Range:
     """Give the seconds from a request to its first token; without a queue, of one alone.
 
     `prefill` in tokens a second. At best no prompt is in the way: users that ask again as soon as

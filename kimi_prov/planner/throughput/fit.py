@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Matrix = list[list[float]]
 
 # Log-spread of what sets one machine and build apart from another that the model calls equal.
-GROUP = 0.18
+GROUP_SPREAD = 0.18
 _FREEDOM = 4.0
 _STEP = 1e-4
 _ROUNDS = 12
-_SETTLED = 1e-5
+_MAX_RESIDUAL_STEP = 1e-5
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,27 @@ class Fit:
         )
 
 
-def family(case: Case) -> dict[str, Prior]:
+def choose_priors(case: Case) -> dict[str, Prior]:
     """Return the parameters that speak about a case."""
     return GPU if case.machine.cpu is None else CPU
 
 
-def seconds(case: Case, values: Values) -> float:
+def predict_seconds(case: Case, values: Values) -> float:
     """Seconds for one token of what the case measured."""
     if case.quantity == "prefill":
-        return physics.prefill(case.model, case.machine, case.serving, values, case.prompts).total
-    one = physics.decode(case.model, case.machine, case.serving, values).total
+        return physics.estimate_prefill(
+            case.model, case.machine, case.serving, values, case.prompts
+        ).total
+    one = physics.estimate_decode(case.model, case.machine, case.serving, values).total
     if case.end_to_end:
-        prompt = physics.prefill(case.model, case.machine, case.serving, values).total
+        prompt = physics.estimate_prefill(case.model, case.machine, case.serving, values).total
         one += prompt * case.serving.input_tokens / case.serving.output_tokens
     return one
 
 
-def residual(case: Case, values: Values) -> float:
+def compute_residual(case: Case, values: Values) -> float:
     """Logarithm of measured over predicted seconds: positive where the machine was slower."""
-    return -math.log(case.value * seconds(case, values))
+    return -math.log(case.value * predict_seconds(case, values))
 
 
 class _Watched(dict[str, float]):
@@ -81,19 +83,19 @@ class _Watched(dict[str, float]):
         return super().__getitem__(name)
 
 
-def gradient(case: Case, values: Values, names: Sequence[str]) -> list[float]:
+def compute_gradient(case: Case, values: Values, names: Sequence[str]) -> list[float]:
     """Slopes of the logarithm of the predicted seconds against each parameter's logarithm."""
     watched = _Watched(values)
-    base = math.log(seconds(case, watched))
+    base = math.log(predict_seconds(case, watched))
     slopes = [0.0] * len(names)
     for i, name in enumerate(names):
         if name in watched.asked:
             moved = {**values, name: values[name] * math.exp(_STEP)}
-            slopes[i] = (math.log(seconds(case, moved)) - base) / _STEP
+            slopes[i] = (math.log(predict_seconds(case, moved)) - base) / _STEP
     return slopes
 
 
-def fit(
+def fit_parameters(
     cases: Sequence[Case],
     priors: dict[str, Prior],
 ) -> Fit:
@@ -101,23 +103,25 @@ def fit(
     names = tuple(priors)
     start = [math.log(priors[name].value) for name in names]
     theta = list(start)
-    groups = grouped(cases)
+    groups = group_cases(cases)
     covariance: Matrix = []
     for _ in range(_ROUNDS):
         values = {name: math.exp(t) for name, t in zip(names, theta, strict=True)}
-        equations = _of_priors(priors, start, theta)
+        equations = _add_priors(priors, start, theta)
         for group in groups:
-            equations.add(_of_group(group, values, names), 1.0)
-        covariance = inverse(equations.normal)
-        move = _times(covariance, equations.pull)
+            equations.add(_make_group_equations(group, values, names), 1.0)
+        covariance = invert_matrix(equations.normal)
+        move = _multiply(covariance, equations.pull)
         theta = [t + m for t, m in zip(theta, move, strict=True)]
-        if max(abs(m) for m in move) < _SETTLED:
+        if max(abs(m) for m in move) < _MAX_RESIDUAL_STEP:
             break
     values = {name: math.exp(t) for name, t in zip(names, theta, strict=True)}
     return Fit(names, values, covariance)
 
 
-def without_each(cases: Sequence[Case], priors: dict[str, Prior], whole: Fit) -> dict[str, Fit]:
+def fit_without_each_source(
+    cases: Sequence[Case], priors: dict[str, Prior], whole: Fit
+) -> dict[str, Fit]:
     """Fit the cases without each of their sources in turn: one step away from the fit of all.
 
     Each group is of one source: its share of the equations is taken away, the rest solved.
@@ -125,10 +129,10 @@ def without_each(cases: Sequence[Case], priors: dict[str, Prior], whole: Fit) ->
     names = whole.names
     theta = [math.log(whole.values[name]) for name in names]
     start = [math.log(priors[name].value) for name in names]
-    common = _of_priors(priors, start, theta)
+    common = _add_priors(priors, start, theta)
     shares: dict[str, list[_Equations]] = {}
-    for group in grouped(cases):
-        share = _of_group(group, whole.values, names)
+    for group in group_cases(cases):
+        share = _make_group_equations(group, whole.values, names)
         common.add(share, 1.0)
         shares.setdefault(group[0].source, []).append(share)
     found = {}
@@ -136,14 +140,14 @@ def without_each(cases: Sequence[Case], priors: dict[str, Prior], whole: Fit) ->
         rest = _Equations([list(row) for row in common.normal], list(common.pull))
         for share in mine:
             rest.add(share, -1.0)
-        covariance = inverse(rest.normal)
-        move = _times(covariance, rest.pull)
+        covariance = invert_matrix(rest.normal)
+        move = _multiply(covariance, rest.pull)
         values = {n: math.exp(t + m) for n, t, m in zip(names, theta, move, strict=True)}
         found[source] = Fit(names, values, covariance)
     return found
 
 
-def grouped(cases: Sequence[Case]) -> list[list[Case]]:
+def group_cases(cases: Sequence[Case]) -> list[list[Case]]:
     """Put cases of one group together, in the order of first appearance."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
@@ -167,7 +171,7 @@ class _Equations:
                 self.pull[i] += sign * other.pull[i]
 
 
-def _of_priors(
+def _add_priors(
     priors: dict[str, Prior], start: Sequence[float], theta: Sequence[float]
 ) -> _Equations:
     weights = [prior.spread**-2 for prior in priors.values()]
@@ -176,15 +180,17 @@ def _of_priors(
     return _Equations(normal, pulls)
 
 
-def _of_group(group: list[Case], values: Values, names: Sequence[str]) -> _Equations:
+def _make_group_equations(group: list[Case], values: Values, names: Sequence[str]) -> _Equations:
     """Give one group's share of the equations; its common offset is integrated out."""
     size = len(names)
     found = _Equations([[0.0] * size for _ in names], [0.0] * size)
-    common, common_r, total = [0.0] * size, 0.0, GROUP**-2
+    common, common_r, total = [0.0] * size, 0.0, GROUP_SPREAD**-2
     for case in group:
-        r = residual(case, values)
-        slopes = [(i, s) for i, s in enumerate(gradient(case, values, names)) if s]
-        weight = (_FREEDOM + 1) / (_FREEDOM + r * r / (case.noise**2 + GROUP**2)) / case.noise**2
+        r = compute_residual(case, values)
+        slopes = [(i, s) for i, s in enumerate(compute_gradient(case, values, names)) if s]
+        weight = (
+            (_FREEDOM + 1) / (_FREEDOM + r * r / (case.noise**2 + GROUP_SPREAD**2)) / case.noise**2
+        )
         total += weight
         common_r += weight * r
         for i, s in slopes:
@@ -202,7 +208,7 @@ def _of_group(group: list[Case], values: Values, names: Sequence[str]) -> _Equat
     return found
 
 
-def inverse(matrix: Matrix) -> Matrix:
+def invert_matrix(matrix: Matrix) -> Matrix:
     """Invert a symmetric positive definite matrix: its pivots need no exchange."""
     rows = [list(row) for row in matrix]
     for k, row in enumerate(rows):
@@ -218,5 +224,5 @@ def inverse(matrix: Matrix) -> Matrix:
     return rows
 
 
-def _times(matrix: Matrix, vector: Sequence[float]) -> list[float]:
+def _multiply(matrix: Matrix, vector: Sequence[float]) -> list[float]:
     return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]

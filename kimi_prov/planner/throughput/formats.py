@@ -11,7 +11,7 @@ _MULTIPLIED_BITS = {"fp8": 8, "nvfp4": 4, "mxfp4": 4}
 _ON_GPU = dict.fromkeys(("rawint4", "amxint4", "amxint8", "vllm-cpu-int4"), "int4")
 
 
-def weight_format(name: str) -> WeightFormat:
+def find_weight_format(name: str) -> WeightFormat:
     """Bytes of each weight for a format such as "int4", "rawint4" or "Q4_K_M".
 
     Of a GGUF kind the longest that begins the name counts. Raises KeyError for a name that is not
@@ -41,9 +41,9 @@ def weight_format(name: str) -> WeightFormat:
     fitting = [kind for kind in kinds if text.startswith(kind)]
     if not fitting:
         raise KeyError(name)
-    return uniform(kinds[max(fitting, key=len)])
+    return make_uniform_format(kinds[max(fitting, key=len)])
 
 
-def uniform(bytes_per_weight: float) -> WeightFormat:
+def make_uniform_format(bytes_per_weight: float) -> WeightFormat:
     """Give every weight the same size, as in a GGUF file whose average is known."""
     return WeightFormat(bytes_per_weight, bytes_per_weight, bytes_per_weight)

@@ -57,7 +57,7 @@ class Crossings:
     exchanging: int = 1
 
 
-def crossings(gpus_of_host: int, serving: Serving) -> Crossings:
+def count_crossings(gpus_of_host: int, serving: Serving) -> Crossings:
     """Say what crosses hosts: stages are laid over them in order, each stage over whole GPUs."""
     if serving.hosts == 1:
         return Crossings()
@@ -67,46 +67,46 @@ def crossings(gpus_of_host: int, serving: Serving) -> Crossings:
     return Crossings(hosts if hosts > 1 else 0, exchanging)
 
 
-def ranks_inside(gpus_of_host: int, serving: Serving) -> int:
+def count_ranks_inside(gpus_of_host: int, serving: Serving) -> int:
     """Ranks of tensor parallelism that are in one host."""
     ranks = serving.tensor_parallel or gpus_of_host
     return min(ranks, gpus_of_host) if serving.hosts > 1 else ranks
 
 
-def batches(serving: Serving) -> float:
+def count_batches(serving: Serving) -> float:
     """Batches that the running requests travel in: one a stage, over hosts fewer."""
     return serving.stages if serving.hosts == 1 else math.sqrt(serving.stages)
 
 
-def latency(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
+def estimate_latency(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
     """Seconds of a pass's messages from host to host, whatever their size."""
-    found, link = crossings(gpus.count, serving), serving.link
+    found, link = count_crossings(gpus.count, serving), serving.link
     rounds = math.log2(found.exchanging)
     exchanges = 2 * model.layers * rounds * EXCHANGE_US[link.kind]
     return 1e-6 * (found.hops * HOP_US[link.kind] + exchanges)
 
 
-def transfer(model: ModelShape, gpus: Gpus, serving: Serving, tokens: float) -> float:
+def estimate_transfer(model: ModelShape, gpus: Gpus, serving: Serving, tokens: float) -> float:
     """Seconds in which the rows of so many tokens of one pass go over the link."""
-    found, link = crossings(gpus.count, serving), serving.link
+    found, link = count_crossings(gpus.count, serving), serving.link
     # The way back to the first stage carries the token's number alone.
     rows = 2.0 * max(0, found.hops - 1)
     rows += 2 * model.layers * 2 * (found.exchanging - 1) / found.exchanging
     return tokens * rows * model.hidden * 2 / (link.gb_s * 1e9 * _SHARE[link.kind])
 
 
-def spread(gpus: Gpus | None, serving: Serving, quantity: Quantity) -> float:
+def estimate_spread(gpus: Gpus | None, serving: Serving, quantity: Quantity) -> float:
     """Log-spread that several hosts add to a range, 0 for one host."""
     if gpus is None or serving.hosts == 1:
         return 0.0
-    found = crossings(gpus.count, serving)
+    found = count_crossings(gpus.count, serving)
     if found.exchanging > 1:
         return math.log(_EXCHANGES_OFF)
     many = quantity == "decode" and serving.running > 1
     return math.log(_MANY_OFF if many else _ONE_OFF)
 
 
-def widened(found: Range, more: float) -> Range:
+def widen_range(found: Range, more: float) -> Range:
     """Widen a range by a log-spread that is independent of its own."""
     if not more:
         return found
@@ -117,7 +117,7 @@ def widened(found: Range, more: float) -> Range:
     return Range(found.expected / below, found.expected, found.expected * above)
 
 
-def of_processors(found: Estimate, model: ModelShape, serving: Serving) -> Estimate:
+def divide_over_hosts(found: Estimate, model: ModelShape, serving: Serving) -> Estimate:
     """Share the estimate for one host without GPUs out to all: tensor parallelism, a rank a host.
 
     Each reads and computes its part; a layer ends in two sums over all. What a layer costs beside
@@ -133,7 +133,7 @@ def of_processors(found: Estimate, model: ModelShape, serving: Serving) -> Estim
         expected = 1 / (1 / one.expected / serving.hosts + each)
         low = 1 / (1 / one.low / math.sqrt(serving.hosts) + each)
         high = 1 / (1 / one.high / serving.hosts + each)
-        return widened(Range(low, expected, high), math.log(_PROCESSORS_OFF))
+        return widen_range(Range(low, expected, high), math.log(_PROCESSORS_OFF))
 
     decode = shared(found.decode_tok_s, sums + serving.running * sent)
     prefill = shared(found.prefill_tok_s, sums / serving.input_tokens + sent)
@@ -150,13 +150,13 @@ def of_processors(found: Estimate, model: ModelShape, serving: Serving) -> Estim
             decode.low * running, decode.expected * running, decode.high * running
         ),
         prefill_tok_s=prefill,
-        ttft_s=_sooner(found.ttft_s, faster),
-        single_ttft_s=_sooner(found.single_ttft_s, faster),
+        ttft_s=_shorten_range(found.ttft_s, faster),
+        single_ttft_s=_shorten_range(found.single_ttft_s, faster),
         load_s=found.load_s,
         basis=found.basis,
         kind=found.kind,
     )
 
 
-def _sooner(time: Range, faster: Range) -> Range:
+def _shorten_range(time: Range, faster: Range) -> Range:
     return Range(time.low / faster.high, time.expected / faster.expected, time.high / faster.low)

@@ -100,7 +100,7 @@ class Cpu:
     links_gb_s: float | None = None
 
     def __post_init__(self) -> None:
-        _positive(self, "sockets", "cores", "bandwidth_gb_s", "measured_gb_s", "links_gb_s")
+        _check_positive(self, "sockets", "cores", "bandwidth_gb_s", "measured_gb_s", "links_gb_s")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Gpus:
     narrowest_bits: int = 16
 
     def __post_init__(self) -> None:
-        _positive(self, "count", "bandwidth_gb_s", "tflops_bf16", "pcie_gb_s")
+        _check_positive(self, "count", "bandwidth_gb_s", "tflops_bf16", "pcie_gb_s")
 
     @property
     def link_gb_s(self) -> float:
@@ -151,7 +151,7 @@ class Link:
     gb_s: float = 1.25
 
     def __post_init__(self) -> None:
-        _positive(self, "gb_s")
+        _check_positive(self, "gb_s")
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Machine:
     measured: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
-        _positive(self, "disk_gb_s")
+        _check_positive(self, "disk_gb_s")
         if self.cpu is None and self.gpus is None:
             raise ValueError("a machine needs a CPU or a GPU to serve with")
 
@@ -218,8 +218,8 @@ class Serving:
     link: Link = field(default_factory=Link)
 
     def __post_init__(self) -> None:
-        _positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
-        _positive(self, "kv_dtype_bytes", "cpu_threads", "data_parallel", "stages", "hosts")
+        _check_positive(self, "concurrency", "input_tokens", "output_tokens", "tensor_parallel")
+        _check_positive(self, "kv_dtype_bytes", "cpu_threads", "data_parallel", "stages", "hosts")
 
     @property
     def running(self) -> float:
@@ -266,7 +266,7 @@ class Estimate:
     kind: Literal["cpu", "hybrid", "gpu-single", "gpu-batched"]
 
 
-def _positive(record: object, *names: str) -> None:
+def _check_positive(record: object, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
         if value is not None and value <= 0:

@@ -18,23 +18,23 @@ _BITS = 8e9  # bits of a GB
 _GBIT = 1e9
 
 
-def of(host: Host) -> tuple[Link, str | None]:
+def find_link(host: Host) -> tuple[Link, str | None]:
     """Return what joins this host to the others, and what of it was assumed."""
     sheet = (host.facts.get("group") or {}).get("link")
     if sheet:
-        return _given(sheet)
-    ports = [row for row in networks.devices(host) if row.speed]
+        return _read_link(sheet)
+    ports = [row for row in networks.find_rdma_devices(host) if row.speed]
     if ports and ports[0].kind:
         return Link(ports[0].kind, sum(row.speed or 0 for row in ports) / _BITS), None
-    best = max(_speeds(host), default=0.0)
+    best = max(_list_speeds(host), default=0.0)
     if best:
         return Link("ethernet", best / _BITS), (
             f"the hosts are joined by one port of {best / _GBIT:g} Gbit/s Ethernet"
         )
-    return _given({"kind": "ethernet"})
+    return _read_link({"kind": "ethernet"})
 
 
-def _given(link: Mapping[str, Any]) -> tuple[Link, str | None]:
+def _read_link(link: Mapping[str, Any]) -> tuple[Link, str | None]:
     kind, speed = link["kind"], link.get("speed_bits_per_s")
     assumed = None
     if not speed:
@@ -43,7 +43,7 @@ def _given(link: Mapping[str, Any]) -> tuple[Link, str | None]:
     return Link(kind, speed * int(link.get("count") or 1) / _BITS), assumed
 
 
-def _speeds(host: Host) -> Iterator[float]:
+def _list_speeds(host: Host) -> Iterator[float]:
     """Yield the speed of each network port that is not down, where it is known."""
     yield from (float(row.speed) for row in host.interfaces if row.speed and not row.down)
     for row in host.facts.get("nics") or ():

@@ -42,14 +42,14 @@ COPY_OF_THEORY, PRODUCT_OF_THEORY = 0.89, 0.73
 # rate. GPUs of one kind are all but equal: the two above differ by 2 %, power limits by more.
 SPREAD: dict[Part, float] = {"memory": 0.13, "gpu_memory": 0.03, "copy": 0.25, "matrix": 0.05}
 # Of a reading of a second or less.
-READING = 0.03
+READING_NOISE = 0.03
 # However much is measured, engine, build and settings still differ: this share of GROUP's variance
 # stays.
-_STAYS = 0.4
+_REMAINING_SHARE = 0.4
 _STEP = 1e-3
 
 
-def gpus_of(sheet: Gpus, found: Measured) -> Gpus:
+def apply_measurements(sheet: Gpus, found: Measured) -> Gpus:
     """Put what was measured of the GPUs in place of their data sheet's figures."""
     if found.gpu_bytes:
         sheet = replace(sheet, bandwidth_gb_s=found.gpu_bytes / 1e9 / COPY_OF_THEORY)
@@ -60,21 +60,21 @@ def gpus_of(sheet: Gpus, found: Measured) -> Gpus:
     return sheet
 
 
-def known(case: Case, values: Values) -> float:
+def count_known_variance(case: Case, values: Values) -> float:
     """Variance of the logarithm of a case's time that measuring its machine's parts took away."""
     parts = case.machine.measured & SPREAD.keys()
     if not parts:
         return 0.0
-    base = math.log(fitting.seconds(case, values))
+    base = math.log(fitting.predict_seconds(case, values))
     found = 0.0
     for part in parts:
-        faster = replace(case, machine=_faster(case.machine, part))
-        slope = (math.log(fitting.seconds(faster, values)) - base) / math.log1p(_STEP)
-        found += slope**2 * max(0.0, SPREAD[part] ** 2 - READING**2)
-    return min(found, (1 - _STAYS) * fitting.GROUP**2)
+        faster = replace(case, machine=_make_faster(case.machine, part))
+        slope = (math.log(fitting.predict_seconds(faster, values)) - base) / math.log1p(_STEP)
+        found += slope**2 * max(0.0, SPREAD[part] ** 2 - READING_NOISE**2)
+    return min(found, (1 - _REMAINING_SHARE) * fitting.GROUP_SPREAD**2)
 
 
-def _faster(machine: Machine, part: Part) -> Machine:
+def _make_faster(machine: Machine, part: Part) -> Machine:
     """Give the machine with one part a little faster."""
     by = 1 + _STEP
     cpu, gpus = machine.cpu, machine.gpus

@@ -67,6 +67,6 @@ CPU: Final[dict[str, Prior]] = {
 }
 
 
-def priors(values: dict[str, Prior]) -> Values:
+def list_priors(values: dict[str, Prior]) -> Values:
     """Return the parameters before any row was seen."""
     return {name: prior.value for name, prior in values.items()}

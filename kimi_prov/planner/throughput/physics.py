@@ -24,23 +24,23 @@ _LINK_SHARE = 0.7
 # Experts of the mixtures for which engines came tuned in 2025: DeepSeek's.
 _TUNED_EXPERTS = 256
 # How much longer launches take in a prompt's pass, which no CUDA graph holds.
-_NO_GRAPH = 3.0
+_NO_GRAPH_FACTOR = 3.0
 # Tokens of prompts that one pass of a GPU engine takes in.
-_PASS = 8192
+_PASS_TOKENS = 8192
 # Rows of a block of vLLM's mixture kernels: the least that a mean expert fills to this share.
-_BLOCKS, _FULL = (8, 16, 32, 48, 64), 0.9
+_BLOCK_SIZES, _MIN_BLOCK_FILL = (8, 16, 32, 48, 64), 0.9
 # AVX2 kernels against AVX-512 ones, measured on one layer with kt-kernel: a decode step, a prompt.
 _AVX2_DECODE, _AVX2_PREFILL = 1.5, 3.0
 # The same for prompts in other engines, whose AVX-512 kernels gain less.
 _AVX2_PREFILL_OTHERS = 2.0
 # Engines that spread weights over sockets whatever threads read them.
-_LLAMA = frozenset({"llama.cpp", "ik_llama.cpp"})
+_LLAMA_ENGINES = frozenset({"llama.cpp", "ik_llama.cpp"})
 # Of the links between a processor's chiplets and its memory, the share that reading reaches.
 _LINKS_SHARE = 0.9
 # More threads than cores (one or two more are none): 9 to 30 % slower where both were tried.
-_SPARE_THREADS, _OVERSUBSCRIBED = 1.1, 1.1
+_MAX_THREADS_PER_CORE, _OVERSUBSCRIBED_FACTOR = 1.1, 1.1
 # Tokens from which llama.cpp computes a pass on the GPU; ik_llama.cpp wants as many an expert.
-_OFFLOADED_FROM = 32
+_MIN_OFFLOADED_TOKENS = 32
 # Of the theoretical bandwidth a streaming test reads about this share: a measured figure is
 # scaled by it, so that one parameter serves both.
 STREAM_OF_THEORY = 0.75
@@ -72,32 +72,34 @@ class Parts:
         return Parts(self.latency * factor, self.bandwidth * factor, self.kernel * factor)
 
 
-def decode(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
+def estimate_decode(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
     """Seconds between two tokens of one request while `serving.running` requests run.
 
     Other requests' prompts delay it: in a steady state each output token comes with
     input/output prompt tokens of every other request.
     """
-    one = step(model, machine, serving, values)
+    one = estimate_step(model, machine, serving, values)
     if serving.others <= 0:
         return one
-    prompt = prefill(model, machine, serving, values, serving.running)
+    prompt = estimate_prefill(model, machine, serving, values, serving.running)
     # A GPU engine's passes are under way anyway: a prompt adds its arithmetic to them.
     added = prompt.kernel if machine.cpu is None else prompt.total
     prompts = serving.others * serving.input_tokens / serving.output_tokens
     return one + Parts(kernel=prompts * added)
 
 
-def step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
+def estimate_step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
     """Seconds of a step that gives each running request a token, no prompt being in the way."""
     if machine.cpu is None:
-        parts = _gpu_step(model, _gpus(machine), serving, values)
-        engine = _engine(_gpus(machine), serving, values)
-        return parts.times(engine * _untuned(model, _gpus(machine), serving, values))
-    return _cpu_step(model, machine, serving, values)
+        parts = _estimate_gpu_step(model, _require_gpus(machine), serving, values)
+        engine = _find_engine_factor(_require_gpus(machine), serving, values)
+        return parts.times(
+            engine * _find_untuned_factor(model, _require_gpus(machine), serving, values)
+        )
+    return _estimate_cpu_step(model, machine, serving, values)
 
 
-def prefill(
+def estimate_prefill(
     model: ModelShape, machine: Machine, serving: Serving, values: Values, prompts: float = 1
 ) -> Parts:
     """Seconds for one token of a prompt of `serving.input_tokens` tokens.
@@ -105,14 +107,14 @@ def prefill(
     `prompts` of that length wait at the same time: what is streamed for one serves all in a chunk.
     """
     if machine.cpu is None:
-        parts = _gpu_prefill(model, _gpus(machine), serving, values)
-        return parts.times(_engine(_gpus(machine), serving, values))
-    if machine.gpus is not None and _streams(serving):
-        return _streamed_prefill(model, machine.gpus, serving, values, prompts)
-    return _cpu_prefill(model, machine, serving, values, prompts)
+        parts = _estimate_gpu_prefill(model, _require_gpus(machine), serving, values)
+        return parts.times(_find_engine_factor(_require_gpus(machine), serving, values))
+    if machine.gpus is not None and _is_prefill_streamed(serving):
+        return _estimate_streamed_prefill(model, machine.gpus, serving, values, prompts)
+    return _estimate_cpu_prefill(model, machine, serving, values, prompts)
 
 
-def _streams(serving: Serving) -> bool:
+def _is_prefill_streamed(serving: Serving) -> bool:
     """Whether a prompt is computed on the GPU, layer by layer; AMX's own format cannot be."""
     start = serving.stream_prefill_from
     if serving.engine != "ktransformers" or serving.weights.amx or start is None:
@@ -120,18 +122,18 @@ def _streams(serving: Serving) -> bool:
     return serving.input_tokens >= start
 
 
-def _gpus(machine: Machine) -> Gpus:
+def _require_gpus(machine: Machine) -> Gpus:
     if machine.gpus is None:
         raise ValueError("a machine needs a CPU or a GPU to serve with")
     return machine.gpus
 
 
-def ranks_of(gpus: Gpus, serving: Serving) -> int:
+def count_ranks(gpus: Gpus, serving: Serving) -> int:
     """GPUs that share a layer by tensor parallelism."""
     return serving.tensor_parallel or gpus.count
 
 
-def _layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
+def _estimate_layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
     """Microseconds of a layer's launches, small kernels and two all-reduces, at any batch.
 
     The steps of an all-reduce grow with the logarithm of the ranks; one GPU alone has none.
@@ -140,7 +142,7 @@ def _layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -
     own = values["layer_us"] * (values["fused"] if fused and gpus.native(serving.weights) else 1.0)
     if model.kv_heads > 1:
         own *= values["grouped"]
-    ranks = hosts.ranks_inside(gpus.count, serving)
+    ranks = hosts.count_ranks_inside(gpus.count, serving)
     reduce = values["reduce_us"] * math.log2(ranks) / 3
     if gpus.nvlink_gb_s == 0:
         reduce *= values["pcie_reduce"]
@@ -149,7 +151,7 @@ def _layer_us(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -
     return own + reduce
 
 
-def _engine(gpus: Gpus, serving: Serving, values: Values) -> float:
+def _find_engine_factor(gpus: Gpus, serving: Serving, values: Values) -> float:
     """Factor of sglang, and of 4-bit integers on AMD: its libraries do not multiply them."""
     factor = values["sglang"] if serving.engine == "sglang" else 1.0
     if gpus.vendor == "AMD" and serving.weights.integers:
@@ -157,7 +159,7 @@ def _engine(gpus: Gpus, serving: Serving, values: Values) -> float:
     return factor
 
 
-def _untuned(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
+def _find_untuned_factor(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> float:
     """Factor of a step with kernels that nobody had tuned: a prompt's large ones need it less.
 
     An engine's old builds, outside the mixtures, formats and cards that they were made for.
@@ -168,60 +170,61 @@ def _untuned(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) ->
     return values["untuned"]
 
 
-def _gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
+def _estimate_gpu_step(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
     # Stages work on batches of their own in turn; copies of attention on requests of their own.
-    batch = max(1.0, serving.running / hosts.batches(serving))
+    batch = max(1.0, serving.running / hosts.count_batches(serving))
     mine = max(1.0, batch / serving.data_parallel)
     own = 1e-6 * values["request_us"] * mine
-    cache = mine * _cache_bytes(model, serving, ranks_of(gpus, serving))
-    return _gpu_pass(model, gpus, serving, values, batch) + Parts(
+    cache = mine * _count_cache_bytes(model, serving, count_ranks(gpus, serving))
+    return _estimate_gpu_pass(model, gpus, serving, values, batch) + Parts(
         own, cache / (gpus.bandwidth_gb_s * 1e9 * values["memory_share"])
     )
 
 
-def _gpu_pass(
+def _estimate_gpu_pass(
     model: ModelShape, gpus: Gpus, serving: Serving, values: Values, tokens: float
 ) -> Parts:
     """Count launches of all layers and one reading of the weights that so many tokens meet."""
-    launches = _layer_us(model, gpus, serving, values) * 1e-6 * model.layers
+    launches = _estimate_layer_us(model, gpus, serving, values) * 1e-6 * model.layers
     weights = serving.weights
     between = Parts(
-        hosts.latency(model, gpus, serving), hosts.transfer(model, gpus, serving, tokens)
+        hosts.estimate_latency(model, gpus, serving),
+        hosts.estimate_transfer(model, gpus, serving, tokens),
     )
     experts = model.distinct_experts(tokens) * model.moe_layers * model.params_per_expert
     shared = experts * weights.gpu_expert / serving.data_parallel
     read = model.always_params * weights.rest + shared
-    rate = ranks_of(gpus, serving) * gpus.bandwidth_gb_s * 1e9 * values["memory_share"]
+    rate = count_ranks(gpus, serving) * gpus.bandwidth_gb_s * 1e9 * values["memory_share"]
     return Parts(launches, read / rate) + between
 
 
-def _cache_bytes(model: ModelShape, serving: Serving, ranks: int) -> float:
+def _count_cache_bytes(model: ModelShape, serving: Serving, ranks: int) -> float:
     """Cache that one request's step reads on each rank, half of its answer being there."""
     tokens = serving.input_tokens + serving.output_tokens / 2
     width = model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
     return tokens * width / min(ranks, model.kv_heads)
 
 
-def _gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
+def _estimate_gpu_prefill(model: ModelShape, gpus: Gpus, serving: Serving, values: Values) -> Parts:
     """Arithmetic, and for each pass its launches and one reading of nearly all weights."""
-    tokens = min(serving.input_tokens, _PASS)
-    passes = math.ceil(serving.input_tokens / _PASS) / serving.input_tokens
-    one = _gpu_pass(model, gpus, serving, values, tokens)
-    slower = (_NO_GRAPH - 1) * (one.latency - hosts.latency(model, gpus, serving))
+    tokens = min(serving.input_tokens, _PASS_TOKENS)
+    passes = math.ceil(serving.input_tokens / _PASS_TOKENS) / serving.input_tokens
+    one = _estimate_gpu_pass(model, gpus, serving, values, tokens)
+    slower = (_NO_GRAPH_FACTOR - 1) * (one.latency - hosts.estimate_latency(model, gpus, serving))
     one_pass = Parts(one.latency + slower, one.bandwidth).times(passes)
     amd = values["amd_compute"] if gpus.vendor == "AMD" else 1.0
     # Only what is packed is multiplied in narrow numbers: attention and the rest are as they were.
     narrow, wide = (gpus.tflops_at(bits) * 1e12 * amd for bits in serving.weights.multiplied)
     share = values["expert_share"] * (values["native"] if gpus.native(serving.weights) else 1.0)
-    experts = 2 * model.routed_active_params * _padding(model, tokens)
+    experts = 2 * model.routed_active_params * _estimate_padding(model, tokens)
     rest = model.flops_per_token(serving.input_tokens / 2) - 2 * model.routed_active_params
     seconds = experts / (narrow * share) + rest / (wide * _DENSE_SHARE)
-    ranks = ranks_of(gpus, serving)
-    inside = hosts.ranks_inside(gpus.count, serving)
-    return one_pass + Parts(kernel=seconds / ranks + _exchanged(model, gpus, inside))
+    ranks = count_ranks(gpus, serving)
+    inside = hosts.count_ranks_inside(gpus.count, serving)
+    return one_pass + Parts(kernel=seconds / ranks + _estimate_exchange(model, gpus, inside))
 
 
-def _exchanged(model: ModelShape, gpus: Gpus, ranks: int) -> float:
+def _estimate_exchange(model: ModelShape, gpus: Gpus, ranks: int) -> float:
     """Seconds in which a token's two bf16 sums of each layer go around all ranks.
 
     NVIDIA's switches add on the way, so that each GPU sends once; in a ring it sends nearly twice.
@@ -233,18 +236,20 @@ def _exchanged(model: ModelShape, gpus: Gpus, ranks: int) -> float:
     return size / (gpus.link_gb_s * 1e9 * _LINK_SHARE)
 
 
-def _padding(model: ModelShape, tokens: float) -> float:
+def _estimate_padding(model: ModelShape, tokens: float) -> float:
     """How many times its rows an expert computes: kernels take whole blocks of tokens.
 
     Half a block of each expert is empty on average; the block grows with the tokens of an expert.
     """
     touched = model.distinct_experts(tokens)
     rows = tokens * model.experts_per_token / touched
-    block = next((size for size in _BLOCKS if rows < _FULL * size), _BLOCKS[-1])
+    block = next((size for size in _BLOCK_SIZES if rows < _MIN_BLOCK_FILL * size), _BLOCK_SIZES[-1])
     return 1 + block / 2 / rows
 
 
-def _cpu_step(model: ModelShape, machine: Machine, serving: Serving, values: Values) -> Parts:
+def _estimate_cpu_step(
+    model: ModelShape, machine: Machine, serving: Serving, values: Values
+) -> Parts:
     """Read the experts left to the processors, and without GPUs all the rest too."""
     cpu, gpus = machine.cpu, machine.gpus
     if cpu is None:
@@ -254,21 +259,21 @@ def _cpu_step(model: ModelShape, machine: Machine, serving: Serving, values: Val
     if gpus is None:
         work = experts + model.always_params
         size = experts * fmt.cpu_expert + model.always_params * fmt.rest
-        size += batch * _cache_bytes(model, serving, 1)
+        size += batch * _count_cache_bytes(model, serving, 1)
     else:
         work = experts * (1 - min(1.0, serving.gpu_experts / model.experts))
         size = work * fmt.cpu_expert
-    parts = _cpu_read(cpu, serving, work, size, values)
-    parts += _cpu_latency(model, machine, cpu, serving, values)
+    parts = _estimate_cpu_read(cpu, serving, work, size, values)
+    parts += _estimate_cpu_latency(model, machine, cpu, serving, values)
     if gpus is None:
         return parts
-    ranks = ranks_of(gpus, serving) if serving.engine == "ktransformers" else 1
+    ranks = count_ranks(gpus, serving) if serving.engine == "ktransformers" else 1
     read = model.always_params * fmt.rest + (experts - work) * fmt.gpu_expert
-    read = read / ranks + batch * _cache_bytes(model, serving, ranks)
+    read = read / ranks + batch * _count_cache_bytes(model, serving, ranks)
     return parts + Parts(bandwidth=read / (gpus.bandwidth_gb_s * 1e9 * values["dense_share"]))
 
 
-def _cpu_latency(
+def _estimate_cpu_latency(
     model: ModelShape, machine: Machine, cpu: Cpu, serving: Serving, values: Values
 ) -> Parts:
     """Count what each layer costs beside its weights, whatever the bandwidth.
@@ -277,46 +282,48 @@ def _cpu_latency(
     a layer with MLA has about twice as many operations. In a hybrid only the experts' few are left
     to the pool, and the GPU hands over.
     """
-    pool = _threads(cpu, serving) / (cpu.sockets if _aware(cpu, serving) else 1)
+    pool = _count_threads(cpu, serving) / (cpu.sockets if _is_numa_aware(cpu, serving) else 1)
     operations = values["mla"] if model.kv_heads == 1 else 1.0
     meeting = values["thread_us"] * pool
     if machine.gpus is None:
         each = operations * (values["layer_us"] + meeting)
     else:
         hand_over = values["hybrid_layer_us"]
-        hand_over *= values["llama_layer"] if serving.engine in _LLAMA else 1.0
+        hand_over *= values["llama_layer"] if serving.engine in _LLAMA_ENGINES else 1.0
         each = operations * hand_over + meeting
     return Parts(latency=model.layers * each * 1e-6)
 
 
-def _cpu_read(cpu: Cpu, serving: Serving, work: float, size: float, values: Values) -> Parts:
+def _estimate_cpu_read(
+    cpu: Cpu, serving: Serving, work: float, size: float, values: Values
+) -> Parts:
     """Seconds to take in `work` weights of `size` bytes: kernel and memory overlap in part."""
     if work <= 0:
         return Parts()
-    kernel = work / (_threads(cpu, serving) * _core_gw_s(cpu, serving, values) * 1e9)
-    memory = size / (_memory_gb_s(cpu, serving, values) * 1e9)
+    kernel = work / (_count_threads(cpu, serving) * _estimate_core_gw_s(cpu, serving, values) * 1e9)
+    memory = size / (_estimate_memory_gb_s(cpu, serving, values) * 1e9)
     factor = math.hypot(kernel, memory) / (kernel + memory)
     if serving.engine == "llama.cpp":
         factor *= values["llama"]
-    if (serving.cpu_threads or 0) > _SPARE_THREADS * cpu.cores:
-        factor *= _OVERSUBSCRIBED
+    if (serving.cpu_threads or 0) > _MAX_THREADS_PER_CORE * cpu.cores:
+        factor *= _OVERSUBSCRIBED_FACTOR
     return Parts(bandwidth=memory, kernel=kernel).times(factor)
 
 
-def _core_gw_s(cpu: Cpu, serving: Serving, values: Values) -> float:
+def _estimate_core_gw_s(cpu: Cpu, serving: Serving, values: Values) -> float:
     """Billion weights a second that one core's kernel takes in."""
     rate = values["core_gw_s"]
-    if serving.engine in _LLAMA:
-        rate *= values["iqk"] / _unpacked(serving, values)
+    if serving.engine in _LLAMA_ENGINES:
+        rate *= values["iqk"] / _find_unpacked_factor(serving, values)
     return rate / (_AVX2_DECODE if cpu.vector == "avx2" else 1.0)
 
 
-def _unpacked(serving: Serving, values: Values) -> float:
+def _find_unpacked_factor(serving: Serving, values: Values) -> float:
     """How much longer ik_llama.cpp takes for weights that are not in its kernels' order."""
     return values["unpacked"] if serving.engine == "ik_llama.cpp" and not serving.repacked else 1.0
 
 
-def _memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
+def _estimate_memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
     """Bandwidth of the memory that an engine's threads reach.
 
     What a test read beyond the usual share of the channels' rate adds nothing: an engine does not.
@@ -330,33 +337,37 @@ def _memory_gb_s(cpu: Cpu, serving: Serving, values: Values) -> float:
     if cpu.links_gb_s:
         rate = min(rate, cpu.links_gb_s * _LINKS_SHARE)
     if cpu.sockets > 1:
-        rate /= values["second_socket"] if _aware(cpu, serving) else cpu.sockets * values["blind"]
+        rate /= (
+            values["second_socket"]
+            if _is_numa_aware(cpu, serving)
+            else cpu.sockets * values["blind"]
+        )
     return rate
 
 
-def _aware(cpu: Cpu, serving: Serving) -> bool:
+def _is_numa_aware(cpu: Cpu, serving: Serving) -> bool:
     """Whether each node's threads read what lies in their own node."""
-    return cpu.numa_aware and serving.engine not in _LLAMA
+    return cpu.numa_aware and serving.engine not in _LLAMA_ENGINES
 
 
-def _threads(cpu: Cpu, serving: Serving) -> int:
+def _count_threads(cpu: Cpu, serving: Serving) -> int:
     return min(cpu.cores, serving.cpu_threads or cpu.cores)
 
 
-def _cpu_prefill(
+def _estimate_cpu_prefill(
     model: ModelShape, machine: Machine, serving: Serving, values: Values, prompts: float
 ) -> Parts:
     """Read, in each pass, every expert that its tokens meet, and compute: on CPU or GPU."""
     cpu, gpus = machine.cpu, machine.gpus
     if cpu is None:
         raise ValueError("no CPU to compute on")
-    whole = serving.micro_batch if serving.engine in _LLAMA else serving.stream_chunk
+    whole = serving.micro_batch if serving.engine in _LLAMA_ENGINES else serving.stream_chunk
     tokens = min(prompts * serving.input_tokens, whole)
     left = 1.0 if gpus is None else 1 - min(1.0, serving.gpu_experts / model.experts)
     touched = model.distinct_experts(tokens)
     size = left * touched * model.moe_layers * model.params_per_expert * serving.weights.cpu_expert
     flops = model.flops_per_token(serving.input_tokens / 2)
-    if gpus is not None and _offloads(model, serving, tokens):
+    if gpus is not None and _is_prefill_offloaded(model, serving, tokens):
         copied = size / (gpus.pcie_gb_s * 1e9 * values["offload_share"])
         return Parts(
             bandwidth=copied / tokens, kernel=flops / (gpus.tflops * 1e12 * values["mmq_share"])
@@ -368,20 +379,21 @@ def _cpu_prefill(
     # A block of weights is unpacked once, however few tokens meet it.
     rows = tokens * model.experts_per_token / touched
     flops *= 1 + values["fill_rows"] / rows
-    if cpu.sockets > 1 and not _aware(cpu, serving):
+    if cpu.sockets > 1 and not _is_numa_aware(cpu, serving):
         flops *= values["blind"]
     return Parts(
-        bandwidth=size / (_memory_gb_s(cpu, serving, values) * 1e9) / tokens,
-        kernel=flops / (_threads(cpu, serving) * _prefill_gflops(cpu, serving, values) * 1e9),
+        bandwidth=size / (_estimate_memory_gb_s(cpu, serving, values) * 1e9) / tokens,
+        kernel=flops
+        / (_count_threads(cpu, serving) * _estimate_prefill_gflops(cpu, serving, values) * 1e9),
     )
 
 
-def _prefill_gflops(cpu: Cpu, serving: Serving, values: Values) -> float:
+def _estimate_prefill_gflops(cpu: Cpu, serving: Serving, values: Values) -> float:
     """Rate of one core where many tokens meet each expert."""
     tiles = cpu.vector == "amx" and (serving.weights.amx or serving.engine in {"vllm", "sglang"})
     rate = values["amx_gflops" if tiles else "avx_gflops"]
     if serving.engine == "ik_llama.cpp":
-        rate = values["iqk_gflops"] / _unpacked(serving, values)
+        rate = values["iqk_gflops"] / _find_unpacked_factor(serving, values)
     elif serving.engine == "llama.cpp":
         rate = values["llama_gflops"]
     if cpu.vector != "avx2":
@@ -389,15 +401,15 @@ def _prefill_gflops(cpu: Cpu, serving: Serving, values: Values) -> float:
     return rate / (_AVX2_PREFILL if serving.engine == "ktransformers" else _AVX2_PREFILL_OTHERS)
 
 
-def _offloads(model: ModelShape, serving: Serving, tokens: float) -> bool:
+def _is_prefill_offloaded(model: ModelShape, serving: Serving, tokens: float) -> bool:
     """Whether llama.cpp or its fork copies a pass's experts to the GPU and computes there."""
-    least: float = _OFFLOADED_FROM
+    least: float = _MIN_OFFLOADED_TOKENS
     if serving.engine == "ik_llama.cpp":
         least *= model.experts / model.experts_per_token
-    return serving.engine in _LLAMA and serving.offloads_prompts and tokens >= least
+    return serving.engine in _LLAMA_ENGINES and serving.offloads_prompts and tokens >= least
 
 
-def _streamed_prefill(
+def _estimate_streamed_prefill(
     model: ModelShape, gpus: Gpus, serving: Serving, values: Values, prompts: float
 ) -> Parts:
     """kt-kernel's layer-wise prefill: each chunk of the prompt sees every layer streamed once.
@@ -406,7 +418,7 @@ def _streamed_prefill(
     GPUs makes faster, then copied by each rank over its own lanes.
     """
     handed = model.experts * model.moe_layers * model.params_per_expert
-    ranks = ranks_of(gpus, serving)
+    ranks = count_ranks(gpus, serving)
     copied = handed * serving.weights.gpu_expert / 1e9
     stream = copied / (ranks * gpus.pcie_gb_s * values["stream_share"])
     tokens = prompts * serving.input_tokens

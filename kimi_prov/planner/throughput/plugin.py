@@ -24,9 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from kimi_prov.planner.engine.expert_backend import CHUNK, INT8_BYTES
+from kimi_prov.planner.engine.expert_backend import CHUNK_TOKENS, INT8_BYTES
 from kimi_prov.planner.throughput import first_token
-from kimi_prov.planner.throughput.estimate import basis, start_range, times
+from kimi_prov.planner.throughput.estimate import estimate_start, name_basis, scale_range
 from kimi_prov.planner.throughput.inputs import Estimate, Range
 from kimi_prov.planner.throughput.physics import Parts
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 # Picoseconds that a core of kt-kernel's RAWINT4 takes for a weight: to bring it in, and to multiply
 # it with one token, either alone or, where more than so many tokens meet an expert, in a matrix.
 _FIRST_PS, _ALONE_PS, _MATRIX_PS = 55.0, 35.0, 16.8
-_MATRIX_FROM = 4
+_MIN_MATRIX_TOKENS = 4
 # GB/s of resident RAWINT4 that a core takes in at one token.
 CORE_GB_S: Final = 0.625e3 / (_FIRST_PS + _ALONE_PS)
 # How many times as long the AVX2 build takes: 7 at one token, 4 at 64.
-AVX2_TIMES: Final = {"low": 4.0, "expected": 5.3, "high": 7.0}
+AVX2_FACTORS: Final = {"low": 4.0, "expected": 5.3, "high": 7.0}
 # Of a streaming test's rate, what kt-kernel reaches: 65 of 72.8 GB/s where memory is the limit. The
 # own kernel, which reads and does not write, reaches more than a triad does.
-_EXPERTS_OF_STREAM = 0.9
-_OWN_OF_STREAM = 1.5
+_KT_KERNEL_STREAM_SHARE = 0.9
+_OWN_KERNEL_STREAM_SHARE = 1.5
 # Picoseconds that a core of the own kernel takes to multiply a weight with one token.
 _OWN_EACH_PS: Final = {"amx": 8.5, "avx512": 14.0, "arm": 14.0, "avx2": 30.0}
 # Seconds of a step: the scheduler's loop, a layer's small operations, a layer's two hand-overs
@@ -54,7 +54,7 @@ _LOOP_S, _LAYER_S, _HAND_OVER_S = 2.9e-3, 0.8e-3, 2.4e-3
 # GFLOP/s of a core on a prompt, by AMX: bf16 weights, and vLLM's own 4-bit experts. Without AMX as
 # much less as the fitted rows of other engines say.
 _BF16_GFLOPS, _OWN_GFLOPS = 280.0, 212.0
-_OF_TILES = {"amx": 1.0, "avx512": 0.35, "arm": 0.35, "avx2": 0.12}
+_SHARE_OF_AMX = {"amx": 1.0, "avx512": 0.35, "arm": 0.35, "avx2": 0.12}
 # Start: the engine without experts, GB/s at which kt-kernel fills its buffers from the page cache,
 # and seconds of repacking a weight for vLLM's own (0.12 to 0.15 s an expert here, 0.21 to 0.26 on a
 # slower machine). Imports and the server before and after: 79 s on two busy cores, less on more.
@@ -83,67 +83,69 @@ class Layout:
     int8_params: float = 0.0
 
 
-def estimate(
+def estimate_speed(
     model: ModelShape,
     layout: Layout,
     serving: Serving,
     disk_gb_s: float | None = None,
 ) -> Estimate:
     """Estimate speeds in tokens a second, times to load and to the first token in seconds."""
-    slow, likely, fast = _cases(layout)
-    parts = decode(model, likely, serving)
-    speeds = [1 / decode(model, case, serving).total for case in (slow, likely, fast)]
-    reading = [1 / prefill(model, case, serving) for case in (slow, likely, fast)]
-    one, prompt = _range(speeds, DECODE_SPREAD), _range(reading, PREFILL_SPREAD)
+    slow, likely, fast = _list_cases(layout)
+    parts = estimate_decode(model, likely, serving)
+    speeds = [1 / estimate_decode(model, case, serving).total for case in (slow, likely, fast)]
+    reading = [1 / estimate_prefill(model, case, serving) for case in (slow, likely, fast)]
+    one, prompt = _make_range(speeds, DECODE_SPREAD), _make_range(reading, PREFILL_SPREAD)
     queue = first_token.Queue(
         prompt=serving.input_tokens / prompt.expected,
-        step=step(model, likely, serving).total,
+        step=estimate_step(model, likely, serving).total,
     )
-    taken, rest = _taken_s(model, layout, serving), _ENGINE_START_S + _SERVER_S
+    taken, rest = _estimate_fill_time(model, layout, serving), _ENGINE_START_S + _SERVER_S
     return Estimate(
         decode_tok_s=one,
-        aggregate_tok_s=times(one, serving.running),
+        aggregate_tok_s=scale_range(one, serving.running),
         prefill_tok_s=prompt,
-        ttft_s=first_token.seconds(serving, prompt, queue),
-        single_ttft_s=first_token.seconds(serving, prompt),
-        load_s=start_range(model, serving, disk_gb_s, taken, rest, LOAD_SPREAD),
-        basis=basis(parts),
+        ttft_s=first_token.estimate_first_token(serving, prompt, queue),
+        single_ttft_s=first_token.estimate_first_token(serving, prompt),
+        load_s=estimate_start(model, serving, disk_gb_s, taken, rest, LOAD_SPREAD),
+        basis=name_basis(parts),
         kind="cpu",
     )
 
 
-def decode(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
+def estimate_decode(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
     """Seconds between two tokens of a request, others' prompts included."""
-    one = step(model, layout, serving)
+    one = estimate_step(model, layout, serving)
     waits = serving.others * serving.input_tokens / serving.output_tokens
-    return one + Parts(kernel=waits * prefill(model, layout, serving)) if waits else one
+    return one + Parts(kernel=waits * estimate_prefill(model, layout, serving)) if waits else one
 
 
-def step(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
+def estimate_step(model: ModelShape, layout: Layout, serving: Serving) -> Parts:
     """Seconds of a step that gives each running request a token, no prompt being in the way."""
     batch = serving.running
     cache = batch * (serving.input_tokens + serving.output_tokens / 2)
     size = (model.always_params - layout.int8_params) * serving.weights.rest
-    size += layout.int8_params * INT8_BYTES / _OWN_OF_STREAM
+    size += layout.int8_params * INT8_BYTES / _OWN_KERNEL_STREAM_SHARE
     size += cache * model.kv_bytes_per_token * serving.kv_dtype_bytes / 2
-    dense = Parts(latency=_small(model, layout), bandwidth=size / (layout.node_gb_s * 1e9))
-    return dense + experts(model, layout, serving, batch).times(model.moe_layers)
+    dense = Parts(
+        latency=_estimate_overhead(model, layout), bandwidth=size / (layout.node_gb_s * 1e9)
+    )
+    return dense + estimate_experts(model, layout, serving, batch).times(model.moe_layers)
 
 
-def prefill(model: ModelShape, layout: Layout, serving: Serving) -> float:
+def estimate_prefill(model: ModelShape, layout: Layout, serving: Serving) -> float:
     """Seconds for one token of a prompt."""
-    tokens = min(serving.input_tokens, CHUNK)
-    cores = layout.engine_threads * 1e9 * _OF_TILES[layout.vector]
+    tokens = min(serving.input_tokens, CHUNK_TOKENS)
+    cores = layout.engine_threads * 1e9 * _SHARE_OF_AMX[layout.vector]
     attended = model.layers * model.attention_width * serving.input_tokens / 2
     dense = 2 * (model.always_params + attended) * tokens / (cores * _BF16_GFLOPS)
-    routed = experts(model, layout, serving, tokens).total
+    routed = estimate_experts(model, layout, serving, tokens).total
     if layout.backend == "vllm":
         flops = 2 * tokens * model.experts_per_token * model.params_per_expert
         routed += flops / (cores * _OWN_GFLOPS)
-    return (_small(model, layout) + dense + model.moe_layers * routed) / tokens
+    return (_estimate_overhead(model, layout) + dense + model.moe_layers * routed) / tokens
 
 
-def experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) -> Parts:
+def estimate_experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) -> Parts:
     """Seconds for the routed experts of one layer, hand-over and vLLM's arithmetic not included."""
     touched = model.distinct_experts(tokens) * model.params_per_expert
     read = touched * serving.weights.cpu_expert / (layout.nodes * layout.node_gb_s * 1e9)
@@ -152,34 +154,34 @@ def experts(model: ModelShape, layout: Layout, serving: Serving, tokens: float) 
     if layout.backend == "native":
         each = _OWN_EACH_PS[layout.vector] * 1e-12 / layout.threads
         met = tokens * model.experts_per_token * model.params_per_expert
-        return Parts(bandwidth=read / _OWN_OF_STREAM, kernel=met * each)
-    read /= _EXPERTS_OF_STREAM
+        return Parts(bandwidth=read / _OWN_KERNEL_STREAM_SHARE, kernel=met * each)
+    read /= _KT_KERNEL_STREAM_SHARE
     met = tokens * model.experts_per_token * model.params_per_expert
-    alone = tokens * model.experts_per_token <= _MATRIX_FROM * model.experts
+    alone = tokens * model.experts_per_token <= _MIN_MATRIX_TOKENS * model.experts
     work = (touched * _FIRST_PS + met * (_ALONE_PS if alone else _MATRIX_PS)) * 1e-12
     work *= layout.kernel_times / layout.threads
     return Parts(bandwidth=read) if read > work else Parts(kernel=work)
 
 
-def start_s(model: ModelShape, layout: Layout, serving: Serving) -> float:
+def estimate_start_time(model: ModelShape, layout: Layout, serving: Serving) -> float:
     """Seconds from the end of the imports to the first answer, weights in memory."""
-    return _ENGINE_START_S + _taken_s(model, layout, serving)
+    return _ENGINE_START_S + _estimate_fill_time(model, layout, serving)
 
 
-def _taken_s(model: ModelShape, layout: Layout, serving: Serving) -> float:
+def _estimate_fill_time(model: ModelShape, layout: Layout, serving: Serving) -> float:
     routed = model.moe_layers * model.experts * model.params_per_expert
     if layout.backend == "vllm":
         return routed * _REPACK_S
     return routed * serving.weights.cpu_expert / (_FILL_GB_S * 1e9)
 
 
-def _small(model: ModelShape, layout: Layout) -> float:
+def _estimate_overhead(model: ModelShape, layout: Layout) -> float:
     """Seconds of a step that no weights account for."""
     handed = _HAND_OVER_S * model.moe_layers if layout.backend == "kt" else 0.0
     return _LOOP_S + _LAYER_S * model.layers + handed
 
 
-def _cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
+def _list_cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
     """Give the layout as it may be at worst, probably, and at best."""
     one = replace(layout, nodes=1, threads=layout.threads // layout.nodes)
     # kt-kernel binds a pool to each node; vLLM has its pages and threads on several by chance.
@@ -187,11 +189,11 @@ def _cases(layout: Layout) -> tuple[Layout, Layout, Layout]:
     if layout.vector != "avx2":
         return one, likely, layout
     return (
-        replace(one, kernel_times=AVX2_TIMES["high"]),
-        replace(likely, kernel_times=AVX2_TIMES["expected"]),
-        replace(layout, kernel_times=AVX2_TIMES["low"]),
+        replace(one, kernel_times=AVX2_FACTORS["high"]),
+        replace(likely, kernel_times=AVX2_FACTORS["expected"]),
+        replace(layout, kernel_times=AVX2_FACTORS["low"]),
     )
 
 
-def _range(speeds: list[float], spread: float) -> Range:
+def _make_range(speeds: list[float], spread: float) -> Range:
     return Range(speeds[0] / spread, speeds[1], speeds[2] * spread)

@@ -13,8 +13,8 @@ from kimi_prov.catalog import model_bytes
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.engine import expert_backend, sglang
-from kimi_prov.planner.engine.vllm import graphs_off
-from kimi_prov.planner.settings.flag_names import VLLM, whole
+from kimi_prov.planner.engine.vllm import find_graphs_off_flag
+from kimi_prov.planner.settings.flag_names import VLLM, parse_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import Budget, Choice, Placement
+    from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput import Cpu, Estimate, Gpus, Machine, Serving
     from kimi_prov.planner.throughput.inputs import Part
@@ -37,17 +37,17 @@ _FIGURES = (
     "single_ttft_s",
     "load_s",
 )
-_NOTHING = {"low": None, "expected": None, "high": None}
+_NO_FIGURES = {"low": None, "expected": None, "high": None}
 _GB = 1e9
 # Where neither the machine nor the catalogue tells a processor's memory.
 _UNKNOWN_SOCKET_GB_S = 200.0
 
 
-def document(
+def make_document(
     host: Host,
     settings: Settings,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     budget: Budget,
     place: Placement,
     *,
@@ -57,52 +57,54 @@ def document(
     concurrency = settings.concurrency
     if model.made:
         kind = "random weights" if model.random_weights else "made weights"
-        return nothing(concurrency, f"not estimated: a model of {kind}")
+        return make_empty_document(concurrency, f"not estimated: a model of {kind}")
     if budget.kv_tokens <= 0:
-        return nothing(concurrency, "not estimated: it does not fit")
+        return make_empty_document(concurrency, "not estimated: it does not fit")
     served = choice.experts is not None or choice.weights_format in choice.engine.formats
     if not served and budget.gpu is None:
-        return nothing(concurrency, "not estimated: the engine does not serve these weights")
+        return make_empty_document(
+            concurrency, "not estimated: the engine does not serve these weights"
+        )
     # A quarter of a second, which plans of lab models need not pay.
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
         anchor,
-        estimate,
+        estimate_speed,
         hosts,
+        make_shape,
         plugin,
-        shape_of,
-        times,
+        scale_range,
     )
 
-    machine, assumed = _machine(host, choice)
+    machine, assumed = _make_machine(host, choice)
     if machine is None:
-        return nothing(concurrency, f"not estimated: {assumed}")
-    shape = shape_of(model.name, model.architecture)
-    serving = _serving(settings, model, choice, budget, place, in_memory=in_memory)
+        return make_empty_document(concurrency, f"not estimated: {assumed}")
+    shape = make_shape(model.name, model.architecture)
+    serving = _make_serving(settings, model, choice, budget, place, in_memory=in_memory)
     if settings.hosts_per_model > 1:
-        serving, unknown = _over_hosts(host, settings, serving)
+        serving, unknown = _add_hosts(host, settings, serving)
         assumed = "; ".join(text for text in (assumed, unknown) if text) or None
     layout = None
     if choice.experts is not None and machine.cpu is not None:
-        layout = _layout(host, model, choice, machine.cpu, place)
+        layout = _make_layout(host, model, choice, machine.cpu, place)
 
     def speak(load: Serving) -> Estimate:
         if layout is not None:
-            one = plugin.estimate(shape, layout, load, machine.disk_gb_s)
+            one = plugin.estimate_speed(shape, layout, load, machine.disk_gb_s)
         else:
-            one = estimate(shape, machine, load)
-        return one if machine.gpus else hosts.of_processors(one, shape, load)
+            one = estimate_speed(shape, machine, load)
+        return one if machine.gpus else hosts.divide_over_hosts(one, shape, load)
 
-    readings = anchor.of(host.facts)
-    held = anchor.anchored(speak, readings, budget.instances)
+    readings = anchor.read_readings(host.facts)
+    held = anchor.anchor_estimator(speak, readings, budget.instances)
     found, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
-    basis = [found.basis, *_qualified(machine, serving, layout)]
+    basis = [found.basis, *_list_qualifications(machine, serving, layout)]
     if serving.hosts > 1:
         basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
-    anchors = anchor.compared(speak, serving, readings, budget.instances)
+    anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
     ranges = (
         found.decode_tok_s,
         alone.decode_tok_s,
-        times(found.aggregate_tok_s, budget.instances),
+        scale_range(found.aggregate_tok_s, budget.instances),
         found.prefill_tok_s,
         found.ttft_s,
         found.single_ttft_s,
@@ -110,9 +112,9 @@ def document(
     )
     speeds = {
         name: {
-            "low": _rounded(value.low),
-            "expected": _rounded(value.expected),
-            "high": _rounded(value.high),
+            "low": _round(value.low),
+            "expected": _round(value.expected),
+            "high": _round(value.high),
         }
         for name, value in zip(_FIGURES, ranges, strict=True)
     }
@@ -128,12 +130,12 @@ def document(
     }
 
 
-def nothing(concurrency: int, basis: str) -> dict[str, Any]:
+def make_empty_document(concurrency: int, basis: str) -> dict[str, Any]:
     """Give a `throughput` without figures, and why."""
-    return {"concurrency": concurrency, **{n: dict(_NOTHING) for n in _FIGURES}, "basis": basis}
+    return {"concurrency": concurrency, **{n: dict(_NO_FIGURES) for n in _FIGURES}, "basis": basis}
 
 
-def alternative(host: Host, model: Model) -> tuple[str, str] | None:
+def find_alternative(host: Host, model: Model) -> tuple[str, str] | None:
     """Name a GGUF file that memory holds and its speed with ik_llama.cpp, without any GPU.
 
     The largest file that leaves a tenth of the memory free; None where none does.
@@ -141,42 +143,42 @@ def alternative(host: Host, model: Model) -> tuple[str, str] | None:
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
         Machine,
         Serving,
-        estimate,
-        shape_of,
-        uniform,
+        estimate_speed,
+        make_shape,
+        make_uniform_format,
     )
 
     room = (host.memory_bytes - host.reserve_bytes) * 0.9
     files = sorted((g for g in model.gguf if g.size_bytes <= room), key=lambda g: g.size_bytes)
-    cpu, _ = processors(host)
+    cpu, _ = make_cpu(host)
     if not files or cpu is None:
         return None
     best = files[-1]
-    shape = shape_of(model.name, model.architecture)
-    weights = uniform(best.size_bytes / shape.total_params)
+    shape = make_shape(model.name, model.architecture)
+    weights = make_uniform_format(best.size_bytes / shape.total_params)
     serving = Serving(engine="ik_llama.cpp", weights=weights, input_tokens=2048)
-    speed = estimate(shape, Machine(cpu=cpu), serving).decode_tok_s
+    speed = estimate_speed(shape, Machine(cpu=cpu), serving).decode_tok_s
     label = f"{best.kind}, {format_bytes(best.size_bytes)}"
     return label, f"{speed.low:.1f} to {speed.high:.1f} tokens/s for one request (estimated)"
 
 
-def _serving(
+def _make_serving(
     settings: Settings,
     model: Model,
-    choice: Choice,
+    choice: EngineChoice,
     budget: Budget,
     place: Placement,
     *,
     in_memory: bool,
 ) -> Serving:
-    from kimi_prov.planner.throughput import Serving, weight_format  # noqa: PLC0415
+    from kimi_prov.planner.throughput import Serving, find_weight_format  # noqa: PLC0415
 
     gpu = budget.gpu
-    prompt, answer = _lengths(settings, budget.context)
+    prompt, answer = _choose_lengths(settings, budget.context)
     method = (choice.engine.methods or {}).get(choice.weights_format)
     return Serving(
         engine="ktransformers" if choice.hybrid else "vllm",
-        weights=weight_format(_weights(choice, method)),
+        weights=find_weight_format(_name_format(choice, method)),
         concurrency=-(-settings.concurrency // budget.instances),
         input_tokens=prompt,
         output_tokens=answer,
@@ -188,26 +190,26 @@ def _serving(
         kv_tokens_max=budget.kv_tokens,
         requests_max=gpu.sequences * gpu.data
         if gpu
-        else whole(settings.engine_args.get(VLLM.requests)),
+        else parse_int(settings.engine_args.get(VLLM.requests)),
         # The estimator's hybrid always has experts in memory.
         gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
         cpu_threads=place.pool_threads or None,
         weights_in_memory=in_memory,
-        stream_prefill_from=sglang.prefill_from(method),
+        stream_prefill_from=sglang.choose_gpu_prefill_threshold(method),
         stream_chunk=gpu.batched_tokens if gpu else 1,
-        without_graphs=graphs_off(settings.engine_args) is not None,
+        without_graphs=find_graphs_off_flag(settings.engine_args) is not None,
     )
 
 
-def _over_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Serving, str | None]:
+def _add_hosts(host: Host, settings: Settings, serving: Serving) -> tuple[Serving, str | None]:
     """Add the hosts that serve together and what joins them; and what of that was assumed."""
     from kimi_prov.planner.throughput import links  # noqa: PLC0415
 
-    link, assumed = links.of(host)
+    link, assumed = links.find_link(host)
     return replace(serving, hosts=settings.hosts_per_model, link=link), assumed
 
 
-def _lengths(settings: Settings, context: int) -> tuple[int, int]:
+def _choose_lengths(settings: Settings, context: int) -> tuple[int, int]:
     """Give the tokens of a prompt and of its answer, cut to what the context holds."""
     if settings.request_tokens <= context:
         return settings.input_tokens, settings.output_tokens
@@ -215,7 +217,9 @@ def _lengths(settings: Settings, context: int) -> tuple[int, int]:
     return max(1, min(settings.input_tokens, context - answer)), answer
 
 
-def _layout(host: Host, model: Model, choice: Choice, cpu: Cpu, place: Placement) -> Layout:
+def _make_layout(
+    host: Host, model: Model, choice: EngineChoice, cpu: Cpu, place: Placement
+) -> Layout:
     """Say where the plugin's experts are computed, and what streams their weights."""
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
@@ -236,35 +240,37 @@ def _layout(host: Host, model: Model, choice: Choice, cpu: Cpu, place: Placement
     )
 
 
-def _qualified(machine: Machine, serving: Serving, layout: Layout | None) -> Iterator[str]:
+def _list_qualifications(
+    machine: Machine, serving: Serving, layout: Layout | None
+) -> Iterator[str]:
     """Say what of an estimate is unlike others: no graphs, or experts computed by the plugin."""
     if machine.cpu is None and serving.without_graphs:
         yield "without CUDA graphs"
     if layout is not None:
-        yield _measured(layout)
+        yield _describe_measurement(layout)
 
 
-def _measured(layout: Layout) -> str:
+def _describe_measurement(layout: Layout) -> str:
     """Say what the figures of the plugin's experts come from."""
     nodes = f"{layout.nodes} nodes" if layout.nodes > 1 else "1 node"
     return f"measured on 16 cores with AMX, scaled to {layout.threads} threads on {nodes}"
 
 
-def _weights(choice: Choice, method: str | None) -> str:
+def _name_format(choice: EngineChoice, method: str | None) -> str:
     """Name the format as the estimator knows it: the resident form, else the checkpoint's."""
     if choice.experts is not None:
-        return expert_backend.RESIDENT[choice.experts]
+        return expert_backend.RESIDENT_FORMATS[choice.experts]
     if choice.hybrid and method in ("RAWINT4", "AMXINT4", "AMXINT8"):
         return method.lower()
     return choice.weights_format
 
 
-def _machine(host: Host, choice: Choice) -> tuple[Machine | None, str | None]:
+def _make_machine(host: Host, choice: EngineChoice) -> tuple[Machine | None, str | None]:
     from kimi_prov.planner.throughput import Machine  # noqa: PLC0415
 
-    cpu, assumed = processors(host)
-    cards = gpus(host)
-    disk, parts = disk_gb_s(host), measured_parts(host)
+    cpu, assumed = make_cpu(host)
+    cards = make_gpus(host)
+    disk, parts = find_disk_speed(host), list_measured_parts(host)
     if host.gpu_bytes and cards is None:
         return None, "the catalogue does not know these GPUs"
     if cards is not None and not choice.hybrid:
@@ -274,7 +280,7 @@ def _machine(host: Host, choice: Choice) -> tuple[Machine | None, str | None]:
     return Machine(cpu=cpu, gpus=cards, disk_gb_s=disk, measured=parts), assumed
 
 
-def measured_parts(host: Host) -> frozenset[Part]:
+def list_measured_parts(host: Host) -> frozenset[Part]:
     """Name the parts of this machine whose speed was measured on it."""
     found: dict[Part, float] = {
         "memory": host.bandwidth.measured,
@@ -286,16 +292,16 @@ def measured_parts(host: Host) -> frozenset[Part]:
     return frozenset(part for part, speed in found.items() if speed)
 
 
-def gpus(host: Host) -> Gpus | None:
+def make_gpus(host: Host) -> Gpus | None:
     """Give the GPUs: what was measured of them before their data sheet's figures."""
-    from kimi_prov.planner.throughput.measured import gpus_of  # noqa: PLC0415
-    from kimi_prov.planner.throughput.subjects import of_row  # noqa: PLC0415
+    from kimi_prov.planner.throughput.measured import apply_measurements  # noqa: PLC0415
+    from kimi_prov.planner.throughput.subjects import make_gpus  # noqa: PLC0415
 
-    sheet = of_row(host.gpu, len(host.gpu_bytes)) if host.gpu else None
-    return gpus_of(sheet, host.measured) if sheet else None
+    sheet = make_gpus(host.gpu, len(host.gpu_bytes)) if host.gpu else None
+    return apply_measurements(sheet, host.measured) if sheet else None
 
 
-def processors(host: Host) -> tuple[Cpu | None, str | None]:
+def make_cpu(host: Host) -> tuple[Cpu | None, str | None]:
     """Give the processors: measured bandwidth before the DIMMs', that before the catalogue's."""
     from kimi_prov.planner.throughput import Cpu  # noqa: PLC0415
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
@@ -324,11 +330,11 @@ def processors(host: Host) -> tuple[Cpu | None, str | None]:
         bandwidth_gb_s=bandwidth,
         measured_gb_s=measured / _GB if measured else None,
         links_gb_s=links * host.sockets if links else None,
-        vector=_vector(host),
+        vector=_find_vector(host),
     ), assumed
 
 
-def _vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
+def _find_vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
     isa = host.isa or frozenset()
     if "amx_int8" in isa:
         return "amx"
@@ -337,7 +343,7 @@ def _vector(host: Host) -> Any:  # noqa: ANN401  (one of four words)
     return "arm" if host.system.arch in ("aarch64", "arm64") else "avx2"
 
 
-def disk_gb_s(host: Host) -> float | None:
+def find_disk_speed(host: Host) -> float | None:
     """Sequential reading in GB/s: the weights' disk as measured, else the fastest as specified.
 
     None where nothing says.
@@ -346,12 +352,12 @@ def disk_gb_s(host: Host) -> float | None:
     return best / _GB if best else None
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Three figures: more would pretend to know."""
     return float(f"{value:.3g}")
 
 
-def power(host: Host, catalogue: Catalogue) -> dict[str, Any] | None:
+def make_power_document(host: Host, catalogue: Catalogue) -> dict[str, Any] | None:
     """Give the plan's `power`, all of the machine at full work with its cooling, or None."""
     gpus = len(host.cards)
     offers = {row.name: (row.power_kw, row.source) for row in catalogue.prices.gpu_hour}

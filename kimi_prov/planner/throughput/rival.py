@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import clean_text
 from kimi_prov.documents import Document
 from kimi_prov.errors import UserError
-from kimi_prov.planner.throughput.formats import weight_format
+from kimi_prov.planner.throughput.formats import find_weight_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput.calibrate import Prediction
     from kimi_prov.planner.throughput.cases import Case
 
-HOW = (
+SETUP_HELP = (
     "python3.12 -m venv RIVAL && RIVAL/bin/pip install aiconfigurator==0.12.0 (0.9 GB; Python 3.11 "
     "to 3.13), then make score RIVAL=RIVAL/bin/python"
 )
 LIMIT_S = 1800.0
 _BRIDGE = Path(__file__).with_name("rival_bridge.py")
 # Of each answer, and for the program's name.
-_MOST_BYTES = 2048
+_MAX_BYTES = 2048
 _KEPT_ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
-_LONGEST_REASON = 100
-_LARGEST_MS = 1e9
+_MAX_REASON_LENGTH = 100
+_MAX_MS = 1e9
 
 # Cards of the catalogue by its names of systems.
 _SYSTEMS = {
@@ -84,7 +84,7 @@ _MODELS: tuple[tuple[str, str, str, str | None], ...] = (
     ("glm-5.2", "nvfp4", "nvidia/GLM-5.2-NVFP4", None),
 )
 _FORMATS = ("int4", "fp8", "nvfp4", "mxfp4", "bf16")
-_INSTALL = f"give --rival-python the interpreter of an environment that has it: {HOW}"
+_INSTALL = f"give --rival-python the interpreter of an environment that has it: {SETUP_HELP}"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRow:
     """A row with both estimates: ours, and the rival's in tokens a second."""
 
     ours: Prediction
@@ -138,33 +138,35 @@ class Comparison:
     """All rows on GPUs: those that the rival answered, and of the others how many why not."""
 
     name: str
-    compared: list[Compared]
+    compared: list[ComparedRow]
     unanswered: Counter[str]
 
 
-def compare(python: Path, predictions: Sequence[Prediction], limit_s: float) -> Comparison:
+def compare_with_rival(
+    python: Path, predictions: Sequence[Prediction], limit_s: float
+) -> Comparison:
     """Ask about every row on GPUs. Raises UserError where the rival cannot be run."""
     rows = [p for p in predictions if p.case.machine.cpu is None]
-    asked, silent = questions([p.case for p in rows])
-    name, answers, reasons, ended = _ask(python, asked, limit_s)
+    asked, silent = make_questions([p.case for p in rows])
+    name, answers, reasons, ended = _ask_rival(python, asked, limit_s)
     compared = []
     for question in asked:
         ours, found = rows[question.row], answers.get(question.row)
         if found is None:
             silent[reasons.get(question.row, ended)] += 1
         else:
-            compared.append(Compared(ours, found.tokens_s(ours.case), found.mode))
+            compared.append(ComparedRow(ours, found.tokens_s(ours.case), found.mode))
     return Comparison(name, compared, silent)
 
 
-def questions(cases: Sequence[Case]) -> tuple[list[Question], Counter[str]]:
+def make_questions(cases: Sequence[Case]) -> tuple[list[Question], Counter[str]]:
     """Put cases into its words; of those that cannot be put, how many why not."""
     asked: list[Question] = []
     silent: Counter[str] = Counter()
     for row, case in enumerate(cases):
         gpus, serving = case.machine.gpus, case.serving
         system = _SYSTEMS.get(gpus.name) if gpus else None
-        model = _model(case)
+        model = _find_model(case)
         if gpus is None or system is None:
             silent[f"it has no {gpus.name if gpus else 'processors'}"] += 1
         elif serving.engine not in {"vllm", "sglang"}:
@@ -189,37 +191,37 @@ def questions(cases: Sequence[Case]) -> tuple[list[Question], Counter[str]]:
     return asked, silent
 
 
-def _model(case: Case) -> tuple[str, str | None] | None:
-    format_ = next((f for f in _FORMATS if weight_format(f) == case.serving.weights), None)
+def _find_model(case: Case) -> tuple[str, str | None] | None:
+    format_ = next((f for f in _FORMATS if find_weight_format(f) == case.serving.weights), None)
     name = case.model.name.lower()
     known = (row[2:] for row in _MODELS if name.startswith(row[0]) and row[1] == format_)
     return next(known, None)
 
 
-def _ask(
+def _ask_rival(
     python: Path, asked: Sequence[Question], limit_s: float
 ) -> tuple[str, dict[int, Answer], dict[int, str], str]:
     """Return its name, its answers, why it has none, and what to say of rows that it left out."""
     text = json.dumps([asdict(question) for question in asked])
-    limit = (len(asked) + 1) * _MOST_BYTES
+    limit = (len(asked) + 1) * _MAX_BYTES
     # It is started in a folder of its own: what is named from here is found from here.
     program = Path(shutil.which(python) or python).absolute()
-    said, ended = _run([str(program), "-I", str(_BRIDGE)], text, limit, limit_s)
+    said, ended = _run_bridge([str(program), "-I", str(_BRIDGE)], text, limit, limit_s)
     name, rows = "aiconfigurator", {question.row for question in asked}
     answers: dict[int, Answer] = {}
     reasons: dict[int, str] = {}
-    for line in _lines(said):
+    for line in _parse_lines(said):
         if "missing" in line:
             raise UserError(f"{python}: aiconfigurator is not installed for it", fix=_INSTALL)
         if isinstance(line.get("name"), str):
-            name = clean_text.clean_line(line["name"])[:_LONGEST_REASON]
+            name = clean_text.clean_line(line["name"])[:_MAX_REASON_LENGTH]
         row = line.get("row")
         if not isinstance(row, int) or row not in rows:
             continue
         if isinstance(line.get("why"), str):
-            reasons[row] = clean_text.clean_line(line["why"])[:_LONGEST_REASON]
+            reasons[row] = clean_text.clean_line(line["why"])[:_MAX_REASON_LENGTH]
             continue
-        found = _answer(line)
+        found = _parse_answer(line)
         if found is None:
             reasons[row] = "its answer is none that can be read"
         else:
@@ -227,17 +229,17 @@ def _ask(
     return name, answers, reasons, ended
 
 
-def _answer(line: dict[str, Any]) -> Answer | None:
+def _parse_answer(line: dict[str, Any]) -> Answer | None:
     times = [line.get(key) for key in ("tpot_ms", "ttft_ms")]
     tpot, ttft = (
         float(t) if isinstance(t, (int, float)) and not isinstance(t, bool) else 0.0 for t in times
     )
-    if not (0 < tpot < _LARGEST_MS and 0 < ttft < _LARGEST_MS):
+    if not (0 < tpot < _MAX_MS and 0 < ttft < _MAX_MS):
         return None
-    return Answer(tpot, ttft, clean_text.clean_line(line.get("mode", ""))[:_LONGEST_REASON])
+    return Answer(tpot, ttft, clean_text.clean_line(line.get("mode", ""))[:_MAX_REASON_LENGTH])
 
 
-def _lines(said: bytes) -> Iterator[dict[str, Any]]:
+def _parse_lines(said: bytes) -> Iterator[dict[str, Any]]:
     """Yield what is a JSON object on a line of its own."""
     for line in said.decode("utf-8", "replace").splitlines():
         if not line.startswith("{"):
@@ -249,7 +251,7 @@ def _lines(said: bytes) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def _run(command: list[str], text: str, limit: int, limit_s: float) -> tuple[bytes, str]:
+def _run_bridge(command: list[str], text: str, limit: int, limit_s: float) -> tuple[bytes, str]:
     """Run it on a text; return what it wrote until its end or a limit, and how that came.
 
     Limits are about so many bytes, and seconds.
@@ -274,14 +276,14 @@ def _run(command: list[str], text: str, limit: int, limit_s: float) -> tuple[byt
             ) from None
         with process:
             try:
-                return _read(process, limit, limit_s)
+                return _read_output(process, limit, limit_s)
             finally:
                 # Whatever it has started, too.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def _read(process: subprocess.Popen[bytes], limit: int, limit_s: float) -> tuple[bytes, str]:
+def _read_output(process: subprocess.Popen[bytes], limit: int, limit_s: float) -> tuple[bytes, str]:
     if process.stdout is None:
         raise ValueError("its output is not read")
     said, end = b"", time.monotonic() + limit_s

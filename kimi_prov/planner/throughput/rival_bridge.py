@@ -19,7 +19,7 @@ from typing import Any
 
 # Its default reads measured kernels only; HYBRID, which it advises for new models, fills the gaps.
 _MODES = ("SILICON", "HYBRID")
-_LONGEST = 300
+_MAX_LENGTH = 300
 
 
 def main() -> int:
@@ -37,15 +37,15 @@ def main() -> int:
             estimate = importlib.import_module("aiconfigurator.cli.api").cli_estimate
             version = importlib.metadata.version("aiconfigurator")
         except ImportError as error:
-            say(missing=str(error)[:_LONGEST])
+            say(missing=str(error)[:_MAX_LENGTH])
             return 1
         say(name=f"aiconfigurator {version}")
         for question in questions:
-            say(row=question["row"], **_answer(estimate, question))
+            say(row=question["row"], **_answer_question(estimate, question))
     return 0
 
 
-def _answer(estimate: Any, question: dict[str, Any]) -> dict[str, object]:  # noqa: ANN401
+def _answer_question(estimate: Any, question: dict[str, Any]) -> dict[str, object]:  # noqa: ANN401
     """Ask in each mode until one answers; why the last did not, otherwise."""
     why = ""
     for mode in _MODES:
@@ -66,7 +66,7 @@ def _answer(estimate: Any, question: dict[str, Any]) -> dict[str, object]:  # no
                 osl=question["output_tokens"],
             )
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it raises is an answer)
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_LENGTH]
             continue
         return {"tpot_ms": float(found.tpot), "ttft_ms": float(found.ttft), "mode": mode}
     return {"why": why}

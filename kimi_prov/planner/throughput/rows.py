@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import subjects
-from kimi_prov.planner.throughput.cases import NOISE, Case, kind_of
-from kimi_prov.planner.throughput.formats import uniform, weight_format
+from kimi_prov.planner.throughput.cases import NOISE, Case, find_kind
+from kimi_prov.planner.throughput.formats import find_weight_format, make_uniform_format
 from kimi_prov.planner.throughput.inputs import Machine, Serving
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _USABLE, _ENGINE_GB, _HYBRID_RESERVE_GB = 0.9, 5.0, 12.0
 _HYBRID_FILL = 0.5
 # Tokens of a prompt that llama.cpp takes at a time where nothing is said.
 _MICRO_BATCH = 512
-_LARGEST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _DEFECT = re.compile(r"bad configuration|known \w+ regression", re.I)
 _STREAMED = re.compile(r"layer-?wise|prefill-token-threshold", re.I)
 _SPECULATIVE = re.compile(r"eagle|\bmtp\b|spec(ulative)? dec", re.I)
@@ -60,51 +60,51 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True)
-class SetAside:
+class SkippedRow:
     """A row that is not scored, and the reason."""
 
     id: str
     reason: str
 
 
-def read(path: Path) -> tuple[list[Case], list[SetAside]]:
+def read_file(path: Path) -> tuple[list[Case], list[SkippedRow]]:
     """Read a file of rows. Raises UserError when it has not the form of speeds.yaml."""
     fix = "give a YAML file of measured rows"
-    document = documents.read(path, what="such a file", limit=_LARGEST_BYTES, fix=fix).yaml(fix)
+    document = documents.read(path, what="such a file", limit=_MAX_BYTES, fix=fix).yaml(fix)
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise UserError(f"{path}: no list `rows`", fix="give it the form of catalog/speeds.yaml")
     return read_rows(rows, str(path))
 
 
-def read_all(paths: Iterable[Path]) -> tuple[list[Case], list[SetAside]]:
+def read_files(paths: Iterable[Path]) -> tuple[list[Case], list[SkippedRow]]:
     """Read several files; a row that stands in two of them under one id counts once."""
     cases: list[Case] = []
-    aside: list[SetAside] = []
+    aside: list[SkippedRow] = []
     for path in paths:
         seen = {case.id for case in cases} | {row.id for row in aside}
-        more, without = read(path)
+        more, without = read_file(path)
         cases += [case for case in more if case.id not in seen]
         aside += [row for row in without if row.id not in seen]
     return cases, aside
 
 
-def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[SetAside]]:
+def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[SkippedRow]]:
     """Read rows; `where` they stand is named when one has no id."""
     cases: list[Case] = []
-    aside: list[SetAside] = []
+    aside: list[SkippedRow] = []
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or "id" not in row:
             raise UserError(f"{where}: rows[{number}] has no id", fix="name the row")
-        _check(row, where)
+        _check_row(row, where)
         try:
-            cases += _cases(row)
+            cases += _make_cases(row)
         except _NotACaseError as reason:
-            aside.append(SetAside(str(row["id"]), str(reason)))
+            aside.append(SkippedRow(str(row["id"]), str(reason)))
     return cases, aside
 
 
-def _check(row: dict[str, Any], where: str) -> None:
+def _check_row(row: dict[str, Any], where: str) -> None:
     """Refuse a figure that is no number above zero: such a row says nothing."""
     for key in _NUMBERS:
         value = row.get(key)
@@ -120,35 +120,35 @@ class _NotACaseError(Exception):
     """Why a row is set aside."""
 
 
-def _cases(row: dict[str, Any]) -> list[Case]:
-    _refuse(row)
-    engine = _engine(_text(row, "engine"))
-    model = _model(_text(row, "model"))
-    machine = Machine(_cpu(row, engine), _gpus(row, engine))
+def _make_cases(row: dict[str, Any]) -> list[Case]:
+    _refuse_row(row)
+    engine = _find_engine(_read_text(row, "engine"))
+    model = _find_model(_read_text(row, "model"))
+    machine = Machine(_make_cpu(row, engine), _make_gpus(row, engine))
     concurrency = int(row["concurrency"])
-    serving = _serving(row, engine, model, machine, concurrency)
+    serving = _make_serving(row, engine, model, machine, concurrency)
     base = Case(
         id=str(row["id"]),
-        source=_text(row, "source_group") or _text(row, "source"),
-        group="|".join(_text(row, key) for key in ("source", "cpu", "gpus", "engine")),
-        kind=kind_of(machine, concurrency),
+        source=_read_text(row, "source_group") or _read_text(row, "source"),
+        group="|".join(_read_text(row, key) for key in ("source", "cpu", "gpus", "engine")),
+        kind=find_kind(machine, concurrency),
         quantity="decode",
         model=model,
         machine=machine,
         serving=serving,
         value=0.0,
-        noise=NOISE.get(_text(row, "confidence"), NOISE["medium"]),
-        end_to_end="incl. TTFT" in _text(row, "note"),
+        noise=NOISE.get(_read_text(row, "confidence"), NOISE["medium"]),
+        end_to_end="incl. TTFT" in _read_text(row, "note"),
     )
-    return _figures(row, base)
+    return _make_figures(row, base)
 
 
-def _refuse(row: dict[str, Any]) -> None:
+def _refuse_row(row: dict[str, Any]) -> None:
     if row.get("measured") is False:
         raise _NotACaseError("not measured, by its own account")
-    if _DEFECT.search(_text(row, "note")):
+    if _DEFECT.search(_read_text(row, "note")):
         raise _NotACaseError("its source calls the configuration defective")
-    flags = f"{_text(row, 'engine')} {_text(row, 'flags')}"
+    flags = f"{_read_text(row, 'engine')} {_read_text(row, 'flags')}"
     if _SPECULATIVE.search(flags.replace("no spec decode", "")):
         raise _NotACaseError("speculative decoding is not modelled")
     if "KIMI_EXPERTS" in flags:
@@ -159,7 +159,7 @@ def _refuse(row: dict[str, Any]) -> None:
         raise _NotACaseError("concurrency not stated")
 
 
-def _figures(row: dict[str, Any], base: Case) -> list[Case]:
+def _make_figures(row: dict[str, Any], base: Case) -> list[Case]:
     one, all_, prompt = (
         row.get(key)
         for key in ("decode_tok_s_per_request", "decode_tok_s_aggregate", "prefill_tok_s")
@@ -177,23 +177,23 @@ def _figures(row: dict[str, Any], base: Case) -> list[Case]:
     return found
 
 
-def _text(row: dict[str, Any], key: str) -> str:
+def _read_text(row: dict[str, Any], key: str) -> str:
     return str(row.get(key) if row.get(key) is not None else "")
 
 
-def _number(pattern: str, text: str) -> float | None:
+def _parse_number(pattern: str, text: str) -> float | None:
     match = re.search(pattern, text, re.I)
     return float(match[1]) if match else None
 
 
-def _model(name: str) -> ModelShape:
-    shape = subjects.model(name)
+def _find_model(name: str) -> ModelShape:
+    shape = subjects.find_model(name)
     if shape is None:
         raise _NotACaseError(f"model {name!r} is not known")
     return shape
 
 
-def _engine(text: str) -> EngineFamily:
+def _find_engine(text: str) -> EngineFamily:
     low = text.lower()
     if "lk_moe" in low:
         raise _NotACaseError("engine lk_moe is not modelled")
@@ -208,75 +208,75 @@ def _engine(text: str) -> EngineFamily:
     return "sglang" if "sglang" in low and "vllm" not in low else "vllm"
 
 
-def _cpu(row: dict[str, Any], engine: EngineFamily) -> Cpu | None:
-    text, memory = _text(row, "cpu"), _text(row, "memory")
-    on_gpus = engine in {"vllm", "sglang"} and not _text(row, "gpus").startswith("none")
-    if on_gpus or (text in {"", "-"} and not _text(row, "gpus").startswith("none")):
+def _make_cpu(row: dict[str, Any], engine: EngineFamily) -> Cpu | None:
+    text, memory = _read_text(row, "cpu"), _read_text(row, "memory")
+    on_gpus = engine in {"vllm", "sglang"} and not _read_text(row, "gpus").startswith("none")
+    if on_gpus or (text in {"", "-"} and not _read_text(row, "gpus").startswith("none")):
         return None
-    instances = _number(r"(\d) instances", text) or (2 if "1 pool" in text else 1)
-    sockets = int(row.get("sockets") or _number(r"^(\d)x", text) or 1)
+    instances = _parse_number(r"(\d) instances", text) or (2 if "1 pool" in text else 1)
+    sockets = int(row.get("sockets") or _parse_number(r"^(\d)x", text) or 1)
     sockets = max(1, round(sockets / instances))
-    known = subjects.cpu(text, sockets) or subjects.unspecified_cpu(text, sockets)
+    known = subjects.find_cpu(text, sockets) or subjects.make_unspecified_cpu(text, sockets)
     return replace(
         known,
-        bandwidth_gb_s=_bandwidth(row, memory) or known.bandwidth_gb_s,
-        measured_gb_s=_streamed(row, memory, sockets) or known.measured_gb_s,
-        vector="avx2" if "avx2 forced" in _text(row, "engine").lower() else known.vector,
-        numa_aware="no NUMA" not in _text(row, "flags"),
+        bandwidth_gb_s=_find_bandwidth(row, memory) or known.bandwidth_gb_s,
+        measured_gb_s=_find_streamed_rate(row, memory, sockets) or known.measured_gb_s,
+        vector="avx2" if "avx2 forced" in _read_text(row, "engine").lower() else known.vector,
+        numa_aware="no NUMA" not in _read_text(row, "flags"),
     )
 
 
-def _streamed(row: dict[str, Any], memory: str, sockets: int) -> float | None:
+def _find_streamed_rate(row: dict[str, Any], memory: str, sockets: int) -> float | None:
     """GB/s that a streaming test read on this machine, all sockets together."""
     if row.get("cpu_mem_measured_gb_s"):
         return float(row["cpu_mem_measured_gb_s"])
-    measured = _number(r"mlc ~?([\d.]+) GiB/s", memory)
+    measured = _parse_number(r"mlc ~?([\d.]+) GiB/s", memory)
     return measured * 1.0737 * sockets if measured else None
 
 
-def _bandwidth(row: dict[str, Any], memory: str) -> float | None:
+def _find_bandwidth(row: dict[str, Any], memory: str) -> float | None:
     if row.get("cpu_mem_theoretical_gb_s"):
         return float(row["cpu_mem_theoretical_gb_s"])
     match = re.search(r"(\d+)ch (?:DDR\d|MRDIMM)-(\d+)", memory)
     return int(match[1]) * int(match[2]) * 8 / 1000 if match else None
 
 
-def _gpus(row: dict[str, Any], engine: EngineFamily) -> Gpus | None:
-    text = _text(row, "gpus")
+def _make_gpus(row: dict[str, Any], engine: EngineFamily) -> Gpus | None:
+    text = _read_text(row, "gpus")
     if text.startswith("none"):
         return None
     alone = engine in {"vllm", "sglang"}
-    stated = _number(r"^(\d+)(?:-\d+)?x", text) or _number(r"\((\d+)x", text)
+    stated = _parse_number(r"^(\d+)(?:-\d+)?x", text) or _parse_number(r"\((\d+)x", text)
     count = int(stated or (8 if alone else 1))
-    known = subjects.gpus(text, count)
+    known = subjects.find_gpus(text, count)
     if known is None and alone:
         raise _NotACaseError(f"GPU {text!r} is not known")
-    return known or subjects.unspecified_gpus(count)
+    return known or subjects.make_unspecified_gpus(count)
 
 
-def _format(quant: str, model: ModelShape) -> WeightFormat:
-    bits = _number(r"([\d.]+) bpw", quant) or _number(r"(\d\.\d+)-bit", quant)
+def _find_format(quant: str, model: ModelShape) -> WeightFormat:
+    bits = _parse_number(r"([\d.]+) bpw", quant) or _parse_number(r"(\d\.\d+)-bit", quant)
     if bits:
-        return uniform(bits / 8)
-    gib, gb = _number(r"([\d.]+) ?GiB", quant), _number(r"([\d.]+) ?GB", quant)
+        return make_uniform_format(bits / 8)
+    gib, gb = _parse_number(r"([\d.]+) ?GiB", quant), _parse_number(r"([\d.]+) ?GB", quant)
     if gib or gb:
-        return uniform((gib * 2**30 if gib else (gb or 0) * 1e9) / model.total_params)
+        return make_uniform_format((gib * 2**30 if gib else (gb or 0) * 1e9) / model.total_params)
     if "8-bit GGUF" in quant:
-        return weight_format("q8_0")
+        return find_weight_format("q8_0")
     if re.match(r"4-bit", quant):
-        return weight_format("q4_k")
+        return find_weight_format("q4_k")
     if "AMX" in quant and "INT8" in quant:
-        return weight_format("amxint8")
+        return find_weight_format("amxint8")
     for word in re.split(r"[ /]", quant):
         try:
-            return weight_format(word)
+            return find_weight_format(word)
         except KeyError:
             continue
     raise _NotACaseError(f"weight format {quant!r} is not known")
 
 
-def _lengths(row: dict[str, Any]) -> tuple[float, float]:
-    text = _text(row, "context").lower().replace("k", "000")
+def _find_lengths(row: dict[str, Any]) -> tuple[float, float]:
+    text = _read_text(row, "context").lower().replace("k", "000")
     pair = re.match(r"(\d+)\s*(?:in)?\s*/\s*(\d+)", text)
     if pair:
         return float(pair[1]), float(pair[2])
@@ -284,7 +284,7 @@ def _lengths(row: dict[str, Any]) -> tuple[float, float]:
         return _SHORT
     if text == "0":
         return _BENCH
-    if "sharegpt" in text or "sharegpt" in _text(row, "flags").lower():
+    if "sharegpt" in text or "sharegpt" in _read_text(row, "flags").lower():
         return _SHAREGPT
     spread = re.match(r"(\d+)-(\d+)", text)
     if spread:
@@ -292,19 +292,19 @@ def _lengths(row: dict[str, Any]) -> tuple[float, float]:
     return (float(text), _ANSWER) if text.isdigit() else _LENGTHS
 
 
-def _serving(
+def _make_serving(
     row: dict[str, Any],
     engine: EngineFamily,
     model: ModelShape,
     machine: Machine,
     concurrency: int,
 ) -> Serving:
-    fmt = _format(_text(row, "quant"), model)
-    tokens_in, tokens_out = _lengths(row)
-    flags = f"{_text(row, 'flags')} {_text(row, 'cpu')}"
-    threads = _number(r"cpu_?infer (\d+)", flags) or _number(r"--threads (\d+)", flags)
-    threads = threads or _number(r"\((\d+) (?:cores requested|threads)", flags)
-    micro_batch = _number(r"-ub (\d+)", flags)
+    fmt = _find_format(_read_text(row, "quant"), model)
+    tokens_in, tokens_out = _find_lengths(row)
+    flags = f"{_read_text(row, 'flags')} {_read_text(row, 'cpu')}"
+    threads = _parse_number(r"cpu_?infer (\d+)", flags) or _parse_number(r"--threads (\d+)", flags)
+    threads = threads or _parse_number(r"\((\d+) (?:cores requested|threads)", flags)
+    micro_batch = _parse_number(r"-ub (\d+)", flags)
     repacking = re.search(r"-rtr(?! 0)", flags) is not None
     serving = Serving(
         engine=engine,
@@ -314,15 +314,15 @@ def _serving(
         output_tokens=tokens_out,
         cpu_threads=int(threads) if threads else None,
         micro_batch=int(micro_batch or _MICRO_BATCH),
-        repacked=repacking or re.search(r"_R\d\b", _text(row, "quant")) is not None,
+        repacked=repacking or re.search(r"_R\d\b", _read_text(row, "quant")) is not None,
         offloads_prompts=not repacking,
     )
     if machine.gpus is None:
         return serving
     if machine.cpu is not None:
-        experts = _gpu_experts(_text(row, "flags"), serving, model, machine.gpus)
-        start = _STREAMED.search(flags) and (_number(r"threshold[ =]+(\d+)", flags) or 1)
-        chunk = _number(r"chunked-prefill-size (\d+)", flags)
+        experts = _count_gpu_experts(_read_text(row, "flags"), serving, model, machine.gpus)
+        start = _STREAMED.search(flags) and (_parse_number(r"threshold[ =]+(\d+)", flags) or 1)
+        chunk = _parse_number(r"chunked-prefill-size (\d+)", flags)
         return replace(
             serving,
             gpu_experts=experts,
@@ -330,21 +330,21 @@ def _serving(
             stream_chunk=int(chunk) if chunk else serving.stream_chunk,
         )
     room = machine.gpus.memory_gb * _USABLE * 2**30 - _ENGINE_GB * 1e9
-    room -= _gpu_weights(fmt, model, machine.gpus)
-    shards = _number(r"DCP(\d)", flags) or 1
+    room -= _count_gpu_weights(fmt, model, machine.gpus)
+    shards = _parse_number(r"DCP(\d)", flags) or 1
     # NVIDIA's NVFP4 checkpoints carry the scales of an FP8 cache, and engines take it.
-    width = 1 if "FP8 KV" in flags or _text(row, "quant") == "NVFP4" else 2
-    served = _served(row, serving) if concurrency > 1 else serving
+    width = 1 if "FP8 KV" in flags or _read_text(row, "quant") == "NVFP4" else 2
+    served = _adjust_lengths(row, serving) if concurrency > 1 else serving
     tokens = shards * max(0.0, room) * min(machine.gpus.count, model.kv_heads)
     return replace(
         served,
         kv_dtype_bytes=width,
         kv_tokens_max=max(4096.0, tokens / (model.kv_bytes_per_token * width / 2)),
-        old_build=_old(_text(row, "engine")),
+        old_build=_is_old_build(_read_text(row, "engine")),
     )
 
 
-def _old(engine: str) -> bool:
+def _is_old_build(engine: str) -> bool:
     """Tell builds of sglang before 0.5.8 (2026-02), of vLLM before 0.11 (2025-10)."""
     version = re.search(r"(sglang|vllm) (\d+)\.(\d+)\.(\d+)", engine)
     if version:
@@ -354,7 +354,7 @@ def _old(engine: str) -> bool:
     return date is not None and date[0] < ("2026-01" if "sglang" in engine else "2025-10")
 
 
-def _served(row: dict[str, Any], serving: Serving) -> Serving:
+def _adjust_lengths(row: dict[str, Any], serving: Serving) -> Serving:
     """Where a row gives prompt and answer throughput of one run, their ratio is the workload's."""
     prompt, answer = row.get("prefill_tok_s"), row.get("decode_tok_s_aggregate")
     if not prompt or not answer:
@@ -362,13 +362,15 @@ def _served(row: dict[str, Any], serving: Serving) -> Serving:
     return replace(serving, output_tokens=serving.input_tokens * float(answer) / float(prompt))
 
 
-def _gpu_weights(fmt: WeightFormat, model: ModelShape, gpus: Gpus) -> float:
+def _count_gpu_weights(fmt: WeightFormat, model: ModelShape, gpus: Gpus) -> float:
     routed = model.moe_layers * model.experts * model.params_per_expert
     return (routed * fmt.gpu_expert + (model.total_params - routed) * fmt.rest) / gpus.count
 
 
-def _gpu_experts(flags: str, serving: Serving, model: ModelShape, gpus: Gpus) -> int:
-    stated = _number(r"gpu[- ]experts (\d+)", flags) or _number(r"(\d+) gpu experts", flags)
+def _count_gpu_experts(flags: str, serving: Serving, model: ModelShape, gpus: Gpus) -> int:
+    stated = _parse_number(r"gpu[- ]experts (\d+)", flags) or _parse_number(
+        r"(\d+) gpu experts", flags
+    )
     if stated is not None:
         return int(stated)
     if serving.engine != "ktransformers":

@@ -34,21 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns 0; 1 where a rival that was asked for answers nothing; 2 for a file that is not of rows,
     and for an interpreter that cannot be started or has no aiconfigurator.
     """
-    options = _options(argv)
+    options = _parse_options(argv)
     try:
-        report = _report(options)
+        report = _make_report(options)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     if options.format == "json":
-        sys.stdout.write(json.dumps(score_report.document(report), indent=1) + "\n")
+        sys.stdout.write(json.dumps(score_report.make_document(report), indent=1) + "\n")
     else:
-        sys.stdout.write(score_report.text(report, each=options.each))
+        sys.stdout.write(score_report.format_report(report, each=options.each))
     nothing = report.comparison is not None and not report.comparison.compared
     return ExitCode.FAILED if options.rival_python and nothing else ExitCode.OK
 
 
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="score", description=__doc__)
     parser.add_argument("rows", nargs="?", type=Path, help="another file of measured rows")
     parser.add_argument("--write", action="store_true", help="store the fitted coefficients")
@@ -69,37 +69,37 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _report(options: argparse.Namespace) -> Report:
-    known, aside = rows.read_all(stored.row_files())
+def _make_report(options: argparse.Namespace) -> Report:
+    known, aside = rows.read_files(stored.list_row_files())
     if options.write:
-        stored.write(calibrate.learn(known))
+        stored.write_models(calibrate.fit_models(known))
     if options.rows is None:
-        predictions = calibrate.leave_one_source_out(known)
+        predictions = calibrate.predict_from_other_sources(known)
         heading = "each source predicted from all the others"
     else:
-        fresh, aside = rows.read(options.rows)
-        predictions = _predict(fresh, known)
+        fresh, aside = rows.read_file(options.rows)
+        predictions = _predict_rows(fresh, known)
         heading = f"{options.rows} predicted from the catalogue's rows"
-    python = options.rival_python or _ours()
+    python = options.rival_python or _find_own_python()
     limit_s = options.rival_seconds
-    comparison = rival.compare(python, predictions, limit_s) if python else None
+    comparison = rival.compare_with_rival(python, predictions, limit_s) if python else None
     return Report(heading, predictions, aside, comparison)
 
 
-def _ours() -> Path | None:
+def _find_own_python() -> Path | None:
     """Return our own interpreter, where it has aiconfigurator."""
     return Path(sys.executable) if importlib.util.find_spec("aiconfigurator") else None
 
 
-def _predict(fresh: Sequence[Case], known: Sequence[Case]) -> list[Prediction]:
+def _predict_rows(fresh: Sequence[Case], known: Sequence[Case]) -> list[Prediction]:
     """Predict rows; where a row is also in the catalogue, from the catalogue without its source."""
     seen = {(case.id, case.source) for case in known}
     again = [case for case in fresh if (case.id, case.source) in seen]
     new = [case for case in fresh if (case.id, case.source) not in seen]
-    models = stored.load()
-    found = [calibrate.model_of(case, models).predict(case) for case in new]
+    models = stored.load_models()
+    found = [calibrate.choose_model(case, models).predict(case) for case in new]
     for source in sorted({case.source for case in again}):
-        found += calibrate.without(source, known, again)
+        found += calibrate.predict_without_source(source, known, again)
     return found
 
 

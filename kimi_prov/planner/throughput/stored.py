@@ -18,10 +18,10 @@ from kimi_prov.planner.throughput.subjects import CATALOGUE
 ROWS = CATALOGUE / "speeds.yaml"
 COEFFICIENTS = CATALOGUE / "speed_coefficients.json"
 _DIGITS = 6
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
-def render(models: dict[str, Model]) -> str:
+def format_models(models: dict[str, Model]) -> str:
     """Write the models as JSON, rounded so that every platform gives the same text."""
     document: dict[str, object] = {"schema": "kimi-prov/catalog/speed-coefficients/v1"}
     for name, model in models.items():
@@ -33,20 +33,20 @@ def render(models: dict[str, Model]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def row_files() -> list[Path]:
+def list_row_files() -> list[Path]:
     """Name the files of measured rows: ours, and a site's own where its catalogue has one."""
-    own = _site(ROWS.name)
+    own = _find_site_file(ROWS.name)
     return [ROWS, own] if own is not None and own.exists() else [ROWS]
 
 
-def write(models: dict[str, Model]) -> Path:
+def write_models(models: dict[str, Model]) -> Path:
     """Store the coefficients in the catalogue: a site's own where one is named. Returns the file.
 
     Predictions with that catalogue are then made from them.
     """
-    file = _site(COEFFICIENTS.name) or COEFFICIENTS
+    file = _find_site_file(COEFFICIENTS.name) or COEFFICIENTS
     try:
-        file.write_text(render(models), encoding="utf-8")
+        file.write_text(format_models(models), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"{file}: cannot be written: {error.strerror}",
@@ -55,32 +55,32 @@ def write(models: dict[str, Model]) -> Path:
     return file
 
 
-def load() -> dict[str, Model]:
+def load_models() -> dict[str, Model]:
     """Read the stored coefficients: a site's own where its catalogue has them."""
-    own = _site(COEFFICIENTS.name)
+    own = _find_site_file(COEFFICIENTS.name)
     if own is None or not own.exists():
-        return _ours()
-    return _theirs(own)
+        return _load_own()
+    return _load_site(own)
 
 
-def _site(name: str) -> Path | None:
+def _find_site_file(name: str) -> Path | None:
     folder = os.environ.get(OVERLAY)
     return Path(folder) / name if folder else None
 
 
 @cache
-def _ours() -> dict[str, Model]:
-    return _models(json.loads(COEFFICIENTS.read_text(encoding="utf-8")))
+def _load_own() -> dict[str, Model]:
+    return _parse_models(json.loads(COEFFICIENTS.read_text(encoding="utf-8")))
 
 
 @cache
-def _theirs(file: Path) -> dict[str, Model]:
+def _load_site(file: Path) -> dict[str, Model]:
     """Read a site's coefficients. Raises UserError for such as this version does not use."""
     fix = "fit again:  KIMI_PROV_CATALOG=DIR python -m kimi_prov.planner.throughput.score --write"
     what = "fitted coefficients"
-    document = documents.read(file, what=what, limit=_LARGEST_BYTES, fix=fix).json(fix)
+    document = documents.read(file, what=what, limit=_MAX_BYTES, fix=fix).json(fix)
     try:
-        models = _models(document)
+        models = _parse_models(document)
         known = {name: set(model.fit.values) for name, model in models.items()}
         sizes = [
             (len(m.fit.values), [len(row) for row in m.fit.covariance]) for m in models.values()
@@ -98,7 +98,7 @@ def _theirs(file: Path) -> dict[str, Model]:
     return models
 
 
-def _models(document: dict[str, Any]) -> dict[str, Model]:
+def _parse_models(document: dict[str, Any]) -> dict[str, Model]:
     return {
         name: Model(Fit(tuple(part["values"]), part["values"], part["covariance"]), part["widths"])
         for name, part in document.items()

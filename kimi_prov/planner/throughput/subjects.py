@@ -30,7 +30,7 @@ CATALOGUE = HERE
 _T = TypeVar("_T")
 
 
-def shape_of(name: str, a: Architecture) -> ModelShape:
+def make_shape(name: str, a: Architecture) -> ModelShape:
     """Make a shape from a catalogue model's dimensions (MLA attention, routed experts)."""
     sparse = a.layers - a.dense_layers
     always = counting.attention_params(a) + counting.other_params(a) - a.vocab * a.hidden
@@ -49,23 +49,23 @@ def shape_of(name: str, a: Architecture) -> ModelShape:
     )
 
 
-def model(name: str) -> ModelShape | None:
+def find_model(name: str) -> ModelShape | None:
     """Find the shape of a model that measured rows name; None for one that is not known."""
-    row = find(((n, row) for row in _table("models") for n in row["names"]), name)
+    row = find_row(((n, row) for row in _read_table("models") for n in row["names"]), name)
     if row is None:
         return None
     return ModelShape(name=name, **{key: v for key, v in row.items() if key != "names"})
 
 
-def gpus(name: str, count: int) -> Gpus | None:
+def find_gpus(name: str, count: int) -> Gpus | None:
     """Find GPUs by name ("H200 SXM", "8x RTX 4090 48GB"); None where none is known."""
     rows = {n: row for row in load().gpus for n in (row.name, *row.aliases)}
-    words = {word: rows[card] for word, card in _table("gpu_words").items()}
-    row = find([*rows.items(), *words.items()], name)
-    return None if row is None else of_row(row, count)
+    words = {word: rows[card] for word, card in _read_table("gpu_words").items()}
+    row = find_row([*rows.items(), *words.items()], name)
+    return None if row is None else make_gpus(row, count)
 
 
-def of_row(row: Gpu, count: int) -> Gpus:
+def make_gpus(row: Gpu, count: int) -> Gpus:
     """Make GPUs of a row of the catalogue."""
     return Gpus(
         name=row.name,
@@ -76,11 +76,11 @@ def of_row(row: Gpu, count: int) -> Gpus:
         nvlink_gb_s=row.nvlink_gb_s,
         tflops_bf16=row.tflops_bf16,
         pcie_gb_s=row.pcie_gb_s,
-        narrowest_bits=_narrowest_bits(row),
+        narrowest_bits=_find_narrowest_bits(row),
     )
 
 
-def _narrowest_bits(row: Gpu) -> int:
+def _find_narrowest_bits(row: Gpu) -> int:
     """Eight bits since Ada, Hopper and MI300, four since Blackwell and MI350.
 
     Workstation Blackwell (12.0) could four, but engines' mixture kernels are for 10.x: they widen.
@@ -93,9 +93,9 @@ def _narrowest_bits(row: Gpu) -> int:
     return 8 if capability >= (8, 9) else 16
 
 
-def unspecified_gpus(count: int) -> Gpus:
+def make_unspecified_gpus(count: int) -> Gpus:
     """Stand in for a card that a source calls a consumer's."""
-    row = _table("unspecified")["gpu"]
+    row = _read_table("unspecified")["gpu"]
     return Gpus(
         name=row["name"],
         count=count,
@@ -108,16 +108,16 @@ def unspecified_gpus(count: int) -> Gpus:
     )
 
 
-def cpu(name: str, sockets: int) -> Cpu | None:
+def find_cpu(name: str, sockets: int) -> Cpu | None:
     """Find processors by name, with all channels populated; None where none is known."""
-    row = find(((form, row) for row in load().cpus for form in forms(row.name)), name)
+    row = find_row(((form, row) for row in load().cpus for form in forms(row.name)), name)
     if row is not None:
-        return processors(row, sockets)
-    named = find(((row["name"], row) for row in _table("cpus")), name)
-    return None if named is None else _of_table(named, sockets)
+        return make_cpu(row, sockets)
+    named = find_row(((row["name"], row) for row in _read_table("cpus")), name)
+    return None if named is None else _make_table_cpu(named, sockets)
 
 
-def _of_table(row: dict[str, Any], sockets: int) -> Cpu:
+def _make_table_cpu(row: dict[str, Any], sockets: int) -> Cpu:
     links = row.get("links_gb_s")
     return Cpu(
         sockets=sockets,
@@ -128,7 +128,7 @@ def _of_table(row: dict[str, Any], sockets: int) -> Cpu:
     )
 
 
-def processors(row: CatalogueCpu, sockets: int) -> Cpu:
+def make_cpu(row: CatalogueCpu, sockets: int) -> Cpu:
     """Make sockets of a row of the catalogue, with all channels populated."""
     measured = row.measured_bandwidth_gb_s
     return Cpu(
@@ -141,28 +141,32 @@ def processors(row: CatalogueCpu, sockets: int) -> Cpu:
     )
 
 
-def unspecified_cpu(text: str, sockets: int) -> Cpu:
+def make_unspecified_cpu(text: str, sockets: int) -> Cpu:
     """Stand in for a processor that is not known: 32 cores, eight channels of DDR5-4800."""
-    return _of_table(_table("unspecified")["arm" if "arm" in text.lower() else "cpu"], sockets)
+    return _make_table_cpu(
+        _read_table("unspecified")["arm" if "arm" in text.lower() else "cpu"], sockets
+    )
 
 
-def find(rows: Iterable[tuple[str, _T]], text: str) -> _T | None:
+def find_row(rows: Iterable[tuple[str, _T]], text: str) -> _T | None:
     """Return the row with the longest name that the text contains."""
-    hits = [(len(name), row) for name, row in rows if _plain(name) in _plain(text)]
+    hits = [
+        (len(name), row) for name, row in rows if _normalize_name(name) in _normalize_name(text)
+    ]
     return max(hits, key=lambda hit: hit[0])[1] if hits else None
 
 
-def _plain(text: str) -> str:
+def _normalize_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.+]", "", text.lower())
 
 
 @cache
-def _document() -> dict[str, Any]:
+def _read_document() -> dict[str, Any]:
     file = CATALOGUE / "speed_subjects.yaml"
     text = file.read_text(encoding="utf-8")
     document: dict[str, Any] = Document(file.name, text).yaml("reinstall kimi-prov", ours=True)
     return document
 
 
-def _table(kind: str) -> Any:  # noqa: ANN401  (a section of the file)
-    return _document()[kind]
+def _read_table(kind: str) -> Any:  # noqa: ANN401  (a section of the file)
+    return _read_document()[kind]

@@ -23,7 +23,7 @@ from kimi_prov.planner.throughput.inputs import Range
 LAYER_S = Range(0.0006, 0.0021, 0.0043)
 
 
-def slowed(graphs: Range, layers: int, tokens: float = 1, passes: float = 1) -> Range:
+def slow_down(graphs: Range, layers: int, tokens: float = 1, passes: float = 1) -> Range:
     """Give the tokens a second of `tokens` that take so many passes, from those with graphs."""
     starts = passes * layers / tokens
     return Range(
@@ -33,6 +33,6 @@ def slowed(graphs: Range, layers: int, tokens: float = 1, passes: float = 1) -> 
     )
 
 
-def seconds(graphs: float, layers: int, passes: float = 1) -> float:
+def estimate_seconds(graphs: float, layers: int, passes: float = 1) -> float:
     """Give the seconds of so many passes, from those with graphs."""
     return max(graphs, passes * layers * LAYER_S.expected)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.planner.findings import Findings
-from kimi_prov.planner.plan import refusals
-from kimi_prov.planner.storage.weights import of_bucket
+from kimi_prov.planner.plan import find_refusals
+from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render.cloud import variables
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ def of_plan(
     plan: Mapping[str, Any], settings: Settings, kinds: Sequence[CloudMachine]
 ) -> list[Finding]:
     """Give the findings of a plan that a machine brings about by itself."""
-    refused: list[Any] = refusals(plan)
+    refused: list[Any] = find_refusals(plan)
     stopped = {row["id"] for row in refused}
     findings = Findings()
     findings.extend([*refused, *(row for row in plan["findings"] if row["id"] not in stopped)])
     source = plan["weights"]["source"]
-    if not of_bucket(source):
+    if not is_bucket(source):
         here = source.startswith("file://")
         findings.add(
             "cloud.weights",

@@ -12,7 +12,7 @@ import yaml
 
 from kimi_prov import __version__
 from kimi_prov.contract import clean_text, paths
-from kimi_prov.planner.storage.weights import of_bucket
+from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render import frame, templates
 from kimi_prov.render.cloud import machine, offers, ranking
 from kimi_prov.render.frame import File
@@ -138,7 +138,7 @@ def skypilot(
         [
             _plan({**plan, "findings": list(findings)}),
             File("kimi.sky.yaml", _yaml(_task(plan, settings, values["offers"]))),
-            *([File("seed.sky.yaml", _yaml(_seed(plan, settings)))] if of_bucket(source) else []),
+            *([File("seed.sky.yaml", _yaml(_seed(plan, settings)))] if is_bucket(source) else []),
             *(File(f"machine{row.path}", row.content, row.mode) for row in laid),
             File("machine/install", _install(laid, settings), 0o755),
             *(_from_template(SKYPILOT, path, values) for path in ("README.md", "launch.sh")),
@@ -252,7 +252,7 @@ def _values(
         "model": plan["model"],
         "engine": plan["engine"],
         "package": settings.cloud_package or f"kimi-prov=={__version__}",
-        "bucket": source if of_bucket(source) else None,
+        "bucket": source if is_bucket(source) else None,
         "quotas": offers.quotas(settings, chosen.kinds),
         "disk_gb": offers.disk_gb(plan),
         "image": settings.cloud_image,

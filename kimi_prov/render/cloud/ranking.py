@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.facts import spec
-from kimi_prov.planner.plan import make_plan, refusals
+from kimi_prov.planner.plan import find_refusals, make_plan
 from kimi_prov.render.cloud import offers, variables
 from kimi_prov.show.report import cost
 from kimi_prov.sizing.curve import output_rate
@@ -112,7 +112,7 @@ def _of(kind: CloudMachine, settings: Settings, catalogue: Catalogue) -> Ranked 
     facts = spec.facts(kind.sheet(_DISK_GB), catalogue, f"clouds.yaml: {kind.name}")
     plan = make_plan(facts, variables.of_machine(settings), catalogue)
     speed = output_rate(plan["throughput"], inputs(settings), "expected")
-    if refusals(plan) or not speed:
+    if find_refusals(plan) or not speed:
         return None
     price = _price(kind, settings, catalogue)
     return Ranked(

@@ -59,10 +59,10 @@ def test_sizes_and_digests_of_every_file_are_written(hub: Server, tmp_path: Path
 
 
 def test_the_manifest_is_one_that_an_inventory_takes(hub: Server, tmp_path: Path) -> None:
-    from kimi_prov.planner.settings.parsing import parse  # noqa: PLC0415
+    from kimi_prov.planner.settings.parsing import parse_settings  # noqa: PLC0415
 
     (tmp_path / "m.json").write_text(pin(hub, REPOSITORY).stdout)
-    settings = parse(
+    settings = parse_settings(
         {"kimi_model": "kimi-k2.5", "kimi_weights_manifest": "m.json"}, host="h", base=tmp_path
     )
     assert settings.manifest is not None

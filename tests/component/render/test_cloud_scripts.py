@@ -16,7 +16,7 @@ import yaml
 
 from kimi_prov import cli
 from kimi_prov.catalog import loader
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.render.cloud import ranking
 from kimi_prov.show.exit_handling import guarded
 
@@ -317,7 +317,7 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **
         (own / "prices.yaml").write_text(PRICED % usd)
         monkeypatch.setenv("KIMI_PROV_CATALOG", str(own))
     told = {"kimi_model": "kimi-k2.5", "kimi_context": 8192, "kimi_weights_source": "gs://abc/x"}
-    return ranking.ranked(parse({**told, **more}, host="h"), loader.load())
+    return ranking.ranked(parse_settings({**told, **more}, host="h"), loader.load())
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from kimi_prov.catalog.pythons import BASE
 from kimi_prov.contract import paths
 from kimi_prov.packaging import python_archives
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def brought(
         {"index": 0, "vendor": "nvidia", "model": "NVIDIA H200", "memory_total_bytes": 143771 << 20,
          "uuid": None, "pci": None, "compute_capability": "9.0"}
     ]  # fmt: skip
-    made = make_plan(facts, parse(given, host="h1"), load(folder / "rows"))
+    made = make_plan(facts, parse_settings(given, host="h1"), load(folder / "rows"))
     plan = json.loads(json.dumps(made).replace(paths.ROOT, str(folder / "root")))
     python = plan["installation"]["python"]
     Path(python["dir"]).mkdir(parents=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from role_templates import filled
 
-from kimi_prov.planner.service.proxy import peer_ports
+from kimi_prov.planner.service.proxy import list_peer_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,9 +97,9 @@ def test_a_machine_alone_knows_no_peers() -> None:
 
 def test_ports_of_a_group_are_told_as_ranges() -> None:
     group = {"control_port": 29500, "master_port": 29501, "first_port": 29510, "last_port": 29541}
-    assert peer_ports(group) == ["29500-29501", "29510-29541"]
-    assert peer_ports({**group, "first_port": 29502}) == ["29500-29541"]
-    assert peer_ports({**group, "control_port": 29400}) == ["29400", "29501", "29510-29541"]
+    assert list_peer_ports(group) == ["29500-29501", "29510-29541"]
+    assert list_peer_ports({**group, "first_port": 29502}) == ["29500-29541"]
+    assert list_peer_ports({**group, "control_port": 29400}) == ["29400", "29501", "29510-29541"]
 
 
 def test_metrics_are_for_their_own_networks_and_the_exporter_for_the_proxy() -> None:

@@ -20,20 +20,20 @@ from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.proxy import pins
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.planner import gateways
-from kimi_prov.planner.gateways import Before, Behind
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.gateways import GatewayAddress, ServingHost
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULTS = yaml.safe_load((ROOT / "roles/proxy/defaults/main.yml").read_text())
-HOSTS = [Behind("gpu1", "10.0.9.11", 8000, 32), Behind("gpu.2", "fd00::12", 8000, 8)]
-GATEWAYS = [Before("gw1", "10.0.9.1"), Before("gw2", "10.0.9.2")]
+HOSTS = [ServingHost("gpu1", "10.0.9.11", 8000, 32), ServingHost("gpu.2", "fd00::12", 8000, 8)]
+GATEWAYS = [GatewayAddress("gw1", "10.0.9.1"), GatewayAddress("gw2", "10.0.9.2")]
 
 
 def planned(host: str, **wishes: object) -> dict[str, Any]:
     facts = lab_facts()
-    settings = parse({**LAB_SETTINGS, "kimi_web_ui": True, **wishes}, host=host)
+    settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True, **wishes}, host=host)
     return gateways.make_plan(facts, settings, loader.load(), HOSTS, GATEWAYS)
 
 

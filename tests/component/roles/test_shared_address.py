@@ -22,8 +22,8 @@ from waiting import until
 
 from kimi_prov.catalog import loader
 from kimi_prov.planner import gateways
-from kimi_prov.planner.gateways import Before, Behind
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.gateways import GatewayAddress, ServingHost
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,10 +87,10 @@ def configuration(name: str, folder: Path) -> tuple[str, str]:
     facts["network"]["interfaces"] = [{"name": "eth0", "addresses": [f"{ADDRESSES[name]}/24"]}]
     plan = gateways.make_plan(
         facts,
-        parse({**LAB_SETTINGS, "kimi_gateway_address": SHARED}, host=name),
+        parse_settings({**LAB_SETTINGS, "kimi_gateway_address": SHARED}, host=name),
         loader.load(),
-        [Behind("gpu1", "10.0.9.11", 8000, 32)],
-        [Before(*row) for row in ADDRESSES.items()],
+        [ServingHost("gpu1", "10.0.9.11", 8000, 32)],
+        [GatewayAddress(*row) for row in ADDRESSES.items()],
     )
     plan["users"]["proxy"] = "root"
     plan["paths"]["zipapp"] = str(folder / "health.py")

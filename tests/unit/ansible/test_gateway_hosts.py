@@ -8,7 +8,7 @@ import pytest
 
 from kimi_prov.ansible import gateway_hosts
 from kimi_prov.errors import UserError
-from kimi_prov.planner.gateways import Before, Behind
+from kimi_prov.planner.gateways import GatewayAddress, ServingHost
 
 MODEL = {"kimi_model": "kimi-k2.5"}
 
@@ -31,10 +31,10 @@ def test_hosts_are_told_by_the_inventory_alone() -> None:
     }
     given = variables("gw", known, kimi=["gpu1", "gpu2"], kimi_gateway=["gw"])
     assert gateway_hosts.is_gateway(given)
-    assert gateway_hosts.before(given) == [Before("gw", "10.0.0.9")]
+    assert gateway_hosts.before(given) == [GatewayAddress("gw", "10.0.0.9")]
     assert gateway_hosts.behind(given) == [
-        Behind("gpu1", "10.0.0.1", 8000, 32),
-        Behind("gpu2", "gpu2", 9000, 5),
+        ServingHost("gpu1", "10.0.0.1", 8000, 32),
+        ServingHost("gpu2", "gpu2", 9000, 5),
     ]
 
 

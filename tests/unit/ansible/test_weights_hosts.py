@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_prov.ansible import weights_hosts
-from kimi_prov.planner.hosts.neighbours import Near
+from kimi_prov.planner.hosts.neighbours import Neighbour
 
 MODEL = {"kimi_model": "kimi-k2.5"}
 
@@ -31,9 +31,9 @@ def test_hosts_of_one_source_are_near_each_other() -> None:
         "c": {},
     }
     assert weights_hosts.near(variables("b", known)) == [
-        Near("a", "10.0.0.1"),
-        Near("b", "10.1.0.2"),
-        Near("c", "c"),
+        Neighbour("a", "10.0.0.1"),
+        Neighbour("b", "10.1.0.2"),
+        Neighbour("c", "c"),
     ]
 
 

@@ -13,7 +13,7 @@ import yaml
 from kimi_prov.catalog.loader import load
 from kimi_prov.on_host.bench.load import Load, lengths
 from kimi_prov.planner.plan import make_plan, make_plan_with_curve
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu"))
 import full_size
@@ -60,7 +60,7 @@ def test_eight_cards_are_planned_for_each_layout_or_have_too_little_memory(
     # What is asked for of the host is asked for eight cards: the recorded machine has less.
     facts = copy.deepcopy(facts)
     facts["memory"]["total_bytes"] = 2 << 40
-    plan = make_plan(facts, parse(wishes, host="h", base=tmp_path), load(), None)
+    plan = make_plan(facts, parse_settings(wishes, host="h", base=tmp_path), load(), None)
     blockers = [row["id"] for row in plan["findings"] if row["severity"] == "blocker"]
     assert plan["engine"]["name"] == "vllm"
     assert all(name.startswith(full_size.TOO_SMALL) for name in blockers)
@@ -69,7 +69,7 @@ def test_eight_cards_are_planned_for_each_layout_or_have_too_little_memory(
         assert layout.name in ("dgx-h200", "data-parallel attention")
         return
     most = {"kimi_concurrency": max(layout.loads), "kimi_context": 4096}
-    settings = parse({**wishes, **most}, host="h", base=tmp_path)
+    settings = parse_settings({**wishes, **most}, host="h", base=tmp_path)
     estimate = make_plan_with_curve(facts, settings, load())["throughput"]
     curve = {row["concurrency"]: row for row in estimate["curve"]}
     assert curve

@@ -88,6 +88,6 @@ def test_sizes_are_written_in_short(given: GroupLayout, text: str) -> None:
 
 def test_a_plan_s_parallel_is_asked_for_as_it_stands() -> None:
     parallel = {"tensor": 8, "pipeline": 2, "data": 1, "expert": False, "decode_context": 1}
-    rows = recipes.proven(load(), "kimi-k2.5", "int4", "vllm", "H100 SXM 80GB", 2, parallel)
+    rows = recipes.find_proven(load(), "kimi-k2.5", "int4", "vllm", "H100 SXM 80GB", 2, parallel)
     assert [row.id for row in rows] == ["k2.5-2x-8x-h100-tp8-pp2"]
-    assert recipes.proven(load(), "kimi-k2.5", "int4", "vllm", None, 2, parallel) == ()
+    assert recipes.find_proven(load(), "kimi-k2.5", "int4", "vllm", None, 2, parallel) == ()

@@ -46,7 +46,7 @@ def test_a_row_for_each_number_of_requests_reads_back_as_what_was_measured(tmp_p
     jsonschema.validate(json.loads(path.read_text()), schemas.load("bench"))
     file = tmp_path / "speeds.yaml"
     contributed(path, "--output", str(file))
-    cases, aside = rows.read(file)
+    cases, aside = rows.read_file(file)
     assert aside == []
     by = {(case.kind, case.quantity): case for case in cases}
     assert by["gpu-single", "decode"].value == 100.0
@@ -64,7 +64,7 @@ def test_a_hybrid_keeps_what_its_speed_depends_on(tmp_path: Path) -> None:
     result = given.result(given.level(1, 15.0, 14.0, 300.0), path=given.HYBRID)
     file = tmp_path / "speeds.yaml"
     contributed(given.written(tmp_path, a=result), "--output", str(file))
-    (decode, _), aside = rows.read(file)
+    (decode, _), aside = rows.read_file(file)
     assert aside == []
     assert (decode.kind, decode.serving.engine) == ("hybrid", "ktransformers")
     assert decode.machine.cpu is not None
@@ -188,5 +188,5 @@ def test_a_sweep_of_rounds_makes_rows_and_a_chat_is_marked(tmp_path: Path) -> No
     assert set(four) <= KEYS
     file = tmp_path / "speeds.yaml"
     contributed(path, "--output", str(file))
-    cases, aside = rows.read(file)
+    cases, aside = rows.read_file(file)
     assert (len(cases), aside) == (3, [])

@@ -12,7 +12,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
 from kimi_prov.on_host.weights import fetch
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.runner import progress
 from kimi_prov.show.text import plan as plan_text
 from kimi_prov.show.text import run_summary
@@ -24,7 +24,7 @@ SHOWN = "554.3 GiB"
 @pytest.fixture(scope="module")
 def plan() -> dict[str, Any]:
     facts = spec.read(SHEETS / "quote-8x-h200.yml", load())
-    return dict(make_plan(facts, parse({"kimi_model": "kimi-k2.5"}, host="q"), load()))
+    return dict(make_plan(facts, parse_settings({"kimi_model": "kimi-k2.5"}, host="q"), load()))
 
 
 def test_plan_and_apply(plan: dict[str, Any]) -> None:

@@ -161,6 +161,8 @@ def test_odd_facts_are_judged_and_shown(changes: Any) -> None:
     if found is None:
         return
     catalogue = loader.load()
-    plan = make_plan(found, parsing.parse({"kimi_model": "kimi-k2.5"}, host="h"), catalogue)
+    plan = make_plan(
+        found, parsing.parse_settings({"kimi_model": "kimi-k2.5"}, host="h"), catalogue
+    )
     target = check.target("h", found, plan, Use(), prices.for_machine(found, catalogue))
     assert renderer("text")(check.document([target]))

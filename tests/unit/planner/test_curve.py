@@ -12,11 +12,11 @@ from plan_inputs import LAB_SETTINGS, lab_facts, quoted
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.planner.plan import make_plan, make_plan_with_curve
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 
 def more(facts: dict[str, Any], **given: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    settings = parse(given, host="one")
+    settings = parse_settings(given, host="one")
     plan = make_plan(facts, settings, load())
     found = make_plan_with_curve(facts, settings, load())
     jsonschema.Draft202012Validator(schemas.load("plan")).validate(found)
@@ -35,7 +35,7 @@ def test_each_is_what_a_plan_of_its_own_says_and_brings_more(sheet: str) -> None
         assert many["concurrency"] > few["concurrency"]
         assert many["aggregate_tok_s"]["expected"] > few["aggregate_tok_s"]["expected"]
     last = {"kimi_model": "kimi-k2.5", "kimi_concurrency": rows[-1]["concurrency"]}
-    alone = make_plan(facts, parse(last, host="one"), load())
+    alone = make_plan(facts, parse_settings(last, host="one"), load())
     assert {key: alone["throughput"][key] for key in rows[-1]} == rows[-1]
     assert alone["model"]["context"] >= found["model"]["context"]
 
@@ -54,7 +54,7 @@ def test_the_curve_goes_from_one_request_alone_to_as_many_as_the_cache_holds(man
     assert planned == {key: speed[key] for key in planned}
     # Of one request more than the last, one waits.
     over = {"kimi_model": "kimi-k2.5", "kimi_concurrency": 2 * counts[-1]}
-    beyond = make_plan(facts, parse(over, host="one"), load())["throughput"]
+    beyond = make_plan(facts, parse_settings(over, host="one"), load())["throughput"]
     running = beyond["aggregate_tok_s"]["expected"] / beyond["decode_tok_s"]["expected"]
     assert running < 1.05 * counts[-1]
 
@@ -73,17 +73,19 @@ def test_the_curve_ends_with_the_requests_that_the_engine_takes() -> None:
     assert found["throughput"]["curve"][-1]["concurrency"] == 64
     # With them the context that was chosen is shorter, and holds such a request many times.
     asked = {**SHORT, "kimi_concurrency": 256}
-    waits = make_plan(quoted("reference-004"), parse(asked, host="one"), load())
+    waits = make_plan(quoted("reference-004"), parse_settings(asked, host="one"), load())
     argv = waits["instances"][0]["argv"]
     assert argv[argv.index("--max-num-seqs") + 1] == "64"
     most = make_plan(
-        quoted("reference-004"), parse({**SHORT, "kimi_concurrency": 64}, host="one"), load()
+        quoted("reference-004"),
+        parse_settings({**SHORT, "kimi_concurrency": 64}, host="one"),
+        load(),
     )
     for figure in ("decode_tok_s", "aggregate_tok_s", "ttft_s"):
         assert waits["throughput"][figure] == most["throughput"][figure]
     # Offered are those alone that leave the context as it is.
     for row in rows:
-        own = parse({**SHORT, "kimi_concurrency": row["concurrency"]}, host="one")
+        own = parse_settings({**SHORT, "kimi_concurrency": row["concurrency"]}, host="one")
         plan = make_plan(quoted("reference-004"), own, load())
         assert plan["model"]["context"] >= found["model"]["context"]
 
@@ -92,7 +94,7 @@ def test_the_curve_ends_with_the_requests_that_the_engine_takes() -> None:
 def test_an_engine_that_is_told_to_take_four_has_the_speed_of_four(sheet: str) -> None:
     def speeds(many: int, **more: Any) -> dict[str, Any]:
         given = {"kimi_model": "kimi-k2.5", "kimi_concurrency": many, **more}
-        plan = make_plan(quoted(sheet), parse(given, host="one"), load())
+        plan = make_plan(quoted(sheet), parse_settings(given, host="one"), load())
         found: dict[str, Any] = plan["throughput"]["aggregate_tok_s"]
         return found
 
@@ -104,7 +106,7 @@ def test_an_engine_that_is_told_to_take_four_has_the_speed_of_four(sheet: str) -
 def test_requests_that_wait_take_nothing_from_those_that_run() -> None:
     def running(many: int) -> float:
         given = {"kimi_model": "kimi-k2.5", "kimi_concurrency": many}
-        plan = make_plan(quoted("quote-8x-h200"), parse(given, host="one"), load())
+        plan = make_plan(quoted("quote-8x-h200"), parse_settings(given, host="one"), load())
         assert plan["model"]["context"] == whole
         speed = plan["throughput"]
         return float(speed["aggregate_tok_s"]["expected"] / speed["decode_tok_s"]["expected"])
@@ -136,7 +138,9 @@ def test_a_plan_without_an_estimate_has_none() -> None:
     ],
 )
 def test_a_plan_tells_one_request_alone_from_each_of_several(sheet: str, kind: str) -> None:
-    speeds = make_plan(quoted(sheet), parse({"kimi_model": "kimi-k2.5"}, host="one"), load())
+    speeds = make_plan(
+        quoted(sheet), parse_settings({"kimi_model": "kimi-k2.5"}, host="one"), load()
+    )
     found = speeds["throughput"]
     assert found["kind"] == kind
     assert found["concurrency"] > 1
@@ -145,7 +149,7 @@ def test_a_plan_tells_one_request_alone_from_each_of_several(sheet: str, kind: s
 
 
 def test_a_plan_without_an_estimate_says_so_of_each_figure() -> None:
-    settings = parse(LAB_SETTINGS, host="one")
+    settings = parse_settings(LAB_SETTINGS, host="one")
     found = make_plan(lab_facts(), settings, load())["throughput"]
     figures = {"decode_tok_s", "single_tok_s", "ttft_s", "single_ttft_s"}
     assert {name: found[name]["expected"] for name in figures} == dict.fromkeys(figures)

@@ -12,16 +12,16 @@ from kimi_prov import schemas
 from kimi_prov.catalog import loader
 from kimi_prov.contract import gateways as contract
 from kimi_prov.planner import gateways
-from kimi_prov.planner.gateways import Before, Behind
+from kimi_prov.planner.gateways import GatewayAddress, ServingHost
 from kimi_prov.planner.plan import make_plan as host_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HOSTS = [Behind("gpu1", "10.0.9.11", 8000, 32), Behind("gpu.2", "10.0.9.12", 8000, 8)]
-ONE = [Before("gw1", "10.0.9.1")]
-TWO = [*ONE, Before("gw2", "10.0.9.2")]
+HOSTS = [ServingHost("gpu1", "10.0.9.11", 8000, 32), ServingHost("gpu.2", "10.0.9.12", 8000, 8)]
+ONE = [GatewayAddress("gw1", "10.0.9.1")]
+TWO = [*ONE, GatewayAddress("gw2", "10.0.9.2")]
 
 
 def facts() -> dict[str, Any]:
@@ -31,13 +31,13 @@ def facts() -> dict[str, Any]:
     return made
 
 
-def planned(peers: list[Before] = ONE, **wishes: object) -> dict[str, Any]:
-    settings = parse({**LAB_SETTINGS, **wishes}, host="gw1")
+def planned(peers: list[GatewayAddress] = ONE, **wishes: object) -> dict[str, Any]:
+    settings = parse_settings({**LAB_SETTINGS, **wishes}, host="gw1")
     return gateways.make_plan(facts(), settings, loader.load(), HOSTS, peers)
 
 
-def behind(peers: list[Before], **wishes: object) -> dict[str, Any]:
-    settings = parse({**LAB_SETTINGS, **wishes}, host="gpu1")
+def behind(peers: list[GatewayAddress], **wishes: object) -> dict[str, Any]:
+    settings = parse_settings({**LAB_SETTINGS, **wishes}, host="gpu1")
     return host_plan(lab_facts(), settings, loader.load(), before=peers)
 
 
@@ -83,7 +83,9 @@ def test_two_gateways_without_a_shared_address_are_told() -> None:
 
 def test_the_first_gateway_has_the_keys_of_all() -> None:
     first = planned(TWO)
-    second = gateways.make_plan(facts(), parse(LAB_SETTINGS, host="gw2"), loader.load(), HOSTS, TWO)
+    second = gateways.make_plan(
+        facts(), parse_settings(LAB_SETTINGS, host="gw2"), loader.load(), HOSTS, TWO
+    )
     assert contract.find_key_gateway(first) is None
     assert contract.find_key_gateway(second) == "gw1"
     assert contract.find_key_gateway(behind(ONE)) == "gw1"
@@ -117,7 +119,9 @@ def test_without_gateways_the_plan_says_nothing_of_them() -> None:
     ],
 )
 def test_how_many_requests_a_host_takes_at_once(wishes: dict[str, int], expected: int) -> None:
-    assert gateways.requests(parse({**LAB_SETTINGS, **wishes}, host="gpu1")) == expected
+    assert (
+        gateways.count_requests(parse_settings({**LAB_SETTINGS, **wishes}, host="gpu1")) == expected
+    )
 
 
 def test_a_gateway_shows_metrics_where_they_are_wished_for() -> None:
@@ -141,7 +145,7 @@ def test_a_plan_behind_gateways_is_one_of_the_schema() -> None:
 
 def of(host: str, **wishes: object) -> dict[str, Any]:
     """The plan of one of two gateways, with a page."""
-    settings = parse({**LAB_SETTINGS, "kimi_web_ui": True, **wishes}, host=host)
+    settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True, **wishes}, host=host)
     return gateways.make_plan(facts(), settings, loader.load(), HOSTS, TWO)
 
 
@@ -212,7 +216,7 @@ def test_what_stands_in_for_an_engine_is_behind_gateways_too() -> None:
 def test_too_little_memory_for_a_page_is_told(memory: int, told: bool) -> None:
     described = facts()
     described["memory"] = {"total_bytes": memory}
-    settings = parse({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
+    settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
     made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
     assert bool(found(made, "web.memory")) is told
 
@@ -221,7 +225,7 @@ def test_too_little_room_on_the_disk_is_refused_until_the_page_is_there() -> Non
     described = facts()
     for row in described["filesystems"]:
         row["free_bytes"] = 1_500_000_000
-    settings = parse({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
+    settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
 
     def room() -> str:
         made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
@@ -235,7 +239,7 @@ def test_too_little_room_on_the_disk_is_refused_until_the_page_is_there() -> Non
 def test_python_is_brought_where_nothing_is_pinned_for_the_gateway_s_own() -> None:
     described = facts()
     described["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
-    settings = parse({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
+    settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
     made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
     assert found(made, "web.lock") == []
     assert made["installation"]["python"]["name"] in made["web"]["python"]
@@ -246,7 +250,7 @@ def test_no_python_that_the_page_is_pinned_for_is_refused() -> None:
     described = facts()
     described["python"] |= {"path": "/usr/bin/python3", "version": "3.9.2", "others": []}
     described["host"]["arch"] = "aarch64"
-    settings = parse({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
+    settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
     made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
     (row,) = found(made, "web.lock")
     assert row["severity"] == "blocker"

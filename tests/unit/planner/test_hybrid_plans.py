@@ -19,8 +19,8 @@ from role_templates import filled
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
-from kimi_prov.planner.plan import blockers, make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.plan import find_blockers, make_plan
+from kimi_prov.planner.settings.parsing import parse_settings
 
 INVENTORY = ROOT / "inventories" / "epyc-h100-hybrid"
 
@@ -55,7 +55,7 @@ def planned(name: str) -> dict[str, Any]:
     settings = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
     if name != "epyc-h100-hybrid":
         settings |= {"kimi_context": "auto"}
-    return make_plan(CASES[name], parse(settings, host=name, base=INVENTORY), load())
+    return make_plan(CASES[name], parse_settings(settings, host=name, base=INVENTORY), load())
 
 
 def shown(plan: dict[str, Any]) -> dict[str, Any]:
@@ -87,12 +87,12 @@ def converting() -> dict[str, Any]:
         "kimi_kt_method": "AMXINT4",
         "kimi_context": 32768,
     }
-    return make_plan(CASES["epyc-h100-hybrid"], parse(settings, host="kimi1"), load())
+    return make_plan(CASES["epyc-h100-hybrid"], parse_settings(settings, host="kimi1"), load())
 
 
 def test_a_conversion_and_its_unit_are_those_that_were_looked_at() -> None:
     plan = converting()
-    assert not blockers(plan)
+    assert not find_blockers(plan)
     written = {
         GOLDEN / "epyc-h100-amxint4.json": json.dumps(
             shown(plan) | {"conversion": plan["conversion"]}, indent=1
@@ -110,7 +110,7 @@ def test_a_conversion_and_its_unit_are_those_that_were_looked_at() -> None:
 
 def test_of_six_nodes_four_are_used_where_they_hold_the_experts() -> None:
     plan = planned("xeon-6980p-snc3-3tb")
-    assert not blockers(plan)
+    assert not find_blockers(plan)
     assert plan["hybrid"]["pools"] == 4
     # Two of each socket.
     assert plan["hybrid"]["nodes"] == [0, 1, 3, 4]
@@ -118,7 +118,7 @@ def test_of_six_nodes_four_are_used_where_they_hold_the_experts() -> None:
 
 def test_nodes_too_small_for_their_share_are_refused_with_the_setting_to_change() -> None:
     plan = planned("xeon-6980p-snc3-768gb")
-    (refused,) = [row for row in blockers(plan) if row["id"] == "numa.node_memory"]
+    (refused,) = [row for row in find_blockers(plan) if row["id"] == "numa.node_memory"]
     assert "SNC off" in refused["fix"]
 
 

@@ -16,7 +16,7 @@ from golden import CASES, GOLDEN, essence, h100, planned, units
 from plan_inputs import GIB, metal_facts, plan
 
 from kimi_prov import schemas
-from kimi_prov.planner.plan import blockers
+from kimi_prov.planner.plan import find_blockers
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -37,7 +37,7 @@ def test_plan_and_units_are_those_that_were_looked_at(name: str) -> None:
 def test_nothing_but_the_driver_is_in_the_way(name: str) -> None:
     plan = planned(name)
     jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
-    found = {row["id"] for row in blockers(plan)}
+    found = {row["id"] for row in find_blockers(plan)}
     assert found <= {"driver.branch"}
     assert plan["driver"]["action"] == ("install" if name == "gcp-h100-spot" else "none")
     assert plan["engine"]["version"] == "0.19.1"

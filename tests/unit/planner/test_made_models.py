@@ -16,7 +16,7 @@ from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load
 from kimi_prov.lab import model
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.show.text import plan as plan_text
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "lab" / "catalogue"
@@ -26,7 +26,7 @@ NAME = "kimi-k2.5-lab"
 @pytest.fixture(scope="module")
 def plan() -> dict[str, object]:
     catalogue = load(CATALOGUE)
-    settings = parse({**LAB_SETTINGS, "kimi_model": NAME}, host="h1")
+    settings = parse_settings({**LAB_SETTINGS, "kimi_model": NAME}, host="h1")
     return make_plan(lab_facts(), settings, catalogue)
 
 

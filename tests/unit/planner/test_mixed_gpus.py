@@ -10,7 +10,7 @@ import pytest
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def planned(folder: Path, *cards: tuple[str, int]) -> dict[str, Any]:
     sheet = folder / "sheet.yml"
     rows = [f"{{model: {model}, count: {count}}}" for model, count in cards]
     sheet.write_text(f"{MACHINE}gpus: [{', '.join(rows)}]\n")
-    settings = parse({"kimi_model": "kimi-k2.5"}, host="one")
+    settings = parse_settings({"kimi_model": "kimi-k2.5"}, host="one")
     return make_plan(spec.read(sheet, load()), settings, load())
 
 

@@ -22,7 +22,7 @@ from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.probe.software import PACKAGES
-from kimi_prov.planner.plan import refusals
+from kimi_prov.planner.plan import find_refusals
 
 
 @pytest.mark.parametrize("facts", [lab_facts(), metal_facts(), gpu_facts()])
@@ -151,7 +151,7 @@ def test_an_unknown_model_is_refused_with_the_nearest() -> None:
 def test_a_model_without_a_repository_needs_a_source_to_be_applied() -> None:
     document = plan(weights_source=None)
     assert blocked_by(document) == set()
-    refused = {row["id"]: row for row in refusals(document)}
+    refused = {row["id"]: row for row in find_refusals(document)}
     assert refused["weights.source_missing"]["severity"] == "blocker"
     assert "kimi_weights_source" in refused["weights.source_missing"]["fix"]
 

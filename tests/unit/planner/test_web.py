@@ -11,7 +11,7 @@ from plan_inputs import LAB_SETTINGS, found, lab_facts, plan
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def brought(folder: Path, digest: str) -> dict[str, Any]:
     row |= {"confidence": "low", "sha256": digest}
     folder.mkdir()
     (folder / "pythons.yaml").write_text(yaml.safe_dump({"pythons": [row]}))
-    given = parse(LAB_SETTINGS | {"kimi_web_ui": True}, host="h1")
+    given = parse_settings(LAB_SETTINGS | {"kimi_web_ui": True}, host="h1")
     web: dict[str, Any] = make_plan(facts, given, load(folder))["web"]
     return web
 

@@ -15,8 +15,8 @@ from golden import GOLDEN, ROOT, essence, units
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
-from kimi_prov.planner.plan import blockers, make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.plan import find_blockers, make_plan
+from kimi_prov.planner.settings.parsing import parse_settings
 
 INVENTORY = ROOT / "inventories" / "xeon-amx"
 
@@ -33,13 +33,13 @@ def planned(dimms: int) -> dict[str, Any]:
     }
     facts = spec.facts(document, load(), "a test's sheet")
     settings = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
-    return make_plan(facts, parse(settings, host="xeon-1", base=INVENTORY), load())
+    return make_plan(facts, parse_settings(settings, host="xeon-1", base=INVENTORY), load())
 
 
 @pytest.mark.parametrize(("name", "dimms"), [("xeon-amx-2tb", 32), ("xeon-amx-1tb", 16)])
 def test_plan_and_units_are_those_that_were_looked_at(name: str, dimms: int) -> None:
     plan = planned(dimms)
-    assert blockers(plan) == []
+    assert find_blockers(plan) == []
     assert plan["ram_disk"]["enabled"] is (dimms == 32)
     shown = essence(plan) | {
         "experts": plan["experts"],

@@ -18,7 +18,7 @@ import yaml
 
 from kimi_prov import cli, schemas
 from kimi_prov.catalog import loader
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.render.cloud import ranking, variables
 from kimi_prov.show.exit_handling import guarded
 
@@ -128,8 +128,8 @@ def test_the_machine_is_told_the_settings_that_were_given(folder: Path, tmp_path
     told = yaml.safe_load(files["/etc/kimi-up/inventory/group_vars/kimi.yml"])
     assert told.pop("nvidia_driver_reboot_self") is told.pop("nvidia_driver_reboot_ok") is True
     given = yaml.safe_load(VARIABLES[folder.name.rpartition("-")[2]])
-    wanted = variables.of_machine(parse({"kimi_model": "kimi-k2.5", **given}, host="h"))
-    here = parse(told, host="h")
+    wanted = variables.of_machine(parse_settings({"kimi_model": "kimi-k2.5", **given}, host="h"))
+    here = parse_settings(told, host="h")
     of_cloud = {name: getattr(wanted, name) for name in vars(wanted) if name.startswith("cloud")}
     assert replace(here, **of_cloud) == wanted
     hosts = yaml.safe_load(files["/etc/kimi-up/inventory/hosts.yml"])
@@ -236,7 +236,7 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **
         (own / "prices.yaml").write_text(PRICED % usd)
         monkeypatch.setenv("KIMI_PROV_CATALOG", str(own))
     told = {"kimi_model": "kimi-k2.5", "kimi_context": 8192, "kimi_weights_source": "gs://abc/x"}
-    return ranking.ranked(parse({**told, **more}, host="h"), loader.load())
+    return ranking.ranked(parse_settings({**told, **more}, host="h"), loader.load())
 
 
 def test_kinds_are_ranked_by_what_a_token_of_the_load_costs(

@@ -124,7 +124,7 @@ def test_no_inventory_file_however_torn_ends_in_a_traceback(content, name):
         assert problem is None or (str(path) in problem.message and problem.fix)
         assert problem is None or "\n" not in problem.message
         # Where a variable stands is looked up in the same files.
-        locate.locator([path])("kimi_model")
+        locate.make_locator([path])("kimi_model")
 
 
 def test_no_nest_and_no_pipe_reaches_ansible(tmp_path):

@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.ansible import restart_consent
 from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -74,7 +74,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return {"itself": restart_consent.is_control(self, variables.get("kimi_facts") or {})}
         why, fix = refused
         task = "install NVIDIA's driver" if wanted["action"] == "install" else "load the driver"
-        finding = make(
+        finding = make_finding(
             "driver.reboot",
             names={"task": task, "version": wanted["version"]},
             observed=why,

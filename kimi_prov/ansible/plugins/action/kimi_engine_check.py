@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.remote import RemoteError, build_failure, call
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 
 _FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
 
@@ -53,7 +53,7 @@ def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _refused(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
-    finding = make(
+    finding = make_finding(
         "engine.command_line",
         names={key: engine[key] for key in ("name", "version", "variant")},
         observed=error.message,

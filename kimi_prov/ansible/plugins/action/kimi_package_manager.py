@@ -10,7 +10,7 @@ from ansible.utils.display import Display
 
 from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 from kimi_prov.planner.software import packages
 from kimi_prov.runner import progress
 
@@ -47,14 +47,18 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if not found:
                 break
             if waited_s > limit_s:
-                late = make("packages.busy", **packages.too_long(found, waited_s))
+                late = make_finding(
+                    "packages.busy", **packages.describe_lock_timeout(found, waited_s)
+                )
                 return result | _refused(host, late)
-            line = f"waiting for apt and dpkg: {packages.holder(found)}"
+            line = f"waiting for apt and dpkg: {packages.describe_holder(found)}"
             eta_s = limit_s - waited_s
             progress.report(Display(), host, {"phase": PHASE, "line": line, "eta_s": eta_s})
             time.sleep(INTERVAL_S)
         if answer.get("unfinished"):
-            half = make("packages.unfinished", **packages.unfinished(answer["unfinished"]))
+            half = make_finding(
+                "packages.unfinished", **packages.describe_unfinished(answer["unfinished"])
+            )
             return result | _refused(host, half)
         return result | {"waited_s": round(waited_s, 1), "msg": "apt and dpkg are free"}
 

@@ -34,8 +34,8 @@ from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.hosts import groups, neighbours
 from kimi_prov.planner.plan import make_plan_with_curve
 from kimi_prov.planner.settings import parsing
-from kimi_prov.planner.settings.definitions import INTERNAL, LENGTHS
-from kimi_prov.planner.settings.locate import locator
+from kimi_prov.planner.settings.definitions import INTERNAL, LENGTH_VARIABLES
+from kimi_prov.planner.settings.locate import make_locator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,7 +73,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         variables = task_vars or {}
         requested = boolean(self._task.args.get("lock", False), strict=True)
         locking = requested and not self._task.check_mode
-        locate = locator(_sources(variables), extra=_extra())
+        locate = make_locator(_sources(variables), extra=_extra())
         try:
             host = str(variables.get("inventory_hostname", ""))
             settings = self._settings(variables, locate)
@@ -84,7 +84,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         given: dict[str, Any] | None = self._task.args.get("facts")
         try:
             facts = given or self._facts(variables, locking=locking)
-            found = {"plan": None, "facts": facts, "shared": groups.shared(settings)}
+            found = {
+                "plan": None,
+                "facts": facts,
+                "shared": groups.select_shared_settings(settings),
+            }
             if members is None or given is not None:
                 found |= self._planned(variables, facts, settings, members, locate)
         except NoRightsError as error:
@@ -125,7 +129,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             plan = make_plan_with_curve(facts, settings, loader.load(), hosts, before)
             near = weights_hosts.near(variables) if settings.weights_from != "source" else []
             own, port = str(settings.host), settings.weights_port
-            neighbours.add(plan, own, settings.weights_from, port, near)
+            neighbours.add_neighbours(plan, own, settings.weights_from, port, near)
             plan["findings"] = _with_restarts(plan, facts)
             plan["upgrade"]["switches"] = switching.needed(plan, facts)
             _check_archive(plan, facts)
@@ -158,11 +162,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if gateway_hosts.is_gateway(variables):
             variables = {**variables, **gateway_hosts.of_hosts(variables)}
         names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
-        for name in [*names, *LENGTHS, "ansible_host"]:
+        for name in [*names, *LENGTH_VARIABLES, "ansible_host"]:
             if name in variables:
                 values[str(name)] = self._value(name, variables[name], locate)
         folder = variables.get("inventory_dir")
-        return parsing.parse(
+        return parsing.parse_settings(
             values,
             host=str(variables.get("inventory_hostname", "")),
             base=Path(str(folder)) if folder else None,

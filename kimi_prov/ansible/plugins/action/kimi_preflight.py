@@ -8,7 +8,7 @@ from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible.group_hosts import refused_peers
 from kimi_prov.ansible.remote import build_failure
-from kimi_prov.planner.plan import refusals
+from kimi_prov.planner.plan import find_refusals
 from kimi_prov.show.text import terminal
 
 
@@ -24,7 +24,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Fail with the blockers of `plan`, or pass with its warnings in `msg`."""
         result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
         plan = self._task.args["plan"]
-        found = refusals(plan)
+        found = find_refusals(plan)
         variables = task_vars or {}
         host = str(variables.get("inventory_hostname", "the machine"))
         if found:

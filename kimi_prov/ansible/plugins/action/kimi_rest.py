@@ -12,7 +12,7 @@ from kimi_prov.ansible import apply_lock, restart_consent
 from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract.durations import format_duration
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 from kimi_prov.runner import progress
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return {}
         fix = f"set kimi_idle_poweroff_self: true for {host}, or kimi_idle_action: stop"
         why = "kimi_idle_action is poweroff, and this is the machine that kimi-prov runs on"
-        finding = make("rest.own_machine", observed=why, required="consent to that", fix=fix)
+        finding = make_finding(
+            "rest.own_machine", observed=why, required="consent to that", fix=fix
+        )
         return build_failure(f"{host}: {why}", fix, "blockers", [finding])
 
     def _request(self, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ansible.plugins.action import ActionBase
 from kimi_prov.ansible import restart_consent
 from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.planner.findings import make
+from kimi_prov.planner.findings import make_finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +83,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return {}
         why, fix = refused
         for_what = reasons(told)
-        finding = make(
+        finding = make_finding(
             "update.reboot",
             observed=f"{why}; {for_what}",
             required="consent to a restart, on a machine other than this one",

@@ -60,7 +60,7 @@ class FilterModule:
             "python_archive": python_archive,
             "kimi_turns": batches.of,
             "kept_plan": switching.kept,
-            "missing_packages": packages.missing,
-            "installs_packages": packages.installs,
-            "apt_environment": packages.environment,
+            "missing_packages": packages.list_missing,
+            "installs_packages": packages.is_install_needed,
+            "apt_environment": packages.make_environment,
         }

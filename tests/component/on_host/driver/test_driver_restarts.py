@@ -19,7 +19,7 @@ from kimi_prov.on_host.__main__ import main
 from kimi_prov.on_host.driver import steps
 from kimi_prov.on_host.probe import installed
 from kimi_prov.on_host.system import machine
-from kimi_prov.planner.plan import refusals
+from kimi_prov.planner.plan import find_refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,7 +132,7 @@ def test_one_that_does_not_come_up_is_gone_back_from_once(computer: Computer) ->
     for loaded in (None, OLD):
         computer.loaded = loaded
         document = computer.plan()
-        (row,) = [row for row in refusals(document) if row["id"] == "driver.failed_here"]
+        (row,) = [row for row in find_refusals(document) if row["id"] == "driver.failed_here"]
         assert row["observed"].startswith(f"{NEW}: {SILENT}")
 
 
@@ -149,7 +149,7 @@ def test_without_one_before_it_stops_and_restarts_no_more(computer: Computer) ->
     computer.boot()
     document = computer.plan()
     assert (document["driver"]["action"], document["driver"]["restart"]) == ("none", False)
-    assert "driver.failed_here" in {row["id"] for row in refusals(document)}
+    assert "driver.failed_here" in {row["id"] for row in find_refusals(document)}
 
 
 def test_one_that_answers_is_confirmed_once(computer: Computer) -> None:

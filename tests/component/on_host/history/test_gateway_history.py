@@ -17,8 +17,8 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.drift import compare
 from kimi_prov.on_host.history import applied, clean, close_switch, entries, report
 from kimi_prov.planner import gateways
-from kimi_prov.planner.gateways import Before, Behind
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.gateways import GatewayAddress, ServingHost
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.show.text import history as history_text
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ PYTHON = "cpython-3.12.11-20250708"
 
 def made(machine: Applied, *hosts: str) -> None:
     """Leave what an apply leaves on a gateway to these hosts."""
-    behind = [Behind(name, f"10.0.9.{11 + at}", 8000, 8) for at, name in enumerate(hosts)]
-    settings = parse(LAB_SETTINGS, host="gw1")
+    behind = [ServingHost(name, f"10.0.9.{11 + at}", 8000, 8) for at, name in enumerate(hosts)]
+    settings = parse_settings(LAB_SETTINGS, host="gw1")
     plan = gateways.make_plan(
-        lab_facts(), settings, loader.load(), behind, [Before("gw1", "10.0.9.1")]
+        lab_facts(), settings, loader.load(), behind, [GatewayAddress("gw1", "10.0.9.1")]
     )
     machine.put(layout.PLAN, switching.kept(plan), 0o640)
     machine.put(layout.ADDRESS_CONFIG, "vrrp_instance kimi {}", 0o640)

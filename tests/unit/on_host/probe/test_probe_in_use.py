@@ -37,8 +37,11 @@ def test_a_lock_whose_holder_has_no_number_here_is_held(tmp_path: Path) -> None:
         held = package_manager.holder(machine)
     lock = package_manager.LOCKS[0]
     assert held == {"lock": lock, "pid": 0, "process": None, "unit": None}
-    assert packages.holder(held) == f"another program holds {lock}"
-    assert packages.too_long(held, 300.0)["fix"] == "wait until it ends, then run this again"
+    assert packages.describe_holder(held) == f"another program holds {lock}"
+    assert (
+        packages.describe_lock_timeout(held, 300.0)["fix"]
+        == "wait until it ends, then run this again"
+    )
 
 
 @pytest.mark.parametrize(

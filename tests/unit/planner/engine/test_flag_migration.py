@@ -124,7 +124,7 @@ def test_odd_values_end_in_no_traceback(odd: object) -> None:
     ],
 )
 def test_what_switches_graphs_off_is_named(args: dict[str, Any], off: str | None) -> None:
-    found = vllm.graphs_off(args)
+    found = vllm.find_graphs_off_flag(args)
     assert (found or "").startswith(off or "")
     assert (found is None) == (off is None)
 

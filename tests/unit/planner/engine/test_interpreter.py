@@ -10,7 +10,7 @@ from plan_inputs import HUGE, LAB_SETTINGS, blocked_by, found, gpu_facts, hybrid
 from kimi_prov.catalog.loader import load
 from kimi_prov.contract import paths
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def on(system: str, facts: dict[str, Any]) -> dict[str, Any]:
 
 def plan(facts: dict[str, Any], overlay: Path | None = None, **settings: Any) -> dict[str, Any]:
     given = LAB_SETTINGS | {f"kimi_{name}": value for name, value in settings.items()}
-    return make_plan(facts, parse(given, host="h1"), load(overlay))
+    return make_plan(facts, parse_settings(given, host="h1"), load(overlay))
 
 
 def without_gpus(system: str = "debian-13", **settings: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kimi_prov.contract import paths
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.system import forward_proxy
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.runner import redaction
 
 PASSWORD = "s3cr3t%40word"
@@ -70,7 +70,7 @@ def test_hosts_without_the_proxy_stand_before_the_machine_itself() -> None:
 )
 def test_what_is_refused_is_not_shown(value: object) -> None:
     with pytest.raises(UserError) as error:
-        parse(LAB_SETTINGS | {"kimi_https_proxy": value}, host="h1")
+        parse_settings(LAB_SETTINGS | {"kimi_https_proxy": value}, host="h1")
     told = f"{error.value.message} {error.value.fix}"
     assert "kimi_https_proxy" in told
     assert "s3cr3t" not in told
@@ -97,7 +97,9 @@ def test_the_machine_reads_what_the_role_writes(tmp_path: Path) -> None:
 def test_a_plan_is_made_of_the_proxy_s_address_alone() -> None:
     """Another password is no other plan: nothing restarts for it."""
     plans = [
-        make_plan(lab_facts(), parse(LAB_SETTINGS | {"kimi_http_proxy": url}, host="h1"), load())
+        make_plan(
+            lab_facts(), parse_settings(LAB_SETTINGS | {"kimi_http_proxy": url}, host="h1"), load()
+        )
         for url in (URL, URL.replace("s3cr3t", "an0ther"))
     ]
     assert plans[0] == plans[1]

@@ -17,7 +17,7 @@ from kimi_prov.errors import UserError
 from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.planner.hosts import groups
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +46,15 @@ def plans(
     hosts = ("alpha", "beta", "gamma")[: len(facts)]
     common = {**LAB_SETTINGS, "kimi_hosts_per_model": len(facts)}
     common |= {f"kimi_{name}": value for name, value in settings.items()}
-    parsed = [parse(common | own[n], host=name) for n, name in enumerate(hosts)]
+    parsed = [parse_settings(common | own[n], host=name) for n, name in enumerate(hosts)]
     given = tuple(
-        groups.Given(name, facts[n], groups.shared(parsed[n]), reached[n], parsed[n].group_address)
+        groups.HostInput(
+            name,
+            facts[n],
+            groups.select_shared_settings(parsed[n]),
+            reached[n],
+            parsed[n].group_address,
+        )
         for n, name in enumerate(hosts)
     )
     made = [
@@ -301,7 +307,7 @@ def test_the_address_is_the_one_that_is_set_or_known(
 
 
 def test_a_sheet_is_planned_as_the_head_of_equal_hosts() -> None:
-    plan = make_plan(gpu_facts(), parse(LAB_SETTINGS | PAIR, host="quote"), load())
+    plan = make_plan(gpu_facts(), parse_settings(LAB_SETTINGS | PAIR, host="quote"), load())
     assert plan["group"]["size"] == 2
     assert plan["group"]["rank"] == 0
 

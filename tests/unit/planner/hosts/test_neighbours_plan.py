@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kimi_prov.planner.hosts import neighbours
-from kimi_prov.planner.hosts.neighbours import Near
+from kimi_prov.planner.hosts.neighbours import Neighbour
 
 REMOTE = "hf://moonshotai/Kimi-K2.5@main"
 PORT = 29600
-ROWS = [Near(f"gpu{n}", f"10.0.0.{n}") for n in range(1, 8)]
+ROWS = [Neighbour(f"gpu{n}", f"10.0.0.{n}") for n in range(1, 8)]
 
 
 def plan(source: str = REMOTE) -> dict[str, Any]:
@@ -19,10 +19,10 @@ def plan(source: str = REMOTE) -> dict[str, Any]:
 
 
 def placed(
-    own: str, rows: list[Near], wanted: str = "auto", source: str = REMOTE
+    own: str, rows: list[Neighbour], wanted: str = "auto", source: str = REMOTE
 ) -> dict[str, Any]:
     made = plan(source)
-    neighbours.add(made, own, wanted, PORT, rows)
+    neighbours.add_neighbours(made, own, wanted, PORT, rows)
     return made
 
 
@@ -39,7 +39,7 @@ def test_the_first_asks_the_source_and_each_gives_to_two_at_most() -> None:
 
 @pytest.mark.parametrize("many", range(2, 33))
 def test_who_takes_is_who_is_given_to(many: int) -> None:
-    rows = [Near(f"gpu{n}", f"10.0.0.{n}") for n in range(1, many + 1)]
+    rows = [Neighbour(f"gpu{n}", f"10.0.0.{n}") for n in range(1, many + 1)]
     given, taken = [], []
     for near in rows:
         found = placed(near.host, rows)["neighbours"]
@@ -51,7 +51,7 @@ def test_who_takes_is_who_is_given_to(many: int) -> None:
 
 
 def test_the_port_is_open_to_the_takers_alone() -> None:
-    rows = [Near("a", "10.0.0.1"), Near("b", "fd00::2"), Near("c", "10.0.0.3")]
+    rows = [Neighbour("a", "10.0.0.1"), Neighbour("b", "fd00::2"), Neighbour("c", "10.0.0.3")]
     assert placed("a", rows)["firewall"]["neighbours"] == {
         "ipv4": ["10.0.0.3"],
         "ipv6": ["fd00::2"],
@@ -66,15 +66,17 @@ def test_the_port_is_open_to_the_takers_alone() -> None:
         (ROWS[:1], REMOTE),
         (ROWS, "file:///srv/model"),
         (ROWS, ""),
-        ([Near("gpu1", "gpu1.example.com"), *ROWS[1:]], REMOTE),
+        ([Neighbour("gpu1", "gpu1.example.com"), *ROWS[1:]], REMOTE),
     ],
 )
-def test_where_there_is_no_neighbour_the_plan_is_as_ever(rows: list[Near], source: str) -> None:
+def test_where_there_is_no_neighbour_the_plan_is_as_ever(
+    rows: list[Neighbour], source: str
+) -> None:
     assert placed("gpu1", rows, source=source) == plan(source)
 
 
 def test_a_name_that_is_no_address_is_left_out() -> None:
-    rows = [Near("gpu1", "gpu1.example.com"), *ROWS[1:3]]
+    rows = [Neighbour("gpu1", "gpu1.example.com"), *ROWS[1:3]]
     assert placed("gpu2", rows)["neighbours"]["takes_from"] is None
     assert placed("gpu3", rows)["neighbours"]["takes_from"] == row(2)
 

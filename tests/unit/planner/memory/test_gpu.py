@@ -191,8 +191,8 @@ def test_a_budget_of_the_gpus_is_computed_once(
         return real(host, settings, *rest)
 
     for module in (gpu, hybrid):
-        spy = functools.partial(counting, module.__name__, module.budget)
-        monkeypatch.setattr(module, "budget", spy)
+        spy = functools.partial(counting, module.__name__, module.make_budget)
+        monkeypatch.setattr(module, "make_budget", spy)
     plan(facts, **HUGE)
     assert counted
     assert sorted(set(counted)) == sorted(counted)

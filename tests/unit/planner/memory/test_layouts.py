@@ -183,9 +183,9 @@ def test_of_stages_the_one_that_lacks_most_is_told(mib: int, fits: bool) -> None
     assert (memory["kv_available_bytes_per_gpu"] > 0) == fits
     shape = load().model("kimi-k2-instruct").architecture
     sizes = [
-        stages.plain_bytes(shape, "fp8", 4, stage)
-        + stages.experts_bytes(shape, "fp8", stage, shape.experts) // 4
-        for stage in stages.cut(shape, 2)
+        stages.count_plain_bytes(shape, "fp8", 4, stage)
+        + stages.count_experts_bytes(shape, "fp8", stage, shape.experts) // 4
+        for stage in stages.cut_stages(shape, 2)
     ]
     assert memory["weights_bytes_per_gpu"] == max(sizes)
 

@@ -21,7 +21,7 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.facts import recording
 from kimi_prov.planner.memory import stages
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 GIB = 1 << 30
 DATA = Path(__file__).resolve().parents[3] / "data"
@@ -38,7 +38,7 @@ def planned(**more: Any) -> dict[str, Any]:
     }
     facts = recording.read(DATA / "recordings" / "h200-x4")
     catalogue = load(DATA / "catalogue-cut")
-    return make_plan(facts, parse(settings, host="h200-x4"), catalogue)
+    return make_plan(facts, parse_settings(settings, host="h200-x4"), catalogue)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def of_layers(name: str = "kimi-cut-4", *, cards: int = 2, **more: Any) -> dict[
         **more,
     }
     catalogue = load(DATA / "catalogue-cut")
-    plan = make_plan(gpu_facts(cards), parse(settings, host="h200"), catalogue)
+    plan = make_plan(gpu_facts(cards), parse_settings(settings, host="h200"), catalogue)
     return dict(plan["memory"])
 
 
@@ -161,9 +161,9 @@ def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
     """
     shape = load(DATA / "catalogue-cut").model("kimi-cut-4").architecture
     first, last = (
-        stages.plain_bytes(shape, "int4", 1, stage)
-        + stages.experts_bytes(shape, "int4", stage, shape.experts)
-        for stage in stages.cut(shape, 2)
+        stages.count_plain_bytes(shape, "int4", 1, stage)
+        + stages.count_experts_bytes(shape, "int4", stage, shape.experts)
+        for stage in stages.cut_stages(shape, 2)
     )
     assert first / GIB == pytest.approx(12.26, rel=0.003)
     assert first + last == pytest.approx(model_bytes.checkpoint_bytes(shape, "int4"), rel=1e-6)
@@ -182,9 +182,9 @@ def test_stages_of_two_cards_each_take_what_the_engine_logged() -> None:
     """On two hosts with two cards each: 6.17 and 10.27 GiB on either card."""
     shape = load(DATA / "catalogue-cut").model("kimi-cut-4").architecture
     first, last = (
-        stages.plain_bytes(shape, "int4", 2, stage)
-        + stages.experts_bytes(shape, "int4", stage, shape.experts) // 2
-        for stage in stages.cut(shape, 2)
+        stages.count_plain_bytes(shape, "int4", 2, stage)
+        + stages.count_experts_bytes(shape, "int4", stage, shape.experts) // 2
+        for stage in stages.cut_stages(shape, 2)
     )
     assert first / GIB == pytest.approx(6.17, rel=0.005)
     assert last / GIB == pytest.approx(10.27, rel=0.005)

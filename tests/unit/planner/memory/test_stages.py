@@ -30,12 +30,12 @@ def test_what_is_left_over_goes_to_the_stages_before_the_last(
     layers: int, count: int, sizes: list[int]
 ) -> None:
     """As `vllm.distributed.utils.get_pp_indices` told; the engines' tests hold all counts to it."""
-    found = stages.cut(dataclasses.replace(KIMI, layers=layers), count)
+    found = stages.cut_stages(dataclasses.replace(KIMI, layers=layers), count)
     assert [stage.layers for stage in found] == sizes
 
 
 def test_dense_layers_and_tables_are_at_the_ends() -> None:
-    found = stages.cut(dataclasses.replace(KIMI, layers=6, dense_layers=3), 3)
+    found = stages.cut_stages(dataclasses.replace(KIMI, layers=6, dense_layers=3), 3)
     assert [stage.dense for stage in found] == [2, 1, 0]
     assert [stage.embedding for stage in found] == [True, False, False]
     assert [stage.head for stage in found] == [False, False, True]
@@ -46,13 +46,13 @@ def test_dense_layers_and_tables_are_at_the_ends() -> None:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_all_stages_together_hold_the_model(weights_format: str, count: int, ranks: int) -> None:
     """Each has the vision tower whole, and nothing else is held twice."""
-    found = stages.cut(KIMI, count)
+    found = stages.cut_stages(KIMI, count)
     towers = (count - 1) * model_bytes.vision_bytes(KIMI)
-    plain = sum(stages.plain_bytes(KIMI, weights_format, ranks, stage) for stage in found)
+    plain = sum(stages.count_plain_bytes(KIMI, weights_format, ranks, stage) for stage in found)
     expected = model_bytes.plain_bytes(KIMI, weights_format, ranks) + towers
     assert plain == pytest.approx(expected, abs=4 * count)
     experts = sum(
-        stages.experts_bytes(KIMI, weights_format, stage, KIMI.experts) for stage in found
+        stages.count_experts_bytes(KIMI, weights_format, stage, KIMI.experts) for stage in found
     )
     every = model_bytes.expert_bytes(KIMI, weights_format) * KIMI.experts
     assert experts == pytest.approx(every, abs=count)

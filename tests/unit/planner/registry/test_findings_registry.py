@@ -12,18 +12,18 @@ from plan_inputs import found, gpu_facts, plan
 
 import kimi_prov
 from kimi_prov.acceptance.bench import CAUSES
-from kimi_prov.planner.findings import make
-from kimi_prov.planner.plan import refusals
-from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS, by_id
+from kimi_prov.planner.findings import make_finding
+from kimi_prov.planner.plan import find_refusals
+from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS, index_definitions
 from kimi_prov.planner.registry.definition import REMEDIES, SEVERITIES
-from kimi_prov.planner.rules.context import RULES, rule
+from kimi_prov.planner.rules.context import RULES, register_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCES = Path(kimi_prov.__file__).parent
-# How a finding is made: `findings.add("ID", ...)`, `make("ID", ...)`, `@rule("ID")`.
-MAKERS = ("add", "make", "rule")
+# How a finding is made: by `findings.add("ID", ...)`, by a call or a decorator of these names.
+MAKERS = ("add", "make_finding", "register_rule")
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
@@ -117,7 +117,7 @@ def test_a_maker_names_only_what_its_definition_leaves_open() -> None:
 def test_ids_are_unique() -> None:
     one = DEFINITIONS["gpu.mig"]
     with pytest.raises(ValueError, match=r"gpu\.mig"):
-        by_id([one, one])
+        index_definitions([one, one])
     assert max(Counter(row.id for row in DEFINITIONS.values()).values()) == 1
 
 
@@ -143,26 +143,26 @@ def test_every_subject_has_a_finding() -> None:
 
 def test_an_unknown_id_fails() -> None:
     with pytest.raises(KeyError, match=r"gpu\.imagined"):
-        make("gpu.imagined", observed="a", required="b")
+        make_finding("gpu.imagined", observed="a", required="b")
     with pytest.raises(KeyError, match=r"gpu\.imagined"):
-        rule("gpu.imagined")(lambda _case: [])
+        register_rule("gpu.imagined")(lambda _case: [])
     assert "gpu.imagined" not in RULES
 
 
 def test_what_the_registry_says_is_not_the_makers_to_say() -> None:
     given = {"observed": "a", "required": "b", "fix": "c"}
     with pytest.raises(ValueError, match="blocker"):
-        make("gpu.mig", severity="info", **given)
+        make_finding("gpu.mig", severity="info", **given)
     with pytest.raises(ValueError, match="one of warning, info"):
-        make("driver.hold", **given)
+        make_finding("driver.hold", **given)
     with pytest.raises(ValueError, match="title"):
-        make("gpu.mig", title="Another", **given)
+        make_finding("gpu.mig", title="Another", **given)
     with pytest.raises(ValueError, match="source"):
-        make("gpu.mig", source="hearsay", **given)
+        make_finding("gpu.mig", source="hearsay", **given)
     with pytest.raises(ValueError, match="fix"):
-        make("gpu.mig", observed="a", required="b")
+        make_finding("gpu.mig", observed="a", required="b")
     with pytest.raises(KeyError, match="model"):
-        make("context.model", **given)
+        make_finding("context.model", **given)
 
 
 def test_what_is_settled_by_work_on_the_machine_is_no_matter_of_its_purchase() -> None:
@@ -171,11 +171,14 @@ def test_what_is_settled_by_work_on_the_machine_is_no_matter_of_its_purchase() -
             assert row.concerns == "purchase", row.id
         if row.remedy in ("process", "reboot"):
             assert row.concerns == "deployment", row.id
-    assert make("weights.unpinned", observed="a", required="b", fix="c")["concerns"] == "deployment"
+    assert (
+        make_finding("weights.unpinned", observed="a", required="b", fix="c")["concerns"]
+        == "deployment"
+    )
 
 
 def test_a_finding_has_its_keys_in_their_order() -> None:
-    row = make("context.model", names={"model": "K"}, observed="a", required="b", fix="c")
+    row = make_finding("context.model", names={"model": "K"}, observed="a", required="b", fix="c")
     keys = ["id", "severity", "title", "observed", "required", "fix", "source", "concerns"]
     assert list(row) == keys
     assert row["severity"] == "blocker"
@@ -195,7 +198,7 @@ def test_apply_refuses_by_what_the_registry_says() -> None:
     for identity in ("driver.branch", "host.gib", "gpu.mig"):
         assert [row["severity"] for row in found(document, identity)] == ["blocker"]
     assert document["driver"]["action"] == "install"
-    assert [row["id"] for row in refusals(document)] == ["gpu.mig"]
+    assert [row["id"] for row in find_refusals(document)] == ["gpu.mig"]
     # Where nothing is done to the driver, what goes with it is not fixed.
     document["driver"]["action"] = "none"
-    assert {row["id"] for row in refusals(document)} == {"driver.branch", "gpu.mig"}
+    assert {row["id"] for row in find_refusals(document)} == {"driver.branch", "gpu.mig"}

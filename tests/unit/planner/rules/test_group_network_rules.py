@@ -14,7 +14,7 @@ from kimi_prov.planner.hosts import groups, networks
 from kimi_prov.planner.hosts.groups import Member
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.rules import network
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,59 +75,61 @@ def severities(found: Iterable[RuleResult]) -> list[str | None]:
     ],
 )
 def test_addresses_are_on_one_network(members: list[Member], found: list[str]) -> None:
-    assert severities(network.address(members)) == found
+    assert severities(network.check_addresses(members)) == found
 
 
 def test_nothing_is_said_of_a_host_whose_network_nobody_looked_at() -> None:
     unknown = Member("old", 0, read_host(gpu_facts()), {}, None)
-    assert list(network.address([unknown, member(1, "10.0.0.2")])) == []
-    assert list(network.rdma([unknown, unknown], 61, 7168, tensor_parallel=True)) == []
-    assert list(network.mtu([unknown])) == list(network.link([unknown])) == []
+    assert list(network.check_addresses([unknown, member(1, "10.0.0.2")])) == []
+    assert list(network.check_rdma([unknown, unknown], 61, 7168, tensor_parallel=True)) == []
+    assert list(network.check_mtu([unknown])) == list(network.check_links([unknown])) == []
 
 
 def test_one_machine_s_facts_for_every_host_have_one_address() -> None:
-    assert list(network.address([member(0, "10.0.0.1"), member(1, "10.0.0.1")])) == []
+    assert list(network.check_addresses([member(0, "10.0.0.1"), member(1, "10.0.0.1")])) == []
 
 
 def test_different_mtus_are_told_with_the_least() -> None:
     members = [member(0, "10.0.0.1", mtu=9000), member(1, "10.0.0.2", mtu=1500)]
-    (row,) = network.mtu(members)
+    (row,) = network.check_mtu(members)
     assert row["observed"] == "host-0: ens1 9000, host-1: ens1 1500"
     assert "1500" in str(row["fix"])
-    assert list(network.mtu(pair("10.0.0.1", "10.0.0.2", mtu=9000))) == []
+    assert list(network.check_mtu(pair("10.0.0.1", "10.0.0.2", mtu=9000))) == []
 
 
 def test_a_link_that_is_down_blocks_and_a_slower_one_is_told() -> None:
     down = [member(0, "10.0.0.1", state="lowerlayerdown"), member(1, "10.0.0.2")]
-    assert severities(network.link(down)) == ["blocker"]
+    assert severities(network.check_links(down)) == ["blocker"]
     speeds = [100 * 10**9, 25 * 10**9, None]
     mixed = [member(n, f"10.0.0.{n + 1}", speed_bits_per_s=s) for n, s in enumerate(speeds)]
-    (row,) = network.link(mixed)
+    (row,) = network.check_links(mixed)
     assert row["severity"] == "warning"
     assert row["observed"] == "host-1: ens1 at 25 Gbit/s"
     slow = {**PORT, "speed_bits_per_s": 200 * 10**9}
-    (row,) = network.link([member(0, "10.0.0.1", rdma=[PORT]), member(1, rdma=[slow])])
+    (row,) = network.check_links([member(0, "10.0.0.1", rdma=[PORT]), member(1, rdma=[slow])])
     assert row["observed"] == "host-1: mlx5_0 at 200 Gbit/s"
 
 
 def test_tcp_alone_costs_tensor_parallelism_more_than_is_allowed() -> None:
     members = pair("10.0.0.1", "10.0.0.2", base=gpu_facts())
-    (row,) = network.rdma(members, 61, 7168, tensor_parallel=True)
+    (row,) = network.check_rdma(members, 61, 7168, tensor_parallel=True)
     assert row["severity"] == "blocker"
     assert "122 sums" in str(row["observed"])
-    (row,) = network.rdma(members, 61, 7168, tensor_parallel=False)
+    (row,) = network.check_rdma(members, 61, 7168, tensor_parallel=False)
     assert row["severity"] == "warning"
     assert "14 kB a token" in str(row["observed"])
     one = [member(0, "10.0.0.1", rdma=[PORT]), member(1, "10.0.0.2", rdma=[PORT])]
-    assert list(network.rdma(one, 61, 7168, tensor_parallel=True)) == []
+    assert list(network.check_rdma(one, 61, 7168, tensor_parallel=True)) == []
     idle = [member(0, rdma=[PORT]), member(1, rdma=[{**PORT, "state": "DOWN"}])]
-    (row,) = network.rdma(idle, 61, 7168, tensor_parallel=True)
+    (row,) = network.check_rdma(idle, 61, 7168, tensor_parallel=True)
     assert "host-1" in str(row["observed"])
 
 
 def test_roce_without_a_gid_of_version_2_is_told() -> None:
     old = {**ROCE, "gid_index": 0, "gid_type": "IB/RoCE v1"}
-    (row,) = network.gid([member(0, rdma=[ROCE]), member(1, rdma=[old]), member(2, rdma=[PORT])])
+    (row,) = network.check_gids(
+        [member(0, rdma=[ROCE]), member(1, rdma=[old]), member(2, rdma=[PORT])]
+    )
     assert row["observed"] == "host-1: mlx5_0 port 1 on ens1 has IB/RoCE v1"
 
 
@@ -136,29 +138,30 @@ def test_the_fastest_devices_of_one_kind_carry_the_group() -> None:
     management = {**ROCE, "device": "mlx5_9", "speed_bits_per_s": 25 * 10**9}
     second = {**ROCE, "device": "mlx5_1"}
     found = member(0, base=base, rdma=[management, second, ROCE]).host
-    assert networks.rdma(found) == {
+    assert networks.make_rdma_document(found) == {
         "kind": "roce",
         "devices": ["mlx5_0", "mlx5_1"],
         "gid_index": 3,
     }
     other = member(0, base=base, rdma=[ROCE, {**second, "gid_index": 5}]).host
-    assert (networks.rdma(other) or {})["gid_index"] is None
+    assert (networks.make_rdma_document(other) or {})["gid_index"] is None
     fabric = member(0, base=base, rdma=[ROCE, {**PORT, "device": "mlx5_4", "port": 2}]).host
-    assert networks.rdma(fabric) == {
+    assert networks.make_rdma_document(fabric) == {
         "kind": "infiniband",
         "devices": ["mlx5_4"],
         "gid_index": None,
     }
-    assert networks.rdma(member(0, rdma=[PORT]).host) is None, "no GPUs"
+    assert networks.make_rdma_document(member(0, rdma=[PORT]).host) is None, "no GPUs"
 
 
 def planned(members: list[Member], **settings: Any) -> dict[str, Any]:
     """The plan of the head of these hosts."""
     given = {**LAB_SETTINGS, "kimi_hosts_per_model": len(members)}
     given |= {f"kimi_{name}": value for name, value in (HUGE | settings).items()}
-    parsed = parse(given, host=members[0].name)
+    parsed = parse_settings(given, host=members[0].name)
     hosts = tuple(
-        groups.Given(m.name, m.host.facts, groups.shared(parsed), m.address) for m in members
+        groups.HostInput(m.name, m.host.facts, groups.select_shared_settings(parsed), m.address)
+        for m in members
     )
     for row, m in zip(hosts, members, strict=True):
         row.facts["network"]["addresses"] = [m.address]  # type: ignore[index]

@@ -13,7 +13,7 @@ from plan_inputs import (
     plan,
 )
 
-from kimi_prov.planner.plan import refusals
+from kimi_prov.planner.plan import find_refusals
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,8 +25,8 @@ def test_what_is_planned_and_not_provisioned_is_refused_by_apply_alone() -> None
     document = plan(gpu_facts(), engine_version="0.15.0", **HUGE)
     assert document["engine"]["provisioned"] is False
     assert "engine.not_provisioned" not in blocked_by(document)
-    assert "engine.not_provisioned" in {row["id"] for row in refusals(document)}
-    assert refusals(plan()) == []
+    assert "engine.not_provisioned" in {row["id"] for row in find_refusals(document)}
+    assert find_refusals(plan()) == []
 
 
 def test_an_unknown_engine_version_and_format_are_blockers() -> None:
@@ -76,7 +76,7 @@ def test_an_older_vllm_is_refused_for_kimi_k3_and_0_33_is_installed_by_hand() ->
     new = plan(b300(), engine_version="0.33.0", **K3)
     assert (new["engine"]["version"], new["engine"]["provisioned"]) == ("0.33.0", False)
     assert not {row for row in blocked_by(new) if row.startswith("engine")}
-    assert "engine.not_provisioned" in {row["id"] for row in refusals(new)}
+    assert "engine.not_provisioned" in {row["id"] for row in find_refusals(new)}
     told = [row["observed"] for row in found(new, "engine.known_broken")]
     assert any("certifi" in text for text in told)
 

@@ -12,7 +12,7 @@ from plan_inputs import (
 
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner.service import proxy
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 
 @pytest.mark.parametrize("port", [8000, 8001])
@@ -123,14 +123,14 @@ GROUP = {
 
 
 def test_a_head_opens_its_port_to_clients_and_the_group_s_to_its_peers() -> None:
-    host, settings = read_host(lab_facts()), parse(LAB_SETTINGS, host="h1")
-    alone = proxy.firewall(host, settings)
-    assert proxy.firewall(host, settings, GROUP) == {
+    host, settings = read_host(lab_facts()), parse_settings(LAB_SETTINGS, host="h1")
+    alone = proxy.make_firewall_document(host, settings)
+    assert proxy.make_firewall_document(host, settings, GROUP) == {
         **alone,
         "peers_ipv4": ["10.0.0.2"],
         "peers_ipv6": ["fd00::2"],
         "peer_ports": ["29500-29501", "29510-29541"],
     }
-    rank = proxy.firewall(host, settings, {**GROUP, "rank": 1})
+    rank = proxy.make_firewall_document(host, settings, {**GROUP, "rank": 1})
     assert alone["ports"]
     assert (rank["ports"], rank["challenge_port"]) == ([], None)

@@ -8,7 +8,7 @@ import pytest
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.planner.service import watchdog
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 
 def plan(
@@ -33,8 +33,8 @@ def plan(
 
 
 def decided(found: dict[str, Any], flags: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    wishes = parse({"kimi_model": "kimi-k2.5", **settings}, host="h1")
-    return watchdog.document(wishes, load(), found, flags)
+    wishes = parse_settings({"kimi_model": "kimi-k2.5", **settings}, host="h1")
+    return watchdog.make_document(wishes, load(), found, flags)
 
 
 def test_fast_gpus_have_a_minute() -> None:

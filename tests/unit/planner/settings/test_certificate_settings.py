@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kimi_prov.errors import UserError
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 
 ACME = {"kimi_tls": "acme", "kimi_tls_names": ["kimi.example.com"]}
 
@@ -12,7 +12,7 @@ def settings(tmp_path, **variables):
     for name in ("server.pem", "server.key", "hook"):
         (tmp_path / name).write_text("#!/bin/sh\n")
     wanted = {"kimi_model": "kimi-k2-lab", **variables}
-    return parse(wanted, host="h1", base=tmp_path, locate=lambda name: f"kimi.yml:{name}")
+    return parse_settings(wanted, host="h1", base=tmp_path, locate=lambda name: f"kimi.yml:{name}")
 
 
 def refused(tmp_path, **variables):

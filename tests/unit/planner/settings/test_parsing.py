@@ -15,8 +15,8 @@ from kimi_prov.catalog.loader import load
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import definitions
-from kimi_prov.planner.settings.locate import locator
-from kimi_prov.planner.settings.parsing import Auto, Settings, parse
+from kimi_prov.planner.settings.locate import make_locator
+from kimi_prov.planner.settings.parsing import Auto, Settings, parse_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def refused(values: dict, **more: object) -> UserError:
     with pytest.raises(UserError) as caught:
-        parse(LAB_SETTINGS | values, host="h1", **more)
+        parse_settings(LAB_SETTINGS | values, host="h1", **more)
     assert caught.value.exit_code == ExitCode.BAD_INPUT
     assert caught.value.fix
     return caught.value
@@ -42,7 +42,7 @@ def test_every_example_and_default_is_accepted_by_its_own_check(tmp_path: Path) 
             extra["kimi_idle_action"] = "hook"
         if variable.name in ("kimi_hour_usd", "kimi_budget_usd"):
             extra |= {"kimi_idle_stop": "20m", "kimi_hour_usd": 26}
-        parse({variable.name: value, **extra}, host="h1")
+        parse_settings({variable.name: value, **extra}, host="h1")
 
 
 def declared(variable: definitions.Variable) -> object:
@@ -62,7 +62,7 @@ def declared(variable: definitions.Variable) -> object:
 
 def test_settings_have_a_field_of_each_variables_type() -> None:
     # What `check` sets beside them, and what is read from elsewhere.
-    lengths = {name.removeprefix("kimi_") for name in definitions.LENGTHS}
+    lengths = {name.removeprefix("kimi_") for name in definitions.LENGTH_VARIABLES}
     beside = {"host", "address", "manifest", "draft_manifest", "kt_manifest", *lengths}
     types = {name: kind for name, kind in get_type_hints(Settings).items() if name not in beside}
     assert types == {v.name.removeprefix("kimi_"): declared(v) for v in definitions.VARIABLES}
@@ -75,14 +75,14 @@ def test_a_misspelt_variable_is_named_with_file_line_and_neighbour(tmp_path: Pat
     folder = tmp_path / "group_vars"
     folder.mkdir()
     (folder / "kimi.yml").write_text("---\nkimi_model: kimi-k2-lab\nkimi_contxt: 4096\n")
-    error = refused({"kimi_contxt": 4096}, locate=locator([tmp_path]))
+    error = refused({"kimi_contxt": 4096}, locate=make_locator([tmp_path]))
     assert f"{folder / 'kimi.yml'}:3: unknown variable kimi_contxt" in error.message
     assert "kimi_context" in error.message
 
 
 def test_a_variable_beside_a_host_in_an_ini_file_is_found(tmp_path: Path) -> None:
     (tmp_path / "hosts.ini").write_text("[kimi]\nnode1 kimi_port=8o00\n")
-    error = refused({"kimi_port": "8o00"}, locate=locator([tmp_path / "hosts.ini"]))
+    error = refused({"kimi_port": "8o00"}, locate=make_locator([tmp_path / "hosts.ini"]))
     assert f"{tmp_path / 'hosts.ini'}:2: kimi_port" in error.message
 
 
@@ -166,7 +166,7 @@ def test_a_choice_gets_the_nearest_one() -> None:
 
 def test_the_model_is_the_one_thing_that_must_be_named() -> None:
     with pytest.raises(UserError, match="kimi_model is not set"):
-        parse({}, host="h1")
+        parse_settings({}, host="h1")
 
 
 def test_certificate_and_key_go_together(tmp_path: Path) -> None:
@@ -189,31 +189,33 @@ def test_a_token_is_not_sent_in_clear(tmp_path: Path, endpoint: str) -> None:
     error = refused({"kimi_hf_endpoint": endpoint, **token}, locate=lambda name: f"{name}.yml:3")
     assert error.message.startswith("kimi_hf_endpoint.yml:3: kimi_hf_endpoint: expected https")
     assert "hf_canary" not in str(error)
-    parse(LAB_SETTINGS | {"kimi_hf_endpoint": endpoint}, host="h1")
+    parse_settings(LAB_SETTINGS | {"kimi_hf_endpoint": endpoint}, host="h1")
     for safe in (
         "https://hub.example.com",
         "http://localhost:8080",
         "http://127.0.0.2",
         "http://[::1]",
     ):
-        parse(LAB_SETTINGS | {"kimi_hf_endpoint": safe, **token}, host="h1")
+        parse_settings(LAB_SETTINGS | {"kimi_hf_endpoint": safe, **token}, host="h1")
 
 
 def test_files_are_looked_for_beside_the_inventory(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("x")
-    settings = parse(LAB_SETTINGS | {"kimi_ca_bundle": "ca.pem"}, host="h1", base=tmp_path)
+    settings = parse_settings(LAB_SETTINGS | {"kimi_ca_bundle": "ca.pem"}, host="h1", base=tmp_path)
     assert settings.ca_bundle == str(tmp_path / "ca.pem")
 
 
 def test_numbers_that_templates_turned_into_text_are_taken() -> None:
-    settings = parse(LAB_SETTINGS | {"kimi_port": "9000", "kimi_context": " 2048 "}, host="h1")
+    settings = parse_settings(
+        LAB_SETTINGS | {"kimi_port": "9000", "kimi_context": " 2048 "}, host="h1"
+    )
     assert (settings.port, settings.context) == (9000, 2048)
 
 
 def test_a_manifest_pins_what_is_served(tmp_path: Path) -> None:
     pinned = tmp_path / "m.json"
     pinned.write_text('{"files": [{"path": "a", "size": 7, "sha256": "%s"}]}' % ("a" * 64))
-    settings = parse(LAB_SETTINGS | {"kimi_weights_manifest": str(pinned)}, host="h1")
+    settings = parse_settings(LAB_SETTINGS | {"kimi_weights_manifest": str(pinned)}, host="h1")
     plan = make_plan(lab_facts(), settings, load())
     assert plan["weights"]["bytes"] == 7
     assert plan["weights"]["manifest"]["files"][0]["path"] == "a"
@@ -255,7 +257,7 @@ ANYTHING = st.recursive(
 )
 def test_no_inventory_however_broken_ends_in_a_traceback(values: dict) -> None:
     try:
-        make_plan(lab_facts(), parse({**LAB_SETTINGS, **values}, host="h1"), load())
+        make_plan(lab_facts(), parse_settings({**LAB_SETTINGS, **values}, host="h1"), load())
     except UserError as error:
         problem = error
     else:
@@ -280,7 +282,7 @@ def test_a_flag_s_value_is_one_that_json_can_hold(value: object) -> None:
 
 @pytest.mark.parametrize(("given", "meant"), [(True, True), ("true", True), ("False", False)])
 def test_a_switch_is_true_or_false_also_as_text(given: object, meant: bool) -> None:
-    assert parse(LAB_SETTINGS | {"kimi_web_ui": given}, host="h1").web_ui is meant
+    assert parse_settings(LAB_SETTINGS | {"kimi_web_ui": given}, host="h1").web_ui is meant
 
 
 @pytest.mark.parametrize("given", [1, "yes, please", ["true"]])

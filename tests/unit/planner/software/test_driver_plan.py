@@ -9,8 +9,8 @@ import pytest
 from plan_inputs import HUGE, blocked_by, found, gpu_facts, plan
 
 from kimi_prov.errors import UserError
-from kimi_prov.planner.plan import refusals
-from kimi_prov.planner.software.driver import BOOT_BYTES
+from kimi_prov.planner.plan import find_refusals
+from kimi_prov.planner.software.driver import MIN_BOOT_BYTES
 
 OLD = "570.133.20"
 
@@ -61,7 +61,7 @@ def test_a_fabric_manager_of_another_version_is_mended_without_a_restart() -> No
     document = plan(facts, **HUGE)
     assert (document["driver"]["action"], document["driver"]["restart"]) == ("install", False)
     assert "driver.fabric_manager" in blocked_by(document)
-    assert not refusals(document)
+    assert not find_refusals(document)
 
 
 def test_an_installed_imex_goes_with_the_driver_and_is_told_of_when_it_differs() -> None:
@@ -82,7 +82,7 @@ def test_what_apply_mends_does_not_keep_it_from_starting() -> None:
     document = plan(machine(), **HUGE)
     assert blocked_by(document) == {"driver.branch"}
     assert "nvidia_driver_reboot_ok" in found(document, "driver.branch")[0]["fix"]
-    assert not refusals(document)
+    assert not find_refusals(document)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_keeps_packages_away(rule: str, change: dict[str, dict[str, Any]]) 
     for part, values in change.items():
         facts[part] |= values
     document = plan(facts, **HUGE)
-    assert rule in {row["id"] for row in refusals(document)}
+    assert rule in {row["id"] for row in find_refusals(document)}
     current = copy.deepcopy(machine("580.159.04"))
     for part, values in change.items():
         current[part] |= values
@@ -116,11 +116,11 @@ def boot(facts: dict[str, Any], free: int | None) -> dict[str, Any]:
 
 def test_a_full_boot_is_refused_where_a_driver_is_to_be_installed_and_nowhere_else() -> None:
     document = plan(boot(machine(), 40 << 20), **HUGE)
-    (row,) = [row for row in refusals(document) if row["id"] == "driver.boot"]
+    (row,) = [row for row in find_refusals(document) if row["id"] == "driver.boot"]
     assert row["observed"] == "40.0 MiB free on /boot"
     assert "autoremove" in row["fix"]
     assert "driver.boot" not in blocked_by(plan(boot(machine("580.159.04"), 40 << 20), **HUGE))
-    for free in (BOOT_BYTES, None):
+    for free in (MIN_BOOT_BYTES, None):
         assert "driver.boot" not in blocked_by(plan(boot(machine(), free), **HUGE))
 
 
@@ -130,7 +130,7 @@ def test_our_own_hold_and_an_enrolled_key_are_in_nobodys_way() -> None:
     facts["kimi"]["driver"] = {"held": ["nvidia-driver-cuda"]}
     facts["host"]["secure_boot"] = True
     facts["nvidia"]["module_key_enrolled"] = True
-    assert not refusals(plan(facts, **HUGE))
+    assert not find_refusals(plan(facts, **HUGE))
 
 
 def test_cards_without_a_driver_are_told_by_the_bus() -> None:
@@ -141,7 +141,7 @@ def test_cards_without_a_driver_are_told_by_the_bus() -> None:
     assert document["driver"]["action"] == "install"
     assert document["driver"]["gpus"] == 8
     assert "driver.missing" in blocked_by(document)
-    assert not refusals(document)
+    assert not find_refusals(document)
     assert document["parallel"]["tensor"] == 8
     assert document["engine"]["variant"] == "cuda"
 
@@ -159,7 +159,7 @@ def test_the_operators_version_wins_and_one_too_old_is_refused() -> None:
     assert newer["driver"]["version"] == "590.44.01"
     assert newer["driver"]["action"] == "install"
     older = plan(machine("580.159.04"), nvidia_driver_version="570.133.20", **HUGE)
-    assert "driver.version" in {row["id"] for row in refusals(older)}
+    assert "driver.version" in {row["id"] for row in find_refusals(older)}
 
 
 def test_a_mirror_and_its_key() -> None:
@@ -202,7 +202,7 @@ def test_after_its_own_restart_the_driver_has_to_answer_and_no_other_restart_com
 ) -> None:
     document = plan(after_a_restart_of_its_own(loaded), **HUGE)
     assert (document["driver"]["action"], document["driver"]["restart"]) == ("confirm", False)
-    assert not refusals(document)
+    assert not find_refusals(document)
     # Cut before the restart: it is still to come.
     cut = plan(after_a_restart_of_its_own(None, over=False), **HUGE)
     assert (cut["driver"]["action"], cut["driver"]["restart"]) == ("restart", True)
@@ -215,13 +215,13 @@ def test_a_driver_that_stayed_without_an_answer_is_refused_and_not_restarted_for
     facts["kimi"]["driver"] = {"failed": failed}
     document = plan(facts, **HUGE)
     assert document["driver"]["action"] == "none"
-    (row,) = [row for row in refusals(document) if row["id"] == "driver.failed_here"]
+    (row,) = [row for row in find_refusals(document) if row["id"] == "driver.failed_here"]
     assert "nvidia-smi does not answer" in row["observed"]
     assert "kimi_nvidia_driver_version" in row["fix"]
     # As soon as another is named, or this one answers after all, nothing stands in the way.
     other = plan(facts, **HUGE, nvidia_driver_version="590.44.01")
     assert other["driver"]["action"] == "install"
-    assert not refusals(other)
+    assert not find_refusals(other)
     facts["nvidia"]["driver_loaded"] = "580.159.04"
     assert "driver.failed_here" not in blocked_by(plan(facts, **HUGE))
     # Its module is loaded and the cards do not come up.

@@ -12,11 +12,11 @@ from kimi_prov.planner.software import driver
 
 @pytest.mark.parametrize("version", ["\u00b2", "9" * 5000, "", None, "r580"])
 def test_a_version_that_is_none_has_no_branch(version: object) -> None:
-    assert driver.branch(version) == 0
+    assert driver.parse_branch(version) == 0
 
 
 def test_a_branch_is_the_first_number() -> None:
-    assert driver.branch("580.159.04") == 580
+    assert driver.parse_branch("580.159.04") == 580
 
 
 def test_a_long_name_takes_no_longer_than_a_short_one() -> None:

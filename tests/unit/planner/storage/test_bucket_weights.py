@@ -10,7 +10,7 @@ from plan_inputs import found, gpu_facts, plan
 
 from kimi_prov import schemas
 from kimi_prov.errors import UserError
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.runner import redaction
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ def test_credentials_have_their_place_on_the_machine(tmp_path: Path) -> None:
 )
 def test_what_is_no_address_of_a_bucket_is_refused(source: str) -> None:
     with pytest.raises(UserError, match="s3://BUCKET/FOLDER"):
-        parse({"kimi_model": "kimi-k2.5", "kimi_weights_source": source}, host="h1")
+        parse_settings({"kimi_model": "kimi-k2.5", "kimi_weights_source": source}, host="h1")
 
 
 def test_an_endpoint_in_clear_is_refused() -> None:
     variables: dict[str, Any] = {"kimi_model": "kimi-k2.5", "kimi_weights_source": SOURCE}
     endpoint = {"kimi_bucket_endpoint": "http://objects.example.com"}
     with pytest.raises(UserError, match="kimi_bucket_endpoint: expected https"):
-        parse(variables | endpoint, host="h1")
-    parse(variables | {"kimi_bucket_endpoint": "http://127.0.0.1:9000"}, host="h1")
+        parse_settings(variables | endpoint, host="h1")
+    parse_settings(variables | {"kimi_bucket_endpoint": "http://127.0.0.1:9000"}, host="h1")

@@ -8,31 +8,31 @@ from kimi_prov.catalog import loader
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import plugin, subjects
 
-K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
 
 
 def on_gpus(**asked: float) -> throughput.Estimate:
-    machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", 8))
-    serving = throughput.Serving("vllm", throughput.weight_format("int4"), **asked)
-    return throughput.estimate(K25, machine, serving)
+    machine = throughput.Machine(gpus=subjects.find_gpus("H200 SXM", 8))
+    serving = throughput.Serving("vllm", throughput.find_weight_format("int4"), **asked)
+    return throughput.estimate_speed(K25, machine, serving)
 
 
 def on_hybrid(**asked: float) -> throughput.Estimate:
-    cpu, cards = subjects.cpu("EPYC 9654", 2), subjects.gpus("H100 NVL", 2)
-    serving = throughput.Serving("ktransformers", throughput.weight_format("rawint4"), **asked)
-    return throughput.estimate(K25, throughput.Machine(cpu=cpu, gpus=cards), serving)
+    cpu, cards = subjects.find_cpu("EPYC 9654", 2), subjects.find_gpus("H100 NVL", 2)
+    serving = throughput.Serving("ktransformers", throughput.find_weight_format("rawint4"), **asked)
+    return throughput.estimate_speed(K25, throughput.Machine(cpu=cpu, gpus=cards), serving)
 
 
 def on_cpus(**asked: float) -> throughput.Estimate:
-    serving = throughput.Serving("ik_llama.cpp", throughput.uniform(0.6), **asked)
-    machine = throughput.Machine(cpu=subjects.cpu("EPYC 9654", 1))
-    return throughput.estimate(K25, machine, serving)
+    serving = throughput.Serving("ik_llama.cpp", throughput.make_uniform_format(0.6), **asked)
+    machine = throughput.Machine(cpu=subjects.find_cpu("EPYC 9654", 1))
+    return throughput.estimate_speed(K25, machine, serving)
 
 
 def on_plugin(**asked: float) -> throughput.Estimate:
     layout = plugin.Layout("kt", 92, 2, 46, 230.4)
-    serving = throughput.Serving("vllm", throughput.weight_format("rawint4"), **asked)
-    return plugin.estimate(K25, layout, serving)
+    serving = throughput.Serving("vllm", throughput.find_weight_format("rawint4"), **asked)
+    return plugin.estimate_speed(K25, layout, serving)
 
 
 MACHINES = pytest.mark.parametrize("machine", [on_gpus, on_hybrid, on_cpus, on_plugin])

@@ -55,8 +55,8 @@ def lines(text, start):
     ],
 )
 def test_a_row_has_its_class_by_format_or_engine(tmp_path, row, place):
-    cases, _ = rows.read(write(tmp_path, row))
-    assert {classes.place(case) for case in cases} == {place}
+    cases, _ = rows.read_file(write(tmp_path, row))
+    assert {classes.classify_case(case) for case in cases} == {place}
 
 
 def test_a_class_under_three_sources_is_printed_without_a_figure(tmp_path, capsys):
@@ -92,7 +92,7 @@ def test_decode_and_prefill_are_classes_of_their_own(tmp_path, capsys):
 
 def predicted(tmp_path, errors, *, wide, row=GPU):
     """Predictions whose expected values are off by so much, one of a source each."""
-    [case], _ = rows.read(write(tmp_path, row))
+    [case], _ = rows.read_file(write(tmp_path, row))
     return [
         Prediction(
             dataclasses.replace(case, source=str(n)),
@@ -106,7 +106,7 @@ def predicted(tmp_path, errors, *, wide, row=GPU):
 
 def test_figures_are_of_the_classes_own_rows(tmp_path):
     found = predicted(tmp_path, [0.0, 0.1, 0.2, 0.3, 1.4], wide=2.0)
-    whole = classes.scores(found)[0]
+    whole = classes.score_classes(found)[0]
     assert (whole.of.title, whole.rows, whole.sources) == ("GPU, INT4 and FP8, decode", 5, 5)
     f = whole.figures
     assert (f.median_error, f.mean_error) == pytest.approx((0.2, 0.4))
@@ -130,7 +130,7 @@ def test_figures_are_of_the_classes_own_rows(tmp_path):
     ],
 )
 def test_aims_are_judged_by_class(tmp_path, errors, wide, row, verdict, said):
-    whole = classes.scores(predicted(tmp_path, errors, wide=wide, row=GPU | row))[0]
+    whole = classes.score_classes(predicted(tmp_path, errors, wide=wide, row=GPU | row))[0]
     assert (whole.verdict, whole.missed) == (verdict, said)
 
 

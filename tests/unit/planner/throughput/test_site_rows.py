@@ -43,42 +43,44 @@ def scaled(factor: float) -> dict[str, Model]:
     """Our coefficients, the share of bandwidth that GPUs reach times a factor."""
     text = json.loads(stored.COEFFICIENTS.read_text())
     text["gpu"]["values"]["memory_share"] *= factor
-    return stored._models(text)
+    return stored._parse_models(text)
 
 
 def test_a_sites_rows_are_scored_beside_ours(site: Path) -> None:
-    ours, _ = rows.read(stored.ROWS)
-    known, _ = rows.read_all(stored.row_files())
+    ours, _ = rows.read_file(stored.ROWS)
+    known, _ = rows.read_files(stored.list_row_files())
     assert [case.source for case in known if case not in ours] == ["our own hall"]
 
 
 def test_a_row_that_both_have_counts_once(site: Path) -> None:
     (site / "speeds.yaml").write_text(stored.ROWS.read_text())
-    ours, _ = rows.read(stored.ROWS)
-    assert len(rows.read_all(stored.row_files())[0]) == len(ours)
+    ours, _ = rows.read_file(stored.ROWS)
+    assert len(rows.read_files(stored.list_row_files())[0]) == len(ours)
 
 
 def test_without_a_site_nothing_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KIMI_PROV_CATALOG", raising=False)
-    assert stored.row_files() == [stored.ROWS]
+    assert stored.list_row_files() == [stored.ROWS]
 
 
 def test_a_refit_is_the_sites_own_and_its_predictions_use_it(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = stored.COEFFICIENTS.read_bytes()
-    assert stored.write(scaled(0.5)) == site / "speed_coefficients.json"
+    assert stored.write_models(scaled(0.5)) == site / "speed_coefficients.json"
     assert stored.COEFFICIENTS.read_bytes() == before
-    own = stored.load()["gpu"].fit.values["memory_share"]
+    own = stored.load_models()["gpu"].fit.values["memory_share"]
     monkeypatch.delenv("KIMI_PROV_CATALOG")
-    assert own == pytest.approx(0.5 * stored.load()["gpu"].fit.values["memory_share"], rel=1e-4)
+    assert own == pytest.approx(
+        0.5 * stored.load_models()["gpu"].fit.values["memory_share"], rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("broken", ["{}", "[1]", '{"gpu": {"values": {}}}', "not json"])
 def test_coefficients_of_another_version_are_refused(site: Path, broken: str) -> None:
     (site / "speed_coefficients.json").write_text(broken)
     with pytest.raises(UserError, match=r"speed_coefficients\.json") as error:
-        stored.load()
+        stored.load_models()
     assert "--write" in str(error.value.fix)
 
 

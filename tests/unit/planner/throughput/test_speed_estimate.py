@@ -9,21 +9,29 @@ from hypothesis import strategies as st
 from kimi_prov.catalog import loader
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import calibrate, rows, stored, subjects
-from kimi_prov.planner.throughput.estimate import checkpoint_gb, weights_s, worker_gb
+from kimi_prov.planner.throughput.estimate import (
+    count_checkpoint_gb,
+    count_worker_gb,
+    estimate_weights_load,
+)
 
-K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
-INT4 = throughput.weight_format("int4")
-RAW = throughput.weight_format("rawint4")
+K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+INT4 = throughput.find_weight_format("int4")
+RAW = throughput.find_weight_format("rawint4")
 
 
 def h200(**settings):
-    machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", 8))
-    return throughput.estimate(K25, machine, throughput.Serving("vllm", INT4, **settings))
+    machine = throughput.Machine(gpus=subjects.find_gpus("H200 SXM", 8))
+    return throughput.estimate_speed(K25, machine, throughput.Serving("vllm", INT4, **settings))
 
 
 def hybrid(cpu="EPYC 9654", card="H100 NVL", cards=2, **settings):
-    machine = throughput.Machine(cpu=subjects.cpu(cpu, 2), gpus=subjects.gpus(card, cards))
-    return throughput.estimate(K25, machine, throughput.Serving("ktransformers", RAW, **settings))
+    machine = throughput.Machine(
+        cpu=subjects.find_cpu(cpu, 2), gpus=subjects.find_gpus(card, cards)
+    )
+    return throughput.estimate_speed(
+        K25, machine, throughput.Serving("ktransformers", RAW, **settings)
+    )
 
 
 def holds(given: throughput.Range, low: float, high: float) -> bool:
@@ -32,12 +40,14 @@ def holds(given: throughput.Range, low: float, high: float) -> bool:
 
 def test_shapes_of_the_catalogue_and_of_the_measured_rows_agree():
     assert dataclasses.replace(K25, name="") == dataclasses.replace(
-        subjects.model("Kimi-K2.5"), name=""
+        subjects.find_model("Kimi-K2.5"), name=""
     )
 
 
 def test_checkpoint_is_counted_as_published():
-    assert checkpoint_gb(K25, throughput.Serving("vllm", INT4)) == pytest.approx(594.2, rel=0.002)
+    assert count_checkpoint_gb(K25, throughput.Serving("vllm", INT4)) == pytest.approx(
+        594.2, rel=0.002
+    )
 
 
 def test_one_stream_on_eight_h200_is_bound_by_latency_not_by_bandwidth():
@@ -84,7 +94,7 @@ EXPERTS = {"experts_whole": True}
 )
 def test_workers_go_through_weights_as_fast_as_was_logged(layers, cards, seconds, layout):
     """Of the recordings h200-x2-full to h200-x2-full-4 and h200-x4-full, and of reference 004."""
-    found = weights_s(*of_layers(layers, cards, **layout))
+    found = estimate_weights_load(*of_layers(layers, cards, **layout))
     assert found / 1.6 <= seconds <= found * 1.6
 
 
@@ -92,19 +102,21 @@ def test_workers_go_through_weights_as_fast_as_was_logged(layers, cards, seconds
 def test_of_slices_that_are_no_integers_a_worker_reads_what_it_needs(cards, of_experts):
     """Two of an expert's three parts are cut into rows, the third across them: all of its pages."""
     _, machine, packed = of_layers(61, cards)
-    serving = dataclasses.replace(packed, weights=throughput.weight_format("fp8"))
+    serving = dataclasses.replace(packed, weights=throughput.find_weight_format("fp8"))
     shared = dataclasses.replace(serving, experts_whole=True)
-    whole = checkpoint_gb(K25, serving)
-    experts = (whole - worker_gb(K25, subjects.gpus("H200 SXM", 10**6), shared)) / (1 - 1e-6)
-    found = worker_gb(K25, machine.gpus, serving)
+    whole = count_checkpoint_gb(K25, serving)
+    experts = (whole - count_worker_gb(K25, subjects.find_gpus("H200 SXM", 10**6), shared)) / (
+        1 - 1e-6
+    )
+    found = count_worker_gb(K25, machine.gpus, serving)
     assert found == pytest.approx(whole - (1 - of_experts) * experts)
 
 
 def of_layers(layers, cards, **layout):
     """So many of Kimi's layers in memory, on so many H200."""
     whole = loader.load().model("kimi-k2-thinking").architecture
-    cut = throughput.shape_of("kimi-k2-thinking", dataclasses.replace(whole, layers=layers))
-    machine = throughput.Machine(gpus=subjects.gpus("H200 SXM", cards))
+    cut = throughput.make_shape("kimi-k2-thinking", dataclasses.replace(whole, layers=layers))
+    machine = throughput.Machine(gpus=subjects.find_gpus("H200 SXM", cards))
     return cut, machine, throughput.Serving("vllm", INT4, weights_in_memory=True, **layout)
 
 
@@ -112,10 +124,10 @@ def of_layers(layers, cards, **layout):
 def test_a_start_from_a_disk_is_no_quicker_than_from_memory(whole):
     """At neither end: of a disk that nobody knows, and of one faster than the workers."""
     model, machine, cached = of_layers(61, 8, experts_whole=whole)
-    memory = throughput.estimate(model, machine, cached).load_s
+    memory = throughput.estimate_speed(model, machine, cached).load_s
     read = dataclasses.replace(cached, weights_in_memory=False)
     for disk in (None, 2.0, 50.0):
-        found = throughput.estimate(
+        found = throughput.estimate_speed(
             model, dataclasses.replace(machine, disk_gb_s=disk), read
         ).load_s
         assert (found.low, found.expected, found.high) >= (memory.low, memory.expected, memory.high)
@@ -132,7 +144,7 @@ def test_a_start_is_as_long_as_was_logged():
         (198, of_layers(4, 4)),
         (97, of_layers(4, 4, **EXPERTS)),
     ):
-        found = throughput.estimate(*asked).load_s
+        found = throughput.estimate_speed(*asked).load_s
         assert found.low <= seen <= found.high
 
 
@@ -140,7 +152,7 @@ def test_slices_of_packed_integers_are_loaded_no_faster_by_more_cards():
     """Every worker turns every expert over; whole experts are shared out."""
 
     def ready(cards, **more):
-        return throughput.estimate(*of_layers(61, cards, **more)).load_s.expected
+        return throughput.estimate_speed(*of_layers(61, cards, **more)).load_s.expected
 
     assert ready(8) == ready(4)
     assert ready(8, **EXPERTS) < ready(4, **EXPERTS) < ready(4)
@@ -165,12 +177,13 @@ def test_requests_that_find_no_room_in_the_cache_wait():
 
 
 def test_cards_without_links_are_slower_for_the_same_bandwidth():
-    linked = subjects.gpus("H100 SXM", 8)
+    linked = subjects.find_gpus("H100 SXM", 8)
     serving = throughput.Serving("vllm", INT4)
     apart = throughput.Machine(gpus=dataclasses.replace(linked, nvlink_gb_s=0))
-    one = throughput.estimate(K25, throughput.Machine(gpus=linked), serving)
+    one = throughput.estimate_speed(K25, throughput.Machine(gpus=linked), serving)
     assert (
-        throughput.estimate(K25, apart, serving).decode_tok_s.expected < one.decode_tok_s.expected
+        throughput.estimate_speed(K25, apart, serving).decode_tok_s.expected
+        < one.decode_tok_s.expected
     )
 
 
@@ -208,7 +221,7 @@ def test_narrow_numbers_are_multiplied_faster_where_the_card_can():
             "MI355X",
             "RTX PRO 6000 Blackwell (Server)",
         )
-        for card in [subjects.gpus(name, 1)]
+        for card in [subjects.find_gpus(name, 1)]
     }
     assert speedups == {
         "A100 SXM 80GB": (1, 1),
@@ -240,10 +253,10 @@ def test_any_machine_gets_ordered_positive_ranges(
 ):
     machine = throughput.Machine(
         cpu=throughput.Cpu(1, cores, bandwidth, vector=vector),
-        gpus=subjects.gpus("RTX 4090", cards) if cards else None,
+        gpus=subjects.find_gpus("RTX 4090", cards) if cards else None,
     )
     serving = throughput.Serving(engine, RAW, concurrency=concurrency, input_tokens=tokens)
-    found = throughput.estimate(K25, machine, serving)
+    found = throughput.estimate_speed(K25, machine, serving)
     for spread in (found.decode_tok_s, found.aggregate_tok_s, found.prefill_tok_s, found.load_s):
         assert 0 < spread.low < spread.expected < spread.high
 
@@ -253,7 +266,7 @@ def test_any_machine_gets_ordered_positive_ranges(
     [
         throughput.Machine,
         lambda: throughput.Cpu(0, 8, 100),
-        lambda: dataclasses.replace(subjects.gpus("L20", 1), count=0),
+        lambda: dataclasses.replace(subjects.find_gpus("L20", 1), count=0),
         lambda: throughput.Serving("vllm", INT4, output_tokens=0),
     ],
 )
@@ -263,13 +276,13 @@ def test_impossible_inputs_are_refused(make):
 
 
 def test_unknown_formats_are_refused_and_gguf_kinds_found():
-    assert throughput.weight_format("UD-Q4_K_XL").rest == pytest.approx(4.85 / 8)
+    assert throughput.find_weight_format("UD-Q4_K_XL").rest == pytest.approx(4.85 / 8)
     with pytest.raises(KeyError):
-        throughput.weight_format("q99")
+        throughput.find_weight_format("q99")
 
 
 def test_stored_coefficients_are_those_of_the_rows():
-    cases, _ = rows.read(stored.ROWS)
-    assert stored.render(calibrate.learn(cases)) == stored.COEFFICIENTS.read_text("utf-8"), (
-        "run: python -m kimi_prov.planner.throughput.score --write"
-    )
+    cases, _ = rows.read_file(stored.ROWS)
+    assert stored.format_models(calibrate.fit_models(cases)) == stored.COEFFICIENTS.read_text(
+        "utf-8"
+    ), "run: python -m kimi_prov.planner.throughput.score --write"

@@ -12,30 +12,30 @@ from kimi_prov.planner.throughput import fit, physics, rows, stored, subjects
 from kimi_prov.planner.throughput.inputs import Link
 from kimi_prov.planner.throughput.parameters import GPU
 
-K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
 B200_NVFP4 = "Kimi K2.5 NVFP4 on B200"
 
 
 @pytest.fixture(scope="module")
 def cases():
-    found, _ = rows.read(stored.ROWS)
+    found, _ = rows.read_file(stored.ROWS)
     return [case for case in found if case.machine.cpu is None]
 
 
 def machine(card: str, count: int, **changed: float) -> throughput.Machine:
-    return throughput.Machine(gpus=dataclasses.replace(subjects.gpus(card, count), **changed))
+    return throughput.Machine(gpus=dataclasses.replace(subjects.find_gpus(card, count), **changed))
 
 
 def asked(card: str, count: int, weights: str, concurrency: int, **more: float):
     width = 1 if weights == "nvfp4" else 2
     serving = throughput.Serving(
         "vllm",
-        throughput.weight_format(weights),
+        throughput.find_weight_format(weights),
         concurrency=concurrency,
         kv_dtype_bytes=width,
         **more,
     )
-    return throughput.estimate(K25, machine(card, count), serving)
+    return throughput.estimate_speed(K25, machine(card, count), serving)
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,22 @@ def test_native_int4_stays_within_an_eighth(card, concurrency, measured):
 def test_without_graphs_a_token_waits_for_the_processor_to_start_its_kernels():
     """Seen of 5, 4 and 24 of Kimi K2's layers on H200; told of K2.6 over four hosts of H100."""
     five = dataclasses.replace(loader.load().model("kimi-k2-thinking").architecture, layers=5)
-    shape = throughput.shape_of("kimi-k2-thinking", five)
+    shape = throughput.make_shape("kimi-k2-thinking", five)
     serving = throughput.Serving(
-        "vllm", throughput.weight_format("int4"), input_tokens=3072, without_graphs=True
+        "vllm", throughput.find_weight_format("int4"), input_tokens=3072, without_graphs=True
     )
-    found = throughput.estimate(shape, machine("H200 SXM", 2), serving)
+    found = throughput.estimate_speed(shape, machine("H200 SXM", 2), serving)
     assert found.decode_tok_s.low <= 49.6 <= found.decode_tok_s.high
     assert found.basis == "latency-bound"
-    graphs = throughput.estimate(
+    graphs = throughput.estimate_speed(
         shape, machine("H200 SXM", 2), dataclasses.replace(serving, without_graphs=False)
     )
     # Its prompts were read at 51,900 tokens a second all the same: there is work enough.
     assert found.prefill_tok_s == graphs.prefill_tok_s
     assert found.prefill_tok_s.low <= 51866 <= found.prefill_tok_s.high
     for layers, seen in ((4, 111.2), (24, 13.9)):
-        other = throughput.shape_of("kimi-k2-thinking", dataclasses.replace(five, layers=layers))
-        speed = throughput.estimate(other, machine("H200 SXM", 2), serving).decode_tok_s
+        other = throughput.make_shape("kimi-k2-thinking", dataclasses.replace(five, layers=layers))
+        speed = throughput.estimate_speed(other, machine("H200 SXM", 2), serving).decode_tok_s
         assert speed.low <= seen <= speed.high
     link = Link("infiniband", 400.0)
     four = {"hosts": 4, "stages": 4, "tensor_parallel": 8, "link": link, "without_graphs": True}
@@ -113,8 +113,8 @@ def test_where_a_step_has_work_enough_graphs_bring_nothing():
 
 def missed(known, wanted):
     """Median error of what is wanted, by a fit of what is known."""
-    values = fit.fit(known, GPU).values
-    errors = sorted(abs(1 / fit.seconds(c, values) / c.value - 1) for c in wanted)
+    values = fit.fit_parameters(known, GPU).values
+    errors = sorted(abs(1 / fit.predict_seconds(c, values) / c.value - 1) for c in wanted)
     return errors[len(errors) // 2]
 
 
@@ -136,12 +136,12 @@ def test_a_fit_that_saw_no_four_bit_floats_at_all_predicts_them(cases):
 
 
 def values():
-    return stored.load()["gpu"].fit.values
+    return stored.load_models()["gpu"].fit.values
 
 
 def one_step(of: throughput.Machine, weights: str = "int4", **more: float) -> physics.Parts:
-    serving = throughput.Serving("vllm", throughput.weight_format(weights), **more)
-    return physics.decode(K25, of, serving, values())
+    serving = throughput.Serving("vllm", throughput.find_weight_format(weights), **more)
+    return physics.estimate_decode(K25, of, serving, values())
 
 
 def test_fewer_ranks_have_less_to_sum_and_one_has_nothing():
@@ -164,8 +164,8 @@ def test_fused_experts_take_fewer_launches_where_engines_have_the_kernel():
 
 
 def prompt(of: throughput.Machine, weights: str) -> float:
-    serving = throughput.Serving("vllm", throughput.weight_format(weights))
-    return physics.prefill(K25, of, serving, values()).kernel
+    serving = throughput.Serving("vllm", throughput.find_weight_format(weights))
+    return physics.estimate_prefill(K25, of, serving, values()).kernel
 
 
 def test_only_what_is_packed_is_multiplied_in_narrow_numbers():
@@ -189,10 +189,10 @@ def test_builds_of_2025_are_slower_outside_what_they_were_tuned_for():
     of = machine("H200 SXM", 8)
     old, new = (one_step(of, old_build=flag).total for flag in (True, False))
     assert old > 1.3 * new
-    shape = subjects.model("DeepSeek-R1")
-    serving = throughput.Serving("sglang", throughput.weight_format("fp8"))
+    shape = subjects.find_model("DeepSeek-R1")
+    serving = throughput.Serving("sglang", throughput.find_weight_format("fp8"))
     aged = dataclasses.replace(serving, old_build=True)
-    steps = [physics.decode(shape, of, s, values()).total for s in (serving, aged)]
+    steps = [physics.estimate_decode(shape, of, s, values()).total for s in (serving, aged)]
     assert steps[0] == steps[1]
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from kimi_prov.planner.throughput import Estimate
 
 ROW = load().model("kimi-k2.6")
-MODEL = throughput.shape_of(ROW.name, ROW.architecture)
-EIGHT = subjects.gpus("H100 SXM 80GB", 8)
+MODEL = throughput.make_shape(ROW.name, ROW.architecture)
+EIGHT = subjects.find_gpus("H100 SXM 80GB", 8)
 assert EIGHT is not None
 MACHINE = throughput.Machine(gpus=EIGHT)
 INFINIBAND, ROCE, ETHERNET = Link("infiniband", 400), Link("roce", 400), Link("ethernet", 12.5)
 ONE = throughput.Serving(
     "vllm",
-    throughput.weight_format("int4"),
+    throughput.find_weight_format("int4"),
     input_tokens=1000,
     output_tokens=8000,
     tensor_parallel=8,
@@ -41,7 +41,7 @@ def port(device: str, layer: str, state: str, gbit: int) -> dict[str, Any]:
 
 
 def estimate(serving: throughput.Serving) -> Estimate:
-    return throughput.estimate(MODEL, MACHINE, serving)
+    return throughput.estimate_speed(MODEL, MACHINE, serving)
 
 
 def test_one_request_is_a_little_slower_over_stages_than_on_one_host() -> None:
@@ -97,7 +97,7 @@ def test_what_was_reported_of_four_hosts_is_in_the_range(requests: int, together
 
 def test_one_host_has_no_link_in_its_speed() -> None:
     assert estimate(replace(ONE, link=ETHERNET)) == estimate(ONE)
-    assert hosts.crossings(8, ONE) == hosts.Crossings()
+    assert hosts.count_crossings(8, ONE) == hosts.Crossings()
 
 
 @pytest.mark.parametrize(
@@ -115,19 +115,19 @@ def test_one_host_has_no_link_in_its_speed() -> None:
 def test_what_crosses_hosts_follows_from_the_layout(
     serving: throughput.Serving, hops: int, exchanging: int
 ) -> None:
-    assert hosts.crossings(8, serving) == hosts.Crossings(hops, exchanging)
+    assert hosts.count_crossings(8, serving) == hosts.Crossings(hops, exchanging)
 
 
 def test_processors_share_the_work_and_pay_for_every_layer() -> None:
     cpu = throughput.Cpu(sockets=2, cores=96, bandwidth_gb_s=600)
     machine = throughput.Machine(cpu=cpu)
-    one = throughput.Serving("vllm", throughput.weight_format("int4"))
-    alone = throughput.estimate(MODEL, machine, one)
-    both = hosts.of_processors(alone, MODEL, replace(one, hosts=2, link=ETHERNET))
+    one = throughput.Serving("vllm", throughput.find_weight_format("int4"))
+    alone = throughput.estimate_speed(MODEL, machine, one)
+    both = hosts.divide_over_hosts(alone, MODEL, replace(one, hosts=2, link=ETHERNET))
     assert alone.decode_tok_s.expected < both.decode_tok_s.expected
     assert both.decode_tok_s.expected < 2 * alone.decode_tok_s.expected
     assert both.single_ttft_s.expected < alone.single_ttft_s.expected
-    assert hosts.of_processors(alone, MODEL, one) is alone
+    assert hosts.divide_over_hosts(alone, MODEL, one) is alone
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,6 @@ def test_the_link_is_what_the_facts_say_and_else_assumed(
 ) -> None:
     machine = gpu_facts()
     network = {**machine["network"], **facts.pop("network", {})}
-    link, said = links.of(read_host({**machine, **facts, "network": network}, load()))
+    link, said = links.find_link(read_host({**machine, **facts, "network": network}, load()))
     assert (link.kind, link.gb_s) == (kind, gb_s)
     assert said == assumed

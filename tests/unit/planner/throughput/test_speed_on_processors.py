@@ -12,21 +12,21 @@ from kimi_prov.planner.throughput import calibrate, rows, stored, subjects
 from kimi_prov.planner.throughput import fit as fitting
 from kimi_prov.planner.throughput.parameters import CPU
 
-K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
-Q4, Q8 = throughput.weight_format("Q4_K_M"), throughput.weight_format("Q8_0")
-RAW = throughput.weight_format("rawint4")
-XEON = subjects.cpu("Xeon Platinum 8468", 1)
+K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+Q4, Q8 = throughput.find_weight_format("Q4_K_M"), throughput.find_weight_format("Q8_0")
+RAW = throughput.find_weight_format("rawint4")
+XEON = subjects.find_cpu("Xeon Platinum 8468", 1)
 
 
 def cpu_speed(cpu=XEON, engine="ik_llama.cpp", weights=Q4, **settings):
     serving = throughput.Serving(engine, weights, input_tokens=2048, **settings)
-    return throughput.estimate(K25, throughput.Machine(cpu=cpu), serving)
+    return throughput.estimate_speed(K25, throughput.Machine(cpu=cpu), serving)
 
 
 def hybrid_speed(cpu=XEON, engine="ik_llama.cpp", weights=Q4, cards=1, pcie_gb_s=25, **settings):
-    gpus = dataclasses.replace(subjects.gpus("RTX 4090 48GB", cards), pcie_gb_s=pcie_gb_s)
+    gpus = dataclasses.replace(subjects.find_gpus("RTX 4090 48GB", cards), pcie_gb_s=pcie_gb_s)
     machine = throughput.Machine(cpu=cpu, gpus=gpus)
-    return throughput.estimate(K25, machine, throughput.Serving(engine, weights, **settings))
+    return throughput.estimate_speed(K25, machine, throughput.Serving(engine, weights, **settings))
 
 
 def two(cpu):
@@ -53,7 +53,7 @@ def test_a_token_costs_more_than_its_bytes():
 
 def test_threads_that_memory_cannot_feed_bring_nothing_or_less():
     """Measured on one Xeon 6980P with Q8_0: 7.5 tokens/s of 64 threads, 7.0 of 128."""
-    many = subjects.cpu("Xeon 6980P", 1)
+    many = subjects.find_cpu("Xeon 6980P", 1)
     half, all_ = (cpu_speed(many, weights=Q8, cpu_threads=n) for n in (64, 128))
     assert all_.decode_tok_s.expected < 1.1 * half.decode_tok_s.expected
     assert all_.prefill_tok_s.expected > 1.3 * half.prefill_tok_s.expected
@@ -62,7 +62,9 @@ def test_threads_that_memory_cannot_feed_bring_nothing_or_less():
 
 
 def test_few_chiplets_do_not_reach_what_their_channels_give():
-    small, large = (subjects.cpu(f"Threadripper PRO {name}", 1) for name in ("3945WX", "3995WX"))
+    small, large = (
+        subjects.find_cpu(f"Threadripper PRO {name}", 1) for name in ("3945WX", "3995WX")
+    )
     assert small.bandwidth_gb_s == large.bandwidth_gb_s
     free = dataclasses.replace(small, links_gb_s=None)
     bound, unbound = (cpu_speed(cpu).decode_tok_s.expected for cpu in (small, free))
@@ -120,7 +122,7 @@ def test_the_range_of_the_alternative_reaches_what_reference_003_was_told():
 
 @pytest.fixture(scope="module")
 def cases():
-    found, _ = rows.read(stored.ROWS)
+    found, _ = rows.read_file(stored.ROWS)
     return {(case.id, case.quantity): case for case in found}
 
 
@@ -141,7 +143,7 @@ def cases():
 )
 def test_known_rows_are_told_as_they_were_measured(cases, row, quantity, within):
     case = cases[row, quantity]
-    found = stored.load()["cpu"].predict(case)
+    found = stored.load_models()["cpu"].predict(case)
     assert abs(math.log(found.expected / case.value)) <= math.log(within)
 
 
@@ -168,7 +170,7 @@ ROW = {
 def read(tmp_path, **changed):
     path = tmp_path / "rows.yaml"
     path.write_text(yaml.safe_dump({"rows": [{**ROW, **changed}]}))
-    return rows.read(path)
+    return rows.read_file(path)
 
 
 def test_a_row_of_ik_llama_is_read_for_what_it_says(tmp_path):
@@ -222,22 +224,24 @@ def test_what_the_physics_has_no_words_for_is_set_aside(tmp_path, change, reason
     ],
 )
 def test_chiplets_links_are_known_of_processors_with_few(text, expected):
-    known = subjects.cpu(text, 1)
+    known = subjects.find_cpu(text, 1)
     assert (known.cores, known.bandwidth_gb_s, known.links_gb_s) == expected
 
 
 def test_one_step_without_a_source_is_near_the_fit_without_it(cases):
     """The widths rest on it; a fit of each pair of sources would take minutes."""
     few = [c for c in cases.values() if c.id.startswith(("c", "s04")) and c.machine.gpus is None]
-    whole = fitting.fit(few, CPU)
-    steps = fitting.without_each(few, CPU, whole)
-    rest = fitting.fit([c for c in few if c.source != "AesSedai"], CPU)
+    whole = fitting.fit_parameters(few, CPU)
+    steps = fitting.fit_without_each_source(few, CPU, whole)
+    rest = fitting.fit_parameters([c for c in few if c.source != "AesSedai"], CPU)
     for case in few:
         if case.source == "AesSedai" and case.serving.engine == "ik_llama.cpp":
-            off, exact = (fitting.residual(case, f.values) for f in (steps["AesSedai"], rest))
+            off, exact = (
+                fitting.compute_residual(case, f.values) for f in (steps["AesSedai"], rest)
+            )
             assert off == pytest.approx(exact, abs=0.1)
-            assert calibrate.spread(case, steps["AesSedai"]) == pytest.approx(
-                calibrate.spread(case, rest), rel=0.1
+            assert calibrate.predict_spread(case, steps["AesSedai"]) == pytest.approx(
+                calibrate.predict_spread(case, rest), rel=0.1
             )
 
 
@@ -245,9 +249,11 @@ def test_every_processor_of_the_catalogue_is_found_by_its_own_name_and_stands_on
     """A row of a bench names it so; "v4" ends the names of a dozen."""
     rows_ = loader.load().cpus
     for row in rows_:
-        assert subjects.cpu(f"2x {row.name}", 1) == subjects.processors(row, 1), row.name
-    for named in subjects._table("cpus"):
-        assert not any(form in subjects._plain(named["name"]) for r in rows_ for form in r_forms(r))
+        assert subjects.find_cpu(f"2x {row.name}", 1) == subjects.make_cpu(row, 1), row.name
+    for named in subjects._read_table("cpus"):
+        assert not any(
+            form in subjects._normalize_name(named["name"]) for r in rows_ for form in r_forms(r)
+        )
 
 
 def r_forms(row):

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 ROWS = yaml.safe_load((CATALOGUE / "speed_plugin.yaml").read_text())
 MACHINES = {row["name"]: row for row in ROWS["machines"]}
 FORMAT = {
-    "native": throughput.weight_format("native-int4"),
-    "kt": throughput.weight_format("rawint4"),
-    "vllm": throughput.weight_format("vllm-cpu-int4"),
+    "native": throughput.find_weight_format("native-int4"),
+    "kt": throughput.find_weight_format("rawint4"),
+    "vllm": throughput.find_weight_format("vllm-cpu-int4"),
 }
-K25 = throughput.shape_of("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
 
 
 def cut(layers: int, experts: int, vocabulary: int = 8192) -> throughput.ModelShape:
@@ -47,7 +47,7 @@ def cut(layers: int, experts: int, vocabulary: int = 8192) -> throughput.ModelSh
     )
 
 
-def layout(row: dict[str, Any], way: plugin.Way = "kt", threads: int = 14) -> plugin.Layout:
+def layout(row: dict[str, Any], way: plugin.Layout = "kt", threads: int = 14) -> plugin.Layout:
     machine = MACHINES[row["machine"]]
     return plugin.Layout(way, threads, machine["nodes"], threads, machine["stream_gb_s"])
 
@@ -76,7 +76,7 @@ def compared() -> Iterator[tuple[str, str, float]]:
         for row in rows:
             shape, where = cut(1, row["experts"]), layout(row, way, row["threads"])
             for tokens, ms in row["ms"].items():
-                found = plugin.experts(shape, where, serving(way), tokens)
+                found = plugin.estimate_experts(shape, where, serving(way), tokens)
                 yield "decode", f"{row['by']} {row['threads']} {tokens}", found.total * 1e3 / ms
     for row in ROWS["engine"]:
         way = row["way"]
@@ -87,12 +87,12 @@ def compared() -> Iterator[tuple[str, str, float]]:
             where = replace(where, int8_params=packed(shape))
             name += " int8"
         for tokens, ms in row["ms"].items():
-            step = plugin.decode(shape, where, serving(way, tokens)).total
+            step = plugin.estimate_decode(shape, where, serving(way, tokens)).total
             yield "decode", f"{name} {tokens}", step * 1e3 / ms
-        per_token = plugin.prefill(shape, where, serving(way, prompt=512))
+        per_token = plugin.estimate_prefill(shape, where, serving(way, prompt=512))
         yield "prefill", name, 1 / per_token / row["prefill_tok_s"]
         if "start_s" in row:
-            start = plugin.start_s(shape, where, serving(way))
+            start = plugin.estimate_start_time(shape, where, serving(way))
             yield "start", name, start / row["start_s"]
 
 
@@ -122,15 +122,15 @@ def test_the_model_leans_to_neither_side() -> None:
         assert 0.9 < ratios[len(ratios) // 2] < 1.1, kind
 
 
-def xeon(way: plugin.Way = "kt", **more: Any) -> plugin.Layout:
+def xeon(way: plugin.Layout = "kt", **more: Any) -> plugin.Layout:
     """Two Xeon 8468, two cores of each node left."""
     given = {"threads": 92, "nodes": 2, "engine_threads": 46, "node_gb_s": 230.4} | more
     return plugin.Layout(way, **given)
 
 
-def asked(way: plugin.Way = "kt", **more: Any) -> throughput.Estimate:
+def asked(way: plugin.Layout = "kt", **more: Any) -> throughput.Estimate:
     one = throughput.Serving("vllm", FORMAT[way], weights_in_memory=True)
-    return plugin.estimate(K25, xeon(way, **more), one)
+    return plugin.estimate_speed(K25, xeon(way, **more), one)
 
 
 def test_a_dual_xeon_8468_is_expected_to_answer_two_to_four_tokens_a_second() -> None:
@@ -161,7 +161,8 @@ def test_own_experts_meet_what_one_layer_took_where_memory_is_slow() -> None:
     """7.5 to 10.7 ms a layer at real size on 16 cores that stream 72.8 GB/s."""
     where = plugin.Layout("vllm", 14, 1, 14, 72.8)
     one, two = (
-        plugin.decode(cut(layers, 384), where, serving("vllm")).total * 1e3 for layers in (1, 2)
+        plugin.estimate_decode(cut(layers, 384), where, serving("vllm")).total * 1e3
+        for layers in (1, 2)
     )
     assert 7.5 < two - one < 10.7
 
@@ -178,7 +179,7 @@ def test_a_second_node_widens_the_range_and_avx2_does_so_more() -> None:
 
 def test_a_disk_that_is_not_known_makes_the_start_less_sure() -> None:
     cold = throughput.Serving("vllm", FORMAT["kt"])
-    unknown = plugin.estimate(K25, xeon(), cold).load_s
-    slow = plugin.estimate(K25, xeon(), cold, disk_gb_s=0.5).load_s
+    unknown = plugin.estimate_speed(K25, xeon(), cold).load_s
+    slow = plugin.estimate_speed(K25, xeon(), cold, disk_gb_s=0.5).load_s
     assert unknown.high / unknown.expected > slow.high / slow.expected
     assert slow.expected > 1000

@@ -13,8 +13,8 @@ PARTS = ("one request", "batched")
 
 @pytest.fixture(scope="module")
 def predictions():
-    cases, _ = rows.read(stored.ROWS)
-    return calibrate.leave_one_source_out(cases)
+    cases, _ = rows.read_file(stored.ROWS)
+    return calibrate.predict_from_other_sources(cases)
 
 
 def of_class(predictions, kind, quantity="decode"):
@@ -38,8 +38,12 @@ def median(values):
 )
 def test_decode_on_gpus_is_near_what_unseen_sources_measured(predictions, name, part, error):
     found = [p for p in predictions if p.case.quantity == "decode"]
-    own = [p for p in found if classes.place(p.case) in {(name, part or place) for place in PARTS}]
-    assert len({p.case.source for p in own}) >= classes.FEWEST_SOURCES
+    own = [
+        p
+        for p in found
+        if classes.classify_case(p.case) in {(name, part or place) for place in PARTS}
+    ]
+    assert len({p.case.source for p in own}) >= classes.MIN_SOURCES
     assert median(p.error for p in own) <= error
 
 
@@ -58,31 +62,33 @@ def test_processors_are_told_as_unseen_sources_measured(
     own = of_class(predictions, kind, quantity)
     assert len({p.case.source for p in own}) >= 8
     assert median(p.error for p in own) <= error
-    assert sum(p.held for p in own) / len(own) >= held
+    assert sum(p.is_covered for p in own) / len(own) >= held
     assert sum(p.high / p.low for p in own) / len(own) <= width
 
 
 @pytest.mark.parametrize("quantity", ["decode", "prefill"])
 def test_ranges_of_either_kind_hold(predictions, quantity):
     own = [p for p in predictions if p.case.quantity == quantity]
-    assert sum(p.held for p in own) / len(own) >= 0.84
+    assert sum(p.is_covered for p in own) / len(own) >= 0.84
 
 
 def test_ranges_hold_what_they_promise_and_stay_narrow(predictions):
-    assert sum(p.held for p in predictions) / len(predictions) >= 0.85
+    assert sum(p.is_covered for p in predictions) / len(predictions) >= 0.85
     assert sum(p.high / p.low for p in predictions) / len(predictions) <= 2.9
 
 
 def test_a_source_does_not_speak_for_itself():
     """A source that lies by a factor of ten must not be predicted better for being in the fit."""
-    cases, _ = rows.read(stored.ROWS)
+    cases, _ = rows.read_file(stored.ROWS)
     liar = next(case.source for case in cases if case.id == "s053")
     bent = [
         dataclasses.replace(case, value=case.value * 10) if case.source == liar else case
         for case in cases
     ]
     for straight, lied in zip(
-        calibrate.without(liar, cases, cases), calibrate.without(liar, bent, bent), strict=True
+        calibrate.predict_without_source(liar, cases, cases),
+        calibrate.predict_without_source(liar, bent, bent),
+        strict=True,
     ):
         assert lied.case.value == pytest.approx(10 * straight.case.value)
         assert (lied.expected, lied.low, lied.high) == (
@@ -112,7 +118,7 @@ ROW = {
 def read(tmp_path, *changed):
     path = tmp_path / "rows.yaml"
     path.write_text(yaml.safe_dump({"rows": [{**ROW, **change} for change in changed]}))
-    return path, rows.read(path)
+    return path, rows.read_file(path)
 
 
 def test_a_hybrid_row_is_read_for_what_it_says(tmp_path):
@@ -207,4 +213,4 @@ def test_a_file_of_another_form_is_refused(tmp_path, capsys, text):
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError):
-        rows.read(tmp_path / "none.yaml")
+        rows.read_file(tmp_path / "none.yaml")

@@ -11,7 +11,7 @@ from plan_inputs import lab_facts, plan
 from kimi_prov.catalog.loader import load
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
-from kimi_prov.planner.settings.parsing import parse
+from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.show.text import plan as plan_text
 
 SHEETS = Path(__file__).resolve().parents[4] / "inventories" / "specs"
@@ -22,7 +22,7 @@ def shown(**settings: object) -> str:
     given = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
     given |= {f"kimi_{name}": value for name, value in settings.items()}
     facts = json.loads(FACTS.read_text())
-    return plan_text.plan(make_plan(facts, parse(given, host="lab1"), load()))
+    return plan_text.plan(make_plan(facts, parse_settings(given, host="lab1"), load()))
 
 
 def test_it_fits_80_columns_and_names_every_decision() -> None:
@@ -34,7 +34,9 @@ def test_it_fits_80_columns_and_names_every_decision() -> None:
 
 def test_speeds_and_how_the_model_is_shared_out_are_shown() -> None:
     facts = spec.read(SHEETS / "quote-8x-h200.yml", load())
-    page = plan_text.plan(make_plan(facts, parse({"kimi_model": "kimi-k2.5"}, host="q"), load()))
+    page = plan_text.plan(
+        make_plan(facts, parse_settings({"kimi_model": "kimi-k2.5"}, host="q"), load())
+    )
     words = " ".join(page.split())
     assert "parallel tensor 8" in words
     assert re.search(r"speed estimated, \S+-bound: [\d.]+ \([\d.]+ to [\d.]+\) tokens/s for", words)
