@@ -20,6 +20,8 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from markup import table
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -118,15 +120,14 @@ def lines() -> list[str]:
     found: list[str] = []
     for package, group in groupby(rows(), key=_package):
         found += ["", f"## {package or 'Outside the package'}", ""]
-        found += ["| to change | decided in | applied by | held by |", "| --- | --- | --- | --- |"]
-        for row in group:
-            files = [f"`{name}`" + (f" ({part})" if part else "") for name, part in row.files]
-            cells = (
-                row.subject,
-                *map(", ".join, (files, map(_shown, row.applied), map(_shown, row.held))),
-            )
-            found.append(f"| {' | '.join(cells)} |")
+        head = ("to change", "decided in", "applied by", "held by")
+        found += table(head, map(_cells, group))
     return found
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    files = [f"`{name}`" + (f" ({part})" if part else "") for name, part in row.files]
+    return row.subject, *map(", ".join, (files, map(_shown, row.applied), map(_shown, row.held)))
 
 
 def _shown(name: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from markup import table
+
 from kimi_prov.cli import cli
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 _KINDS = (".py", ".yml", ".yaml", ".md")
 # A name that fewer files carry is found by looking into its folder.
-_LEAST = 3
+_MIN_FILES = 3
 
 
 def lines(root: Path = ROOT) -> list[str]:
@@ -22,14 +24,12 @@ def lines(root: Path = ROOT) -> list[str]:
     for path in _paths(root):
         places.setdefault(_feature(path), []).append(str(path))
     names = _names(root)
-    return [
-        *("| feature | files and folders |", "| --- | --- |"),
-        *(
-            f"| {name} | {', '.join(f'`{place}`' for place in sorted(found))} |"
-            for name, found in sorted(places.items())
-            if name in names and len(found) >= _LEAST
-        ),
-    ]
+    rows = (
+        (name, ", ".join(f"`{place}`" for place in sorted(found)))
+        for name, found in sorted(places.items())
+        if name in names and len(found) >= _MIN_FILES
+    )
+    return [*table(("feature", "files and folders"), rows)]
 
 
 def _names(root: Path) -> set[str]:

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import decided
+import evidence
 import features
 import gpu_reports
 import yaml
 from diagram import packages
 from manual import commands as all_commands
 from manual import page as manual
+from markup import anchor, table
 
 from kimi_prov.cli import cli
 from kimi_prov.monitoring import generated
@@ -55,6 +57,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "json-documents.md": json_documents(),
         DOCS / "contributing" / "where-decided.md": where_decided(),
         DOCS / "contributing" / "features.md": where_features(),
+        DOCS / "evidence.md": what_is_proven(),
         DOCS / "real-gpus.md": real_gpus(),
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
@@ -76,6 +79,22 @@ def where_decided() -> str:
     return _text(lines)
 
 
+def what_is_proven() -> str:
+    """Return the page of every claim with the test that proves it."""
+    lines = [
+        *_head("Evidence"),
+        "What the tests prove of this project, and when they last ran. A claim that no test",
+        "repeats says so. The lab's hosts are containers and emulated machines; its models are",
+        "tiny. Runs on GPUs were started by hand: the tests of `make gpu`, packed by",
+        "`tests/gpu/carry/pack.py`, on machines without a network ([reports](real-gpus.md)).",
+        "",
+        "The data is in `docs/data/claims.yaml` and `docs/data/runs.yaml`; a claim whose test does",
+        "not exist is refused.",
+        *evidence.lines(),
+    ]
+    return _text(lines)
+
+
 def where_features() -> str:
     """Return the page of the files that carry the name of each feature."""
     lines = [
@@ -93,13 +112,14 @@ def real_gpus() -> str:
     """Return the page of what was proven on real GPUs, from the reports that were kept."""
     lines = [
         *_head("On real GPUs"),
-        "What `make gpu` proved, on which cards, driver and engine: the product itself, from a",
-        "booted host to a chat, its failures, and back to nothing. It needs root on a machine with",
-        "GPUs, see [the lab's page](guides/lab.md#on-your-own-gpu-server); a report that you send",
-        "in is put into `tests/data/recordings/gpu-reports` and stands here with the next",
-        "`make docs`. What no report names was not run on a GPU by `apply`: other versions of the",
-        "engines, other layouts, images. What was run by hand stands in",
-        "[evidence](evidence.md).",
+        "What `make gpu` proved: the product itself, from a booted host to a chat, its failures,",
+        "and back to nothing. It needs root on a machine with GPUs, see [the lab's",
+        "page](guides/lab.md#on-your-own-gpu-server). Models are cut, with random weights. A test",
+        "that ran several times counts by its last run.",
+        "",
+        "Each report is a folder of `tests/data/recordings/gpu-reports`; its `note.yaml` says what",
+        "stood in for what, and what was learned. A report that you send in is put there, and is",
+        "here with the next `make docs`. What no report names was not run on a GPU by `apply`.",
         *gpu_reports.lines(ROOT / "tests" / "data" / "recordings" / "gpu-reports"),
     ]
     return _text(lines)
@@ -118,7 +138,7 @@ def variables() -> str:
     ]
     for group in dict.fromkeys(variable.group for variable in VARIABLES):
         lines += ["", f"## {group}", ""]
-        lines += _table(
+        lines += table(
             ("variable", "type", "default", "what it does", "example"),
             (_variable(v) for v in VARIABLES if v.group == group),
         )
@@ -141,11 +161,11 @@ def findings() -> str:
         "finding. Where the remedy costs nothing but work, or has a price, the finding has",
         "`cost_usd` and `cost_basis`.",
         "",
-        *_table(("severity", "what it does"), SEVERITIES.items()),
+        *table(("severity", "what it does"), SEVERITIES.items()),
         "",
-        *_table(("remedy", "what it takes"), REMEDIES.items()),
+        *table(("remedy", "what it takes"), REMEDIES.items()),
         "",
-        *_table(("concerns", "what that means"), CONCERNS.items()),
+        *table(("concerns", "what that means"), CONCERNS.items()),
         "",
         "Two marks stand beside a severity:",
         "",
@@ -157,7 +177,7 @@ def findings() -> str:
     for subject, rows in groupby(ordered, key=_subject):
         lines += ["", f"## {SUBJECTS[subject]}", ""]
         head = ("id", "title", "severity", "remedy", "concerns", "source")
-        lines += _table(head, (_finding(row) for row in rows))
+        lines += table(head, (_finding(row) for row in rows))
     return _text(lines)
 
 
@@ -209,7 +229,7 @@ def _role(folder: Path) -> Iterator[str]:
     ]
     yield ""
     if rows:
-        yield from _table(("option", "type", "default", "what it does"), rows)
+        yield from table(("option", "type", "default", "what it does"), rows)
     else:
         yield "No options."
 
@@ -246,7 +266,7 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
         assert record is not None, option.name  # noqa: S101  (there is no hidden option)
         rows.append((f"`{record[0]}`", _line(record[1])))
     if rows:
-        yield from _table(("option", "what it does"), rows)
+        yield from table(("option", "what it does"), rows)
     else:
         yield "No options."
 
@@ -282,21 +302,8 @@ def _document(file: Path) -> str:
     return str(schema["properties"]["schema"]["const"])
 
 
-def anchor(heading: str) -> str:
-    """Return a heading's anchor as GitHub makes it."""
-    kept = (c for c in heading.lower() if c.isalnum() or c in " -_")
-    return "".join(kept).replace(" ", "-")
-
-
 def _head(title: str) -> list[str]:
     return [f"# {title}", "", "<!-- Made from the definitions by `make docs`; do not edit. -->", ""]
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    yield "| " + " | ".join(head) + " |"
-    yield "| " + " | ".join("---" for _ in head) + " |"
-    for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
 def _line(text: str) -> str:
