@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.gateways import KEY_PREFIX
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.keys.publish import RESERVED, digest
+from kimi_prov.on_host.keys.publish import RESERVED, hash_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,4 +100,4 @@ def _line(line: str, where: str) -> tuple[str, str]:
             f"{where}: the key of {name} is shorter than {SHORTEST} characters or has spaces",
             fix="make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
-    return name, digest(value)
+    return name, hash_key(value)

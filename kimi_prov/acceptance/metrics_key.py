@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance.api_keys import SHORTEST
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.keys.publish import digest
+from kimi_prov.on_host.keys.publish import hash_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,4 +40,4 @@ def settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
     if not plan.get("metrics"):
         return None
     file = plan["control"].get("metrics_key_file")
-    return {"sha256": digest(load(Path(file))) if file else None}
+    return {"sha256": hash_key(load(Path(file))) if file else None}

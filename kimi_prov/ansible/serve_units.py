@@ -22,7 +22,7 @@ from kimi_prov.contract.unit_form import (
     list_restart_reasons,
     parse_form,
 )
-from kimi_prov.on_host.system.started import joined
+from kimi_prov.on_host.system.started import join_unit
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Units:
 
     def form(self, unit: str) -> Form:
         """Tell what the process of a unit depends on."""
-        return parse_form(joined(self.template, self.drop_ins[unit]))
+        return parse_form(join_unit(self.template, self.drop_ins[unit]))
 
 
 def render(plan: Mapping[str, Any], options: Options) -> Units:
@@ -101,7 +101,7 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
         start = " ".join(unit_files.quote_argument(word) for word in words)
         values = {"kimi_plan": plan, "instance": instance, "exec_start": start}
         values["gpu_files"] = protection.GPU_FILES
-        mark = compute_digest(parse_form(joined(template, drop_in.render(**values, stamp=""))))
+        mark = compute_digest(parse_form(join_unit(template, drop_in.render(**values, stamp=""))))
         return drop_in.render(**values, stamp=mark)
 
     return Units(template, {unit_names.get_engine_unit(row): of(row) for row in plan["instances"]})

@@ -39,8 +39,8 @@ from kimi_prov.on_host.proxy import acme, converge
 from kimi_prov.on_host.system import archive as archives
 from kimi_prov.on_host.system import transfer
 from kimi_prov.on_host.system.files import (
+    find_owner_ids,
     make_directory,
-    owner_ids,
     read_json,
     read_text,
     remove,
@@ -83,7 +83,7 @@ _MACHINES = (publish.VERIFY, layout.WEB_KEY_NAME)
 def make(paths: Paths, reader: int) -> dict[str, Any]:
     """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
     plan = _plan(paths)
-    return transfer.make(paths, reader, lambda descriptor: _save(paths, plan, descriptor))
+    return transfer.make_archive(paths, reader, lambda descriptor: _save(paths, plan, descriptor))
 
 
 def _plan(paths: Paths) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _save(paths: Paths, plan: dict[str, Any], descriptor: int) -> dict[str, Any]
     left_out: list[str] = []
     told = {"made_unix": int(time.time()), "hostname": os.uname().nodename}
     with os.fdopen(os.dup(descriptor), "wb") as out:
-        with archives.packing(out) as archive:
+        with archives.open_archive(out) as archive:
             for name, path in _files(paths, plan):
                 with open(path, "rb", opener=_regular) as stream:
                     rows[name] = archives.add(archive, name, stream)
@@ -126,7 +126,9 @@ def _held(names: list[str], key_map: str, pem: str, page: Any) -> dict[str, Any]
     found = [match[1] for match in map(_ENTRY.fullmatch, names) if match]
     return {
         "keys": known,
-        "certificate_sha256": tls.fingerprint(pem) if {CERTIFICATE, ISSUED} & there else None,
+        "certificate_sha256": tls.compute_fingerprint(pem)
+        if {CERTIFICATE, ISSUED} & there
+        else None,
         "acme_account": any(name.startswith(ACCOUNTS) for name in names),
         "history": len(set(found)),
         "page": page,
@@ -150,7 +152,7 @@ def _files(paths: Paths, plan: dict[str, Any]) -> Iterator[tuple[str, Path]]:
     if plan.get("web"):
         single[WEB_ADMIN] = paths.web_admin_new
     yield from ((name, path) for name, path in single.items() if path.exists())
-    for name in archives.names(paths.history):
+    for name in archives.list_names(paths.history):
         if _is_known(HISTORY + name):
             yield HISTORY + name, paths.history / name
     yield from _account_files(paths)
@@ -159,10 +161,10 @@ def _files(paths: Paths, plan: dict[str, Any]) -> Iterator[tuple[str, Path]]:
 def _account_files(paths: Paths) -> Iterator[tuple[str, Path]]:
     """Give the files of the client's account; its folder is its user's, who could lay a trap."""
     top = paths.acme / "client" / "config" / "accounts"
-    uid, _ = owner_ids(layout.ACME_USER, layout.ACME_USER)
-    for name in archives.names(top):
+    uid, _ = find_owner_ids(layout.ACME_USER, layout.ACME_USER)
+    for name in archives.list_names(top):
         state = (top / name).lstat()
-        if state.st_uid == uid and state.st_nlink == 1 and archives.fits(ACCOUNTS + name):
+        if state.st_uid == uid and state.st_nlink == 1 and archives.is_safe_name(ACCOUNTS + name):
             yield ACCOUNTS + name, top / name
 
 
@@ -221,7 +223,9 @@ def _is_known(name: str) -> bool:
     """Whether an archive may have a file of this name."""
     if name in _SINGLE:
         return True
-    return archives.fits(name) and (name.startswith(ACCOUNTS) or _ENTRY.fullmatch(name) is not None)
+    return archives.is_safe_name(name) and (
+        name.startswith(ACCOUNTS) or _ENTRY.fullmatch(name) is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -233,7 +237,7 @@ class Contents:
     made_unix: int
     hostname: str
     keys: dict[str, str] = field(default_factory=dict)
-    book: metadata.Book = field(default_factory=dict)
+    book: metadata.KeyMetadata = field(default_factory=dict)
     usage: tuple[dict[str, Any], ...] = ()
     operator: str = ""
     pem: str = ""
@@ -274,7 +278,7 @@ def read(source: IO[bytes], folder: Path) -> Contents:
     )
 
 
-def _book(text: str | None) -> metadata.Book:
+def _book(text: str | None) -> metadata.KeyMetadata:
     """Read the rules of keys; none where the archive is of a version before them."""
     try:
         return metadata.parse(json.loads(text)) if text is not None else {}
@@ -316,7 +320,7 @@ def _small(path: Path) -> str:
 
 def _require_pair(pem: str) -> None:
     try:
-        tls.given(pem, tls.CERTIFICATE.sub("", pem))
+        tls.read_given(pem, tls.CERTIFICATE.sub("", pem))
     except HostError as error:
         raise HostError("its certificate is none, or has another key", archives.BAD) from error
 
@@ -343,14 +347,14 @@ def restore(paths: Paths, sha256: str) -> dict[str, Any]:
     is there now, and with a reason each what was left out.
     """
     plan = _plan(paths)
-    with transfer.received(paths, sha256) as descriptor:
-        folder = transfer.fresh(paths)
+    with transfer.open_received(paths, sha256) as descriptor:
+        folder = transfer.clear_folder(paths)
         try:
             with os.fdopen(os.dup(descriptor), "rb") as source:
                 contents = read(source, folder)
             return _put_back(paths, plan, contents)
         finally:
-            transfer.end(paths)
+            transfer.remove_archive(paths)
 
 
 def _put_back(paths: Paths, plan: dict[str, Any], contents: Contents) -> dict[str, Any]:
@@ -431,7 +435,7 @@ def _put_keys(paths: Paths, contents: Contents) -> None:
         # While there is one in clear, it is the one that counts.
         if contents.operator:
             write_atomic(paths.operator_new, contents.operator + "\n", 0o600)
-            wanted[publish.OPERATOR] = publish.digest(contents.operator)
+            wanted[publish.OPERATOR] = publish.hash_key(contents.operator)
         else:
             remove(str(paths.operator_new))
     # An added key comes with its hash: else the next apply would not know it.
@@ -467,7 +471,7 @@ def _put_certificate(
         write_atomic(paths.acme_pem, contents.pem, 0o600)
         acme.keep(paths, {"tried": contents.made_unix, "problem": None, "issued": contents.issued})
         tls.install(paths, contents.pem)
-    elif planned["mode"] == "self-signed" and tls.still_valid(contents.pem, planned["names"]):
+    elif planned["mode"] == "self-signed" and tls.is_valid_for(contents.pem, planned["names"]):
         tls.install(paths, contents.pem)
     else:
         left_out.append("the certificate: it is not what the plan takes, or it ends soon")
@@ -502,7 +506,7 @@ def _replace(source: Path, folder: Path, name: str, owner: str = "root") -> None
     if os.geteuid() == 0:
         for top, _, listed in os.walk(str(new)):
             for path in (top, *(os.path.join(top, one) for one in listed)):
-                os.chown(path, *owner_ids(owner, owner), follow_symlinks=False)
+                os.chown(path, *find_owner_ids(owner, owner), follow_symlinks=False)
     archives.sync_tree(new)
     if (folder / name).exists():
         os.replace(folder / name, old)
@@ -514,10 +518,10 @@ def _replace(source: Path, folder: Path, name: str, owner: str = "root") -> None
 def receive(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
     _plan(paths)
-    return transfer.receive(paths, writer)
+    return transfer.prepare_folder(paths, writer)
 
 
 def main(argv: list[str]) -> int:
     """Do one of the four; prints JSON."""
-    archives.bound_memory()
-    return transfer.command("backup", transfer.Steps(make, receive, restore), argv)
+    archives.limit_memory()
+    return transfer.run_command("backup", transfer.Steps(make, receive, restore), argv)

@@ -35,7 +35,7 @@ def differs(wanted: dict[str, Any]) -> str | None:
         if not _is(path, sha256):
             return str(path)
     names = wanted.get("units", [])
-    shown = units.show(*names) if names else {}
+    shown = units.read_states(*names) if names else {}
     for name in names:
         unit = shown.get(name, {})
         # a mount is pulled in by what needs it: only services are enabled
@@ -54,7 +54,9 @@ def _unprepared(wanted: dict[str, Any]) -> str | None:
                 return "weights"
         if wanted.get("staged") and not stage.in_place(stage.Config.load(paths.STAGE)):
             return "staged weights"
-        if wanted.get("converted") and not convert.verified(convert.Config.load(paths.CONVERT)):
+        if wanted.get("converted") and not convert.read_verified(
+            convert.Config.load(paths.CONVERT)
+        ):
             return "converted weights"
     except HostError as error:
         return error.message

@@ -212,7 +212,7 @@ class Undo:
                     self.act(
                         self.restored,
                         f"{name}: {verb}",
-                        partial(units.systemctl, verb, name),
+                        partial(units.run_systemctl, verb, name),
                     )
 
     def directories(self) -> None:
@@ -352,7 +352,7 @@ def _value(setting: object) -> str | None:
 
 
 def _exists(name: str) -> bool:
-    return units.show(name).get(name, {}).get("load_state") == "loaded"
+    return units.read_states(name).get(name, {}).get("load_state") == "loaded"
 
 
 def _end_unit(name: str) -> None:

@@ -91,7 +91,7 @@ def gather(paths: Paths) -> dict[str, Any]:
 
 
 def _units() -> dict[str, dict[str, str]]:
-    return units.properties(unit_names.list_journals(), _PROPERTIES)
+    return units.read_properties(unit_names.list_journals(), _PROPERTIES)
 
 
 def _unit_files() -> str:
@@ -103,7 +103,7 @@ def _logs() -> dict[str, dict[str, Any]]:
     """Return the end of each unit's journal: those that serve first, for all have one bound."""
     left, found = MOST_LOG_BYTES, {}
     for name in in_order(_units()):
-        read = journals.last([name], MOST_LINES, most_bytes=min(MOST_BYTES, left))
+        read = journals.read_last([name], MOST_LINES, most_bytes=min(MOST_BYTES, left))
         if read["entries"]:
             found[name] = {"entries": read["entries"], "cut": read["cut"]}
             left -= sum(len(entry["message"]) + 100 for entry in read["entries"])
@@ -125,7 +125,7 @@ def configuration(paths: Paths) -> dict[str, str]:
 
 
 def _kernel() -> dict[str, Any]:
-    read = journals.last([journals.KERNEL], MOST_LINES, most_bytes=MOST_BYTES)
+    read = journals.read_last([journals.KERNEL], MOST_LINES, most_bytes=MOST_BYTES)
     if read["entries"]:
         return {"entries": read["entries"], "cut": read["cut"]}
     # A machine whose journal does not take the kernel's messages, and a container.
@@ -145,7 +145,7 @@ def engine_metrics(plan: Mapping[str, Any], pause_s: float = APART_S) -> list[di
     found: list[dict[str, Any]] = []
     for instance in plan.get("instances") or []:
         port = instance["port"]
-        why, text = ready.ask(port, "GET", "/metrics", timeout_s=_ANSWER_S)
+        why, text = ready.send_request(port, "GET", "/metrics", timeout_s=_ANSWER_S)
         row: dict[str, Any] = {
             "unit": unit_names.get_engine_unit(instance),
             "first": text,
@@ -158,7 +158,7 @@ def engine_metrics(plan: Mapping[str, Any], pause_s: float = APART_S) -> list[di
         time.sleep(pause_s)
         ports = {unit_names.get_engine_unit(one): one["port"] for one in plan["instances"]}
         for row in busy:
-            why, row["second"] = ready.ask(
+            why, row["second"] = ready.send_request(
                 ports[row["unit"]], "GET", "/metrics", timeout_s=_ANSWER_S
             )
             row["said"], row["apart_s"] = why, round(time.monotonic() - started, 3)
@@ -169,7 +169,7 @@ def engine_metrics(plan: Mapping[str, Any], pause_s: float = APART_S) -> list[di
 
 
 def _runs(text: str) -> bool:
-    state = metrics.state(text)
+    state = metrics.parse_state(text)
     return state is not None and state.running > 0
 
 

@@ -94,8 +94,8 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     engine = Engine(KEY, calls=False)
-    pem = tls.self_signed(["lab1"])
-    (tmp_path / "certificate.pem").write_text(tls.public_part(pem))
+    pem = tls.make_self_signed(["lab1"])
+    (tmp_path / "certificate.pem").write_text(tls.extract_certificates(pem))
     with serving(tmp_path, pem, engine) as port:
         yield Site(tmp_path, engine, port)
 

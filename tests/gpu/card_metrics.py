@@ -52,7 +52,9 @@ def wrong_under_load(host: Host, report: Report) -> list[str]:
 
     def ask() -> None:
         while not over.is_set():
-            statuses.append(api_client.chat(endpoint, key, body | {"ignore_eos": True}).status)
+            statuses.append(
+                api_client.request_chat(endpoint, key, body | {"ignore_eos": True}).status
+            )
 
     clients = [threading.Thread(target=ask) for _ in range(ASKED_AT_ONCE)]
     for client in clients:

@@ -71,7 +71,9 @@ def tokens_per_s(group: Group) -> float:
     body = {"messages": [{"role": "user", "content": "1"}], "max_tokens": TOKENS}
     body |= {"min_tokens": TOKENS, "ignore_eos": True}
     began = time.monotonic()
-    answer = api_client.chat(api_client.Endpoint(group.head.address, API_PORT, pin, 120), key, body)
+    answer = api_client.request_chat(
+        api_client.Endpoint(group.head.address, API_PORT, pin, 120), key, body
+    )
     assert answer.status == SERVED, answer
     return round(TOKENS / (time.monotonic() - began), 1)
 

@@ -79,7 +79,9 @@ def answer(host: Host, door: tuple[str, str], *parts: dict[str, Any]) -> dict[st
     key, pin = door
     body = {"messages": [{"role": "user", "content": [*parts, TEXT]}], "max_tokens": TOKENS}
     body |= {"min_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "prompt_logprobs": 0}
-    reply = api_client.chat(api_client.Endpoint(host.address, API_PORT, pin, 120), key, body)
+    reply = api_client.request_chat(
+        api_client.Endpoint(host.address, API_PORT, pin, 120), key, body
+    )
     assert reply.status == 200, reply
     return reply.json()
 

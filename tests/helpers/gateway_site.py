@@ -34,7 +34,7 @@ class Site:
         self.gateway: Proxy = make_proxy(
             0, {"client": self.client}, metrics=watched, name="gw1", hosts=self.hosts
         )
-        own = publish.digest(machine_key.read(self.gateway.paths.machine_key))
+        own = publish.hash_key(machine_key.read(self.gateway.paths.machine_key))
         for host in self.hosts.values():
             publish.ensure(host.paths, {}, gateways={GATEWAY_KEY: own})
         assert until(lambda: len(self.up()) == hosts), self.gateway.log
@@ -53,12 +53,12 @@ class Site:
         return int(row["qcur"])
 
     def _stats(self, command: str) -> list[dict[str, str]]:
-        text = haproxy.command(self.gateway.paths.socket, command)
+        text = haproxy.send_command(self.gateway.paths.socket, command)
         return list(csv.DictReader(text.lstrip("# ").splitlines()))
 
     def ask(self, text: str = "hello", **more: object) -> api_client.Reply:
         body = {"messages": [{"role": "user", "content": text}], **more}
-        return api_client.chat(self.gateway.endpoint, self.client, body)
+        return api_client.request_chat(self.gateway.endpoint, self.client, body)
 
     def asked(self) -> dict[str, int]:
         """How many requests each host's engine has seen."""

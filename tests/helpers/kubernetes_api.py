@@ -401,7 +401,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[Api, Path]]:
     """Serve; give the API and a kubeconfig for it, with a context and its namespace."""
-    pem = tls.self_signed(["127.0.0.1"])
+    pem = tls.make_self_signed(["127.0.0.1"])
     file = folder / "api.pem"
     file.write_text(pem)
     api = Api()
@@ -414,7 +414,7 @@ def serving(folder: Path) -> Iterator[tuple[Api, Path]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     config = folder / "kubeconfig"
-    authority = base64.b64encode(tls.public_part(pem).encode()).decode()
+    authority = base64.b64encode(tls.extract_certificates(pem).encode()).decode()
     there = {"server": f"https://127.0.0.1:{server.server_address[1]}"}
     config.write_text(
         yaml.safe_dump(

@@ -50,8 +50,8 @@ class Pod:
         (self.root / "run/kimi/key/metrics-key").write_text(METRICS_KEY + "\n")
         self.certificate = ""
         if self.secure:
-            pem = tls.self_signed(["kimi"])
-            self.certificate = tls.public_part(pem)
+            pem = tls.make_self_signed(["kimi"])
+            self.certificate = tls.extract_certificates(pem)
             (self.root / "run/kimi/tls/tls.crt").write_text(self.certificate)
             (self.root / "run/kimi/tls/tls.key").write_text(pem[len(self.certificate) :])
         self.plan = self._plan()
@@ -135,7 +135,7 @@ class Pod:
 
     @property
     def endpoint(self) -> api_client.Endpoint:
-        fingerprint = tls.fingerprint(self.certificate) if self.secure else None
+        fingerprint = tls.compute_fingerprint(self.certificate) if self.secure else None
         return api_client.Endpoint("127.0.0.1", self.port, fingerprint, 60)
 
     def ready(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -168,7 +168,7 @@ class Proxy:
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint(
-            "127.0.0.1", self.port, tls.fingerprint(self.paths.tls_pem.read_text()), HANGS_S
+            "127.0.0.1", self.port, tls.compute_fingerprint(self.paths.tls_pem.read_text()), HANGS_S
         )
 
     def render(self) -> None:
@@ -238,7 +238,7 @@ class Proxy:
         told = f"{STAMP}-again"
         self.stamp.write_text(f"global\n    description {told}\n")
         self.process.send_signal(signal.SIGUSR2)
-        assert until(lambda: haproxy.description(self.paths.socket) == told), self.log
+        assert until(lambda: haproxy.read_description(self.paths.socket) == told), self.log
 
     def stop(self) -> None:
         if self.process:

@@ -168,7 +168,7 @@ class Teacher(scripted_model.Model):
 def lessons(context: int, *faults: str) -> list[Lesson]:
     """All that the suite asks a model of so many tokens of context; `faults`: answers not right."""
     teacher = Teacher(*faults)
-    certificate = tls.self_signed(["localhost"])
+    certificate = tls.make_self_signed(["localhost"])
     with (
         tempfile.TemporaryDirectory() as folder,
         pytest.MonkeyPatch.context() as patch,

@@ -100,7 +100,7 @@ class Group:
             with socket.create_connection((self.head.address, API_PORT), timeout=3):
                 pass
             endpoint = api_client.Endpoint(self.head.address, API_PORT, pin, patience_s)
-            status = api_client.chat(endpoint, key or own, body).status
+            status = api_client.request_chat(endpoint, key or own, body).status
         except (OSError, api_client.ApiError):
             status = AWAY
         return Answer(status, began, time.monotonic() - began)

@@ -100,7 +100,7 @@ class Host:
     def door(self) -> tuple[str, str]:
         """A key of the opened port and the fingerprint of its certificate."""
         key = self.ssh("cat /etc/kimi/keys/verify.key").strip()
-        return key, tls.fingerprint(self.ssh("cat /etc/kimi/proxy/tls.crt"))
+        return key, tls.compute_fingerprint(self.ssh("cat /etc/kimi/proxy/tls.crt"))
 
     def apply(self, *args: str) -> subprocess.CompletedProcess[str]:
         """`kimi-prov apply` on this host alone."""

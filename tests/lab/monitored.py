@@ -109,7 +109,7 @@ def own_metrics(host: Host) -> dict[str, float]:
 
 def read_metrics(host: Host, path: str, key: str | None) -> tuple[int, str]:
     """Status and text of a page of a host's metrics, asked from this computer."""
-    pin = tls.fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
+    pin = tls.compute_fingerprint(host.ssh("cat /etc/kimi/proxy/tls.crt"))
     reply = api_client.call(
         api_client.Endpoint(host.address, METRICS_PORT, pin, HANGS_S), "GET", path, key
     )

@@ -82,8 +82,8 @@ def rendered(folder: Path, hosts: int, image: str) -> Path:
 
 def namespace(base: Path, folder: Path, names: list[str]) -> Namespace:
     """Make a namespace with the Secrets of a rendered folder; the certificate is for `names`."""
-    pem = tls.self_signed(names)
-    certificate = tls.public_part(pem)
+    pem = tls.make_self_signed(names)
+    certificate = tls.extract_certificates(pem)
     key = {"api-key": f"{KEY}\n"}
     pair = {"tls.crt": certificate, "tls.key": pem[len(certificate) :]}
     return Namespace(base, folder, {"kimi-key": key, "kimi-tls": pair})
@@ -162,7 +162,7 @@ class Namespace:
 
     def endpoint(self, address: str) -> api_client.Endpoint:
         """The API at a pod's address, its certificate pinned."""
-        fingerprint = tls.fingerprint(self.secrets["kimi-tls"]["tls.crt"])
+        fingerprint = tls.compute_fingerprint(self.secrets["kimi-tls"]["tls.crt"])
         return api_client.Endpoint(address, pod.PORT, fingerprint, 120)
 
     def chat(self, address: str, key: str | None, **more: Any) -> api_client.Reply:
@@ -173,7 +173,7 @@ class Namespace:
             "max_tokens": 1,
             **more,
         }
-        return api_client.chat(self.endpoint(address), key, body)
+        return api_client.request_chat(self.endpoint(address), key, body)
 
     def remove(self) -> None:
         for name in self.started:

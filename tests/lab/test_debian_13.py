@@ -94,7 +94,9 @@ def chat(host: Host, key: str | None = None) -> int:
     """HTTP status of a chat through the opened port, as a client has it."""
     own, pin = host.door()
     body = {"messages": [{"role": "user", "content": "1"}], "max_tokens": 4}
-    return api_client.chat(api_client.Endpoint(host.address, 8000, pin), key or own, body).status
+    return api_client.request_chat(
+        api_client.Endpoint(host.address, 8000, pin), key or own, body
+    ).status
 
 
 def states(host: Host, *units: str) -> list[str]:

@@ -218,7 +218,9 @@ def chat(host: Host) -> int:
     """HTTP status of a chat through the opened port, as a client has it."""
     key, pin = host.door()
     body = {"messages": [{"role": "user", "content": "a client's own words"}]}
-    return api_client.chat(api_client.Endpoint(host.address, PORT, pin, HANGS_S), key, body).status
+    return api_client.request_chat(
+        api_client.Endpoint(host.address, PORT, pin, HANGS_S), key, body
+    ).status
 
 
 def started(host: Host, unit: str) -> int:

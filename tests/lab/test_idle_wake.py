@@ -68,7 +68,7 @@ class Machine:
     @property
     def endpoint(self) -> api_client.Endpoint:
         return api_client.Endpoint(
-            self.host.address, 8000, tls.fingerprint(self.certificate), HANGS_S
+            self.host.address, 8000, tls.compute_fingerprint(self.certificate), HANGS_S
         )
 
     def command(self, name: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -91,7 +91,7 @@ class Machine:
 
     def chat(self, key: str | None = None, patience_s: float = HANGS_S) -> api_client.Reply:
         endpoint = replace(self.endpoint, timeout_s=patience_s)
-        return api_client.chat(endpoint, key or self.key, SHORT)
+        return api_client.request_chat(endpoint, key or self.key, SHORT)
 
     def stream(self, body: dict[str, Any]) -> list[Any]:
         return list(api_client.stream(self.endpoint, self.key, body))

@@ -80,12 +80,12 @@ def test_a_fresh_machine_serves_those_who_were_served(backup_lab: Lab, tmp_path:
     assert (early.returncode, "kimi-prov apply" in early.stderr) == (1, True)
     serve(host)
     fresh = host.ssh("cat /etc/kimi/proxy/tls.crt")
-    assert tls.fingerprint(fresh) != tls.fingerprint(certificate)
+    assert tls.compute_fingerprint(fresh) != tls.compute_fingerprint(certificate)
     assert status_with(host, key, fresh) == 401
     engine = host.ssh("systemctl show -P MainPID kimi-serve@0")
     back = told(*words)
     assert back["left_out"] == ["entries of the history that this machine has itself: 1"]
-    assert back["certificate_sha256"] == tls.fingerprint(certificate)
+    assert back["certificate_sha256"] == tls.compute_fingerprint(certificate)
     assert status_with(host, key, certificate) == 200
     # Its own key is still that by which it tests itself, and nothing is for `apply` to change.
     assert kimi_prov("verify", host.inventory).returncode == 0
@@ -93,5 +93,5 @@ def test_a_fresh_machine_serves_those_who_were_served(backup_lab: Lab, tmp_path:
     assert (again.returncode, "changed=0" in again.stdout) == (0, True), again.stdout
     assert host.ssh("systemctl show -P MainPID kimi-serve@0") == engine
     # The machine that it is of is not harmed by it, either.
-    assert told(*words)["certificate_sha256"] == tls.fingerprint(certificate)
+    assert told(*words)["certificate_sha256"] == tls.compute_fingerprint(certificate)
     assert status_with(host, key, certificate) == 200

@@ -53,7 +53,7 @@ def came(first: threading.Event, client: threading.Thread) -> bool:
 
 def serves(host: Host) -> None:
     endpoint, key = door(host)
-    assert api_client.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
+    assert api_client.request_chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
 
 
 def test_a_stop_lets_a_stream_end_and_everybody_is_told_why(
@@ -91,10 +91,10 @@ def test_a_stop_lets_a_stream_end_and_everybody_is_told_why(
     assert found["rest"]["requests_cut"] == 0
     assert found["rest"]["start"]["seconds"] > 0
 
-    reply = api_client.chat(endpoint, key, QUESTION)
+    reply = api_client.request_chat(endpoint, key, QUESTION)
     assert (reply.status, reply.json()["error"]["code"]) == (503, "model_stopped")
     assert reply.headers["retry-after"]
-    assert api_client.chat(endpoint, None, QUESTION).status == 401
+    assert api_client.request_chat(endpoint, None, QUESTION).status == 401
 
     drift = command("drift", served_host)
     assert drift.returncode == 0, drift.stdout
@@ -126,7 +126,9 @@ def test_a_stop_outlives_a_reboot_and_an_apply_ends_it(served_host: Host) -> Non
     assert (code, found["state"]) == (0, "stopped")
     assert found["ram_disk"]["mounted"] is None
     endpoint, key = door(served_host)
-    assert api_client.chat(endpoint, key, QUESTION).json()["error"]["code"] == "model_stopped"
+    assert (
+        api_client.request_chat(endpoint, key, QUESTION).json()["error"]["code"] == "model_stopped"
+    )
     bench = command("bench", served_host)
     assert bench.returncode == 1
     assert "stopped on purpose" in bench.stdout + bench.stderr
@@ -187,11 +189,11 @@ def test_engines_that_an_update_left_drained_take_requests_again_by_themselves(
     asked = json.dumps({"timeout_s": 1, "hold_s": 8})
     served_host.ssh(f"echo '{asked}' | python3 -I {paths.ZIPAPP} update drain")
     endpoint, key = door(served_host)
-    assert api_client.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 503
+    assert api_client.request_chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 503
     assert served_host.ssh("systemctl is-active kimi-undrain.timer").strip() == "active"
 
     def answers() -> bool:
-        return api_client.chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
+        return api_client.request_chat(endpoint, key, {**QUESTION, "max_tokens": 2}).status == 200
 
     assert until(answers, HANGS_S)
     assert (

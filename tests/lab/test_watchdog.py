@@ -71,7 +71,9 @@ class Served:
         messages = [{"role": "user", "content": "hello " * words}]
         try:
             return (
-                api_client.chat(endpoint, self.key, {"messages": messages, "max_tokens": 1}).status
+                api_client.request_chat(
+                    endpoint, self.key, {"messages": messages, "max_tokens": 1}
+                ).status
                 == 200
             )
         except api_client.ApiError:

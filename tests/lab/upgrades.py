@@ -138,7 +138,7 @@ def answers(host: Host, key: str, fingerprint: str, model: str = "kimi-k2-lab") 
     question = [{"role": "user", "content": "Hello"}]
     with suppress(api_client.ApiError):
         body = {"model": model, "messages": question, "max_tokens": 2}
-        return api_client.chat(endpoint, key, body).status == 200
+        return api_client.request_chat(endpoint, key, body).status == 200
     return False
 
 

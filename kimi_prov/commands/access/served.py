@@ -26,7 +26,7 @@ from kimi_prov.commands.access import proof, trust, tunnel
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.endpoint import api_client, certificate
-from kimi_prov.on_host.endpoint.tls import fingerprint
+from kimi_prov.on_host.endpoint.tls import compute_fingerprint
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def of_host(
     if forwarded and called not in _LOOPBACK:
         resolve = Resolve(called, tunnel.ADDRESS, forwarded)
     asked = api_client.Endpoint(
-        tunnel.ADDRESS if resolve else called, forwarded or port, fingerprint(chain), _ASK_S
+        tunnel.ADDRESS if resolve else called, forwarded or port, compute_fingerprint(chain), _ASK_S
     )
     # Of the URL that clients are given, which names what the certificate names.
     url = replace(asked, host=called).url
@@ -310,7 +310,7 @@ def _verified(url: str, host: str, port: int, ca: Path | None) -> str:
         ) from None
     except OSError as error:
         raise UserError(
-            f"no answer at {url}: {clean_text.clean_line(api_client.reason(error))}",
+            f"no answer at {url}: {clean_text.clean_line(api_client.describe_error(error))}",
             fix="see whether it serves, and whether this network may reach it",
             exit_code=ExitCode.UNREACHABLE,
         ) from None

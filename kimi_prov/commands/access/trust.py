@@ -27,7 +27,7 @@ _PEM_BYTES = 8 << 20
 def authority(file: Path) -> str:
     """Return the certificates of a file of authorities. Raises UserError where it has none."""
     fix = "name a file with the authority's certificate in PEM form"
-    found = tls.public_part(
+    found = tls.extract_certificates(
         documents.read(file, what="a certificate", limit=_PEM_BYTES, fix=fix).text
     )
     if not found:

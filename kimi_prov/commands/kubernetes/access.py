@@ -102,7 +102,7 @@ def way(
     try:
         held.opens(local)
         certificate, vouched = _certificate(folder, local, held)
-        pin = tls.fingerprint(certificate)
+        pin = tls.compute_fingerprint(certificate)
         yield Way(
             api_client.Endpoint(tunnel.ADDRESS, local, pin, timeout_s), certificate, vouched, held
         )
@@ -115,7 +115,7 @@ def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, s
     name = folder.secret(TLS_MOUNT)
     if name is not None:
         try:
-            found = tls.public_part(_of_secret(folder, name, "tls.crt"))
+            found = tls.extract_certificates(_of_secret(folder, name, "tls.crt"))
         except (AbsentError, ForbiddenError):
             found = ""
         if found:
@@ -128,7 +128,7 @@ def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, s
         held.check()
         raise UserError(
             f"the service {answers.name(folder.service)} speaks no TLS: "
-            f"{clean_text.clean_line(api_client.reason(error))}",
+            f"{clean_text.clean_line(api_client.describe_error(error))}",
             fix="see that the pod is ready, and that it has a certificate",
             exit_code=ExitCode.FAILED,
         ) from None

@@ -119,7 +119,7 @@ class Asker:
                 options = {"stream_options": {"include_usage": True}}
                 pieces = api_client.stream(endpoint, self.subject.key, {**body, **options})
                 return assembled([piece for _, piece in self._in_time(pieces) if piece])
-            return read(api_client.chat(endpoint, self.subject.key, body))
+            return read(api_client.request_chat(endpoint, self.subject.key, body))
         except ApiError as error:
             if time.monotonic() >= self._until:
                 raise self._over() from error

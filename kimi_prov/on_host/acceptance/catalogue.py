@@ -163,7 +163,7 @@ CHECKS: tuple[Check, ...] = (
 )
 NAMES = (*(check.name for check in CHECKS), NEEDLES)
 # The checks of every suite through the port; those of the machine are the control machine's.
-PORT = (*(name for name, _ in checks.THROUGH_PORT), checks.PAGE)
+PORT = (*(name for name, _ in checks.THROUGH_PORT), checks.WEB_UI)
 BASIC, FULL = "basic", "full"
 SUITES = (BASIC, FULL)
 
@@ -201,7 +201,7 @@ class Selection:
 
     def names(self, subject: Subject) -> list[str]:
         """Return the checks that ask this model, in order, those that are left out among them."""
-        port = [name for name in PORT if name != checks.PAGE or subject.page]
+        port = [name for name in PORT if name != checks.WEB_UI or subject.page]
         if subject.gateway:
             return [name for name in port if name not in checks.OF_ENGINE]
         return [*port, *(NAMES if self.suite == FULL else ())]

@@ -1,7 +1,8 @@
 """Runs a program that a model wrote in a transient unit that can do no harm; its output is data.
 
 A user of its own that is no one afterwards, no network, a system that it only reads, nothing of
-ours in it, and limits on memory, tasks, processor, output and time (`protection.code`).
+ours in it, and limits on memory, tasks, processor, output and time
+(`protection.build_code_options`).
 
 Decides: what code that a model wrote may do (the unit).
 """
@@ -44,7 +45,7 @@ def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
             # which no limit of the unit's keeps it.
             with (
                 open(f"/proc/self/fd/{given.fileno()}", "rb") as readable,
-                sandbox.transient(
+                sandbox.run_transient(
                     unit_names.CODE,
                     protection.build_code_options(limit_s),
                     _PYTHON,

@@ -83,10 +83,10 @@ def counts(place: Place, question: Mapping[str, Any]) -> Found:
     del question
     rows = []
     for port in _ports(place):
-        reason, text = ready.ask(port, "GET", "/metrics")
+        reason, text = ready.send_request(port, "GET", "/metrics")
         if reason:
             return {"reason": f"{reason} (port {port})"}
-        rows.append(metrics.totals(text))
+        rows.append(metrics.sum_counts(text))
     return {"instances": rows}
 
 
@@ -115,7 +115,7 @@ def _tokens(place: Place, asked: Mapping[str, Any]) -> tuple[str, list[int]]:
 def _posted(place: Place, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the object that the first instance answers with, or why there is none."""
     asked = json.dumps({"model": place.plan["model"]["served_names"][0], **body})
-    reason, text = ready.ask(_ports(place)[0], "POST", path, asked)
+    reason, text = ready.send_request(_ports(place)[0], "POST", path, asked)
     if reason:
         return clean_text.clean_line(reason)[:200]
     try:

@@ -65,7 +65,7 @@ def run(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
         return _needles(exam, names, tell)
     if names[0] in catalogue.PORT:
         tell("the checks of the port")
-        return checks.run(exam.subject, names)
+        return checks.run_checks(exam.subject, names)
     rows = []
     for check in (BY_NAME[name] for name in names):
         told = catalogue.reason(check, exam)
@@ -144,10 +144,10 @@ def here(paths: Paths) -> Exam:
     if not groups.serves_clients(plan):
         raise groups.make_head_only_error(plan, "the model is asked")
     place = machine.Place(paths, plan)
-    subject = checks.subject_of(
+    subject = checks.build_subject(
         plan,
         "127.0.0.1",
-        tls.fingerprint(read_text(paths.tls_crt)),
+        tls.compute_fingerprint(read_text(paths.tls_crt)),
         read_text(paths.verify_key).strip(),
     )
     door = Door(lambda question: machine.answer(place, question))

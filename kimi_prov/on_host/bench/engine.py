@@ -100,7 +100,7 @@ def _kt_layer(config: dict[str, Any]) -> dict[str, Any]:
     loaded = time.monotonic() - began
 
     def forward(tokens: Any, chosen: Any, shares: Any) -> None:  # noqa: ANN401
-        kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
+        kt_layer.compute_layer(torch, pool, kernel, tokens, chosen, shares)
 
     rows = [_timed(torch, forward, config, batch) for batch in config["batches"]]
     return {

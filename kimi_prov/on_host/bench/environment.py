@@ -41,7 +41,7 @@ class Engine:
             given, out = (held.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             given.write(json.dumps(config).encode())
             given.seek(0)
-            with sandbox.opened(
+            with sandbox.open_process(
                 [*before, self._python, layout.ZIPAPP, "bench-engine", part],
                 env={"PATH": os.defpath, **self._env},
                 limit_s=LIMIT_S,

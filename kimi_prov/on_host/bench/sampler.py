@@ -88,8 +88,10 @@ def engine_of(plan: Mapping[str, Any]) -> State | None:
     """Ask every instance for its /metrics, on loopback; the whole of them, None without any."""
     found = []
     for instance in plan["instances"]:
-        problem, text = ready.ask(instance["port"], "GET", "/metrics", timeout_s=_PATIENCE_S)
-        found.append(None if problem else metrics.state(text))
+        problem, text = ready.send_request(
+            instance["port"], "GET", "/metrics", timeout_s=_PATIENCE_S
+        )
+        found.append(None if problem else metrics.parse_state(text))
     known = [one for one in found if one is not None]
     if not known or len(known) < len(found):
         return None

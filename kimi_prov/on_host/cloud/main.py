@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         leave(Paths(), why, _DRAIN_S[options.provider], tell)
         time.sleep(_SPARED_S)
         tell("the machine is still there: it takes requests again")
-        draining.balance(Paths(), draining.READY)
+        draining.set_state(Paths(), draining.READY)
 
 
 def tell(line: str) -> None:

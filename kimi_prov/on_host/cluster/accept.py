@@ -61,4 +61,4 @@ def _line(row: Row) -> str:
 def subject(plan: Mapping[str, Any], where: Any, key: str) -> checks.Subject:  # noqa: ANN401
     """Return what the plan promises at that address."""
     promised = {**plan, "proxy": {**plan["proxy"], "port": where.port}, "web": None}
-    return checks.subject_of(promised, where.host, where.fingerprint, key)
+    return checks.build_subject(promised, where.host, where.fingerprint, key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kimi_prov.on_host.engine.metrics import totals
+from kimi_prov.on_host.engine.metrics import sum_counts
 
 _WORK = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 _TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
@@ -20,7 +20,7 @@ class Activity:
 
 def read(metrics: str) -> Activity | None:
     """Read vLLM's metrics, of all its engines together; None where they are not there."""
-    found = totals(metrics)
+    found = sum_counts(metrics)
     if not set(_WORK) <= found.keys() or not found.keys() & set(_TOKENS):
         return None
     return Activity(

@@ -100,7 +100,7 @@ def client(found: Mapping[str, Any]) -> Endpoint:
     """Return the address that a client connects to, its certificate pinned. Raises HostError."""
     with contextlib.suppress(KeyError, ValueError, TypeError):
         port = int(str(found["url"]).rpartition(":")[2].partition("/")[0])
-        fingerprint = tls.fingerprint(str(found["certificate"]))
+        fingerprint = tls.compute_fingerprint(str(found["certificate"]))
         if fingerprint:
             return Endpoint(str(found["node"]), port, fingerprint)
     raise HostError("the endpoint's file is not whole", "submit the server's job again")

@@ -118,6 +118,6 @@ def _log(site: Site, job: Queued) -> str | None:
 
 def _fingerprint(told: dict[str, Any]) -> str | None:
     try:
-        return tls.fingerprint(str(told.get("certificate"))) or None
+        return tls.compute_fingerprint(str(told.get("certificate"))) or None
     except ValueError:
         return None

@@ -51,11 +51,11 @@ def main(argv: list[str]) -> int:
         raise HostError(f"{options.run}/{SETTINGS} is missing", "sbatch jobs/serve.sbatch")
     arguments = [word for word in options.arguments if word != "--"]
     notes: list[str] = []
-    hidden = placement.hidden_nodes(site.plan["instances"][0]["numa_nodes"])
-    arguments = placement.visible(arguments, hidden, notes, _WHOLE_NODE)
+    hidden = placement.find_hidden_nodes(site.plan["instances"][0]["numa_nodes"])
+    arguments = placement.remove_hidden_binding(arguments, hidden, notes, _WHOLE_NODE)
     arguments += of_run(settings, number, options.run)
     environment = environment_of(site, settings, number, options.run, notes)
-    line = placement.numactl(os.environ.get("KIMI_NUMACTL", "").split(), hidden, notes)
+    line = placement.build_numactl(os.environ.get("KIMI_NUMACTL", "").split(), hidden, notes)
     line += [site.engine_python, "-I", site.program, "cluster", "engine", "-m", options.module]
     node = settings["nodes"][number] if number < len(settings["nodes"]) else socket.gethostname()
     for note in notes:
@@ -88,10 +88,10 @@ def environment_of(
     found["TRITON_CACHE_DIR"] = site.at("cache", "triton")
     found |= {API_KEY_FILE: site.key_file, JOB_KEY_FILE: os.path.join(folder, KEY)}
     allowed = sorted(os.sched_getaffinity(0))
-    found |= placement.threads(found, allowed, len(allowed), notes)
+    found |= placement.choose_threads(found, allowed, len(allowed), notes)
     nodes = settings["nodes"]
     if isinstance(nodes, list) and len(nodes) > 1:
-        found |= placement.network(found, str(nodes[1] if number == 0 else nodes[0]), notes)
+        found |= placement.choose_network(found, str(nodes[1] if number == 0 else nodes[0]), notes)
     return found
 
 

@@ -124,8 +124,8 @@ def _secrets(job: slurm.Job, folder: str) -> str:
     """Make the job's key and certificate in its folder; return the certificate."""
     names = [job.nodes[0], socket.getfqdn(job.nodes[0]), socket.gethostname()]
     address = _address(job.nodes[0])
-    pem = tls.self_signed([*names, *([address] if address else [])])
-    certificate = tls.public_part(pem)
+    pem = tls.make_self_signed([*names, *([address] if address else [])])
+    certificate = tls.extract_certificates(pem)
     write_atomic(Path(folder, "tls.crt"), certificate, 0o600)
     write_atomic(Path(folder, "tls.key"), pem[len(certificate) :], 0o600)
     write_atomic(Path(folder, rank.KEY), secrets.token_urlsafe(32) + "\n", 0o600)
@@ -300,7 +300,7 @@ class Server:
             time.sleep(min(0.2, self.step_s))
 
     def _client(self, timeout_s: float) -> api_client.Endpoint:
-        fingerprint = tls.fingerprint(self.shown.certificate)
+        fingerprint = tls.compute_fingerprint(self.shown.certificate)
         return api_client.Endpoint("127.0.0.1", self.shown.port, fingerprint, timeout_s)
 
     def _key(self) -> str:
@@ -315,7 +315,7 @@ class Server:
             "max_tokens": 1,
         }
         try:
-            reply = api_client.chat(self._client(timeout_s), self._key(), body)
+            reply = api_client.request_chat(self._client(timeout_s), self._key(), body)
         except api_client.ApiError as error:
             return 0.0, str(error)
         if reply.status != _HTTP_OK:

@@ -55,10 +55,10 @@ def units(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     names = sorted(names)
     if not names:
         return {}
-    done = run(*systemd.question(names, _PROPERTIES))
+    done = run(*systemd.build_show_command(names, _PROPERTIES))
     if done.returncode != 0:
         raise HostError(f"systemctl show: {done.stderr.strip()[:200] or done.returncode}")
-    rows = systemd.parse(done.stdout)
+    rows = systemd.parse_properties(done.stdout)
     return {name: _unit(name, rows.get(name, {})) for name in names}
 
 
@@ -144,7 +144,7 @@ def processes(
                     "unit": unit,
                     "runs": [word.decode(errors="replace") for word in line],
                     "would": would_start(state),
-                    "stamp": started.running_stamp(str(pid), places),
+                    "stamp": started.read_running_digest(str(pid), places),
                     "applied_stamp": instance["stamp"],
                     "started": state.get("started"),
                 }
@@ -203,9 +203,9 @@ def _inside(pid: int, cgroup: str) -> bool:
 def proxy_runs(paths: Paths) -> dict[str, Any]:
     """Return what the running proxy has loaded beside what its files say; raises HostError."""
     try:
-        loaded = haproxy.description(paths.socket)
+        loaded = haproxy.read_description(paths.socket)
         api = converge.serves_api(paths)
-        names = haproxy.loaded_map(paths.socket, str(paths.key_map)) if api else {}
+        names = haproxy.read_map(paths.socket, str(paths.key_map)) if api else {}
     except OSError as error:
         raise HostError(f"{unit_names.PROXY} does not answer on its socket: {error}") from None
     # Keys that a host had before the head of a group served for it are read by nobody.
@@ -220,12 +220,12 @@ def proxy_runs(paths: Paths) -> dict[str, Any]:
 
 def proxy_certificate(paths: Paths) -> str:
     """Return the fingerprint of the certificate in the file that the proxy loads."""
-    return tls.fingerprint(read_text(paths.tls_pem))
+    return tls.compute_fingerprint(read_text(paths.tls_pem))
 
 
 def firewall_rules_missing(rules: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Return which of our rules in ufw or firewalld are not there."""
-    return firewall.missing([dict(rule) for rule in rules])
+    return firewall.list_missing([dict(rule) for rule in rules])
 
 
 def table_can_be_listed() -> bool:

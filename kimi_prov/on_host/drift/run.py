@@ -82,7 +82,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> dict[str, Any]:
         why = "an earlier version applied it and kept no record" if there else "nothing was applied"
         return _unknown(why, APPLY, provisioned=there)
     seen = Seen()
-    if apply_lock.holder():
+    if apply_lock.find_holder():
         seen.blind("what is being applied", "an apply is under way")
     plan = read_json(paths.plan)
     failed: dict[str, str] = {}
@@ -217,7 +217,7 @@ def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) ->
         found = list(weights.differences(before, read=read, told=seen.weights_from))
         if paths.locate(layout.CONVERT).exists():
             config = convert.Config.load(str(paths.locate(layout.CONVERT)))
-            if not convert.verified(config):
+            if not convert.read_verified(config):
                 found.append(
                     Difference("drift.weights", config.directory, "converted experts", "not whole")
                 )
@@ -270,7 +270,7 @@ def _row(row: Difference, why: Cause) -> dict[str, Any]:
         "subject": row.subject,
         "expected": row.expected,
         "observed": row.observed,
-        "since": certificate.moment(why.since) if why.since is not None else None,
+        "since": certificate.format_time(why.since) if why.since is not None else None,
         "since_from": why.basis,
         "by": why.by,
         "fix": row.fix,
@@ -298,7 +298,7 @@ def main(argv: list[str]) -> int:
     """Answer with what `collect` finds."""
     paths = Paths()
     read = "--weights" in argv
-    if "--keep" in argv and apply_lock.holder():
+    if "--keep" in argv and apply_lock.find_holder():
         print("an apply is under way: nothing is compared")
         return 0
     if read:

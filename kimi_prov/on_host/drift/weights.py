@@ -56,7 +56,7 @@ def folders(applied: Mapping[str, Any]) -> list[Folder]:
 
 
 def _filling() -> bool:
-    rows = units.show(unit_names.STAGE, unit_names.FETCH, unit_names.CONVERT)
+    rows = units.read_states(unit_names.STAGE, unit_names.FETCH, unit_names.CONVERT)
     return any(row.get("state") == "activating" for row in rows.values())
 
 

@@ -19,7 +19,7 @@ from kimi_prov.on_host.driver import apt, keyring
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import boot, files, forward_proxy, kernels, process, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.machine import Machine, parse_fields
 from kimi_prov.on_host.weights import sources
 
 KEYRING = "/etc/apt/keyrings/kimi-nvidia"
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
         raise HostError(f"usage: driver {' | '.join(_VERBS)}")
     request = {"check": "--check" in argv, **json.load(sys.stdin)}
     # apt and the key's download look there; the program that is sent has no unit with that file.
-    os.environ.update(forward_proxy.variables())
+    os.environ.update(forward_proxy.read_variables())
     return answer(verb(request))
 
 
@@ -159,7 +159,7 @@ def _headers() -> list[str]:
     """
     lacking = [
         release
-        for release in kernels.wanted()
+        for release in kernels.list_needed()
         if not os.path.exists(f"/lib/modules/{release}/build")
     ]
     for name in (f"linux-headers-{release}" for release in lacking):
@@ -269,7 +269,7 @@ def require_modules(version: str | None = None) -> None:
     DKMS builds it for the kernel that runs, and not everywhere for the one that waits for its
     start: then it is told to.
     """
-    for release in kernels.wanted():
+    for release in kernels.list_needed():
         built = _built_version(release)
         if not built:
             process.run("dkms", "autoinstall", "-k", release, timeout=_BUILD_S)
@@ -286,7 +286,7 @@ def require_modules(version: str | None = None) -> None:
 def _built_version(release: str) -> str | None:
     """Version of the module that a start with this kernel would load."""
     words = ["modinfo", "-k", release, "nvidia"]
-    return fields(Machine().run(words), ":").get("version")
+    return parse_fields(Machine().run(words), ":").get("version")
 
 
 def _hold(packages: dict[str, str]) -> list[str]:
@@ -318,7 +318,7 @@ def hold(request: Answer) -> Answer:
             files.write_json(paths.DRIVER_STATE, {**kept, "held": sorted(held)})
     names = [unit_names.PERSISTENCED]
     names += [unit_names.FABRIC_MANAGER] if request["fabric_manager"] else []
-    shown = units.show(*names)
+    shown = units.read_states(*names)
     for name in names:
         unit = shown.get(name, {})
         if unit.get("load_state") != "loaded":
@@ -359,7 +359,7 @@ def _starts(name: str) -> bool:
 
 def restarts(request: Answer) -> Answer:
     """Record that the machine restarts itself: after the boot the version has to answer."""
-    restarted = {"version": request["version"], "boot": boot.identity(Machine())}
+    restarted = {"version": request["version"], "boot": boot.read_boot_id(Machine())}
     files.write_json(paths.DRIVER_STATE, {**_state(), "restarted": restarted})
     return {"changed": True}
 

@@ -79,7 +79,7 @@ def connect(endpoint: Endpoint) -> http.client.HTTPConnection:
         endpoint.host, endpoint.port, timeout=endpoint.timeout_s, context=context
     )
     _open(connection, endpoint)
-    shown = hashlib.sha256(_peer_certificate(connection)).hexdigest()
+    shown = hashlib.sha256(_read_peer_certificate(connection)).hexdigest()
     if shown != endpoint.fingerprint:
         connection.close()
         raise OtherCertificateError(
@@ -93,22 +93,22 @@ def _open(connection: http.client.HTTPConnection, endpoint: Endpoint) -> None:
     try:
         connection.connect()
     except OSError as error:
-        raise ApiError(f"no answer at {endpoint.url}: {reason(error)}") from None
+        raise ApiError(f"no answer at {endpoint.url}: {describe_error(error)}") from None
 
 
-def _peer_certificate(connection: http.client.HTTPSConnection) -> bytes:
+def _read_peer_certificate(connection: http.client.HTTPSConnection) -> bytes:
     sock = connection.sock
     return sock.getpeercert(binary_form=True) or b"" if isinstance(sock, ssl.SSLSocket) else b""
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the plain words of a socket error."""
     if isinstance(error, (TimeoutError, socket.timeout)):
         return "timed out"
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
-def tls_facts(endpoint: Endpoint) -> dict[str, str]:
+def read_tls_facts(endpoint: Endpoint) -> dict[str, str]:
     """Protocol version and cipher of a fresh connection."""
     connection = connect(endpoint)
     try:
@@ -120,7 +120,7 @@ def tls_facts(endpoint: Endpoint) -> dict[str, str]:
         connection.close()
 
 
-def _headers(key: str | None) -> dict[str, str]:
+def _build_headers(key: str | None) -> dict[str, str]:
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if key is not None:
         headers["Authorization"] = "Bearer " + key
@@ -134,23 +134,23 @@ def call(
     connection = connect(endpoint)
     try:
         payload = json.dumps(body) if body is not None else None
-        connection.request(method, path, payload, _headers(key))
+        connection.request(method, path, payload, _build_headers(key))
         answer = connection.getresponse()
         content = answer.read()
     except (OSError, http.client.HTTPException) as error:
-        raise ApiError(f"the connection broke: {reason(error)}") from None
+        raise ApiError(f"the connection broke: {describe_error(error)}") from None
     finally:
         connection.close()
     found = {name.lower(): value for name, value in answer.getheaders()}
     return Reply(answer.status, found, content)
 
 
-def chat(endpoint: Endpoint, key: str | None, body: dict[str, Any]) -> Reply:
+def request_chat(endpoint: Endpoint, key: str | None, body: dict[str, Any]) -> Reply:
     """One chat completion, not streamed."""
     return call(endpoint, "POST", "/v1/chat/completions", key, body)
 
 
-def _piece(data: str) -> dict[str, Any]:
+def _parse_piece(data: str) -> dict[str, Any]:
     """Return a piece of a stream. Raises ApiError for what is no JSON object."""
     try:
         piece = json.loads(data)
@@ -174,7 +174,10 @@ def stream(
     started = time.monotonic()
     try:
         connection.request(
-            "POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), _headers(key)
+            "POST",
+            "/v1/chat/completions",
+            json.dumps({**body, "stream": True}),
+            _build_headers(key),
         )
         # A stream without a length holds the socket alone.
         with connection.getresponse() as answer:
@@ -194,8 +197,8 @@ def stream(
                 if data == "[DONE]":
                     yield since, None
                     return
-                yield since, _piece(data)
+                yield since, _parse_piece(data)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ApiError(f"the stream broke: {reason(error)}") from None
+        raise ApiError(f"the stream broke: {describe_error(error)}") from None
     finally:
         connection.close()

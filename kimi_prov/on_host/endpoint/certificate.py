@@ -79,17 +79,17 @@ def read(pem: str) -> Certificate | None:
     )
 
 
-def moment(seconds: int) -> str:
+def format_time(seconds: int) -> str:
     """Write a time in UTC, as RFC 3339 has it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _ends(left_s: int) -> str:
+def _describe_end(left_s: int) -> str:
     days = left_s // DAY_S
     return f"{days} days" if days > 1 else f"{left_s // 3600} hours"
 
 
-def standing(
+def judge_certificate(
     found: Certificate | None, mode: str, order: dict[str, Any], now: int
 ) -> dict[str, Any]:
     """Judge a certificate: {"state", "detail", "fix"}; `fix` is None where there is nothing to do.
@@ -101,31 +101,39 @@ def standing(
     problem = order.get("problem") if mode == "acme" else None
     cause = ""
     if problem:
-        cause = f"; the order of {moment(int(order.get('tried', 0)))} failed: {problem['message']}"
+        cause = (
+            f"; the order of {format_time(int(order.get('tried', 0)))} failed: {problem['message']}"
+        )
     if found is None:
-        return _judged("absent", "there is no certificate" + cause, _fix(mode, problem))
+        return _build_judgement(
+            "absent", "there is no certificate" + cause, _describe_fix(mode, problem)
+        )
     left = found.not_after - now
-    ends = moment(found.not_after)
+    ends = format_time(found.not_after)
     if left <= 0:
-        return _judged("expired", f"it ended on {ends}{cause}", _fix(mode, problem))
+        return _build_judgement(
+            "expired", f"it ended on {ends}{cause}", _describe_fix(mode, problem)
+        )
     if found.not_before > now:
-        begins = moment(found.not_before)
-        return _judged("early", f"it is valid from {begins} on, and now is {moment(now)}", _CLOCK)
-    told = f"it ends on {ends}, in {_ends(left)}"
+        begins = format_time(found.not_before)
+        return _build_judgement(
+            "early", f"it is valid from {begins} on, and now is {format_time(now)}", _CLOCK
+        )
+    told = f"it ends on {ends}, in {_describe_end(left)}"
     if left <= min(AHEAD_S, found.lifetime_s // AHEAD_SHARE):
         if mode == "acme" and not problem:
             cause = "; no renewal was tried"
-        return _judged("expiring", told + cause, _fix(mode, problem))
+        return _build_judgement("expiring", told + cause, _describe_fix(mode, problem))
     if problem:
-        return _judged("failing", told + cause, _fix(mode, problem))
-    return _judged("ok", told, None)
+        return _build_judgement("failing", told + cause, _describe_fix(mode, problem))
+    return _build_judgement("ok", told, None)
 
 
-def _judged(state: str, detail: str, fix: str | None) -> dict[str, Any]:
+def _build_judgement(state: str, detail: str, fix: str | None) -> dict[str, Any]:
     return {"state": state, "detail": detail, "fix": fix}
 
 
-def _fix(mode: str, problem: dict[str, Any] | None) -> str:
+def _describe_fix(mode: str, problem: dict[str, Any] | None) -> str:
     if mode == "files":
         return "put a new one into kimi_tls_cert_file and kimi_tls_key_file, then `kimi-prov apply`"
     if mode == "acme" and problem:
@@ -136,7 +144,7 @@ def _fix(mode: str, problem: dict[str, Any] | None) -> str:
     return "`kimi-prov apply` makes a new one"
 
 
-def due(
+def explain_order(
     found: Certificate | None,
     issued: dict[str, Any],
     settings: dict[str, Any],
@@ -154,28 +162,30 @@ def due(
     if sorted(issued.get("names") or ()) != sorted(settings["names"]):
         return "other names are set"
     if found.not_after - now <= found.lifetime_s // RENEW_SHARE:
-        return "it ends on " + moment(found.not_after)
+        return "it ends on " + format_time(found.not_after)
     return ""
 
 
-def shown(found: Certificate | None, mode: str, order: dict[str, Any], now: int) -> dict[str, Any]:
+def describe_certificate(
+    found: Certificate | None, mode: str, order: dict[str, Any], now: int
+) -> dict[str, Any]:
     """Return what `status` tells of the certificate in use."""
     problem = order.get("problem") if mode == "acme" else None
     names: list[str] = list(found.names) if found else []
     return {
-        **standing(found, mode, order, now),
+        **judge_certificate(found, mode, order, now),
         "mode": mode,
         "names": names,
         "issuer": found.issuer if found else None,
-        "not_before": moment(found.not_before) if found else None,
-        "not_after": moment(found.not_after) if found else None,
-        "last_order": _order(order, problem) if mode == "acme" and order else None,
+        "not_before": format_time(found.not_before) if found else None,
+        "not_after": format_time(found.not_after) if found else None,
+        "last_order": _describe_order(order, problem) if mode == "acme" and order else None,
     }
 
 
-def _order(order: dict[str, Any], problem: dict[str, Any] | None) -> dict[str, Any]:
+def _describe_order(order: dict[str, Any], problem: dict[str, Any] | None) -> dict[str, Any]:
     return {
-        "tried": moment(int(order.get("tried", 0))),
+        "tried": format_time(int(order.get("tried", 0))),
         "ok": problem is None,
         "kind": problem["kind"] if problem else None,
         "detail": problem["message"] if problem else None,
@@ -183,8 +193,8 @@ def _order(order: dict[str, Any], problem: dict[str, Any] | None) -> dict[str, A
     }
 
 
-def in_use(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
-    """Return `shown` of the certificate that the proxy uses, now."""
+def describe_current(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+    """Describe the certificate that the proxy uses, now."""
     found = read(read_text(paths.tls_crt))
     mode = plan["proxy"]["tls"]["mode"]
-    return shown(found, mode, read_json(paths.acme_state), int(time.time()))
+    return describe_certificate(found, mode, read_json(paths.acme_state), int(time.time()))

@@ -80,7 +80,7 @@ class Subject:
         }
 
 
-def subject_of(plan: dict[str, Any], host: str, fingerprint: str | None, key: str) -> Subject:
+def build_subject(plan: dict[str, Any], host: str, fingerprint: str | None, key: str) -> Subject:
     """Return what a plan promises, as seen from `host`."""
     argv = [word for instance in plan["instances"] for word in instance["argv"]]
     model, web = plan["model"], plan.get("web")
@@ -99,7 +99,7 @@ def subject_of(plan: dict[str, Any], host: str, fingerprint: str | None, key: st
     )
 
 
-def _message(reply: api_client.Reply) -> dict[str, Any]:
+def _get_message(reply: api_client.Reply) -> dict[str, Any]:
     choices = reply.json().get("choices") or [{}]
     message = choices[0].get("message")
     if reply.status != 200 or not isinstance(message, dict):
@@ -109,19 +109,19 @@ def _message(reply: api_client.Reply) -> dict[str, Any]:
     return message
 
 
-def _text(message: dict[str, Any]) -> str:
+def _get_text(message: dict[str, Any]) -> str:
     return str(message.get("content") or "")
 
 
-def _thought(message: dict[str, Any]) -> str:
+def _get_reasoning(message: dict[str, Any]) -> str:
     return str(message.get("reasoning") or message.get("reasoning_content") or "")
 
 
-def tls(subject: Subject) -> Outcome:
+def check_tls(subject: Subject) -> Outcome:
     """Check that the certificate is the installed one and the TLS version is current."""
     if subject.endpoint.fingerprint is None:
         return "skip", "the address speaks no TLS: what stands before it does"
-    facts = api_client.tls_facts(subject.endpoint)
+    facts = api_client.read_tls_facts(subject.endpoint)
     good = facts["version"] in ("TLSv1.2", "TLSv1.3")
     pin = subject.endpoint.fingerprint[:16]
     return (
@@ -130,8 +130,8 @@ def tls(subject: Subject) -> Outcome:
     )
 
 
-def _refused(subject: Subject, key: str | None, what: str) -> Outcome:
-    reply = api_client.chat(subject.endpoint, key, subject.ask("Hello", 1))
+def _check_refused(subject: Subject, key: str | None, what: str) -> Outcome:
+    reply = api_client.request_chat(subject.endpoint, key, subject.ask("Hello", 1))
     error = reply.json().get("error")
     if reply.status != 401:
         return "fail", f"{what} was answered with HTTP {reply.status}, not 401"
@@ -140,17 +140,17 @@ def _refused(subject: Subject, key: str | None, what: str) -> Outcome:
     return "ok", f"{what}: 401 invalid_api_key"
 
 
-def no_key(subject: Subject) -> Outcome:
+def check_no_key(subject: Subject) -> Outcome:
     """Check that a request without a key is refused."""
-    return _refused(subject, None, "no key")
+    return _check_refused(subject, None, "no key")
 
 
-def wrong_key(subject: Subject) -> Outcome:
+def check_wrong_key(subject: Subject) -> Outcome:
     """Check that a request with an unknown key is refused."""
-    return _refused(subject, "sk-kimi-" + "x" * 43, "a wrong key")
+    return _check_refused(subject, "sk-kimi-" + "x" * 43, "a wrong key")
 
 
-def metrics_closed(subject: Subject) -> Outcome:
+def check_metrics_closed(subject: Subject) -> Outcome:
     """Check that the engine's own pages are not reachable through the port, key or not."""
     open_pages = [
         path
@@ -163,7 +163,7 @@ def metrics_closed(subject: Subject) -> Outcome:
     return "ok", "/metrics, /version, /docs are not reachable"
 
 
-def models(subject: Subject) -> Outcome:
+def check_models(subject: Subject) -> Outcome:
     """Check that the list of models has every served name."""
     reply = api_client.call(subject.endpoint, "GET", "/v1/models", subject.key)
     have = {entry.get("id") for entry in reply.json().get("data", [])}
@@ -173,17 +173,17 @@ def models(subject: Subject) -> Outcome:
     return "ok", ", ".join(subject.names)
 
 
-def chat(subject: Subject) -> Outcome:
+def check_chat(subject: Subject) -> Outcome:
     """Check that the model answers a chat."""
-    reply = api_client.chat(subject.endpoint, subject.key, subject.ask("Say hello.", 16))
-    message = _message(reply)
+    reply = api_client.request_chat(subject.endpoint, subject.key, subject.ask("Say hello.", 16))
+    message = _get_message(reply)
     tokens = (reply.json().get("usage") or {}).get("completion_tokens", 0)
-    if tokens < 1 or not (_text(message) or _thought(message)):
+    if tokens < 1 or not (_get_text(message) or _get_reasoning(message)):
         return "fail", "an answer without a token"
-    return "ok", f"{tokens} tokens: {_short(_text(message) or _thought(message))}"
+    return "ok", f"{tokens} tokens: {_shorten(_get_text(message) or _get_reasoning(message))}"
 
 
-def streaming(subject: Subject) -> Outcome:
+def check_streaming(subject: Subject) -> Outcome:
     """Check that a streamed answer comes in pieces and ends with [DONE]."""
     times, ended = [], False
     for since, piece in api_client.stream(
@@ -200,7 +200,7 @@ def streaming(subject: Subject) -> Outcome:
     return "ok", f"{len(times)} pieces, first after {times[0]:.2f} s, last after {times[-1]:.2f} s"
 
 
-def tool_call(subject: Subject) -> Outcome:
+def check_tool_call(subject: Subject) -> Outcome:
     """Check that a required tool is called with arguments that match its schema."""
     if not subject.tools:
         return "skip", "the engine runs without a tool call parser"
@@ -211,7 +211,10 @@ def tool_call(subject: Subject) -> Outcome:
         tool_choice="required",
         chat_template_kwargs={"thinking": False},
     )
-    calls = _message(api_client.chat(subject.endpoint, subject.key, body)).get("tool_calls") or []
+    calls = (
+        _get_message(api_client.request_chat(subject.endpoint, subject.key, body)).get("tool_calls")
+        or []
+    )
     name = TOOL["function"]["name"]
     if not calls or calls[0].get("function", {}).get("name") != name:
         return "fail", "no call of the tool in the answer"
@@ -219,15 +222,15 @@ def tool_call(subject: Subject) -> Outcome:
     try:
         arguments = json.loads(raw)
     except ValueError:
-        return "fail", f"the arguments are not JSON: {_short(raw)}"
+        return "fail", f"the arguments are not JSON: {_shorten(raw)}"
     if not isinstance(arguments, dict) or arguments.get("city") not in CITIES:
-        return "fail", f"the arguments do not fit the schema: {_short(raw)}"
+        return "fail", f"the arguments do not fit the schema: {_shorten(raw)}"
     if not subject.random_weights and arguments["city"] != "Oslo":
-        return "fail", f"asked for Oslo, called with {_short(raw)}"
-    return "ok", f"{name}({_short(raw)})"
+        return "fail", f"asked for Oslo, called with {_shorten(raw)}"
+    return "ok", f"{name}({_shorten(raw)})"
 
 
-def reasoning(subject: Subject) -> Outcome:
+def check_reasoning(subject: Subject) -> Outcome:
     """Check that reasoning and answer are separate."""
     if not subject.reasons:
         return "skip", "the engine runs without a reasoning parser"
@@ -236,12 +239,12 @@ def reasoning(subject: Subject) -> Outcome:
     for seed in SEEDS:  # a thought may be longer than the limit: then another one is tried
         question = "Is 97 a prime number? Think, then answer yes or no."
         body = {**subject.ask(question, tokens), "temperature": 1, "seed": seed}
-        message = _message(api_client.chat(subject.endpoint, subject.key, body))
-        thought, text = _thought(message), _text(message)
+        message = _get_message(api_client.request_chat(subject.endpoint, subject.key, body))
+        thought, text = _get_reasoning(message), _get_text(message)
         # Random weights write such marks into the answer too; the thought then shows the parser.
         own = subject.random_weights and thought
         if not own and ("</think>" in text or "<think>" in text):
-            return "fail", f"the marks of thinking are in the answer: {_short(text)}"
+            return "fail", f"the marks of thinking are in the answer: {_shorten(text)}"
         if thought and text:
             return "ok", f"{len(thought)} characters of reasoning, {len(text)} of answer"
     if not thought:
@@ -249,23 +252,23 @@ def reasoning(subject: Subject) -> Outcome:
     return "fail", f"only reasoning, no answer within {tokens} tokens, {len(SEEDS)} times"
 
 
-def known_answers(subject: Subject) -> Outcome:
+def check_known_answers(subject: Subject) -> Outcome:
     """Ask five questions with known answers."""
     if subject.random_weights:
         return "skip", "random weights know no answers"
     wrong = []
     for question, expected in KNOWN:
-        message = _message(
-            api_client.chat(subject.endpoint, subject.key, subject.ask(question, 2048))
+        message = _get_message(
+            api_client.request_chat(subject.endpoint, subject.key, subject.ask(question, 2048))
         )
-        if expected not in _text(message).lower().replace(",", ""):
-            wrong.append(f"{question} -> {_short(_text(message))}")
+        if expected not in _get_text(message).lower().replace(",", ""):
+            wrong.append(f"{question} -> {_shorten(_get_text(message))}")
     if wrong:
         return "fail", "{} of {} wrong: {}".format(len(wrong), len(KNOWN), "; ".join(wrong))
     return "ok", f"{len(KNOWN)} of {len(KNOWN)} right"
 
 
-def page(endpoint: Endpoint) -> Outcome:
+def check_web_ui(endpoint: Endpoint) -> Outcome:
     """Check that the page is there, with its headers, and lets nobody in without an account."""
     reply = api_client.call(endpoint, "GET", "/", None)
     if reply.status != 200 or b"<html" not in reply.body[:2000].lower():
@@ -282,24 +285,24 @@ def page(endpoint: Endpoint) -> Outcome:
     )
 
 
-def _short(text: str, limit: int = 60) -> str:
+def _shorten(text: str, limit: int = 60) -> str:
     flat = " ".join(str(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 # The check of a page to talk to the model, where there is one.
-PAGE = "page"
+WEB_UI = "page"
 THROUGH_PORT: tuple[tuple[str, Callable[[Subject], Outcome]], ...] = (
-    ("tls", tls),
-    ("no-key-refused", no_key),
-    ("wrong-key-refused", wrong_key),
-    ("engine-pages-closed", metrics_closed),
-    ("models", models),
-    ("chat", chat),
-    ("streaming", streaming),
-    ("tool-call", tool_call),
-    ("reasoning", reasoning),
-    ("known-answers", known_answers),
+    ("tls", check_tls),
+    ("no-key-refused", check_no_key),
+    ("wrong-key-refused", check_wrong_key),
+    ("engine-pages-closed", check_metrics_closed),
+    ("models", check_models),
+    ("chat", check_chat),
+    ("streaming", check_streaming),
+    ("tool-call", check_tool_call),
+    ("reasoning", check_reasoning),
+    ("known-answers", check_known_answers),
 )
 
 
@@ -307,7 +310,7 @@ THROUGH_PORT: tuple[tuple[str, Callable[[Subject], Outcome]], ...] = (
 OF_ENGINE = ("tool-call", "reasoning", "known-answers")
 
 
-def timed(name: str, work: Callable[[], Outcome]) -> Check:
+def run_check(name: str, work: Callable[[], Outcome]) -> Check:
     """Run one check; an exception of the client is its failure."""
     started = time.monotonic()
     try:
@@ -321,11 +324,11 @@ def timed(name: str, work: Callable[[], Outcome]) -> Check:
     return {"name": name, "status": status, "detail": detail, "seconds": seconds}
 
 
-def run(subject: Subject, names: Collection[str] | None = None) -> list[Check]:
+def run_checks(subject: Subject, names: Collection[str] | None = None) -> list[Check]:
     """Run checks through the port, in order, whatever the results before; all without `names`."""
     chosen = [(name, check) for name, check in THROUGH_PORT if names is None or name in names]
-    done = [timed(name, lambda check=check: check(subject)) for name, check in chosen]  # type: ignore[misc]
+    done = [run_check(name, lambda check=check: check(subject)) for name, check in chosen]  # type: ignore[misc]
     endpoint = subject.page
-    if endpoint is None or (names is not None and PAGE not in names):
+    if endpoint is None or (names is not None and WEB_UI not in names):
         return done
-    return [*done, timed(PAGE, lambda: page(endpoint))]
+    return [*done, run_check(WEB_UI, lambda: check_web_ui(endpoint))]

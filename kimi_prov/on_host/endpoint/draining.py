@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # OUT: sent nothing, for it answers no chat; an operator's drain is told apart from it.
 DRAIN, READY, OUT = "drain", "ready", "maint"
-_PAUSE_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 def drain(
@@ -43,74 +43,78 @@ def drain(
     if not paths.socket.exists():
         return 0
     until = time.monotonic() + limit_s
-    balance(paths, DRAIN, engines)
+    set_state(paths, DRAIN, engines)
     told = -1
     while True:
-        left = under_way(paths, engines, handed=handed)
+        left = count_requests(paths, engines, handed=handed)
         if not left or time.monotonic() >= until:
             return left
         if left != told:
             tell(left)
             told = left
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def under_way(paths: Paths, engines: Collection[int] | None = None, *, handed: bool = True) -> int:
+def count_requests(
+    paths: Paths, engines: Collection[int] | None = None, *, handed: bool = True
+) -> int:
     """Count the requests that engines are answering. Raises HostError where nobody knows.
 
     What came while the machine was asleep goes through kimi-wake to its end: it counts as well.
     """
     try:
-        held = {haproxy.index_of(name): n for name, n in haproxy.requests(paths.socket).items()}
+        held = {
+            haproxy.parse_index(name): n for name, n in haproxy.count_requests(paths.socket).items()
+        }
         own = sum(n for index, n in held.items() if engines is None or index in engines)
-        return own + (haproxy.handed(paths.socket) if handed else 0)
+        return own + (haproxy.count_handed(paths.socket) if handed else 0)
     except OSError as error:
-        raise _silent(error) from None
+        raise _make_silent_error(error) from None
 
 
-def balance(paths: Paths, state: str, engines: Collection[int] | None = None) -> None:
+def set_state(paths: Paths, state: str, engines: Collection[int] | None = None) -> None:
     """Put engines into a state of the above. Raises HostError where the proxy does not answer."""
     if not paths.socket.exists():
         return
-    for index, _ in _engines(paths, engines):
+    for index, _ in _list_engines(paths, engines):
         try:
             haproxy.set_state(paths.socket, index, state)
         except OSError as error:
-            raise _silent(error) from None
+            raise _make_silent_error(error) from None
 
 
-def taken_out(paths: Paths) -> dict[int, str]:
+def list_taken_out(paths: Paths) -> dict[int, str]:
     """Return the engines that are sent nothing on purpose: DRAIN or OUT. A reload forgets it."""
     states = {state.upper(): state for state in (DRAIN, OUT)}
     try:
-        rows = haproxy.servers(paths.socket)
+        rows = haproxy.list_servers(paths.socket)
     except OSError:
         # It does not run, and has nothing to forget.
         return {}
     return {
-        haproxy.index_of(str(row["name"])): states[str(row["status"])]
+        haproxy.parse_index(str(row["name"])): states[str(row["status"])]
         for row in rows
         if row["status"] in states
     }
 
 
-def up(paths: Paths, engines: Collection[int] | None = None) -> bool:
+def is_up(paths: Paths, engines: Collection[int] | None = None) -> bool:
     """Whether the proxy would send a request to each of the engines."""
-    return all(row["status"] == "UP" for _, row in _engines(paths, engines))
+    return all(row["status"] == "UP" for _, row in _list_engines(paths, engines))
 
 
-def _engines(
+def _list_engines(
     paths: Paths, engines: Collection[int] | None
 ) -> list[tuple[int, dict[str, str | int]]]:
     try:
-        found = haproxy.servers(paths.socket)
+        found = haproxy.list_servers(paths.socket)
     except OSError as error:
-        raise _silent(error) from None
-    rows = [(haproxy.index_of(str(row["name"])), row) for row in found]
+        raise _make_silent_error(error) from None
+    rows = [(haproxy.parse_index(str(row["name"])), row) for row in found]
     return [(index, row) for index, row in rows if engines is None or index in engines]
 
 
-def _silent(error: OSError) -> HostError:
+def _make_silent_error(error: OSError) -> HostError:
     return HostError(
         f"the proxy does not answer on its socket: {describe_error(error)}",
         f"check whether it runs: systemctl status {unit_names.PROXY}",

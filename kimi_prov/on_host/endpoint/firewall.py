@@ -35,7 +35,7 @@ VRRP = "vrrp"
 Rule = dict[str, str]
 
 
-def rich_rule(network: str, port: int | str | None = None) -> str:
+def build_rich_rule(network: str, port: int | str | None = None) -> str:
     """Return the rich rule by which firewalld lets this network reach a port, or a range.
 
     None: what keepalived says to the other gateway, which has no port.
@@ -46,7 +46,7 @@ def rich_rule(network: str, port: int | str | None = None) -> str:
     return f'rule family="{family}" {source} {what} accept'
 
 
-def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
+def build_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
     """Return what ufw or firewalld has to hold for the plan's `firewall`."""
     allowed = [*settings["ipv4"], *settings["ipv6"]]
     own = settings.get("metrics") or {}
@@ -80,15 +80,15 @@ def wanted_rules(settings: dict[str, Any], zones: list[str]) -> list[Rule]:
             *({"manager": "ufw", "from": net, "protocol": VRRP} for net in gateways),
         ]
     if settings["manager"] == "firewalld":
-        rules = [rich_rule(net, port) for net, port in networks]
-        rules += [rich_rule(net) for net in gateways]
+        rules = [build_rich_rule(net, port) for net, port in networks]
+        rules += [build_rich_rule(net) for net in gateways]
         return [
             {"manager": "firewalld", "zone": zone, "rule": rule} for zone in zones for rule in rules
         ]
     return []
 
 
-def with_chosen_ports(settings: dict[str, Any]) -> dict[str, Any]:
+def add_ephemeral_ports(settings: dict[str, Any]) -> dict[str, Any]:
     """Add the ports that the kernel chooses to those of the peers, where there are peers.
 
     Gloo and NCCL listen on what the kernel gives them and tell their peers, whatever ports were
@@ -100,7 +100,7 @@ def with_chosen_ports(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "peer_ports": [*settings["peer_ports"], f"{low}-{high}"]}
 
 
-def ufw_line(network: str, port: str | None = None) -> re.Pattern[str]:
+def build_ufw_pattern(network: str, port: str | None = None) -> re.Pattern[str]:
     """Return what `ufw status` shows for this network and port, as ufw normalises both.
 
     Without a port: of VRRP, whose name ufw writes behind the network.
@@ -125,9 +125,9 @@ class Ufw:
     def __init__(self) -> None:
         self.lines = [line.strip() for line in run("ufw", "status").stdout.splitlines()]
 
-    def holds(self, rule: Rule) -> str:
+    def find_holder(self, rule: Rule) -> str:
         """`ours`, `theirs` or nothing."""
-        pattern = ufw_line(rule["from"], rule.get("port"))
+        pattern = build_ufw_pattern(rule["from"], rule.get("port"))
         for found in filter(None, map(pattern.match, self.lines)):
             return "ours" if found.group("comment") == COMMENT else "theirs"
         return ""
@@ -140,18 +140,22 @@ class Ufw:
 
     def add(self, rule: Rule) -> None:
         """Let the network reach the port."""
-        _must(run("ufw", *self._spec(rule), "comment", COMMENT), "ufw refused to open the port")
+        _require_success(
+            run("ufw", *self._spec(rule), "comment", COMMENT), "ufw refused to open the port"
+        )
 
     def remove(self, rule: Rule) -> None:
         """Take our rule away; one that is gone already is fine."""
-        if self.holds(rule) == "ours":
-            _must(run("ufw", "delete", *self._spec(rule)), "ufw refused to delete a rule")
+        if self.find_holder(rule) == "ours":
+            _require_success(
+                run("ufw", "delete", *self._spec(rule)), "ufw refused to delete a rule"
+            )
 
 
 class Firewalld:
     """Rich rules in firewalld's zones, both the running ones and the kept ones."""
 
-    def holds(self, rule: Rule) -> str:
+    def find_holder(self, rule: Rule) -> str:
         """`there` when the permanent and the running configuration both have it, else nothing."""
         both = [
             run(
@@ -182,12 +186,12 @@ class Firewalld:
                 raise HostError("firewalld refused a rule: " + done.stderr.strip())
 
 
-def _must(done: subprocess.CompletedProcess[str], what: str) -> None:
+def _require_success(done: subprocess.CompletedProcess[str], what: str) -> None:
     if done.returncode != 0:
         raise HostError(f"{what}: {(done.stderr or done.stdout).strip()}")
 
 
-def _ufw_knows_ipv6() -> bool:
+def _has_ufw_ipv6() -> bool:
     try:
         with open("/etc/default/ufw", encoding="utf-8", errors="replace") as stream:
             return any(line.strip().lower() == "ipv6=yes" for line in stream)
@@ -195,7 +199,7 @@ def _ufw_knows_ipv6() -> bool:
         return False
 
 
-def active_zones() -> list[str]:
+def list_active_zones() -> list[str]:
     """Return firewalld's default zone and every zone that has an interface or a source."""
     default = run("firewall-cmd", "--get-default-zone").stdout.strip()
     active = [
@@ -206,27 +210,27 @@ def active_zones() -> list[str]:
     return sorted({zone for zone in [default, *active] if zone and zone != "trusted"})
 
 
-def running(manager: str) -> bool:
+def is_running(manager: str) -> bool:
     """Whether ufw or firewalld is there and active."""
     if manager == "ufw":
         return "Status: active" in run("ufw", "status").stdout
     return run("firewall-cmd", "--state").returncode == 0
 
 
-def _manager(name: str) -> Ufw | Firewalld:
+def _make_manager(name: str) -> Ufw | Firewalld:
     return Ufw() if name == "ufw" else Firewalld()
 
 
-def missing(rules: list[Rule]) -> list[Rule]:
+def list_missing(rules: list[Rule]) -> list[Rule]:
     """Return which of our rules their manager does not hold; all of one that does not run.
 
     Raises HostError where one does not say whether it runs: its rules may be there.
     """
-    runs = {name: _says_it_runs(name) for name in {rule["manager"] for rule in rules}}
+    runs = {name: _is_reported_running(name) for name in {rule["manager"] for rule in rules}}
     return [
         rule
         for rule in rules
-        if not runs[rule["manager"]] or not _manager(rule["manager"]).holds(rule)
+        if not runs[rule["manager"]] or not _make_manager(rule["manager"]).find_holder(rule)
     ]
 
 
@@ -234,7 +238,7 @@ def missing(rules: list[Rule]) -> list[Rule]:
 _AWAY = 252
 
 
-def _says_it_runs(manager: str) -> bool:
+def _is_reported_running(manager: str) -> bool:
     command = ("ufw", "status") if manager == "ufw" else ("firewall-cmd", "--state")
     done = run(*command)
     if done.returncode in (NOT_FOUND, _AWAY):
@@ -252,8 +256,8 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     """
     state = read_json(paths.firewall_state)
     ours: list[Rule] = state.get("rules", [])
-    zones = active_zones() if settings["manager"] == "firewalld" else []
-    if settings["manager"] == "ufw" and not _ufw_knows_ipv6():
+    zones = list_active_zones() if settings["manager"] == "firewalld" else []
+    if settings["manager"] == "ufw" and not _has_ufw_ipv6():
         settings = {
             **settings,
             "ipv6": [],
@@ -266,10 +270,10 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
             },
             "knows_ipv6": False,
         }  # with IPV6=no ufw neither filters nor takes such a rule
-    wanted = wanted_rules(with_chosen_ports(settings), zones)
+    wanted = build_rules(add_ephemeral_ports(settings), zones)
     added, removed, kept = [], [], []
     for rule in wanted:
-        held = _manager(rule["manager"]).holds(rule)
+        held = _make_manager(rule["manager"]).find_holder(rule)
         if rule in ours or held == "ours":
             kept.append(rule)
         if not held:
@@ -280,13 +284,13 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
         # Intent first: what is in the record may be missing, never the other way round.
         record = [*kept, *[rule for rule in added if rule not in kept]]
         make_directory(paths.state, 0o700)
-        created = [*state.get("zone_files", []), *_new_zone_files(zones)]
+        created = [*state.get("zone_files", []), *_list_new_zone_files(zones)]
         _write(paths, [*record, *removed], created)
         for rule in added:
-            _manager(rule["manager"]).add(rule)
+            _make_manager(rule["manager"]).add(rule)
         for rule in removed:
-            if running(rule["manager"]):
-                _manager(rule["manager"]).remove(rule)
+            if is_running(rule["manager"]):
+                _make_manager(rule["manager"]).remove(rule)
         _write(paths, record, created)
     guarded = guard(paths, check=check)
     return {
@@ -307,7 +311,7 @@ def _drop_findings(settings: dict[str, Any]) -> list[dict[str, Any]]:
             "required": f"port {ports} accepted for those that the inventory allows",
             "fix": f"accept tcp dport {{ {ports} }} in that chain",
         }
-        for drop in drops_elsewhere(settings)
+        for drop in list_foreign_drops(settings)
     ]
 
 
@@ -322,23 +326,23 @@ def admit(paths: Paths, settings: dict[str, Any]) -> None:
             # Of a table that an earlier apply loaded; where it has no such set, the port is open.
             words = ("add", "element", *FIREWALL_TABLE, f"neighbours_{family}")
             run("nft", *words, f"{{ {address} }}")
-    zones = active_zones() if settings["manager"] == "firewalld" else []
+    zones = list_active_zones() if settings["manager"] == "firewalld" else []
     closed = {"ports": [], "ipv4": [], "ipv6": [], "manager": settings["manager"]}
-    if settings["manager"] == "ufw" and not _ufw_knows_ipv6():
+    if settings["manager"] == "ufw" and not _has_ufw_ipv6():
         near = {**(near or {}), "ipv6": []}
-    wanted = wanted_rules({**closed, "neighbours": near}, zones) if near else []
-    lacking = [rule for rule in wanted if not _manager(rule["manager"]).holds(rule)]
+    wanted = build_rules({**closed, "neighbours": near}, zones) if near else []
+    lacking = [rule for rule in wanted if not _make_manager(rule["manager"]).find_holder(rule)]
     if not lacking:
         return
     state = read_json(paths.firewall_state)
     make_directory(paths.state, 0o700)
     ours = [*state.get("rules", []), *(r for r in lacking if r not in state.get("rules", []))]
-    _write(paths, ours, [*state.get("zone_files", []), *_new_zone_files(zones)])
+    _write(paths, ours, [*state.get("zone_files", []), *_list_new_zone_files(zones)])
     for rule in lacking:
-        _manager(rule["manager"]).add(rule)
+        _make_manager(rule["manager"]).add(rule)
 
 
-def table() -> str | None:
+def read_table() -> str | None:
     """Return our loaded table as nft lists it, None where there is none.
 
     Without counters, and without the challenge's open port, which is there for the minutes of an
@@ -348,18 +352,18 @@ def table() -> str | None:
     return _CHALLENGE.sub(r"\1", listed.stdout) if listed.returncode == 0 else None
 
 
-def digest(text: str) -> str:
+def normalize_table(text: str) -> str:
     """Return the form in which the record of an apply keeps a table."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _as_applied(paths: Paths, text: str) -> bool:
+def _is_as_applied(paths: Paths, text: str) -> bool:
     """Whether the loaded table is the one of the last apply, where its file still is."""
     known = applied_record.read(paths)
     wanted = (known.get("firewall") or {}).get("table_sha256")
     rows = {row["path"]: row["sha256"] for row in known.get("files") or ()}
-    same_file = rows.get(FIREWALL) == digest(read_text(paths.firewall))
-    return not wanted or not same_file or digest(text) == wanted
+    same_file = rows.get(FIREWALL) == normalize_table(read_text(paths.firewall))
+    return not wanted or not same_file or normalize_table(text) == wanted
 
 
 def guard(paths: Paths, *, check: bool = False) -> bool:
@@ -368,9 +372,11 @@ def guard(paths: Paths, *, check: bool = False) -> bool:
     A table that somebody changed since the last apply is loaded again.
     """
     enabled = units.converge(unit_names.FIREWALL, check=check)
-    active = units.show(unit_names.FIREWALL).get(unit_names.FIREWALL, {}).get("state") == "active"
-    there = table()
-    loaded = there is not None and _as_applied(paths, there)
+    active = (
+        units.read_states(unit_names.FIREWALL).get(unit_names.FIREWALL, {}).get("state") == "active"
+    )
+    there = read_table()
+    loaded = there is not None and _is_as_applied(paths, there)
     if not check and not active:
         units.control("start", unit_names.FIREWALL)
     elif not check and not loaded:
@@ -386,8 +392,8 @@ def remove_all(paths: Paths, *, check: bool = False) -> list[Rule]:
     ours: list[Rule] = state.get("rules", [])
     if not check:
         for rule in ours:
-            if running(rule["manager"]):
-                _manager(rule["manager"]).remove(rule)
+            if is_running(rule["manager"]):
+                _make_manager(rule["manager"]).remove(rule)
         for name in sorted(state.get("zone_files", [])):
             _drop_zone_file(name)
         if ours:
@@ -400,7 +406,7 @@ def _write(paths: Paths, rules: list[Rule], zone_files: list[str]) -> None:
     write_atomic(paths.firewall_state, json.dumps(record, indent=1) + "\n", 0o600)
 
 
-def _new_zone_files(zones: list[str]) -> list[str]:
+def _list_new_zone_files(zones: list[str]) -> list[str]:
     """Return the files that firewalld will write for our rules and that are not there yet."""
     names = [f"/etc/firewalld/zones/{zone}.xml{old}" for zone in zones for old in ("", ".old")]
     return [name for name in names if not Path(name).exists()]
@@ -421,7 +427,7 @@ def _join(path: Path) -> list[str]:
     return sorted(read_text(path).replace("><", "> <").split())
 
 
-def drops_elsewhere(settings: dict[str, Any]) -> list[str]:
+def list_foreign_drops(settings: dict[str, Any]) -> list[str]:
     """Return other chains that would drop traffic to the port, in sentences."""
     done = run("nft", "-j", "list", "ruleset")
     # A port that is closed to others can be blocked by no mistake.
@@ -447,7 +453,7 @@ def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
         chain, rule = item.get("chain"), item.get("rule")
         if chain and chain.get("hook") == "input" and chain.get("type") == "filter":
             chains.append(chain)
-        if rule and _on_port(rule.get("expr", []), port):
+        if rule and _is_on_port(rule.get("expr", []), port):
             table = (rule["family"], rule["table"])
             verdicts = {key for part in rule["expr"] for key in part}
             if "accept" in verdicts:
@@ -457,20 +463,20 @@ def find_drops(ruleset: dict[str, Any], port: int, manager: str) -> list[str]:
     found = []
     for chain in chains:
         table = (chain["family"], chain["table"])
-        if chain.get("policy") == "drop" and table not in accepts and not _known(table, manager):
+        if chain.get("policy") == "drop" and table not in accepts and not _is_known(table, manager):
             found.append(
                 f"chain {chain['name']} of table {' '.join(table)} drops by policy "
                 f"and has no rule that accepts port {port}"
             )
     for table, name in drops:
-        if not _known(table, manager):
+        if not _is_known(table, manager):
             found.append(
                 "a rule in chain {} of table {} {} drops port {}".format(name, *table, port)
             )
     return found
 
 
-def _known(table: tuple[str, str], manager: str) -> bool:
+def _is_known(table: tuple[str, str], manager: str) -> bool:
     family, name = table
     if (family, name) == FIREWALL_TABLE:
         return True
@@ -479,7 +485,7 @@ def _known(table: tuple[str, str], manager: str) -> bool:
     return manager == "firewalld" and name == "firewalld"
 
 
-def _on_port(expressions: list[dict[str, Any]], port: int) -> bool:
+def _is_on_port(expressions: list[dict[str, Any]], port: int) -> bool:
     for part in expressions:
         match = part.get("match") if isinstance(part, dict) else None
         field = match.get("left", {}).get("payload", {}) if isinstance(match, dict) else {}
@@ -487,19 +493,19 @@ def _on_port(expressions: list[dict[str, Any]], port: int) -> bool:
             continue
         if field.get("protocol") == "udp":
             continue
-        if match and match.get("op") in ("==", "in") and _covers(match.get("right"), port):
+        if match and match.get("op") in ("==", "in") and _is_covered(match.get("right"), port):
             return True
     return False
 
 
-def _covers(right: object, port: int) -> bool:
+def _is_covered(right: object, port: int) -> bool:
     if isinstance(right, int):
         return right == port
     if isinstance(right, dict):
         if "range" in right:
             low, high = right["range"]
             return bool(low <= port <= high)
-        return any(_covers(member, port) for member in right.get("set", []))
+        return any(_is_covered(member, port) for member in right.get("set", []))
     return False
 
 

@@ -35,7 +35,7 @@ HELPS: dict[str, str] = {
 }
 
 
-def has(address: str) -> bool:
+def has_address(address: str) -> bool:
     """Whether this host has an address now: nobody else may listen there."""
     family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as own:
@@ -49,17 +49,19 @@ def has(address: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _ends(pem: str) -> int | None:
+def _read_end(pem: str) -> int | None:
     found = certificate.read(pem) if pem else None
     return found.not_after if found else None
 
 
-def samples(paths: Paths, plan: Mapping[str, Any], apart: Mapping[str, float]) -> list[Sample]:
+def collect_samples(
+    paths: Paths, plan: Mapping[str, Any], apart: Mapping[str, float]
+) -> list[Sample]:
     """Return what is so now; `apart`: seconds by machine. A proxy that is silent has no machine."""
     own = plan["gateway"]
     try:
-        seen = {str(row["name"]): row for row in haproxy.servers(paths.socket)}
-        waiting, asleep = haproxy.waiting(paths.socket), haproxy.asleep(paths.socket)
+        seen = {str(row["name"]): row for row in haproxy.list_servers(paths.socket)}
+        waiting, asleep = haproxy.count_waiting(paths.socket), haproxy.count_asleep(paths.socket)
     except (OSError, HostError):
         seen, waiting, asleep = {}, 0, 0
     found = [
@@ -69,10 +71,10 @@ def samples(paths: Paths, plan: Mapping[str, Any], apart: Mapping[str, float]) -
     ]
     if own["address"]:
         label = {"address": own["address"]}
-        found.append(Sample("kimi_gateway_has_address", has(own["address"]), label))
+        found.append(Sample("kimi_gateway_has_address", has_address(own["address"]), label))
     for row in own["hosts"]:
         server, label = seen.get(row["server"], {}), {"machine": row["host"]}
-        ends = _ends(read_text(paths.hosts / f"{row['server']}.crt"))
+        ends = _read_end(read_text(paths.hosts / f"{row['server']}.crt"))
         found += [
             Sample("kimi_gateway_machine_up", server.get("status") == "UP", label),
             Sample("kimi_gateway_requests", int(server.get("requests") or 0), label),

@@ -24,7 +24,7 @@ T = TypeVar("T")
 BACKEND, WAKE, ASLEEP = "engines", "wake", "asleep"
 _PASSED = "L7OK"
 # So long the master may start anew in a reload, while nobody listens at its socket.
-_STARTS_S = 10.0
+_START_TIMEOUT_S = 10.0
 # Of an earlier worker: it has ended, or had no such map.
 _NOTHING_THERE = ("Can't find the target PID", "Unknown map identifier")
 # What `show stat` is asked for.
@@ -36,7 +36,7 @@ class _NothingThereError(Exception):
     """An earlier worker has nothing that a command could change."""
 
 
-def command(path: Path, text: str, timeout: float = 10) -> str:
+def send_command(path: Path, text: str, timeout: float = 10) -> str:
     """Send one command (or several, split by `;`) and return HAProxy's answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         channel.settimeout(timeout)
@@ -59,7 +59,7 @@ def replace_map(path: Path, file: str, entries: dict[str, str]) -> None:
     Requests see either the old map or the new one, never a half. So do those that come over a
     connection which a reload left to an earlier worker: a client of HTTP/2 may keep one.
     """
-    _of_each(path, lambda tell: _replace_map(tell, file, entries))
+    _ask_each(path, lambda tell: _replace_map(tell, file, entries))
 
 
 def _replace_map(tell: Tell, file: str, entries: dict[str, str]) -> None:
@@ -68,7 +68,7 @@ def _replace_map(tell: Tell, file: str, entries: dict[str, str]) -> None:
     if not version.isdigit():
         raise HostError(f"the proxy refused to prepare its key map: {reply}")
     for key, value in sorted(entries.items()):
-        reply = tell(f"add map @{version} {file} {key} {_word(value)}")
+        reply = tell(f"add map @{version} {file} {key} {_quote_word(value)}")
         if reply:
             raise HostError(f"the proxy refused a key: {reply}")
     reply = tell(f"commit map @{version} {file}")
@@ -76,109 +76,109 @@ def _replace_map(tell: Tell, file: str, entries: dict[str, str]) -> None:
         raise HostError(f"the proxy refused the new key map: {reply}")
 
 
-def _word(text: str) -> str:
+def _quote_word(text: str) -> str:
     """Return a value as one word of HAProxy's command line."""
     return re.sub(r"([\\;\s])", r"\\\1", text)
 
 
-def variable(path: Path, name: str) -> str:
+def read_variable(path: Path, name: str) -> str:
     """Return the text of a variable of the process; empty where it is not set."""
-    reply = command(path, f"get var {name}")
+    reply = send_command(path, f"get var {name}")
     return reply.partition("value=<")[2].rpartition(">")[0]
 
 
-def servers(path: Path) -> list[dict[str, str | int]]:
+def list_servers(path: Path) -> list[dict[str, str | int]]:
     """Each engine behind the proxy: name, status (UP, DOWN, DRAIN), requests under way."""
-    held = requests(path)
+    held = count_requests(path)
     return [
         {"name": row["svname"], "status": row["status"].split()[0], "requests": held[row["svname"]]}
-        for row in _rows(path, BACKEND, _OF_SERVERS)
+        for row in _read_rows(path, BACKEND, _OF_SERVERS)
     ]
 
 
-def requests(path: Path) -> Counter[str]:
+def count_requests(path: Path) -> Counter[str]:
     """Count the requests that each engine is answering, by its name.
 
     With those that came before a reload, also of engines that are behind the proxy no more.
     """
     found: Counter[str] = Counter()
-    for row in _rows_of_all(path, BACKEND, _OF_SERVERS):
+    for row in _read_all_rows(path, BACKEND, _OF_SERVERS):
         found[row["svname"]] += int(row["scur"] or 0)
     return found
 
 
-def passed(path: Path) -> set[str]:
+def list_passed(path: Path) -> set[str]:
     """Return the servers that are sent requests and whose last check has passed.
 
     A server is UP from a start on, also before its first check.
     """
     return {
         row["svname"]
-        for row in _rows(path, BACKEND, _OF_SERVERS)
+        for row in _read_rows(path, BACKEND, _OF_SERVERS)
         # A star: the next check is under way.
         if row["status"].startswith("UP") and row["check_status"].lstrip("* ") == _PASSED
     }
 
 
-def waiting(path: Path) -> int:
+def count_waiting(path: Path) -> int:
     """Count the requests that wait for a server of the backend."""
-    return sum(int(row["qcur"] or 0) for row in _rows(path, BACKEND, _OF_BACKEND))
+    return sum(int(row["qcur"] or 0) for row in _read_rows(path, BACKEND, _OF_BACKEND))
 
 
-def asleep(path: Path) -> int:
+def count_asleep(path: Path) -> int:
     """Count the machines behind a gateway that a request would wake."""
-    return sum(int(row["act"] or 0) for row in _rows(path, ASLEEP, _OF_BACKEND))
+    return sum(int(row["act"] or 0) for row in _read_rows(path, ASLEEP, _OF_BACKEND))
 
 
-def handed(path: Path) -> int:
+def count_handed(path: Path) -> int:
     """Count the requests that are with kimi-wake: waiting for a start, or answered through it.
 
     Where nothing wakes the machine there is no such backend.
     """
-    return sum(int(row["scur"] or 0) for row in _rows_of_all(path, WAKE, _OF_BACKEND))
+    return sum(int(row["scur"] or 0) for row in _read_all_rows(path, WAKE, _OF_BACKEND))
 
 
-def _rows(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
-    return _parsed(command(path, f"show stat {backend} {kind} -1"), backend)
+def _read_rows(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
+    return _parse_rows(send_command(path, f"show stat {backend} {kind} -1"), backend)
 
 
-def _parsed(text: str, backend: str) -> list[dict[str, str]]:
+def _parse_rows(text: str, backend: str) -> list[dict[str, str]]:
     found = csv.DictReader(text.lstrip("# ").splitlines())
     return [row for row in found if row.get("pxname") == backend]
 
 
-def _rows_of_all(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
-    """Return the rows of `_rows`, and those of workers that only end what they have."""
+def _read_all_rows(path: Path, backend: str, kind: int) -> list[dict[str, str]]:
+    """Return the rows of `_read_rows`, and those of workers that only end what they have."""
     text = f"show stat {backend} {kind} -1"
-    found = _of_each(path, lambda tell: _parsed(tell(text), backend))
+    found = _ask_each(path, lambda tell: _parse_rows(tell(text), backend))
     return [row for rows in found for row in rows]
 
 
-def _of_each(path: Path, ask: Callable[[Tell], T]) -> list[T]:
+def _ask_each(path: Path, ask: Callable[[Tell], T]) -> list[T]:
     """Ask the worker that serves, and then those that a reload left to end what they have."""
     # A proxy that does not run is not waited for.
-    found = [ask(partial(command, path))]
+    found = [ask(partial(send_command, path))]
     master = path.with_name(Path(layout.PROXY_MASTER).name)
-    old = _of_master(master, "show proc").partition("# old workers")[2].partition("#")[0]
+    old = _ask_master(master, "show proc").partition("# old workers")[2].partition("#")[0]
     for worker in re.findall(r"^(\d+)\s", old, re.MULTILINE):
         with contextlib.suppress(_NothingThereError):
-            found.append(ask(partial(_of_old, master, worker)))
+            found.append(ask(partial(_ask_old_worker, master, worker)))
     return found
 
 
-def _of_old(master: Path, worker: str, text: str) -> str:
-    reply = _of_master(master, f"@!{worker} {text}")
+def _ask_old_worker(master: Path, worker: str, text: str) -> str:
+    reply = _ask_master(master, f"@!{worker} {text}")
     if reply.startswith(_NOTHING_THERE):
         raise _NothingThereError
     return reply
 
 
-def _of_master(master: Path, text: str) -> str:
+def _ask_master(master: Path, text: str) -> str:
     """Return what the master answers. Raises OSError where it is silent."""
-    until = time.monotonic() + _STARTS_S
+    until = time.monotonic() + _START_TIMEOUT_S
     while True:
         try:
-            return command(master, text)
+            return send_command(master, text)
         except FileNotFoundError:
             # A unit from before there was one, until it is restarted.
             return ""
@@ -188,22 +188,22 @@ def _of_master(master: Path, text: str) -> str:
         time.sleep(0.05)
 
 
-def description(path: Path) -> str:
+def read_description(path: Path) -> str:
     """Return the description in the configuration that the running worker has loaded."""
-    for line in command(path, "show info").splitlines():
+    for line in send_command(path, "show info").splitlines():
         name, _, value = line.partition(":")
         if name.strip().lower() == "description":
             return value.strip()
     return ""
 
 
-def loaded_map(path: Path, file: str) -> dict[str, str]:
+def read_map(path: Path, file: str) -> dict[str, str]:
     """Return the keys and values of a map as the running worker has them."""
-    rows = [line.split(None, 2) for line in command(path, f"show map {file}").splitlines()]
+    rows = [line.split(None, 2) for line in send_command(path, f"show map {file}").splitlines()]
     return {row[1]: row[2] for row in rows if len(row) == 3}
 
 
-def index_of(server: str) -> int:
+def parse_index(server: str) -> int:
     """Return the number of the engine that has this name at the proxy."""
     return int(server[len("engine") :])
 
@@ -211,15 +211,15 @@ def index_of(server: str) -> int:
 def set_state(path: Path, index: int, state: str) -> None:
     """Put engine `index` into `drain` (no new requests, those under way go on) or `ready`."""
     # An earlier worker takes no such command: "Proxy is disabled".
-    reply = command(path, f"set server {BACKEND}/engine{index} state {state}")
+    reply = send_command(path, f"set server {BACKEND}/engine{index} state {state}")
     if reply:
         raise HostError(reply)
 
 
-def move(path: Path, server: str, address: str, port: int) -> None:
+def move_server(path: Path, server: str, address: str, port: int) -> None:
     """Have the running worker find a machine at another place; a reload knows nothing of it."""
     for backend in (BACKEND, ASLEEP):
-        reply = command(path, f"set server {backend}/{server} addr {address} port {port}")
+        reply = send_command(path, f"set server {backend}/{server} addr {address} port {port}")
         # It tells what was changed, or that nothing was; anything else is a refusal.
         if "changed" not in reply and "no need to change" not in reply:
             raise HostError(f"the proxy refused {address}:{port} for {server}: {reply}")
@@ -236,11 +236,11 @@ def main(argv: list[str]) -> int:
         raise HostError("usage: proxy-state [drain|undrain [N]]")
     try:
         if state:
-            rows = servers(paths.socket) if len(argv) == 1 else ()
-            named = [index_of(str(row["name"])) for row in rows]
+            rows = list_servers(paths.socket) if len(argv) == 1 else ()
+            named = [parse_index(str(row["name"])) for row in rows]
             for index in [int(word) for word in argv[1:]] or named:
                 set_state(paths.socket, index, state)
-        return answer({"ok": True, "servers": servers(paths.socket)})
+        return answer({"ok": True, "servers": list_servers(paths.socket)})
     except OSError as error:
         raise HostError(
             f"the proxy does not answer on its socket: {describe_error(error)}",

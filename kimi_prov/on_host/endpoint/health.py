@@ -12,17 +12,17 @@ import ssl
 from kimi_prov.contract.errors import HostError
 
 _QUESTIONS = ("answers", "serves")
-_PATIENCE_S = 3.0
+_TIMEOUT_S = 3.0
 
 
-def status(port: int) -> int:
+def read_status(port: int) -> int:
     """Return what this machine's proxy says of its health; 0 where it says nothing."""
     # Nothing is told and nothing believed but a number: the certificate of a client's name is
     # none of the loopback.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    line = http.client.HTTPSConnection("127.0.0.1", port, timeout=_PATIENCE_S, context=context)
+    line = http.client.HTTPSConnection("127.0.0.1", port, timeout=_TIMEOUT_S, context=context)
     try:
         line.request("GET", "/health")
         return line.getresponse().status
@@ -32,9 +32,9 @@ def status(port: int) -> int:
         line.close()
 
 
-def serves(port: int) -> bool:
+def has_server(port: int) -> bool:
     """Whether this machine's proxy sends to a host."""
-    return status(port) == http.HTTPStatus.OK
+    return read_status(port) == http.HTTPStatus.OK
 
 
 def main(argv: list[str]) -> int:
@@ -42,4 +42,4 @@ def main(argv: list[str]) -> int:
     if len(argv) != 2 or argv[0] not in _QUESTIONS or not argv[1].isdigit():
         raise HostError("usage: gateway-health answers|serves PORT")
     port = int(argv[1])
-    return 0 if (serves(port) if argv[0] == "serves" else status(port)) else 1
+    return 0 if (has_server(port) if argv[0] == "serves" else read_status(port)) else 1

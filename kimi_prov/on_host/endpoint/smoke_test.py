@@ -36,7 +36,7 @@ ADVICE = (
 )  # fmt: skip
 
 
-def advice(line: str) -> str:
+def find_advice(line: str) -> str:
     """Return what to do about an engine's error line."""
     for words, remedy in ADVICE:
         if words.lower() in line.lower():
@@ -45,7 +45,7 @@ def advice(line: str) -> str:
     return f"read the whole log with `{log}` and run `kimi-prov apply` again"
 
 
-def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
+def find_failure(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
     """Name the first unit that failed or was restarted since `restarts` was taken, if any.
 
     One whose next start is queued has not failed: what was stopped by force before that start is
@@ -60,7 +60,7 @@ def failed(states: dict[str, dict[str, Any]], restarts: dict[str, int]) -> str:
     return ""
 
 
-def cause(plan: dict[str, Any], lines: list[str]) -> str:
+def find_cause(plan: dict[str, Any], lines: list[str]) -> str:
     """Return the line of a failed unit's journal that says why.
 
     Of a group that is the supervisor's last, and what the engine on this host wrote itself.
@@ -68,12 +68,14 @@ def cause(plan: dict[str, Any], lines: list[str]) -> str:
     group = plan.get("group")
     own = [line for line in lines if group and line.startswith(f"group {group['name']}: ")]
     if not own:
-        return units.cause(lines)
+        return units.find_cause(lines)
     ours = [line for line in lines if line not in own and units.CAUSE.search(line)]
-    return f"{own[-1]} ({units.cause(ours)})" if ours and groups.serves_clients(plan) else own[-1]
+    return (
+        f"{own[-1]} ({units.find_cause(ours)})" if ours and groups.serves_clients(plan) else own[-1]
+    )
 
 
-def round_failed(paths: Paths, plan: Mapping[str, Any]) -> HostError | None:
+def find_round_failure(paths: Paths, plan: Mapping[str, Any]) -> HostError | None:
     """Return why the engine of a group did not come up though all of its hosts were there."""
     seen = group_state.read(paths.group_run) if plan.get("group") else None
     # Rounds of another plan say nothing of this one: its hosts may be about to start.
@@ -89,7 +91,7 @@ def round_failed(paths: Paths, plan: Mapping[str, Any]) -> HostError | None:
 def try_once(paths: Paths, plan: dict[str, Any]) -> str:
     """Request one token; empty when it came, else why not."""
     endpoint = api_client.Endpoint(
-        "127.0.0.1", plan["proxy"]["port"], tls.fingerprint(read_text(paths.tls_crt)), 60.0
+        "127.0.0.1", plan["proxy"]["port"], tls.compute_fingerprint(read_text(paths.tls_crt)), 60.0
     )
     body = {
         "model": plan["model"]["served_names"][0],
@@ -97,7 +99,7 @@ def try_once(paths: Paths, plan: dict[str, Any]) -> str:
         "max_tokens": 1,
     }
     try:
-        reply = api_client.chat(endpoint, read_text(paths.verify_key).strip(), body)
+        reply = api_client.request_chat(endpoint, read_text(paths.verify_key).strip(), body)
     except api_client.ApiError as error:
         return str(error)
     tokens = (reply.json().get("usage") or {}).get("completion_tokens", 0)
@@ -109,7 +111,7 @@ def try_once(paths: Paths, plan: dict[str, Any]) -> str:
     return f"HTTP {reply.status}: {detail}"
 
 
-def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
+def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
     """Try for `wait_s` seconds; returns at once when it answers, raises when a unit failed.
 
     `restarts` is the count of restarts by unit that the caller saw first; give {} at first. On a
@@ -123,14 +125,16 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
     watched = [*names, *([unit_names.PROXY] if serves else [])]
     until = time.monotonic() + wait_s
     while True:
-        states = units.show(*watched)
+        states = units.read_states(*watched)
         restarts = restarts or {name: unit["restarts"] for name, unit in states.items()}
-        refusal = try_once(paths, plan) if serves else not_served(paths, plan, states[names[0]])
-        if refusal and (error := round_failed(paths, plan)):
+        refusal = (
+            try_once(paths, plan) if serves else explain_group_wait(paths, plan, states[names[0]])
+        )
+        if refusal and (error := find_round_failure(paths, plan)):
             raise error
         # Hosts of a group start again until all are there: that is no failure.
         counted = {} if plan.get("group") else restarts
-        broken = failed(states, counted) if refusal else ""
+        broken = find_failure(states, counted) if refusal else ""
         report: dict[str, Any] = {
             "ok": True,
             "answered": not refusal,
@@ -140,20 +144,22 @@ def smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[st
         if not refusal:
             return report
         if broken:
-            line = cause(plan, units.journal(broken, 200))
+            line = find_cause(plan, units.read_journal(broken, 200))
             raise HostError(
-                f"{broken} failed: {line}", f"{advice(line)} (log: journalctl -u {broken})"
+                f"{broken} failed: {line}", f"{find_advice(line)} (log: journalctl -u {broken})"
             )
         if time.monotonic() >= until:
-            recent = units.journal(watched[0], 5)
+            recent = units.read_journal(watched[0], 5)
             return {
                 **report,
-                "line": units.plain(recent[-1]) if recent else "no line in the journal yet",
+                "line": units.strip_log_prefix(recent[-1])
+                if recent
+                else "no line in the journal yet",
             }
         time.sleep(1)
 
 
-def not_served(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
+def explain_group_wait(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
     """Say why the head of a group does not answer yet, as its rank knows; empty when it does."""
     seen = group_state.read(paths.group_run)
     if unit["state"] == "active" and seen.phase == group_state.SERVING:
@@ -167,4 +173,4 @@ def main(argv: list[str]) -> int:
     """`smoke-test SECONDS [UNIT=RESTARTS ...]` waits for a token."""
     apply_lock.renew()
     seen = {name: int(count) for name, _, count in (word.rpartition("=") for word in argv[1:])}
-    return answer(smoke_test(Paths(), float(argv[0]) if argv else 0.0, seen))
+    return answer(run_smoke_test(Paths(), float(argv[0]) if argv else 0.0, seen))

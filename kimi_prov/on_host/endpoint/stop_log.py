@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.system import files
-from kimi_prov.on_host.system.boot import booted, identity
+from kimi_prov.on_host.system.boot import find_boot_time, read_boot_id
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/rests/v1"
-_KEPT = 200
+_MAX_RESTS = 200
 # It counts the time of a suspended machine too.
 CLOCK = time.CLOCK_BOOTTIME
 
@@ -40,43 +40,43 @@ def read(paths: Paths) -> dict[str, Any]:
     }
 
 
-def boot() -> str:
+def read_boot() -> str:
     """Name this boot of the machine; empty where nobody knows."""
-    return identity(Machine())
+    return read_boot_id(Machine())
 
 
-def lasted(mark: Mapping[str, Any]) -> float:
+def measure_rest(mark: Mapping[str, Any]) -> float:
     """Say how many seconds a rest has lasted until now.
 
     By the clock that counts from the boot, which nobody sets; over a boot by that of the day: a
     rest that one has set back counts as none.
     """
-    if mark.get("boot") and mark["boot"] == boot():
+    if mark.get("boot") and mark["boot"] == read_boot():
         return max(0.0, time.clock_gettime(CLOCK) - float(mark["since_boot_s"]))
     return max(0.0, time.time() - float(mark.get("since_s") or time.time()))
 
 
-def note(paths: Paths, mark: Mapping[str, Any]) -> None:
+def record_rest(paths: Paths, mark: Mapping[str, Any]) -> None:
     """Keep that a rest has ended now."""
-    _keep(paths, mark, round(lasted(mark)), time.time())
+    _append_rest(paths, mark, round(measure_rest(mark)), time.time())
 
 
-def switched_off(paths: Paths, mark: Mapping[str, Any] | None) -> None:
+def record_power_off(paths: Paths, mark: Mapping[str, Any] | None) -> None:
     """Keep since when the machine is off; None where it could not be switched off."""
     _write(paths, {**read(paths), "off": mark})
 
 
-def came_back(paths: Paths) -> None:
+def record_power_on(paths: Paths) -> None:
     """Keep that a machine was off until its boot, where the boot is another since then."""
     mark = read(paths)["off"]
-    if not mark or mark.get("boot") == boot():
+    if not mark or mark.get("boot") == read_boot():
         return
-    began = max(booted(), float(mark["since_s"]))
+    began = max(find_boot_time(), float(mark["since_s"]))
     seconds = round(began - float(mark["since_s"]))
-    _keep(paths, mark, seconds, began, off=None)
+    _append_rest(paths, mark, seconds, began, off=None)
 
 
-def _keep(
+def _append_rest(
     paths: Paths, mark: Mapping[str, Any], seconds: int, until_s: float, **more: object
 ) -> None:
     found = {**read(paths), **more}
@@ -84,7 +84,7 @@ def _keep(
     row = {"state": mark.get("state"), "since": mark.get("since"), "until": until}
     found["times"] += 1
     found["seconds"] += seconds
-    found["rests"] = [*found["rests"], {**row, "seconds": seconds}][-_KEPT:]
+    found["rests"] = [*found["rests"], {**row, "seconds": seconds}][-_MAX_RESTS:]
     _write(paths, found)
 
 
@@ -94,14 +94,16 @@ def _write(paths: Paths, found: Mapping[str, Any]) -> None:
         files.write_json(str(paths.rests), found, mode=0o600)
 
 
-def document(paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]) -> dict[str, Any]:
+def describe_rests(
+    paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]
+) -> dict[str, Any]:
     """Say how long the machine has rested in all, the rest of now with it, and what that saved.
 
     By the power that the plan has for a machine that serves nobody: what it draws asleep is not
     measured, so that is the most that was saved. Null where no power or price is known.
     """
     found = read(paths)
-    now = lasted(mark) if mark else 0.0
+    now = measure_rest(mark) if mark else 0.0
     hours = (found["seconds"] + now) / 3600
     power = (plan.get("rest") or {}).get("power") or {}
     kwh = hours * power["idle_kw"] if power else None

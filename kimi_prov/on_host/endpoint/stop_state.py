@@ -69,25 +69,28 @@ def clear(paths: Paths, *, rest: bool = True) -> dict[str, Any]:
     """
     was = read(paths)
     if was and rest:
-        stop_log.note(paths, was)
+        stop_log.record_rest(paths, was)
     for path in (paths.stopped, paths.waking):
         files.remove(str(path))
     publish(paths)
     if was:
         with contextlib.suppress(OSError, HostError):
-            draining.balance(paths, draining.READY)
+            draining.set_state(paths, draining.READY)
     return was
 
 
-def make(state: str, why: str, **more: object) -> dict[str, Any]:
+def build_state(state: str, why: str, **more: object) -> dict[str, Any]:
     """Return a mark of now: `state` is stopped or asleep, `why` says it in a few words."""
     now = time.time()
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    steady = {"boot": stop_log.boot(), "since_boot_s": round(time.clock_gettime(stop_log.CLOCK))}
+    steady = {
+        "boot": stop_log.read_boot(),
+        "since_boot_s": round(time.clock_gettime(stop_log.CLOCK)),
+    }
     return {"state": state, "since": since, "since_s": round(now), "why": why, **steady, **more}
 
 
-def sentence(mark: Mapping[str, Any]) -> str:
+def describe_for_clients(mark: Mapping[str, Any]) -> str:
     """Say to a client why nothing answers; users and machines of the operator have no name here."""
     since = f"{mark['since'][:16].replace('T', ' ')} UTC"
     if mark["state"] == ASLEEP:
@@ -100,27 +103,27 @@ def sentence(mark: Mapping[str, Any]) -> str:
 
 def publish(paths: Paths) -> None:
     """Make the proxy tell what the mark says, at once where it runs and has the map."""
-    entries = _entries(read(paths))
+    entries = _build_entries(read(paths))
     changed = _write_map(paths, entries)
     if not paths.socket.exists():
         return
     # One that does not answer, or that an earlier version configured, reads the file when it does.
     with contextlib.suppress(OSError, HostError):
-        if changed or haproxy.loaded_map(paths.socket, str(paths.rest_map)) != entries:
+        if changed or haproxy.read_map(paths.socket, str(paths.rest_map)) != entries:
             haproxy.replace_map(paths.socket, str(paths.rest_map), entries)
 
 
 def ensure(paths: Paths, *, check: bool = False) -> bool:
     """Have the map in place before a proxy is started that reads it; True where it was not."""
-    text = "".join(_lines(_entries(read(paths))))
+    text = "".join(_format_lines(_build_entries(read(paths))))
     missing = not paths.rest_map.exists() or files.read_text(paths.rest_map) != text
     if missing and not check:
-        _write_map(paths, _entries(read(paths)))
+        _write_map(paths, _build_entries(read(paths)))
     return missing
 
 
 def _write_map(paths: Paths, entries: Mapping[str, str]) -> bool:
-    text = "".join(_lines(entries))
+    text = "".join(_format_lines(entries))
     if paths.rest_map.exists() and files.read_text(paths.rest_map) == text:
         return False
     # Without its directory there is no proxy: on a host that another serves for.
@@ -135,7 +138,7 @@ def _write_map(paths: Paths, entries: Mapping[str, str]) -> bool:
     return True
 
 
-def _entries(mark: Mapping[str, Any]) -> dict[str, str]:
+def _build_entries(mark: Mapping[str, Any]) -> dict[str, str]:
     """Return what the map holds: nothing while the machine serves."""
     if not mark:
         return {}
@@ -144,11 +147,11 @@ def _entries(mark: Mapping[str, Any]) -> dict[str, str]:
         **({"wake": str(mark["wake"])} if wakes else {}),
         "state": str(mark["state"]),
         "code": _CODES[mark["state"]],
-        "why": sentence(mark),
+        "why": describe_for_clients(mark),
         "retry": str(RETRY_S),
     }
 
 
-def _lines(entries: Mapping[str, str]) -> Iterator[str]:
+def _format_lines(entries: Mapping[str, str]) -> Iterator[str]:
     for key, value in sorted(entries.items()):
         yield f"{key} {value}\n"

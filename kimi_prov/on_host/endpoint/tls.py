@@ -25,25 +25,25 @@ CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE---
 ADDRESS = re.compile(r"^[0-9.]+$|:")
 
 
-def alternative_names(names: list[str], *, loopback: bool = True) -> str:
+def format_alternative_names(names: list[str], *, loopback: bool = True) -> str:
     """Return the subjectAltName value for these names, and for those of the loopback."""
     own = ["localhost", "127.0.0.1", "::1"] if loopback else []
     wanted = list(dict.fromkeys([*names, *own]))
     return ",".join(("IP:" if ADDRESS.search(name) else "DNS:") + name for name in wanted)
 
 
-def public_part(pem: str) -> str:
+def extract_certificates(pem: str) -> str:
     """Return the certificates of a PEM file, without the private key."""
     return "".join(found.group(0).rstrip("\n") + "\n" for found in CERTIFICATE.finditer(pem))
 
 
-def fingerprint(pem: str) -> str:
+def compute_fingerprint(pem: str) -> str:
     """SHA-256 of the first certificate in a PEM text (hexadecimal), empty when there is none."""
     found = CERTIFICATE.search(pem)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group(0))).hexdigest() if found else ""
 
 
-def self_signed(names: list[str], *, loopback: bool = True) -> str:
+def make_self_signed(names: list[str], *, loopback: bool = True) -> str:
     """Return a new P-256 key and a certificate for `names`, as one PEM text."""
     common = next((name for name in names if not ADDRESS.search(name)), "kimi")[:64]
     with tempfile.TemporaryDirectory(prefix="kimi-tls-") as directory:
@@ -51,7 +51,7 @@ def self_signed(names: list[str], *, loopback: bool = True) -> str:
         done = run(
             "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
             "-nodes", "-sha256", "-days", str(DAYS), "-subj", "/CN=" + common,
-            "-addext", "subjectAltName=" + alternative_names(names, loopback=loopback),
+            "-addext", "subjectAltName=" + format_alternative_names(names, loopback=loopback),
             "-addext", "extendedKeyUsage=serverAuth",
             "-keyout", str(key), "-out", str(certificate),
         )  # fmt: skip
@@ -60,9 +60,9 @@ def self_signed(names: list[str], *, loopback: bool = True) -> str:
         return certificate.read_text() + key.read_text()
 
 
-def still_valid(pem: str, names: list[str]) -> bool:
+def is_valid_for(pem: str, names: list[str]) -> bool:
     """Whether an existing self-signed certificate covers these names and will last for a while."""
-    if not lasts(pem):
+    if not is_lasting(pem):
         return False
     shown = run("openssl", "x509", "-noout", "-ext", "subjectAltName", stdin=pem)
     if shown.returncode != 0:
@@ -71,11 +71,13 @@ def still_valid(pem: str, names: list[str]) -> bool:
     have = {
         part.strip().replace("IP Address:", "IP:") for part in listed.splitlines()[-1].split(",")
     }
-    wanted = set(alternative_names(names).split(","))
-    return {_plain(name) for name in wanted} == {_plain(name) for name in have}
+    wanted = set(format_alternative_names(names).split(","))
+    return {_normalize_address(name) for name in wanted} == {
+        _normalize_address(name) for name in have
+    }
 
 
-def lasts(pem: str) -> bool:
+def is_lasting(pem: str) -> bool:
     """Whether there is a certificate that will last for a while."""
     if not pem:
         return False
@@ -83,7 +85,7 @@ def lasts(pem: str) -> bool:
     return asked.returncode == 0
 
 
-def _plain(name: str) -> str:
+def _normalize_address(name: str) -> str:
     """Normalise an address: openssl writes IPv6 in full and in capitals."""
     kind, _, value = name.partition(":")
     if kind == "IP" and ":" in value:
@@ -93,14 +95,14 @@ def _plain(name: str) -> str:
     return name
 
 
-def given(certificate: str, key: str) -> str:
+def read_given(certificate: str, key: str) -> str:
     """Return the operator's certificate chain and key as one PEM text, if they match.
 
     Raises HostError naming which of the two files is wrong.
     """
-    if not public_part(certificate):
+    if not extract_certificates(certificate):
         raise HostError("kimi_tls_cert_file holds no certificate in PEM form")
-    pem = public_part(certificate) + key.strip() + "\n"
+    pem = extract_certificates(certificate) + key.strip() + "\n"
     with tempfile.NamedTemporaryFile("w", prefix="kimi-tls-") as stream:
         os.chmod(stream.name, 0o600)
         stream.write(pem)
@@ -123,23 +125,23 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     """
     old = read_text(paths.tls_pem)
     if settings["mode"] == "files":
-        pem = given(settings["cert_pem"], settings["key_pem"])
+        pem = read_given(settings["cert_pem"], settings["key_pem"])
     elif settings["mode"] == "acme" and (issued := read_text(paths.acme_pem)):
         pem = issued
-    elif still_valid(old, settings["names"]):
+    elif is_valid_for(old, settings["names"]):
         pem = old
     elif check:
-        return {"changed": True, "fingerprint": fingerprint(old)}
+        return {"changed": True, "fingerprint": compute_fingerprint(old)}
     else:
-        pem = self_signed(settings["names"])
-    changed = pem != old or read_text(paths.tls_crt) != public_part(pem)
+        pem = make_self_signed(settings["names"])
+    changed = pem != old or read_text(paths.tls_crt) != extract_certificates(pem)
     if changed and not check:
         install(paths, pem)
-    return {"changed": changed, "fingerprint": fingerprint(pem)}
+    return {"changed": changed, "fingerprint": compute_fingerprint(pem)}
 
 
 def install(paths: Paths, pem: str) -> None:
     """Write a certificate with its key for the proxy, which takes it when it is told to."""
     write_atomic(paths.tls_pem, pem, 0o640, PROXY_USER)
-    write_atomic(paths.tls_crt, public_part(pem), 0o644)
-    applied_record.amend(paths, certificate_sha256=fingerprint(pem))
+    write_atomic(paths.tls_crt, extract_certificates(pem), 0o644)
+    applied_record.amend(paths, certificate_sha256=compute_fingerprint(pem))

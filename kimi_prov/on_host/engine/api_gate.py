@@ -44,10 +44,10 @@ class KeyFile:
         self._path = Path(path)
         self._read_at: tuple[int, int] | None = None
         self._key = ""
-        if not path or not self.is_of(self._current()):
+        if not path or not self.matches(self._current()):
             raise HostError(f"there is no key in {path or 'no file'}")
 
-    def is_of(self, given: bytes) -> bool:
+    def matches(self, given: bytes) -> bool:
         """Whether this is the key; nothing is where there is none."""
         key = self._current()
         return bool(key) and hmac.compare_digest(given, key)
@@ -78,11 +78,11 @@ class ApiGate:
         if scope["type"] == "lifespan" or gate.is_open(scope):
             await self._app(scope, receive, send)
             return
-        given = gate.bearer(scope)
-        measures = scope["path"] == _METRICS and self._metrics and self._metrics.is_of(given)
-        if measures or self._job.is_of(given):
+        given = gate.get_bearer_key(scope)
+        measures = scope["path"] == _METRICS and self._metrics and self._metrics.matches(given)
+        if measures or self._job.matches(given):
             await self._app(scope, receive, send)
-        elif not self._api.is_of(given):
+        elif not self._api.matches(given):
             await gate.refuse(scope, send, 401, _WITHOUT_KEY)
         elif ".." in scope["path"] or not scope["path"].startswith("/v1/"):
             await gate.refuse(scope, send, 404, _ELSEWHERE)

@@ -26,7 +26,7 @@ _ACCEPTED = "kimi-prov: accepted"
 _TIMEOUT_S = 600
 _SCRATCH = {"XDG_CACHE_HOME": "/tmp"}  # noqa: S108 - the sandbox has one of its own
 
-_OF_A_FULL_DISK = ("No space left on device", "No usable temporary directory")
+_FULL_DISK_ERRORS = ("No space left on device", "No usable temporary directory")
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     confined = partial(sandbox.run, gpus=request["gpus"], binds=False)
     changed = False
     for instance in request["instances"]:
-        mark = env_dir / MARKS / _digest(instance["argv"])
+        mark = env_dir / MARKS / _compute_digest(instance["argv"])
         if mark.exists():
             continue
         changed = True
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
             continue
         refusal = ask(instance["argv"], {**instance["env"], **_SCRATCH}, run=confined)
         if refusal:
-            full = any(words in refusal for words in _OF_A_FULL_DISK)
+            full = any(words in refusal for words in _FULL_DISK_ERRORS)
             raise HostError(refusal, "make room on its disk, and run this again" if full else None)
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
@@ -68,8 +68,8 @@ def ask(argv: list[str], env: dict[str, str], *, run: Run | None = None) -> str 
     """
     if len(argv) < 3 or argv[1] != "-m":
         return f"expected PYTHON -m MODULE ARGUMENT..., got {' '.join(argv[:3])}"
-    done = (run or _here)(
-        *(argv[0], "-c", _parse_source(), *argv[2:]),
+    done = (run or _run_here)(
+        *(argv[0], "-c", _build_parse_program(), *argv[2:]),
         env={"PATH": os.defpath, **env},
         timeout=_TIMEOUT_S,
     )
@@ -79,20 +79,20 @@ def ask(argv: list[str], env: dict[str, str], *, run: Run | None = None) -> str 
         return f"it does not run: {done.stderr}"
     if done.returncode == 0 and done.stdout.rstrip().endswith(_ACCEPTED):
         return None
-    return _reason(done.stderr)
+    return _find_reason(done.stderr)
 
 
-def _digest(argv: list[str]) -> str:
+def _compute_digest(argv: list[str]) -> str:
     return hashlib.sha256("\0".join(argv).encode()).hexdigest()[:32]
 
 
-def _here(*argv: str, env: dict[str, str], timeout: float) -> Result:
+def _run_here(*argv: str, env: dict[str, str], timeout: float) -> Result:
     with tempfile.TemporaryDirectory(prefix="kimi-engine-check-") as home:
         own = {"HOME": home, "XDG_CACHE_HOME": home}
         return process.run(*argv, env={**env, **own}, cwd=home, timeout=timeout)
 
 
-def _reason(stderr: str) -> str:
+def _find_reason(stderr: str) -> str:
     """Return what argparse says after its usage, or else the last line of a traceback."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     for number, line in enumerate(lines):
@@ -101,7 +101,7 @@ def _reason(stderr: str) -> str:
     return lines[-1] if lines else "it ended without output"
 
 
-def _parse_source() -> str:
+def _build_parse_program() -> str:
     """Return the program that runs inside the engine's python: it stops where parsing ended."""
     return f"""
 import argparse, os, runpy, sys

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The release that has nvcc in its wheels; their directory has its name.
 _RELEASE = "cu13"
 _LIBRARIES = ("libcudart.so.13", "libcudart_static.a", "libcudadevrt.a")
-_COMPILING_S = 120.0
+_COMPILE_TIMEOUT_S = 120.0
 _KERNEL = """#include <cuda_bf16.h>
 #include <cublas_v2.h>
 #include <curand_kernel.h>
@@ -44,18 +44,18 @@ def main(argv: list[str]) -> int:
     if not found:
         raise HostError(f"expected CUDA's compiler at {home.parent}/{compiler}")
     wheels = found[0].parents[2]
-    for path, target in links(wheels, _RELEASE).items():
+    for path, target in list_links(wheels, _RELEASE).items():
         place = home / path
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_symlink():
             place.unlink()
         place.symlink_to(os.path.relpath(target, place.parent))
-    _driver(home / "lib64" / "stubs")
+    _write_driver_stub(home / "lib64" / "stubs")
     _compile(home)
     return 0
 
 
-def links(wheels: Path, release: str) -> dict[str, Path]:
+def list_links(wheels: Path, release: str) -> dict[str, Path]:
     """Return the link target of each name in the toolkit; the compiler's own headers come first."""
     own = wheels / release
     found = {"bin": own / "bin", "nvvm": own / "nvvm"}
@@ -68,12 +68,12 @@ def links(wheels: Path, release: str) -> dict[str, Path]:
     return found
 
 
-def _driver(folder: Path) -> None:
+def _write_driver_stub(folder: Path) -> None:
     """Write what linkers take for the driver's library: its name and no function."""
     folder.mkdir(parents=True, exist_ok=True)
     soname = ["-shared", "-Wl,-soname,libcuda.so.1"]
     argv = ["g++", *soname, "-x", "c", "-o", str(folder / "libcuda.so"), os.devnull]
-    _judge(run(*argv, timeout=_COMPILING_S))
+    _require_success(run(*argv, timeout=_COMPILE_TIMEOUT_S))
 
 
 def _compile(home: Path) -> None:
@@ -82,10 +82,12 @@ def _compile(home: Path) -> None:
     argv = [f"{home}/bin/nvcc", *made, *where, "kernel.cu", "-lcudart", "-lcuda"]
     # In a folder that is made inside: no file of root's is seen there.
     script = ("/bin/sh", "-c", 'cd "$(mktemp -d)" && cat > kernel.cu && exec "$0" "$@"')
-    _judge(sandbox.run(*script, *argv, env={}, stdin=_KERNEL, timeout=_COMPILING_S), argv[0])
+    _require_success(
+        sandbox.run(*script, *argv, env={}, stdin=_KERNEL, timeout=_COMPILE_TIMEOUT_S), argv[0]
+    )
 
 
-def _judge(done: subprocess.CompletedProcess[str], compiler: str = "g++") -> None:
+def _require_success(done: subprocess.CompletedProcess[str], compiler: str = "g++") -> None:
     if done.returncode:
         name = os.path.basename(compiler)
         print((done.stdout + done.stderr).strip()[-2000:], file=sys.stderr)

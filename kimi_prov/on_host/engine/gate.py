@@ -31,7 +31,7 @@ def is_open(scope: Scope) -> bool:
     return scope["path"] in _OPEN and scope.get("method") in ("GET", "HEAD")
 
 
-def bearer(scope: Scope) -> bytes:
+def get_bearer_key(scope: Scope) -> bytes:
     """Return the key of a request; empty where it has none, or several."""
     given = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
     scheme, _, key = (given[0] if len(given) == 1 else b"").partition(b" ")
@@ -64,14 +64,14 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
         if scope["type"] != "lifespan" and is_open(scope):
-            await self._app(scope, receive, _telling(send))
+            await self._app(scope, receive, _announce_counting(send))
         elif scope["type"] == "lifespan" or self._may_pass(scope):
             await self._app(scope, receive, send)
         else:
             await refuse(scope, send, 401, _REFUSAL)
 
     def _may_pass(self, scope: Scope) -> bool:
-        return hmac.compare_digest(bearer(scope), self._current().encode())
+        return hmac.compare_digest(get_bearer_key(scope), self._current().encode())
 
     def _current(self) -> str:
         """Return the key as the file has it now; the last one while the file is gone."""
@@ -85,7 +85,7 @@ class Gate:
         return self._key
 
 
-def _telling(send: Send) -> Send:
+def _announce_counting(send: Send) -> Send:
     """Return a way to answer that says as well that this engine counts."""
 
     async def telling(message: Message) -> None:

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     module, arguments = argv[1], argv[2:]
     engine = module.partition(".")[0]
     if engine == "vllm" and _HEADLESS in arguments:
-        return _told(lambda: headless(arguments))
+        return _report_error(lambda: run_headless(arguments))
     key = machine_key.read(Path(paths.MACHINE_KEY))
     if not key:
         raise HostError(f"there is no key in {paths.MACHINE_KEY}", "run `kimi-prov apply`")
@@ -67,18 +67,18 @@ def main(argv: list[str]) -> int:
 def start(module: str, arguments: list[str]) -> int:
     """Run a module as `python -m` would; return when it ends."""
     sys.argv = [module, *arguments]
-    _engine_first()
-    return _told(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+    _prefer_engine_modules()
+    return _report_error(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
-def headless(arguments: list[str]) -> None:
+def run_headless(arguments: list[str]) -> None:
     """Run vLLM's workers of this host for a head elsewhere, until they end.
 
     Its server's module parses `--headless` and then serves all the same; `vllm serve` does not, and
     asks for metadata of a package that the CPU build lacks. So its parser and what that calls are
     used as they are.
     """
-    _engine_first()
+    _prefer_engine_modules()
     # As vLLM's own entry points do before they parse.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     sys.argv = ["vllm", *arguments]
@@ -89,12 +89,12 @@ def headless(arguments: list[str]) -> None:
     serve.run_headless(given)
 
 
-def _engine_first() -> None:
+def _prefer_engine_modules() -> None:
     """Let what this file brings along besides its own code hide no module of the engine's."""
     sys.path.append(sys.path.pop(0))
 
 
-def _told(run: Callable[[], object]) -> int:
+def _report_error(run: Callable[[], object]) -> int:
     try:
         run()
     except Exception:  # noqa: BLE001 - its traceback says why, as without this start

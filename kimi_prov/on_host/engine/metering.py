@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.engine.asgi import App, Message, Receive, Scope, Send
 
 # So long an answer waits for a counter that is being started anew.
-PATIENCE_S = 5.0
-_PAUSE_S = 0.1
-_ANSWER_S = 5.0
+MAX_WAIT_S = 5.0
+_POLL_INTERVAL_S = 0.1
+_TIMEOUT_S = 5.0
 # A long answer is told in parts: what the end of the engine itself may take.
 PART_S = 5.0
 # Requests whose use waits for the counter; it is never away for so many.
-_KEPT = 20000
+_MAX_QUEUED = 20000
 # Larger answers have no `usage` that is looked for: no engine writes any.
-_LARGEST = 64 << 20
+_MAX_BODY_BYTES = 64 << 20
 _STREAM = b"text/event-stream"
 # Whose streams take `stream_options`; those of others tell by themselves.
 _ASKED = ("/chat/completions", "/completions")
@@ -64,7 +64,7 @@ class Line:
                 self._streams = await asyncio.open_unix_connection(self._address)
             reader, writer = self._streams
             writer.write(json.dumps(said).encode() + b"\n")
-            line = await asyncio.wait_for(reader.readline(), _ANSWER_S)
+            line = await asyncio.wait_for(reader.readline(), _TIMEOUT_S)
             answer = json.loads(line)
         # Before Python 3.11 asyncio's is another class.
         except (asyncio.TimeoutError, OSError, ValueError) as error:
@@ -95,24 +95,24 @@ class Use:
         """Tokens of the answer: as the engine told them, else the pieces that were sent."""
         return self._final or sum(self._by_choice.values()) or self._pieces
 
-    def piece(self, data: bytes) -> None:
+    def count_piece(self, data: bytes) -> None:
         """Count a piece of an answer that tells nothing of what was used."""
         self._pieces += b"delta" in data or b'"text"' in data
 
-    def take(self, usage: object, choices: object = None) -> None:
+    def add_usage(self, usage: object, choices: object = None) -> None:
         """Take over an engine's `usage`; with `choices` it is that of a piece of a stream."""
         if not isinstance(usage, Mapping):
             return
         # Of OpenAI's chats and completions, or of its responses and Anthropic's messages.
-        prompt = _number(usage, "prompt_tokens")
+        prompt = _get_number(usage, "prompt_tokens")
         if prompt is None:
             parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-            known = [n for n in (_number(usage, name) for name in parts) if n is not None]
+            known = [n for n in (_get_number(usage, name) for name in parts) if n is not None]
             prompt = sum(known) if known else None
         self.prompt = max(self.prompt, prompt or 0)
-        completion = _number(usage, "completion_tokens")
+        completion = _get_number(usage, "completion_tokens")
         if completion is None:
-            completion = _number(usage, "output_tokens")
+            completion = _get_number(usage, "output_tokens")
         if completion is None:
             return
         if isinstance(choices, list) and choices:
@@ -122,7 +122,7 @@ class Use:
         else:
             self._final = max(self._final, completion)
 
-    def told(self, *, ended: bool) -> dict[str, Any]:
+    def to_message(self, *, ended: bool) -> dict[str, Any]:
         """Return what the counter is told."""
         return {
             "do": "tell",
@@ -134,7 +134,7 @@ class Use:
         }
 
 
-def _number(usage: Mapping[str, Any], name: str) -> int | None:
+def _get_number(usage: Mapping[str, Any], name: str) -> int | None:
     value = usage.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         return None
@@ -148,17 +148,17 @@ class Meter:
         self._app = app
         self._address = address
         # What could not be told yet, oldest first.
-        self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self._kept: deque[dict[str, Any]] = deque(maxlen=_MAX_QUEUED)
         self._telling: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on and count it, or refuse it."""
-        key = _header(scope, key_rules.KEY_HEADER)
+        key = _get_header(scope, key_rules.KEY_HEADER)
         posts = scope["type"] == "http" and scope.get("method") == "POST"
         if not posts or not key or key in key_rules.UNCOUNTED:
             await self._app(scope, receive, send)
             return
-        rule = _header(scope, key_rules.RULE_HEADER)
+        rule = _get_header(scope, key_rules.RULE_HEADER)
         use, line = Use(key), Line(self._address)
         try:
             refusal = await self._ask(line, use, rule)
@@ -167,7 +167,7 @@ class Meter:
                 return
             passing = _Passing(self, line, use, send)
             try:
-                scope, receive = await passing.asking(scope, receive)
+                scope, receive = await passing.request_usage(scope, receive)
                 if passing.detached:
                     await _refuse_detached(send)
                     return
@@ -175,14 +175,14 @@ class Meter:
             finally:
                 if not passing.ended:
                     # Whoever asked has gone, and this task may be about to be ended.
-                    self._later(use.told(ended=True))
+                    self._later(use.to_message(ended=True))
         finally:
             line.close()
 
     async def _ask(self, line: Line, use: Use, rule: str) -> tuple[int, str, str, int] | None:
         """Return status, type, message and seconds to wait of a refusal; None for none."""
         limited = bool(key_rules.parse(rule).limits)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + MAX_WAIT_S
         while True:
             try:
                 await self._deliver(line)
@@ -195,7 +195,7 @@ class Meter:
                 if time.monotonic() > until:
                     said = "What this key has used cannot be told now; try again."
                     return 503, "server_error", said, 5
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_POLL_INTERVAL_S)
         if found.get("ok") is not False:
             return None
         wait_s = max(int(found.get("wait_s") or 1), 1)
@@ -206,10 +206,10 @@ class Meter:
         """Tell the counter what a request has used; kept for later where it is away."""
         try:
             await self._deliver(line)
-            await line.say(**use.told(ended=ended))
+            await line.say(**use.to_message(ended=ended))
         except AwayError:
             if ended:
-                self._later(use.told(ended=True))
+                self._later(use.to_message(ended=True))
 
     async def _deliver(self, line: Line) -> None:
         """Tell what was kept. Raises AwayError where the counter is still away."""
@@ -258,7 +258,7 @@ class _Passing:
         self._length: int | None = None
         self._told_at = time.monotonic()
 
-    async def asking(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
+    async def request_usage(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
         """Have the engine tell what a stream used, whether or not the client wants to know."""
         path = str(scope["path"])
         if not path.endswith((*_ASKED, _DETACHED)):
@@ -274,11 +274,14 @@ class _Passing:
                 body = b"".join(parts)
                 changed = None
                 if path.endswith(_DETACHED):
-                    self.detached = _is_yes(_document(body).get("background"))
+                    self.detached = _is_yes(_parse_object(body).get("background"))
                 else:
                     changed = self._with_usage(body)
                 if changed is not None:
-                    scope = {**scope, "headers": _sized(scope["headers"], len(changed))}
+                    scope = {
+                        **scope,
+                        "headers": _set_content_length(scope["headers"], len(changed)),
+                    }
                     messages = [{"type": "http.request", "body": changed, "more_body": False}]
                 break
         waiting = iter(messages)
@@ -292,7 +295,7 @@ class _Passing:
 
     def _with_usage(self, body: bytes) -> bytes | None:
         """Return the body of a request for a stream that tells its use; None where it is as is."""
-        wish = _document(body)
+        wish = _parse_object(body)
         given = wish.get("stream_options")
         if not _is_yes(wish.get("stream")) or not (given is None or isinstance(given, dict)):
             return None
@@ -330,13 +333,13 @@ class _Passing:
 
     async def _plain(self, body: bytes) -> bytes:
         self._size += len(body)
-        self._parts = [*self._parts, body] if self._size <= _LARGEST else []
+        self._parts = [*self._parts, body] if self._size <= _MAX_BODY_BYTES else []
         return body
 
     def _read_plain(self) -> None:
         body = b"".join(self._parts)
         if b'"usage"' in body:
-            self._use.take(_document(body).get("usage"))
+            self._use.add_usage(_parse_object(body).get("usage"))
 
     async def _stream(self, body: bytes, *, more: bool) -> bytes:
         """Read the whole events of a stream; half an event waits for its end."""
@@ -357,16 +360,16 @@ class _Passing:
     def _event(self, event: bytes) -> bytes | None:
         """Read one event; return what the client gets of it, None where it is ours alone."""
         head, mark, data = event.partition(b"data: ")
-        piece = _document(data) if b'"usage"' in data else {}
+        piece = _parse_object(data) if b'"usage"' in data else {}
         if not piece:
-            self._use.piece(data)
+            self._use.count_piece(data)
             return event
         inner = piece.get("response") or piece.get("message")
         inner = inner if isinstance(inner, dict) else {}
         usage, choices = piece.get("usage") or inner.get("usage"), piece.get("choices")
-        self._use.take(usage, choices)
+        self._use.add_usage(usage, choices)
         if usage is None:
-            self._use.piece(data)
+            self._use.count_piece(data)
         if not self._asked or "usage" not in piece or not isinstance(choices, list):
             return event
         if not choices and usage is not None and not self._at_end:
@@ -383,7 +386,7 @@ class _Passing:
             await self._meter.tell(self._line, self._use, ended=True)
 
 
-def _document(text: bytes) -> dict[str, Any]:
+def _parse_object(text: bytes) -> dict[str, Any]:
     """Return a JSON object; an empty one where it is none."""
     try:
         found = json.loads(text)
@@ -406,7 +409,7 @@ def _is_last(event: bytes) -> bool:
     )
 
 
-def _header(scope: Scope, name: str) -> str:
+def _get_header(scope: Scope, name: str) -> str:
     """Return a header that the proxy has set; it sets each once."""
     wanted = name.encode()
     for found, value in scope.get("headers") or ():
@@ -415,7 +418,7 @@ def _header(scope: Scope, name: str) -> str:
     return ""
 
 
-def _sized(headers: list[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
+def _set_content_length(headers: list[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
     rest = [pair for pair in headers if pair[0].lower() != b"content-length"]
     return [*rest, (b"content-length", str(size).encode())]
 
@@ -426,17 +429,19 @@ async def _refuse(send: Send, status: int, kind: str, said: str, wait_s: int) ->
     headers = [(b"retry-after", str(wait_s).encode())]
     if wait_s > key_rules.WAITS_S:
         headers.append((b"x-should-retry", b"false"))
-    await _say(send, status, {"message": said, "type": kind, "param": None, "code": code}, headers)
+    await _send_error(
+        send, status, {"message": said, "type": kind, "param": None, "code": code}, headers
+    )
 
 
 async def _refuse_detached(send: Send) -> None:
     said = "An answer in the background is not given here: ask without it, or for a stream."
     kind = "invalid_request_error"
     error = {"message": said, "type": kind, "param": "background", "code": "unsupported_value"}
-    await _say(send, 400, error, [])
+    await _send_error(send, 400, error, [])
 
 
-async def _say(
+async def _send_error(
     send: Send, status: int, error: Mapping[str, object], headers: list[tuple[bytes, bytes]]
 ) -> None:
     headers = [(b"content-type", b"application/json"), *headers]

@@ -61,34 +61,34 @@ class State:
     hit_tokens: float | None
 
 
-def totals(metrics: str) -> dict[str, float]:
+def sum_counts(metrics: str) -> dict[str, float]:
     """Sum each count over its labels, by its name with the engine's prefix (`vllm:NAME`).
 
     What is not finite is left out.
     """
     found: dict[str, float] = {}
-    for name, value in _rows(metrics):
+    for name, value in _parse_rows(metrics):
         found[name] = found.get(name, 0.0) + value
     return found
 
 
-def steps(metrics: str) -> dict[str, float]:
+def count_steps(metrics: str) -> dict[str, float]:
     """Give each count of the engine's steps, which move while it goes on, from its /metrics.
 
     Empty for a text that tells none of them.
     """
-    return {name: value for name, value in totals(metrics).items() if name in _STEPS}
+    return {name: value for name, value in sum_counts(metrics).items() if name in _STEPS}
 
 
-def _largest(metrics: str) -> dict[str, float]:
+def _find_largest(metrics: str) -> dict[str, float]:
     """Give the largest value of each name over its labels: of shares, whose sum says nothing."""
     found: dict[str, float] = {}
-    for name, value in _rows(metrics):
+    for name, value in _parse_rows(metrics):
         found[name] = max(found.get(name, value), value)
     return found
 
 
-def _rows(metrics: str) -> Iterator[tuple[str, float]]:
+def _parse_rows(metrics: str) -> Iterator[tuple[str, float]]:
     for name, value in _LINE.findall(metrics):
         try:
             number = float(value)
@@ -98,17 +98,17 @@ def _rows(metrics: str) -> Iterator[tuple[str, float]]:
             yield name, number
 
 
-def state(metrics: str) -> State | None:
+def parse_state(metrics: str) -> State | None:
     """Read what a server of either engine is at; None where its requests are not told."""
-    summed = totals(metrics)
+    summed = sum_counts(metrics)
     for cache, running, waiting, *counts in _NAMES:
         if running in summed and waiting in summed:
-            use = _largest(metrics).get(cache)
-            return State(use, summed[running], summed[waiting], *_known(summed, counts))
+            use = _find_largest(metrics).get(cache)
+            return State(use, summed[running], summed[waiting], *_sum_known(summed, counts))
     return None
 
 
-def _known(
+def _sum_known(
     summed: Mapping[str, float], names: list[str]
 ) -> tuple[float | None, float | None, float | None]:
     preemptions, queried, hit = (summed.get(name) for name in names)

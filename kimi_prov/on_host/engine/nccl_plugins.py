@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
 
 def quarantine(*, check: bool) -> dict[str, Any]:
     """Move the found files below `layout.QUARANTINE` and rebuild the loader's cache."""
-    found = _found()
+    found = _find_plugins()
     if not found or not found["present"]:
         return {"changed": False, "moved": []}
     inside = tuple(f"{folder}/" for folder in found["directories"])
@@ -35,7 +35,7 @@ def quarantine(*, check: bool) -> dict[str, Any]:
         for path in places:
             _move(path, paths.QUARANTINE + path)
         process.run("ldconfig")
-        left = _found()
+        left = _find_plugins()
         if left and left["present"]:
             raise HostError(
                 f"still in the dynamic loader's cache: {', '.join(left['cached'])}",
@@ -44,7 +44,7 @@ def quarantine(*, check: bool) -> dict[str, Any]:
     return {"changed": True, "moved": places}
 
 
-def _found() -> dict[str, Any] | None:
+def _find_plugins() -> dict[str, Any] | None:
     machine = Machine()
     return software.gib(machine, software.loader(machine))
 

@@ -22,10 +22,10 @@ from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import write_json
 
 # The first collective of a machine sets its channels up; a plugin hangs instead of failing.
-PATIENCE_S = 180.0
-_STARTING_S = 30.0
+TIMEOUT_S = 180.0
+_START_TIMEOUT_S = 30.0
 _MIB = 1 << 20
-_SAID = 400
+_MAX_SAID_LENGTH = 400
 # Of one host of a group too: the sandbox reaches no other address than the loopback's.
 _NETWORK = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_SOCKET_FAMILY": "AF_INET"}
 # One rank: what every other has added to its ones has to come back.
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     request = json.load(sys.stdin)
     if "--ranks" in argv:
         return answer(prove(request))
-    found = _in_sandbox(request)
+    found = _run_in_sandbox(request)
     if not found["proven"]:
         raise HostError(
             f"the NCCL all-reduce over all GPUs failed: {found['said']}",
@@ -59,13 +59,13 @@ def main(argv: list[str]) -> int:
     return answer({"proven": True, "said": ""})
 
 
-def _in_sandbox(request: dict[str, Any]) -> dict[str, Any]:
+def _run_in_sandbox(request: dict[str, Any]) -> dict[str, Any]:
     """Return what the ranks said; it is data, whatever it looks like."""
     done = sandbox.run(
         *(request["python"], "-I", paths.ZIPAPP, "nccl-proof", "--ranks"),
         env={"PATH": os.defpath, **request["env"]},
         stdin=json.dumps(request),
-        timeout=PATIENCE_S + _STARTING_S,
+        timeout=TIMEOUT_S + _START_TIMEOUT_S,
         gpus=True,
     )
     lines = done.stdout.strip().splitlines()
@@ -74,7 +74,7 @@ def _in_sandbox(request: dict[str, Any]) -> dict[str, Any]:
         return {"proven": found["proven"] is True, "said": str(found["said"])}
     except (IndexError, ValueError, TypeError, KeyError):
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return {"proven": False, "said": said[-_SAID:]}
+        return {"proven": False, "said": said[-_MAX_SAID_LENGTH:]}
 
 
 def prove(request: dict[str, Any], *, backend: str = "nccl") -> dict[str, Any]:
@@ -86,7 +86,7 @@ def prove(request: dict[str, Any], *, backend: str = "nccl") -> dict[str, Any]:
         **_NETWORK,
         "NCCL_DEBUG": "WARN",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(_find_free_port()),
         "WORLD_SIZE": str(ranks),
         "BACKEND": backend,
         "ELEMENTS": str(16 * _MIB),
@@ -102,26 +102,29 @@ def prove(request: dict[str, Any], *, backend: str = "nccl") -> dict[str, Any]:
         )
         for rank in range(ranks)
     ]
-    end = time.monotonic() + PATIENCE_S
-    said = [_ended(process, end) for process in running]
+    end = time.monotonic() + TIMEOUT_S
+    said = [_await_rank(process, end) for process in running]
     wrong = [text for text in said if text]
     return {"proven": not wrong, "said": wrong[0] if wrong else ""}
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
 
 
-def _ended(process: subprocess.Popen[str], end: float) -> str:
+def _await_rank(process: subprocess.Popen[str], end: float) -> str:
     """Empty where the rank came to the right sum before `end`; else its last lines."""
     try:
         text, _ = process.communicate(timeout=max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         text, _ = process.communicate()
-        text += f"\ndid not end within {PATIENCE_S:.0f} s"
+        text += f"\ndid not end within {TIMEOUT_S:.0f} s"
     if process.returncode == 0:
         return ""
-    return " | ".join(line.strip() for line in text.splitlines()[-3:])[-_SAID:] or "no reason given"
+    return (
+        " | ".join(line.strip() for line in text.splitlines()[-3:])[-_MAX_SAID_LENGTH:]
+        or "no reason given"
+    )

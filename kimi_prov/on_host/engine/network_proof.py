@@ -29,16 +29,16 @@ from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.machine import Machine
 
 # The last to come imports torch from a slow disk while its engine serves.
-_TOGETHER_S = 90
-_PATIENCE_S = 150.0
+_MEETING_TIMEOUT_S = 90
+_TIMEOUT_S = 150.0
 _MIB = 1 << 20
-_LEAST = _MIB
-_MOST = {"gloo": 64 * _MIB, "nccl": 256 * _MIB}
+_MIN_BYTES = _MIB
+_MAX_BYTES = {"gloo": 64 * _MIB, "nccl": 256 * _MIB}
 _ROUND_S = 0.4
 _ROUNDS = 4
 _SMALL_ROUNDS = 100
 _FLOAT = 4
-_SAID = 400
+_MAX_SAID_LENGTH = 400
 
 
 def main(argv: list[str]) -> int:
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     `found` is what `measure` returns, None where it could not measure: `said` has the reason then.
     """
     if argv:
-        options = _options(argv)
+        options = _parse_options(argv)
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
         os.environ.update(dict.fromkeys(names, options.interface))
         return answer(
@@ -63,11 +63,11 @@ def main(argv: list[str]) -> int:
     group = plan.get("group")
     if not group:
         raise HostError(f"{paths.PLAN} names no group: the host serves its model alone")
-    found = _in_sandbox(plan, group)
-    return answer({"rank": group["rank"], "link": link(group, Machine()), **found})
+    found = _run_in_sandbox(plan, group)
+    return answer({"rank": group["rank"], "link": describe_link(group, Machine()), **found})
 
 
-def _options(argv: list[str]) -> argparse.Namespace:
+def _parse_options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="network-proof")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)
@@ -78,7 +78,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _in_sandbox(plan: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+def _run_in_sandbox(plan: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
     """Return what this rank measured, or why it did not; it is data, whatever it looks like."""
     instance = plan["instances"][0]
     gpus = bool(instance["gpus"])
@@ -96,7 +96,7 @@ def _in_sandbox(plan: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         *(python, "-I", paths.ZIPAPP, "network-proof"),
         *(f"--{name}={value}" for name, value in options.items()),
         env={"PATH": os.defpath, **instance["env"], "OMP_NUM_THREADS": "1"},
-        timeout=_PATIENCE_S,
+        timeout=_TIMEOUT_S,
         gpus=gpus,
         # A rank reaches itself by its own address.
         peers=[*group["own_addresses"], *group["peer_addresses"]],
@@ -106,22 +106,24 @@ def _in_sandbox(plan: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
         found = json.loads(done.stdout.strip().splitlines()[-1])
         error = HostError.from_answer(found)
         if error is None:
-            figures = {key: _positive(found[key]) for key in ("bandwidth_bytes_s", "latency_s")}
+            figures = {
+                key: _parse_positive(found[key]) for key in ("bandwidth_bytes_s", "latency_s")
+            }
             kept = {"backend": options["backend"], "bytes": int(found["bytes"]), **figures}
             return {"found": kept, "said": ""}
         said = error.message
     except (IndexError, ValueError, TypeError, KeyError, AttributeError):
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    return {"found": None, "said": said[-_SAID:]}
+    return {"found": None, "said": said[-_MAX_SAID_LENGTH:]}
 
 
-def _positive(value: object) -> float:
+def _parse_positive(value: object) -> float:
     if isinstance(value, float) and 0 < value < float("inf"):
         return value
     raise ValueError(value)
 
 
-def link(group: dict[str, Any], machine: Machine) -> dict[str, Any]:
+def describe_link(group: dict[str, Any], machine: Machine) -> dict[str, Any]:
     """Return what the network of the group promises here; speeds in bits a second.
 
     `rdma_bits_per_s` is the slowest of the devices that NCCL takes, None without them.
@@ -155,7 +157,7 @@ def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> di
     where = torch.device("cuda", 0) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(where)
-    patience = datetime.timedelta(seconds=_TOGETHER_S)
+    patience = datetime.timedelta(seconds=_MEETING_TIMEOUT_S)
     group.init_process_group(backend, rank=rank, world_size=size, timeout=patience)
     # By itself a barrier of NCCL's may take the GPU that has the rank's number.
     alone = {"device_ids": [where.index]} if backend == "nccl" else {}
@@ -174,12 +176,12 @@ def measure(*, rank: int, size: int, master: str, port: int, backend: str) -> di
         small = torch.zeros(1, device=where)
         # The first ones make connections, and tell how much the link carries.
         timed(small, 3)
-        trial = torch.zeros(_LEAST // _FLOAT, device=where)
+        trial = torch.zeros(_MIN_BYTES // _FLOAT, device=where)
         timed(trial, 1)
-        wanted = _LEAST * _ROUND_S / max(timed(trial, 2), 1e-6)
+        wanted = _MIN_BYTES * _ROUND_S / max(timed(trial, 2), 1e-6)
         chosen = torch.tensor([wanted], device=where)
         group.broadcast(chosen, 0)
-        count = int(min(max(float(chosen.item()), _LEAST), _MOST[backend])) // _FLOAT
+        count = int(min(max(float(chosen.item()), _MIN_BYTES), _MAX_BYTES[backend])) // _FLOAT
         large = torch.ones(count, device=where)
         group.all_reduce(large)
         if not bool((large == size).all()):

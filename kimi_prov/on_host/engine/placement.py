@@ -27,7 +27,7 @@ _NUMA_FLAGS = ("--numa-bind", "--numa-bind-nodes")
 _SIOCGIFADDR = 0x8915
 
 
-def hidden_nodes(planned: Sequence[int]) -> list[int]:
+def find_hidden_nodes(planned: Sequence[int]) -> list[int]:
     """Return the NUMA nodes of the plan whose memory this process may not use."""
     status = read_text("/proc/self/status")
     rows = [line for line in status.splitlines() if line.startswith("Mems_allowed_list:")]
@@ -35,7 +35,7 @@ def hidden_nodes(planned: Sequence[int]) -> list[int]:
     return [node for node in planned if node not in allowed]
 
 
-def visible(
+def remove_hidden_binding(
     arguments: list[str], hidden: list[int], notes: list[str], advice: str = ""
 ) -> list[str]:
     """Leave out the flags that bind workers to nodes which the cgroup hides."""
@@ -48,7 +48,7 @@ def visible(
     return remove_flags(arguments, _NUMA_FLAGS)
 
 
-def numactl(wanted: list[str], hidden: list[int], notes: list[str]) -> list[str]:
+def build_numactl(wanted: list[str], hidden: list[int], notes: list[str]) -> list[str]:
     """Return the words before the engine's command; none where they cannot be kept."""
     if not wanted:
         return []
@@ -73,7 +73,7 @@ def numactl(wanted: list[str], hidden: list[int], notes: list[str]) -> list[str]
     return [program, *wanted]
 
 
-def threads(
+def choose_threads(
     environment: Mapping[str, str], allowed: Sequence[int], count: int, notes: list[str]
 ) -> dict[str, str]:
     """Return the processors of an engine without GPUs where it does not have the planned ones.
@@ -96,9 +96,9 @@ def threads(
     return {_BIND: format_list(used)}
 
 
-def network(environment: Mapping[str, str], peer: str, notes: list[str]) -> dict[str, str]:
+def choose_network(environment: Mapping[str, str], peer: str, notes: list[str]) -> dict[str, str]:
     """Return what tells the engine by which of its addresses another node reaches it."""
-    address, interface = own_address(peer)
+    address, interface = find_own_address(peer)
     if interface is None:
         notes.append(
             f"towards {peer} this node has {address or 'no address'}, and no interface that is "
@@ -111,7 +111,7 @@ def network(environment: Mapping[str, str], peer: str, notes: list[str]) -> dict
     return found
 
 
-def own_address(peer: str) -> tuple[str | None, str | None]:
+def find_own_address(peer: str) -> tuple[str | None, str | None]:
     """Return the address by which this node reaches another, and the interface that has it."""
     try:
         row = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
@@ -120,10 +120,10 @@ def own_address(peer: str) -> tuple[str | None, str | None]:
             address = str(probe.getsockname()[0])
     except OSError:
         return None, None
-    return address, _interface(address)
+    return address, _find_interface(address)
 
 
-def _interface(address: str) -> str | None:
+def _find_interface(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -136,6 +136,6 @@ def _interface(address: str) -> str | None:
     return None
 
 
-def available() -> list[int]:
+def list_available_cpus() -> list[int]:
     """Return the processors that this process may run on."""
     return sorted(os.sched_getaffinity(0))

@@ -22,13 +22,13 @@ from kimi_prov.contract.paths import MACHINE_KEY, MODEL_VERIFIED
 from kimi_prov.on_host.system import machine_key
 from kimi_prov.on_host.system.process import run
 
-_PAUSE_S = 1.0
+_POLL_INTERVAL_S = 1.0
 _TIMEOUT_S = 120.0
 # Beyond any answer of an engine, also with the metrics of many ranks.
-_MOST_BYTES = 32 << 20
-_GPU_PATIENCE_S = 120.0
+_MAX_BYTES = 32 << 20
+_GPU_TIMEOUT_S = 120.0
 # What the driver itself, and a desktop, may hold.
-_HELD_MIB = 2048
+_MIN_HELD_MIB = 2048
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="ready")
     parser.add_argument("--weights", metavar="DIR")
     parser.add_argument("--gpus", metavar="LIST")
-    parser.add_argument("--patience", type=float, default=_GPU_PATIENCE_S, metavar="SECONDS")
+    parser.add_argument("--patience", type=float, default=_GPU_TIMEOUT_S, metavar="SECONDS")
     parser.add_argument("--port", type=int)
     parser.add_argument("--model")
     parser.add_argument("--pid", type=int)
@@ -56,7 +56,7 @@ def wait_for_weights(directory: str) -> int:
     if not os.path.exists(mark):
         print(f"waiting for verified weights in {directory}", flush=True)
     while not os.path.exists(mark):
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_INTERVAL_S)
     return 0
 
 
@@ -65,7 +65,7 @@ def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
     started = time.monotonic()
     reported = ""
     while True:
-        reason = _held(gpus)
+        reason = _find_gpu_users(gpus)
         if reason is None:
             return 0
         if reason != reported:
@@ -78,30 +78,32 @@ def wait_for_gpus(gpus: list[int], patience_s: float) -> int:
                 flush=True,
             )
             return 1
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _held(gpus: list[int]) -> str | None:
+def _find_gpu_users(gpus: list[int]) -> str | None:
     """Return what keeps the GPUs from being free; None where they are free."""
-    table = _smi("--query-gpu=index,uuid,memory.used")
+    table = _run_nvidia_smi("--query-gpu=index,uuid,memory.used")
     rows = [[cell.strip() for cell in line.split(",")] for line in (table or "").splitlines()]
     used = {int(row[0]): row for row in rows if len(row) == 3 and row[0].isdigit()}
     if table is None or not set(gpus) <= set(used):
         return "nvidia-smi does not answer for all of them"
-    full = [n for n in gpus if used[n][2].isdigit() and int(used[n][2]) > _HELD_MIB]
+    full = [n for n in gpus if used[n][2].isdigit() and int(used[n][2]) > _MIN_HELD_MIB]
     if not full:
         return None
-    holders = _holders()
+    holders = _list_gpu_processes()
     return "; ".join(
         f"GPU {n}: {used[n][2]} MiB in use by {holders.get(used[n][1], 'no process that it lists')}"
         for n in full
     )
 
 
-def _holders() -> dict[str, str]:
+def _list_gpu_processes() -> dict[str, str]:
     """List the processes on each GPU, by its UUID."""
     found: dict[str, list[str]] = {}
-    for line in (_smi("--query-compute-apps=gpu_uuid,pid,process_name") or "").splitlines():
+    for line in (
+        _run_nvidia_smi("--query-compute-apps=gpu_uuid,pid,process_name") or ""
+    ).splitlines():
         cells = [cell.strip() for cell in line.split(",", 2)]
         if len(cells) == 3:
             # Of another user's process nvidia-smi tells the name to root alone.
@@ -110,7 +112,7 @@ def _holders() -> dict[str, str]:
     return {uuid: ", ".join(names) for uuid, names in found.items()}
 
 
-def _smi(question: str) -> str | None:
+def _run_nvidia_smi(question: str) -> str | None:
     done = run("nvidia-smi", question, "--format=csv,noheader,nounits", timeout=_TIMEOUT_S)
     return done.stdout if done.returncode == 0 else None
 
@@ -123,21 +125,23 @@ def wait_for_chat(port: int, model: str, pid: int) -> int:
         if not processes.is_alive(pid):
             print("the engine ended before it was ready; its own lines above say why", flush=True)
             return 1
-        reason = _health(port) or chat(port, model)
+        reason = _check_health(port) or request_token(port, model)
         if reason is None:
             print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
             return 0
         if reason != reported:
             print(f"not ready yet: {reason}", flush=True)
             reported = reason
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _health(port: int) -> str | None:
-    return ask(port, "GET", "/health")[0]
+def _check_health(port: int) -> str | None:
+    return send_request(port, "GET", "/health")[0]
 
 
-def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = "") -> str | None:
+def request_token(
+    port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = ""
+) -> str | None:
     """Ask the engine for one token; None when it came, else why not.
 
     `asker`: by which name it is asked, as the proxy tells an engine the name of a client's key.
@@ -148,10 +152,12 @@ def chat(port: int, model: str, *, timeout_s: float = _TIMEOUT_S, asker: str = "
         "max_tokens": 1,
     }
     body = json.dumps(question)
-    return ask(port, "POST", "/v1/chat/completions", body, timeout_s=timeout_s, asker=asker)[0]
+    return send_request(
+        port, "POST", "/v1/chat/completions", body, timeout_s=timeout_s, asker=asker
+    )[0]
 
 
-def ask(
+def send_request(
     port: int,
     method: str,
     path: str,
@@ -172,15 +178,15 @@ def ask(
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
-        content = answer.read(_MOST_BYTES + 1)
+        content = answer.read(_MAX_BYTES + 1)
     except ConnectionRefusedError:
         return "the engine is loading", ""
     except (OSError, http.client.HTTPException) as error:
         return f"{method} {path}: {error or type(error).__name__}", ""
     finally:
         connection.close()
-    if len(content) > _MOST_BYTES:
-        return f"{method} {path}: more than {_MOST_BYTES >> 20} MiB", ""
+    if len(content) > _MAX_BYTES:
+        return f"{method} {path}: more than {_MAX_BYTES >> 20} MiB", ""
     text = content.decode(errors="replace")
     if answer.status == 200:
         return None, text

@@ -13,11 +13,11 @@ from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 
-PLACED = re.compile(r"\bN(\d+)=(\d+)")
-HUGE = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
+_NODE_PAGES = re.compile(r"\bN(\d+)=(\d+)")
+_HUGE_PAGES = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
 # Pages of files lie where whoever read them first was: libraries are shared between engines.
-OF_A_FILE = re.compile(r" file=(?!/dev/shm/|/memfd:)")
-PAGE_SIZE = re.compile(r"kernelpagesize_kB=(\d+)")
+_FILE_MAPPING = re.compile(r" file=(?!/dev/shm/|/memfd:)")
+_PAGE_SIZE = re.compile(r"kernelpagesize_kB=(\d+)")
 
 
 def parse_numa_maps(text: str) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def parse_numa_maps(text: str) -> dict[str, Any]:
         if len(words) < 2:
             continue
         policies[words[1]] = policies.get(words[1], 0) + 1
-        if OF_A_FILE.search(line):
+        if _FILE_MAPPING.search(line):
             continue
-        size = PAGE_SIZE.search(line)
-        for node, pages in PLACED.findall(line):
+        size = _PAGE_SIZE.search(line)
+        for node, pages in _NODE_PAGES.findall(line):
             kib = int(size.group(1)) if size else 4
             nodes[node] = nodes.get(node, 0) + int(pages) * kib * 1024
     return {"bytes_by_node": nodes, "policies": policies}
@@ -53,7 +53,7 @@ def parse_status(text: str) -> dict[str, Any]:
     }
 
 
-def processes(
+def list_processes(
     cgroup: str, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 ) -> list[dict[str, Any]]:
     """Return the processes of a unit, biggest first, with their placement."""
@@ -65,20 +65,23 @@ def processes(
         try:
             status = parse_status((proc / pid / "status").read_text())
             maps = read_text(proc / pid / "numa_maps")
-            more = {"threads": _threads(proc / pid), "huge_bytes": _huge(proc / pid)}
+            more = {
+                "threads": _count_threads(proc / pid),
+                "huge_bytes": _count_huge_bytes(proc / pid),
+            }
         except OSError:
             continue  # it ended meanwhile
         found.append({"pid": int(pid), **status, **parse_numa_maps(maps), **more})
     return sorted(found, key=lambda process: -process["resident_bytes"])
 
 
-def _huge(directory: Path) -> int | None:
+def _count_huge_bytes(directory: Path) -> int | None:
     """Bytes of a process in huge pages; None where the kernel has no figure."""
     text = read_text(directory / "smaps_rollup")
-    return sum(int(kib) * 1024 for kib in HUGE.findall(text)) if text else None
+    return sum(int(kib) * 1024 for kib in _HUGE_PAGES.findall(text)) if text else None
 
 
-def _threads(directory: Path) -> dict[str, int]:
+def _count_threads(directory: Path) -> dict[str, int]:
     """CPU list to number of threads that are held to it."""
     held: dict[str, int] = {}
     for task in (directory / "task").glob("*/status"):
@@ -87,7 +90,7 @@ def _threads(directory: Path) -> dict[str, int]:
     return held
 
 
-def listening(ports: list[int], proc: Path = Path("/proc")) -> dict[str, list[str]]:
+def find_listeners(ports: list[int], proc: Path = Path("/proc")) -> dict[str, list[str]]:
     """For each port the addresses on which something listens (`127.0.0.1`, `::`, `any`, ...)."""
     found: dict[str, list[str]] = {str(port): [] for port in ports}
     for name in ("net/tcp", "net/tcp6"):
@@ -95,11 +98,11 @@ def listening(ports: list[int], proc: Path = Path("/proc")) -> dict[str, list[st
             words = line.split()
             address, _, port = words[1].rpartition(":")
             if words[3] == "0A" and str(int(port, 16)) in found:
-                found[str(int(port, 16))].append(_address(address))
+                found[str(int(port, 16))].append(_format_address(address))
     return found
 
 
-def _address(text: str) -> str:
+def _format_address(text: str) -> str:
     """Return the kernel's hexadecimal address, in words where it is a common one."""
     if not text.strip("0"):
         return "any"
@@ -117,20 +120,20 @@ def collect(paths: Paths) -> dict[str, Any]:
     plan = read_json(paths.plan)
     instances = plan.get("instances", [])
     names = [unit_names.get_engine_unit(item) for item in instances]
-    states = units.show(*names) if instances else {}
+    states = units.read_states(*names) if instances else {}
     rests = stop_state.read(paths)
     found = []
     for item, name in zip(instances, names):
         unit = states.get(name, {})
-        placed = processes(unit.get("cgroup", "")) if unit.get("main_pid") else []
+        placed = list_processes(unit.get("cgroup", "")) if unit.get("main_pid") else []
         found.append({"index": item["index"], "unit": unit, "processes": placed})
     return {
         "plan": plan,
         "certificate": read_text(paths.tls_crt),
-        "certificate_standing": certificate.in_use(paths, plan) if plan else None,
+        "certificate_standing": certificate.describe_current(paths, plan) if plan else None,
         "instances": found,
         "rests": stop_state.describe(rests) if rests else None,
-        "listening": listening([item["port"] for item in instances if item["port"]]),
+        "listening": find_listeners([item["port"] for item in instances if item["port"]]),
         "nodes": sorted(
             int(node.name[4:]) for node in Path("/sys/devices/system/node").glob("node[0-9]*")
         ),

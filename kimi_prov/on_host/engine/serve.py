@@ -67,16 +67,16 @@ def main(argv: list[str]) -> int:
     hold = os.path.exists(paths.SWITCH) and not check
     places = started.UnitPaths()
     if not check and not hold:
-        wake(places)
+        allow_start(places)
     return answer(ensure(wanted["template"], wanted["drop_ins"], places, check=check, hold=hold))
 
 
-def wake(places: started.UnitPaths) -> None:
+def allow_start(places: started.UnitPaths) -> None:
     """Let engines start on a machine that was stopped, or is asleep: it is so no longer."""
     stop_state.clear(paths.Paths(places.root))
 
 
-def planned(plan: dict[str, Any], places: started.UnitPaths) -> tuple[str, dict[str, str]]:
+def read_planned(plan: dict[str, Any], places: started.UnitPaths) -> tuple[str, dict[str, str]]:
     """Return what `ensure` takes, as the units of a plan are in place."""
     names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
     return read_text(places.file(names[0])), {
@@ -96,24 +96,25 @@ def ensure(
 
     `hold`: write and enable them, and leave what runs.
     """
-    gone = [unit for unit in installed(places.units) if unit not in drop_ins and not hold]
-    states = show([*drop_ins, *gone])
-    wanted = {unit: started.joined(template, text) for unit, text in drop_ins.items()}
+    gone = [unit for unit in list_installed(places.units) if unit not in drop_ins and not hold]
+    states = read_states([*drop_ins, *gone])
+    wanted = {unit: started.join_unit(template, text) for unit, text in drop_ins.items()}
     forms = {unit: parse_form(text) for unit, text in wanted.items()}
-    running = {unit: stamp_of(states.get(unit, {}), places) for unit in wanted}
-    had = {unit: started.unit_of(running[unit], unit, places) for unit in wanted}
+    running = {unit: read_running_digest(states.get(unit, {}), places) for unit in wanted}
+    had = {unit: started.find_unit_text(running[unit], unit, places) for unit in wanted}
     reasons = {
-        unit: list_restart_reasons(running[unit], _form(had[unit]), forms[unit]) for unit in wanted
+        unit: list_restart_reasons(running[unit], _parse_form(had[unit]), forms[unit])
+        for unit in wanted
     }
     verdicts = {
-        unit: "leave" if hold else verdict(states.get(unit, {}), differs=bool(reasons[unit]))
+        unit: "leave" if hold else decide_action(states.get(unit, {}), differs=bool(reasons[unit]))
         for unit in wanted
     }
     enabled = [unit for unit in wanted if states.get(unit, {}).get("UnitFileState") != "enabled"]
     begun = [unit for unit, word in verdicts.items() if word == "start"]
     restarted = [unit for unit, word in verdicts.items() if word == "restart"]
     shared = {places.file(unit): template for unit in wanted}
-    written = _differing(shared) + _differing(
+    written = _list_differing(shared) + _list_differing(
         {places.drop_in(unit): text for unit, text in drop_ins.items()}
     )
     if not check and any(is_gated(found) for found in forms.values()):
@@ -123,9 +124,9 @@ def ensure(
         for unit, text in wanted.items():
             before = had[unit]
             if before is not None:
-                started.keep(running[unit], before, places)
+                started.store_unit(running[unit], before, places)
             if verdicts[unit] != "leave":
-                started.keep(read_digest(text), text, places)
+                started.store_unit(read_digest(text), text, places)
         for unit in gone:
             remove(unit, places, keep=list(shared))
         for row in written:
@@ -134,13 +135,13 @@ def ensure(
             write_atomic(path, row["after"], 0o644)
         stale = any(state.get("NeedDaemonReload") == "yes" for state in states.values())
         if gone or written or stale:
-            _systemctl("daemon-reload")
+            _run_systemctl("daemon-reload")
         if begun or restarted:
             # A start that was asked for counts as none of those that failed one after the other.
             run("systemctl", "reset-failed", *begun, *restarted)
-        _systemctl("enable", "--quiet", *enabled)
-        _systemctl("start", "--no-block", *begun)
-        _systemctl("restart", "--no-block", *restarted)
+        _run_systemctl("enable", "--quiet", *enabled)
+        _run_systemctl("start", "--no-block", *begun)
+        _run_systemctl("restart", "--no-block", *restarted)
         stamps = {**running, **{unit: read_digest(wanted[unit]) for unit in [*begun, *restarted]}}
         started.remove_all_but(list(stamps.values()), places)
     return {
@@ -154,7 +155,7 @@ def ensure(
     }
 
 
-def verdict(state: dict[str, str], *, differs: bool) -> str:
+def decide_action(state: dict[str, str], *, differs: bool) -> str:
     """Decide on one unit: `start`, `restart` or `leave`, from its systemd properties.
 
     `differs`: its process was started with another unit. A unit whose start is queued or that
@@ -185,21 +186,21 @@ def _check_gate(places: started.UnitPaths, *, supervised: bool) -> None:
         raise HostError(f"{places.proxy_config} is of an older version: it sends no key", fix)
 
 
-def installed(units: Path) -> list[str]:
+def list_installed(units: Path) -> list[str]:
     """List the units of engines that have a drop-in of ours."""
     found = (_DROP_IN.fullmatch(path.name) for path in units.glob(f"{unit_names.ALL_SERVE}.d"))
     serving = sorted(unit_names.build_serve_name(int(match.group(1))) for match in found if match)
     return [*serving, *([unit_names.RANK] if (units / f"{unit_names.RANK}.d").is_dir() else [])]
 
 
-def show(units: list[str]) -> dict[str, dict[str, str]]:
+def read_states(units: list[str]) -> dict[str, dict[str, str]]:
     """Ask systemd for the state of each unit, by name."""
-    return systemd.properties(units, _PROPERTIES)
+    return systemd.read_properties(units, _PROPERTIES)
 
 
-def stamp_of(state: dict[str, str], places: started.UnitPaths) -> str:
+def read_running_digest(state: dict[str, str], places: started.UnitPaths) -> str:
     """Read the stamp that a unit's process was started with; empty where there is none."""
-    return started.running_stamp(started.pid_of(state), places) or ""
+    return started.read_running_digest(started.get_pid(state), places) or ""
 
 
 def remove(unit: str, places: started.UnitPaths, keep: list[Path]) -> None:
@@ -212,27 +213,27 @@ def remove(unit: str, places: started.UnitPaths, keep: list[Path]) -> None:
         files.remove(str(places.file(unit)))
 
 
-def _form(text: str | None) -> Form | None:
+def _parse_form(text: str | None) -> Form | None:
     return None if text is None else parse_form(text)
 
 
-def _differing(files: dict[Path, str]) -> list[dict[str, str]]:
+def _list_differing(files: dict[Path, str]) -> list[dict[str, str]]:
     """Return the files whose content differs from the planned one."""
     there = {path: read_text(path) for path in files}
     return [
         {"path": str(path), "before": there[path], "after": text}
         for path, text in files.items()
-        if there[path] != text or not _readable_by_all(path)
+        if there[path] != text or not _is_readable_by_all(path)
     ]
 
 
-def _readable_by_all(path: Path) -> bool:
+def _is_readable_by_all(path: Path) -> bool:
     state = path.stat()
     ours = os.geteuid() != 0 or (state.st_uid, state.st_gid) == (0, 0)
     return ours and state.st_mode & 0o7777 == 0o644
 
 
-def _systemctl(verb: str, *arguments: str) -> None:
+def _run_systemctl(verb: str, *arguments: str) -> None:
     if verb != "daemon-reload" and not [word for word in arguments if not word.startswith("-")]:
         return
     arguments = (verb, *arguments)

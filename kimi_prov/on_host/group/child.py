@@ -14,7 +14,7 @@ import time
 from typing import Callable
 
 _PR_SET_PDEATHSIG = 1
-_STEP_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 class Child:
@@ -38,7 +38,7 @@ class Child:
             preexec_fn=tied,  # noqa: PLW1509
         )
 
-    def end(self) -> str | None:
+    def describe_end(self) -> str | None:
         """Tell how it ended; None while it runs."""
         status = self._process.poll()
         if status is None:
@@ -56,12 +56,12 @@ class Child:
         until = time.monotonic() + grace_s
         while self._process.poll() is None and time.monotonic() < until:
             meanwhile()
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_INTERVAL_S)
         # The engine itself may be gone and its workers not.
         self._signal(signal.SIGKILL)
         while self._process.poll() is None:
             meanwhile()
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _signal(self, number: int) -> None:
         # Its number is its group's, and not another's before it was waited for with its workers.

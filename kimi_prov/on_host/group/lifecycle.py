@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Union
 
 from kimi_prov.contract.clean_text import clean_line
 from kimi_prov.contract.errors import EXIT_PERMANENT, EXIT_TRANSIENT
-from kimi_prov.on_host.group.members import Facts, Group, differing
+from kimi_prov.on_host.group.members import Facts, Group, list_differing
 from kimi_prov.on_host.system import group_state
 
 if TYPE_CHECKING:
@@ -236,20 +236,20 @@ class Head(_Supervisor):
         if self._started is not None:
             # Its supervisor was started anew: its part of the engine is gone.
             return [Drop(rank), *self._close(f"{self._host(rank)} began anew")]
-        keys = differing(self._facts, facts)
+        keys = list_differing(self._facts, facts)
         if keys:
             self._seen.pop(rank, None)
-            told = f"{self._host(rank)} is refused: {_difference(keys, self._host(HEAD))}"
+            told = f"{self._host(rank)} is refused: {_describe_difference(keys, self._host(HEAD))}"
             return [Send(rank, "differs", {"keys": keys}), Drop(rank), *self._say(told)]
         self._seen[rank] = now
-        return self._meet(now) if self._whole else self._waiting()
+        return self._meet(now) if self._is_complete else self._waiting()
 
     @property
     def _missing(self) -> list[int]:
         return [rank for rank in self._group.others if rank not in self._seen]
 
     @property
-    def _whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return not self._missing
 
     def _waiting(self) -> Actions:
@@ -324,7 +324,10 @@ class Rank(_Supervisor):
         if kind == "differs":
             self._seen.pop(HEAD)
             keys = [clean_line(key) for key in message["keys"]]
-            return [*self._say(f"{head} refuses this host: {_difference(keys, head)}"), Drop(HEAD)]
+            return [
+                *self._say(f"{head} refuses this host: {_describe_difference(keys, head)}"),
+                Drop(HEAD),
+            ]
         if kind == "go":
             self._started = now
             return [*self._say("all hosts are here and equal: starting the engine"), Start()]
@@ -358,6 +361,6 @@ class Rank(_Supervisor):
         return self._beats(now)
 
 
-def _difference(keys: list[str], head: str) -> str:
+def _describe_difference(keys: list[str], head: str) -> str:
     fix = "run `kimi-prov apply` for the whole group"
     return f"{', '.join(keys)} not as on {head}; {NOT_EQUAL}: {fix}"

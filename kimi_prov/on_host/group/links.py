@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass, field
 
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.group.members import Group, normal
+from kimi_prov.on_host.group.members import Group, normalize_address
 from kimi_prov.on_host.group.messages import BadMessageError, Message, Reader, encode
 
 _CONNECT_S = 2.0
@@ -55,10 +55,10 @@ class Link:
 
 def listen(group: Group, port: int) -> socket.socket:
     """Open the head's port on the address that it has in the group."""
-    found = socket.socket(_family(group.own.address), socket.SOCK_STREAM)
+    found = socket.socket(_find_family(group.this_host.address), socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((group.own.address, port))
+        found.bind((group.this_host.address, port))
     except OSError as error:
         found.close()
         fix = (
@@ -66,7 +66,7 @@ def listen(group: Group, port: int) -> socket.socket:
         )
         # An address may come up after this unit, and a port be free again.
         raise HostError(
-            f"{group.own.address} port {port} cannot be opened: {error.strerror}",
+            f"{group.this_host.address} port {port} cannot be opened: {error.strerror}",
             fix,
             retryable=True,
         ) from error
@@ -83,15 +83,15 @@ def accept(listener: socket.socket) -> Link | None:
         return None
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Link(connection, normal(address[0].partition("%")[0]))
+    return Link(connection, normalize_address(address[0].partition("%")[0]))
 
 
 def connect(group: Group, port: int) -> tuple[Link | None, str]:
     """Connect to the head from this host's own address in the group; else tell why not."""
-    found = socket.socket(_family(group.head.address), socket.SOCK_STREAM)
+    found = socket.socket(_find_family(group.head.address), socket.SOCK_STREAM)
     try:
         found.settimeout(_CONNECT_S)
-        found.bind((group.own.address, 0))
+        found.bind((group.this_host.address, 0))
         found.connect((group.head.address, port))
     except OSError as error:
         found.close()
@@ -101,5 +101,5 @@ def connect(group: Group, port: int) -> tuple[Link | None, str]:
     return Link(found, group.head.address, rank=0), ""
 
 
-def _family(address: str) -> socket.AddressFamily:
+def _find_family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -12,7 +12,7 @@ import time
 from typing import Callable, Optional
 
 from kimi_prov.on_host.engine import ready
-from kimi_prov.on_host.engine.metrics import steps
+from kimi_prov.on_host.engine.metrics import count_steps
 
 # None when it lives, else why nobody can say so.
 Told = Callable[[Optional[str]], None]
@@ -47,12 +47,12 @@ class Watch:
 
     def _moved(self) -> bool:
         """Whether what is counted has moved; a chat is what counts first: an engine warms up."""
-        refusal, text = ready.ask(self._port, "GET", "/metrics", timeout_s=self._limit_s)
-        seen = {} if refusal else steps(text)
+        refusal, text = ready.send_request(self._port, "GET", "/metrics", timeout_s=self._limit_s)
+        seen = {} if refusal else count_steps(text)
         last, self._last = self._last, seen or self._last
         return bool(last and seen) and seen != last
 
     def _ask(self, told: Told) -> None:
-        reason = ready.chat(self._port, self._model, timeout_s=self._limit_s)
+        reason = ready.request_token(self._port, self._model, timeout_s=self._limit_s)
         self._answered = self._answered or reason is None
         told(reason)

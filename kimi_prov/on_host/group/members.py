@@ -30,7 +30,7 @@ class Member:
         """Read `HOST=ADDRESS`; raises HostError for anything else."""
         host, _, address = text.rpartition("=")
         try:
-            return cls(host, normal(address))
+            return cls(host, normalize_address(address))
         except ValueError:
             raise HostError(f"--member {text}: expected HOST=ADDRESS") from None
 
@@ -44,7 +44,7 @@ class Group:
     rank: int
 
     @property
-    def own(self) -> Member:
+    def this_host(self) -> Member:
         """Return this host."""
         return self.members[self.rank]
 
@@ -63,14 +63,14 @@ class Group:
         return ", ".join(self.members[rank].host for rank in ranks)
 
 
-def normal(address: str) -> str:
+def normalize_address(address: str) -> str:
     """Return an address as the kernel writes it; raises ValueError where it is none."""
     found = ipaddress.ip_address(address)
     mapped = getattr(found, "ipv4_mapped", None)
     return str(mapped or found)
 
 
-def facts(group: Group, digest: str, environment: Path, weights: Sequence[Path]) -> Facts:
+def collect_facts(group: Group, digest: str, environment: Path, weights: Sequence[Path]) -> Facts:
     """Tell what must be equal on all hosts: the plan, and what the marks say of what is here.
 
     `environment` and `weights` are the marks that are written last: their locks, their manifests.
@@ -80,15 +80,17 @@ def facts(group: Group, digest: str, environment: Path, weights: Sequence[Path])
         "group": group.name,
         "members": listed,
         "plan": digest,
-        "environment": _digest(read_text(environment)),
-        "weights": _digest(*(str(read_json(mark).get("manifest_sha256")) for mark in weights)),
+        "environment": _compute_digest(read_text(environment)),
+        "weights": _compute_digest(
+            *(str(read_json(mark).get("manifest_sha256")) for mark in weights)
+        ),
     }
 
 
-def _digest(*texts: str) -> str:
+def _compute_digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def differing(own: Facts, other: Facts) -> list[str]:
+def list_differing(own: Facts, other: Facts) -> list[str]:
     """Name the facts that are not equal, sorted; one that a host lacks is not."""
     return sorted(key for key in {*own, *other} if own.get(key) != other.get(key))

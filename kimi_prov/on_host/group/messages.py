@@ -11,8 +11,8 @@ from typing import Any
 
 Message = dict[str, Any]
 
-LONGEST = 8192
-_TEXT = 1000
+MAX_LENGTH = 8192
+_MAX_TEXT_LENGTH = 1000
 # Kind to its fields and their types.
 _KINDS: dict[str, dict[str, type]] = {
     # A rank to the head: who it is, and what has to be equal.
@@ -41,7 +41,8 @@ class BadMessageError(ValueError):
 def encode(kind: str, **fields: object) -> bytes:
     """Return a message as the line that is sent; long texts are cut."""
     whole = {
-        name: value[:_TEXT] if isinstance(value, str) else value for name, value in fields.items()
+        name: value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else value
+        for name, value in fields.items()
     }
     return json.dumps({"kind": kind, **whole}).encode() + b"\n"
 
@@ -61,19 +62,19 @@ def decode(line: bytes) -> Message:
     if set(found) != set(wanted):
         raise BadMessageError(f"a message of the kind {kind} has other fields")
     for name, of in wanted.items():
-        if type(found[name]) is not of or not _bounded(found[name]):
+        if type(found[name]) is not of or not _is_bounded(found[name]):
             raise BadMessageError(f"{kind}: {name} is not as expected")
     return {"kind": kind, **found}
 
 
-def _bounded(value: object) -> bool:
+def _is_bounded(value: object) -> bool:
     """Whether texts are short, and lists and mappings hold short texts alone."""
     if isinstance(value, str):
-        return len(value) <= _TEXT
+        return len(value) <= _MAX_TEXT_LENGTH
     if isinstance(value, list):
-        return all(isinstance(inner, str) and _bounded(inner) for inner in value)
+        return all(isinstance(inner, str) and _is_bounded(inner) for inner in value)
     if isinstance(value, dict):
-        return all(isinstance(inner, str) and _bounded(inner) for inner in value.values())
+        return all(isinstance(inner, str) and _is_bounded(inner) for inner in value.values())
     return True
 
 
@@ -89,6 +90,6 @@ class Reader:
         Raises BadMessageError for what is none, and for a line that does not end.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST or any(len(line) > LONGEST for line in lines):
-            raise BadMessageError(f"it is longer than {LONGEST} bytes")
+        if len(self._rest) > MAX_LENGTH or any(len(line) > MAX_LENGTH for line in lines):
+            raise BadMessageError(f"it is longer than {MAX_LENGTH} bytes")
         return [decode(line) for line in lines]

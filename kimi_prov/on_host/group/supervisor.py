@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.group.messages import Message
 
 # At least so often it looks at what ended and who is late.
-_TURN_S = 0.5
+_POLL_INTERVAL_S = 0.5
 _RECONNECT_S = 1.0
 # A hello is the first that is said: who connects and says nothing is not waited for.
 _HELLO_S = 10.0
@@ -41,7 +41,7 @@ _LIMITS = Limits()
 
 def main(argv: list[str]) -> int:
     """Supervise one round; the exit status says whether systemd is to begin another."""
-    options, command = _options(argv)
+    options, command = _parse_options(argv)
     found = tuple(members.Member.parse(text) for text in options.member)
     if not 0 <= options.rank < len(found):
         raise HostError(f"--rank {options.rank}: there are {len(found)} members")
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         raise HostError("--member: two hosts have one address")
     group = members.Group(options.name, found, options.rank)
     marks = [Path(mark) for mark in options.weights]
-    facts = members.facts(group, options.digest, Path(options.environment), marks)
+    facts = members.collect_facts(group, options.digest, Path(options.environment), marks)
     limits = Limits(
         silence=options.silence,
         loading=options.loading,
@@ -64,11 +64,11 @@ def main(argv: list[str]) -> int:
         limit_s = options.progress
         watch = Watch(options.chat_port, options.model, every_s=options.ask_every, limit_s=limit_s)
     engine = Engine(command, watch)
-    notifier = Notifier.of_unit(os.environ)
+    notifier = Notifier.from_environment(os.environ)
     return Supervisor(group, logic, kept, engine, notifier).run(options.port, options.grace)
 
 
-def _options(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+def _parse_options(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Read the options, and the command line of the engine: this program's own."""
     at = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(prog="group")
@@ -155,7 +155,7 @@ class Supervisor:
         self._notifier.alive()
         if isinstance(self._logic, Rank) and not self._links:
             self._connect(self._logic)
-        for key, _ in self._selector.select(_TURN_S):
+        for key, _ in self._selector.select(_POLL_INTERVAL_S):
             if key.fileobj is listener:
                 self._accept(listener)
             elif key.fileobj is self._woken:
@@ -165,8 +165,8 @@ class Supervisor:
         if self._stop:
             self._do(self._logic.stopped())
         while isinstance(self._logic, Head) and not self._answers.empty():
-            self._told(self._logic, self._answers.get())
-        ended = self._child.end() if self._child is not None else None
+            self._report_answer(self._logic, self._answers.get())
+        ended = self._child.describe_end() if self._child is not None else None
         now = time.monotonic()
         if ended is not None:
             self._do(self._logic.child_ended(ended, now))
@@ -188,7 +188,7 @@ class Supervisor:
     def _stopped(self, *_: object) -> None:
         self._stop = True
 
-    def _told(self, head: Head, reason: str | None) -> None:
+    def _report_answer(self, head: Head, reason: str | None) -> None:
         if reason is None:
             self._do(head.engine_lives(time.monotonic()))
         else:

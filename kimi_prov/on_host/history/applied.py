@@ -68,7 +68,7 @@ def observe(
         "kernel": lambda: _kernel(machine, plan, known.get("kernel") or {}),
         "firewall": lambda: _firewall(paths),
         "key_digests": lambda: publish.parse_map(files.read_text(paths.key_map)),
-        "certificate_sha256": lambda: tls.fingerprint(files.read_text(paths.tls_crt)),
+        "certificate_sha256": lambda: tls.compute_fingerprint(files.read_text(paths.tls_crt)),
         "engine": lambda: _engine(plan),
         "weights": lambda: _weights(paths, plan),
         "instances": lambda: _instances(paths, plan),
@@ -81,7 +81,7 @@ def observe(
             if failed is None:
                 raise
             found[name], failed[name] = None, describe_error(error)
-    return {**found, **publish.told(found["key_digests"] or {})}
+    return {**found, **publish.describe_keys(found["key_digests"] or {})}
 
 
 def decided(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _units() -> dict[str, dict[str, Any]]:
             "file": row.get("FragmentPath", ""),
             "drop_ins": sorted(row.get("DropInPaths", "").split()),
         }
-        for name, row in sorted(units.properties(names, _SHOWN).items())
+        for name, row in sorted(units.read_properties(names, _SHOWN).items())
         if row.get("LoadState") not in ("not-found", None)
     }
 
@@ -262,10 +262,10 @@ def _kernel(machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any])
 
 def _firewall(paths: Paths) -> dict[str, Any]:
     """Give the loaded table without its counters, and our rules in ufw or firewalld."""
-    text = firewall.table()
+    text = firewall.read_table()
     return {
         "table": None if text is None else text.splitlines(),
-        "table_sha256": None if text is None else firewall.digest(text),
+        "table_sha256": None if text is None else firewall.normalize_table(text),
         "rules": files.read_json(paths.firewall_state).get("rules") or [],
     }
 

@@ -18,7 +18,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import entries, open_switch
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import disk_bytes, read_json, read_text
+from kimi_prov.on_host.system.files import count_disk_bytes, read_json, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,7 +100,7 @@ def _pythons(environments: Iterable[Path]) -> set[str]:
 
 
 def _row(paths: Paths, kind: str, path: Path, of: str) -> dict[str, Any]:
-    return {"kind": kind, "path": _name(paths, path), "bytes": disk_bytes(path), "of": of}
+    return {"kind": kind, "path": _name(paths, path), "bytes": count_disk_bytes(path), "of": of}
 
 
 def _name(paths: Paths, path: Path) -> str:

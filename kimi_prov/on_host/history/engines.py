@@ -34,7 +34,7 @@ _SIZE = re.compile(r"^Options=.*\bsize=(\d+)", re.MULTILINE)
 def restarts(paths: Paths) -> bool:
     """Whether an engine runs otherwise than planned, or not at all."""
     places = started.UnitPaths(str(paths.root))
-    wanted = serve.planned(files.read_json(paths.plan), places)
+    wanted = serve.read_planned(files.read_json(paths.plan), places)
     found = serve.ensure(*wanted, places, check=True)
     return bool(found["started"] or found["restarted"] or found["removed"])
 
@@ -43,13 +43,13 @@ def start_planned(paths: Paths) -> None:
     """Let exactly the engines of the plan in place run; no failure of a former start counts."""
     places = started.UnitPaths(str(paths.root))
     names = [unit_names.get_engine_unit(row) for row in files.read_json(paths.plan)["instances"]]
-    for name, state in serve.show(names).items():
+    for name, state in serve.read_states(names).items():
         # It would begin by itself in a while, and that would look like one more failure.
         if str(state.get("SubState", "")).startswith("auto-restart"):
-            units.systemctl("stop", name)
+            units.run_systemctl("stop", name)
             run("systemctl", "reset-failed", name)
-    serve.wake(places)
-    serve.ensure(*serve.planned(files.read_json(paths.plan), places), places, check=False)
+    serve.allow_start(places)
+    serve.ensure(*serve.read_planned(files.read_json(paths.plan), places), places, check=False)
 
 
 def drain(paths: Paths, limit_s: float) -> int:
@@ -67,7 +67,7 @@ def drain(paths: Paths, limit_s: float) -> int:
 def balance(paths: Paths, state: str) -> None:
     """Put every engine of the proxy into `drain` or `ready`, where one answers."""
     with contextlib.suppress(OSError, HostError):
-        draining.balance(paths, state)
+        draining.set_state(paths, state)
 
 
 def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
@@ -84,11 +84,11 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
     names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
     while True:
         apply_lock.renew()
-        if any(unit.get("state") == "activating" for unit in units.show(*_WEIGHTS).values()):
+        if any(unit.get("state") == "activating" for unit in units.read_states(*_WEIGHTS).values()):
             until = time.monotonic() + limit_s
-        if all(unit["state"] == "active" for unit in units.show(*names).values()):
+        if all(unit["state"] == "active" for unit in units.read_states(*names).values()):
             balance(paths, "ready")
-        seen = smoke_test.smoke_test(paths, _STEP_S, restarts)
+        seen = smoke_test.run_smoke_test(paths, _STEP_S, restarts)
         if seen["answered"]:
             _shrink_ram_disk(paths)
             return
@@ -120,14 +120,14 @@ def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     if not groups.serves_clients(plan):
         return []
-    subject = checks.subject_of(
+    subject = checks.build_subject(
         dict(plan),
         "127.0.0.1",
-        tls.fingerprint(files.read_text(paths.tls_crt)),
+        tls.compute_fingerprint(files.read_text(paths.tls_crt)),
         files.read_text(paths.verify_key).strip(),
     )
     # The page is not part of it.
-    rows = checks.run(subject, [name for name, _ in checks.THROUGH_PORT])
+    rows = checks.run_checks(subject, [name for name, _ in checks.THROUGH_PORT])
     wrong = [f"{row['name']}: {row['detail']}" for row in rows if row["status"] == "fail"]
     if wrong:
         raise HostError("it did not pass verify: " + "; ".join(wrong))

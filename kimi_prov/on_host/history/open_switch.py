@@ -49,7 +49,7 @@ def close(paths: Paths) -> None:
 
 def under_way() -> bool:
     """Whether the unit that switches is at work."""
-    state = units.show(unit_names.SWITCH).get(unit_names.SWITCH, {})
+    state = units.read_states(unit_names.SWITCH).get(unit_names.SWITCH, {})
     return state.get("state") in ("activating", "deactivating")
 
 
@@ -59,8 +59,8 @@ def which_serves(paths: Paths, state: Mapping[str, Any]) -> str:
     plan = files.read_json(paths.plan)
     names = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
     former = _stamps(paths, entries.read(paths, int(state["from"])))
-    shown = serve.show(names)
-    running = {name: serve.stamp_of(shown.get(name, {}), places) for name in names}
+    shown = serve.read_states(names)
+    running = {name: serve.read_running_digest(shown.get(name, {}), places) for name in names}
     told = {
         "former" if former.get(name) == stamp else "new" for name, stamp in running.items() if stamp
     }

@@ -83,7 +83,7 @@ def _former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, An
     if not plan:
         return None
     names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
-    shown = units.show(*names)
+    shown = units.read_states(*names)
     if any(shown.get(name, {}).get("state") != "active" for name in names):
         return None
     return as_entry(paths)
@@ -148,7 +148,7 @@ def _freed(paths: Paths, names: list[str]) -> dict[str, Any]:
     """Stop what serves and remove it, where both have no room; there is no way back from here."""
     plan = files.read_json(paths.plan)
     for row in plan.get("instances") or ():
-        units.systemctl("stop", unit_names.get_engine_unit(row))
+        units.run_systemctl("stop", unit_names.get_engine_unit(row))
     _remove(paths, names)
     open_switch.close(paths)
     return {"opened": False, "freed": names}

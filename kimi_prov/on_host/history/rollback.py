@@ -108,7 +108,7 @@ def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
     changed = entries.restore(paths, entry)
     gone = ["/" + str(path.relative_to(paths.root)) for path in extra]
     if any(name.startswith(layout.UNITS + "/") for name in [*changed, *gone]):
-        units.systemctl("daemon-reload")
+        units.run_systemctl("daemon-reload")
     entries.converge_enabled(paths, entry)
     _follow(entry, changed)
     plan = files.read_json(paths.plan)
@@ -154,7 +154,7 @@ def _refill(paths: Paths, plan: Mapping[str, Any], changed: list[str]) -> None:
     for name, reads in mine.items():
         unit = f"{layout.UNITS}/{name}"
         if paths.locate(unit).exists() and any(one in changed for one in (unit, *reads)):
-            units.systemctl("restart", "--no-block", name)
+            units.run_systemctl("restart", "--no-block", name)
     mount = f"{layout.UNITS}/{unit_names.RAM_MOUNT}"
     if mount in changed and (plan.get("ram_disk") or {}).get("enabled"):
         # One that holds more than its former size is made smaller when it has been filled anew.
@@ -183,7 +183,7 @@ def boot(paths: Paths) -> str:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
     changed = entries.restore(paths, former)
-    units.systemctl("daemon-reload")
+    units.run_systemctl("daemon-reload")
     entries.converge_enabled(paths, former)
     # These come up before this unit can run.
     early = {

@@ -46,7 +46,7 @@ def start(paths: Paths) -> dict[str, Any]:
 
 def forget() -> None:
     """Take the unit away that has switched: its journal and the history stay."""
-    state = units.show(unit_names.SWITCH).get(unit_names.SWITCH, {})
+    state = units.read_states(unit_names.SWITCH).get(unit_names.SWITCH, {})
     if state.get("load_state") == "loaded" and state["state"] in ("active", "failed", "inactive"):
         run("systemctl", "stop", unit_names.SWITCH)
         run("systemctl", "reset-failed", unit_names.SWITCH)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.paths import Paths
-    from kimi_prov.on_host.keys.metadata import Book
+    from kimi_prov.on_host.keys.metadata import KeyMetadata
 
 
-def rows(paths: Paths, keys: Mapping[str, str], book: Book) -> list[dict[str, Any]]:
+def list_keys(paths: Paths, keys: Mapping[str, str], book: KeyMetadata) -> list[dict[str, Any]]:
     """Return a row a key: name, made, ends, limits, last_used, and whether it has ended.
 
     Times are seconds since 1970, None where there is none, or it is not known.

@@ -35,37 +35,37 @@ class Entry:
     digest: str | None = None
 
 
-Book = dict[str, Entry]
-Given = Mapping[str, Union[str, Mapping[str, Any]]]
+KeyMetadata = dict[str, Entry]
+GivenKeys = Mapping[str, Union[str, Mapping[str, Any]]]
 
 
-def read(paths: Paths) -> Book:
+def read(paths: Paths) -> KeyMetadata:
     """Return the book; empty where there is none."""
     return parse(read_json(paths.key_book))
 
 
-def parse(document: Mapping[str, Any]) -> Book:
+def parse(document: Mapping[str, Any]) -> KeyMetadata:
     """Read a book. Raises HostError for one of another form."""
     rows = document.get("keys") if document else {}
     if not isinstance(rows, Mapping) or (document and document.get("schema") != _SCHEMA):
-        raise _unread("it is of another version")
+        raise _make_unread_error("it is of another version")
     try:
         return {
             str(name): Entry(key_rules.read(row), row.get("made"), row.get("digest"))
             for name, row in rows.items()
         }
     except (ValueError, AttributeError) as error:
-        raise _unread(str(error)) from error
+        raise _make_unread_error(str(error)) from error
 
 
-def _unread(why: str) -> HostError:
+def _make_unread_error(why: str) -> HostError:
     return HostError(
         f"{KEY_METADATA} cannot be read: {why}",
         "restore a backup, or remove the file: keys that were added are gone then",
     )
 
 
-def render(book: Book) -> str:
+def render(book: KeyMetadata) -> str:
     """Return the book as its file."""
     rows = {
         name: {**entry.rule.to_json(), "made": entry.made, "digest": entry.digest}
@@ -74,31 +74,31 @@ def render(book: Book) -> str:
     return json.dumps({"schema": _SCHEMA, "keys": rows}, indent=1) + "\n"
 
 
-def write(paths: Paths, book: Book) -> dict[str, str]:
+def write(paths: Paths, book: KeyMetadata) -> dict[str, str]:
     """Write the book and the map of its rules; return what the map holds, by name."""
     write_atomic(paths.key_book, render(book), 0o600)
-    found = rules(book)
+    found = format_rules(book)
     lines = "".join(f"{name} {rule}\n" for name, rule in found.items())
     write_atomic(paths.key_rules, lines, 0o640, PROXY_USER)
     return found
 
 
-def rules(book: Book) -> dict[str, str]:
+def format_rules(book: KeyMetadata) -> dict[str, str]:
     """Return the rules that the proxy holds keys to, by name."""
     return {name: e.rule.text() for name, e in sorted(book.items()) if not e.rule.empty}
 
 
-def added(book: Book) -> dict[str, str]:
+def list_added(book: KeyMetadata) -> dict[str, str]:
     """Return name and hash of the keys that were added on the machine."""
     return {name: entry.digest for name, entry in book.items() if entry.digest}
 
 
-def sha256(given: str | Mapping[str, Any]) -> str:
+def read_hash(given: str | Mapping[str, Any]) -> str:
     """Return the hash of a key of the inventory."""
     return given if isinstance(given, str) else str(given["sha256"])
 
 
-def converged(book: Book, keys: Mapping[str, str], given: Given) -> Book:
+def converge(book: KeyMetadata, keys: Mapping[str, str], given: GivenKeys) -> KeyMetadata:
     """Return the book for these keys: a rule of the inventory counts, else the one there is."""
     found = {}
     for name in sorted(keys):
@@ -111,7 +111,7 @@ def converged(book: Book, keys: Mapping[str, str], given: Given) -> Book:
     return {name: entry for name, entry in found.items() if entry != Entry()}
 
 
-def ruled(rule: Rule, wish: Mapping[str, Any], now: int) -> Rule:
+def apply_request(rule: Rule, wish: Mapping[str, Any], now: int) -> Rule:
     """Return a rule after a wish. Raises HostError for a wish that makes no sense."""
     limits = {**rule.limits, **(wish.get("limits") or {})}
     limits = {name: number for name, number in limits.items() if number is not None}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.paths import PROXY_USER, Paths
-from kimi_prov.on_host.keys.publish import digest, new_key, render_map
+from kimi_prov.on_host.keys.publish import hash_key, make_key, render_map
 from kimi_prov.on_host.system.files import read_text, remove, write_atomic
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def ensure(paths: Paths, wanted: Mapping[str, Any] | None, *, check: bool = Fals
         remove(str(paths.metrics_key))
     key = "" if given else read(paths)
     if not given and not key:
-        key, changed = new_key(), True
+        key, changed = make_key(), True
         if not check:
             write_atomic(paths.metrics_key, key + "\n", 0o600)
-    text = render_map({NAME: given or digest(key)})
+    text = render_map({NAME: given or hash_key(key)})
     if read_text(paths.metrics_key_map) != text:
         changed = True
         if not check:

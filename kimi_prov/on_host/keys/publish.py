@@ -54,7 +54,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAP_LINE = re.compile(r"^([0-9a-f]{64}) ([A-Za-z0-9._-]{1,64})$")
 
 
-def new_key() -> str:
+def make_key() -> str:
     """Return a fresh key: 256 random bits behind a prefix that secret scanners can know."""
     return "sk-kimi-" + secrets.token_urlsafe(32)
 
@@ -65,7 +65,7 @@ def may_be_given(name: str) -> bool:
     return not kept and NAME.fullmatch(name) is not None
 
 
-def digest(key: str) -> str:
+def hash_key(key: str) -> str:
     """Return the form in which a key is kept."""
     return hashlib.sha256(key.encode()).hexdigest()
 
@@ -82,12 +82,12 @@ def render_map(keys: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def told(keys: dict[str, str]) -> dict[str, Any]:
+def describe_keys(keys: dict[str, str]) -> dict[str, Any]:
     """Return what the record of an apply holds of the keys: names, and digests by name."""
     return {"keys": sorted(keys), "key_digests": dict(sorted(keys.items()))}
 
 
-def _secret(path: Path) -> str:
+def _read_secret(path: Path) -> str:
     return read_text(path).strip()
 
 
@@ -109,30 +109,30 @@ def ensure(
     made = make_directory(paths.keys, 0o700, check=check)
     old = parse_map(read_text(paths.key_map))
     book = metadata.read(paths)
-    wanted = metadata.added(book)
-    wanted.update({n: metadata.sha256(v) for n, v in given.items() if n not in RESERVED})
+    wanted = metadata.list_added(book)
+    wanted.update({n: metadata.read_hash(v) for n, v in given.items() if n not in RESERVED})
     created = []
-    unseen = _secret(paths.operator_new)
+    unseen = _read_secret(paths.operator_new)
     if not unseen and OPERATOR not in old:
-        unseen = new_key()
+        unseen = make_key()
         created.append(OPERATOR)
         if not check:
             write_atomic(paths.operator_new, unseen + "\n", 0o600)
-    wanted[OPERATOR] = digest(unseen) if unseen else old[OPERATOR]
+    wanted[OPERATOR] = hash_key(unseen) if unseen else old[OPERATOR]
     machines = {VERIFY: paths.verify_key, **({WEB_KEY_NAME: paths.web_key} if page else {})}
     for name, file in machines.items():
-        own = _secret(file)
+        own = _read_secret(file)
         if not own:
-            own = new_key()
+            own = make_key()
             created.append(name)
             if not check:
                 write_atomic(file, own + "\n", 0o600)
-        wanted[name] = digest(own)
+        wanted[name] = hash_key(own)
     if not page and not check:
         remove(str(paths.web_key))
     known = {name: value or old.get(name) for name, value in (gateways or {}).items()}
     wanted.update({name: value for name, value in known.items() if value})
-    new = metadata.converged(book, wanted, given)
+    new = metadata.converge(book, wanted, given)
     changed = wanted != old or new != book or not paths.key_rules.exists()
     how = "unchanged"
     if changed and not check:
@@ -146,7 +146,7 @@ def ensure(
     }
 
 
-def publish(paths: Paths, keys: dict[str, str], book: metadata.Book | None = None) -> str:
+def publish(paths: Paths, keys: dict[str, str], book: metadata.KeyMetadata | None = None) -> str:
     """Write the maps and make the running proxy use them; returns how.
 
     `book`: what is known of the keys from now on, where that changes. The engine is not touched,
@@ -157,7 +157,7 @@ def publish(paths: Paths, keys: dict[str, str], book: metadata.Book | None = Non
     # The rules come first: no key is there without its own.
     rules = metadata.write(paths, {name: book[name] for name in sorted(book) if name in keys})
     write_atomic(paths.key_map, render_map(keys), 0o640, PROXY_USER)
-    applied_record.amend(paths, **told(keys))
+    applied_record.amend(paths, **describe_keys(keys))
     if not paths.socket.exists():
         return "file"
     try:
@@ -177,28 +177,28 @@ def publish(paths: Paths, keys: dict[str, str], book: metadata.Book | None = Non
 
 def add(paths: Paths, name: str, wish: Mapping[str, Any]) -> str:
     """Make a key with a rule and return it; it is nowhere else. Raises HostError where it is."""
-    keys = _there(paths)
+    keys = _read_keys(paths)
     if name in keys or not may_be_given(name):
         there = f"there is a key {name} already" if name in keys else f"{name!r} is no name to give"
         raise HostError(
             there, f"choose another name, or change its limits: kimi-prov key --set {name}"
         )
-    fresh, now = new_key(), int(time.time())
-    rule = metadata.ruled(key_rules.Rule(), wish, now)
-    entry = metadata.Entry(rule=rule, made=now, digest=digest(fresh))
-    publish(paths, {**keys, name: digest(fresh)}, {**metadata.read(paths), name: entry})
+    fresh, now = make_key(), int(time.time())
+    rule = metadata.apply_request(key_rules.Rule(), wish, now)
+    entry = metadata.Entry(rule=rule, made=now, digest=hash_key(fresh))
+    publish(paths, {**keys, name: hash_key(fresh)}, {**metadata.read(paths), name: entry})
     return fresh
 
 
 def change(paths: Paths, name: str, wish: Mapping[str, Any]) -> None:
     """Change when a key ends and its limits, from the next request on."""
-    keys = _there(paths)
-    _require(keys, name)
+    keys = _read_keys(paths)
+    _require_key(keys, name)
     if name in key_rules.UNCOUNTED:
         raise HostError(f"the key {name} is the machine's own: it has no limits")
     book = metadata.read(paths)
     entry = book.get(name, metadata.Entry())
-    rule = metadata.ruled(entry.rule, wish, int(time.time()))
+    rule = metadata.apply_request(entry.rule, wish, int(time.time()))
     if rule.ends is not None and name in (OPERATOR, WEB_KEY_NAME):
         raise HostError(
             f"the key {name} does not end: the machine cannot do without",
@@ -207,14 +207,14 @@ def change(paths: Paths, name: str, wish: Mapping[str, Any]) -> None:
     publish(paths, keys, {**book, name: replace(entry, rule=rule)})
 
 
-def _there(paths: Paths) -> dict[str, str]:
+def _read_keys(paths: Paths) -> dict[str, str]:
     keys = parse_map(read_text(paths.key_map))
     if not keys:
         raise HostError("there are no keys on this machine yet", "run `kimi-prov apply` first")
     return keys
 
 
-def _require(keys: Mapping[str, str], name: str) -> None:
+def _require_key(keys: Mapping[str, str], name: str) -> None:
     if name not in keys:
         known = ", ".join(sorted(keys)) or "none"
         raise HostError(f"there is no key {name}", f"name one of: {known}")
@@ -222,10 +222,10 @@ def _require(keys: Mapping[str, str], name: str) -> None:
 
 def rotate(paths: Paths) -> None:
     """Make a new key for the operator; the old one is refused from now on."""
-    keys = _there(paths)
-    fresh = new_key()
+    keys = _read_keys(paths)
+    fresh = make_key()
     write_atomic(paths.operator_new, fresh + "\n", 0o600)
-    publish(paths, {**keys, OPERATOR: digest(fresh)})
+    publish(paths, {**keys, OPERATOR: hash_key(fresh)})
 
 
 def revoke(paths: Paths, name: str) -> None:
@@ -235,7 +235,7 @@ def revoke(paths: Paths, name: str) -> None:
     without. The page's, and one of kimi_api_keys_file, the next apply brings back: the page's anew.
     """
     keys = parse_map(read_text(paths.key_map))
-    _require(keys, name)
+    _require_key(keys, name)
     if name in RESERVED or name.startswith(gateways_of.KEY_PREFIX):
         raise HostError(
             f"the key {name} cannot be taken away",
@@ -251,12 +251,12 @@ def show(paths: Paths) -> str | None:
 
     `forget` follows once it arrived.
     """
-    unseen = _secret(paths.operator_new)
+    unseen = _read_secret(paths.operator_new)
     if not unseen:
         return None
     keys = parse_map(read_text(paths.key_map))
-    if keys.get(OPERATOR) != digest(unseen):
-        publish(paths, {**keys, OPERATOR: digest(unseen)})
+    if keys.get(OPERATOR) != hash_key(unseen):
+        publish(paths, {**keys, OPERATOR: hash_key(unseen)})
     return unseen
 
 
@@ -296,7 +296,7 @@ def main(argv: list[str]) -> int:
     raise HostError(f"usage: keys {'|'.join(_ACTIONS)}, keys {'|'.join(_NAMED)} NAME")
 
 
-def given_on(paths: Paths) -> dict[str, Any]:
+def export_keys(paths: Paths) -> dict[str, Any]:
     """Return what another gateway has to have as well: keys by their hash, and the certificate.
 
     One that was made here goes with its key; others come to each gateway by the inventory.
@@ -311,14 +311,14 @@ def given_on(paths: Paths) -> dict[str, Any]:
     }
 
 
-def take(paths: Paths, given: Mapping[str, Any]) -> bool:
+def import_keys(paths: Paths, given: Mapping[str, Any]) -> bool:
     """Have what another gateway gave, and no other keys but the machine's own; True for a change.
 
     A client is let in by either gateway, whichever has the address they share. A new certificate
     waits for the proxy to be converged.
     """
     old, book = parse_map(read_text(paths.key_map)), metadata.parse(json.loads(given["book"]))
-    wanted = {**given["hashes"], VERIFY: digest(_secret(paths.verify_key))}
+    wanted = {**given["hashes"], VERIFY: hash_key(_read_secret(paths.verify_key))}
     # The operator's key of the other is the one that is shown.
     remove(str(paths.operator_new))
     other = bool(given.get("pem")) and given["pem"] != read_text(paths.tls_pem)
@@ -330,53 +330,53 @@ def take(paths: Paths, given: Mapping[str, Any]) -> bool:
     return True
 
 
-def _give(paths: Paths) -> dict[str, Any]:
-    return given_on(paths)
+def _run_give(paths: Paths) -> dict[str, Any]:
+    return export_keys(paths)
 
 
-def _take(paths: Paths) -> dict[str, Any]:
-    return {"changed": take(paths, json.load(sys.stdin))}
+def _run_take(paths: Paths) -> dict[str, Any]:
+    return {"changed": import_keys(paths, json.load(sys.stdin))}
 
 
-def _rotate(paths: Paths) -> dict[str, Any]:
+def _run_rotate(paths: Paths) -> dict[str, Any]:
     rotate(paths)
     return {}
 
 
-def _show(paths: Paths) -> dict[str, Any]:
+def _run_show(paths: Paths) -> dict[str, Any]:
     return {"key": show(paths), "web_admin": read_json(paths.web_admin_new) or None}
 
 
-def _forget(paths: Paths) -> dict[str, Any]:
+def _run_forget(paths: Paths) -> dict[str, Any]:
     forget(paths)
     return {}
 
 
-def _list(paths: Paths) -> dict[str, Any]:
-    rows = listing.rows(paths, parse_map(read_text(paths.key_map)), metadata.read(paths))
+def _run_list(paths: Paths) -> dict[str, Any]:
+    rows = listing.list_keys(paths, parse_map(read_text(paths.key_map)), metadata.read(paths))
     return {"names": [row["name"] for row in rows], "keys": rows}
 
 
-def _remove(paths: Paths, name: str) -> dict[str, Any]:
+def _run_remove(paths: Paths, name: str) -> dict[str, Any]:
     revoke(paths, name)
     return {}
 
 
-def _add(paths: Paths, name: str) -> dict[str, Any]:
+def _run_add(paths: Paths, name: str) -> dict[str, Any]:
     return {"key": add(paths, name, json.load(sys.stdin))}
 
 
-def _set(paths: Paths, name: str) -> dict[str, Any]:
+def _run_set(paths: Paths, name: str) -> dict[str, Any]:
     change(paths, name, json.load(sys.stdin))
     return {}
 
 
 _ACTIONS = {
-    "rotate": _rotate,
-    "show": _show,
-    "forget": _forget,
-    "list": _list,
-    "give": _give,
-    "take": _take,
+    "rotate": _run_rotate,
+    "show": _run_show,
+    "forget": _run_forget,
+    "list": _run_list,
+    "give": _run_give,
+    "take": _run_take,
 }
-_NAMED = {"remove": _remove, "add": _add, "set": _set}
+_NAMED = {"remove": _run_remove, "add": _run_add, "set": _run_set}

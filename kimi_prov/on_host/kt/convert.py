@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.on_host.kt.quantise import KERNELS, layer_bytes
+from kimi_prov.on_host.kt.quantise import KERNELS, compute_layer_bytes
 from kimi_prov.on_host.system import file_lock
 from kimi_prov.on_host.system.files import read_json, remove, sync_directory, write_json
 from kimi_prov.on_host.system.job import run_job
@@ -102,7 +102,7 @@ class Layers:
 
 def survey(directory: str, files: Sequence[str]) -> Layers:
     """Find the experts in the files of a checkpoint. Raises HostError for what kt cannot take."""
-    shape = _dimensions(directory)
+    shape = _read_dimensions(directory)
     places: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for name in files:
         path = os.path.join(directory, name)
@@ -110,10 +110,10 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
             found = _EXPERT.fullmatch(tensor)
             if found is None or found[4] not in ("weight", "weight_scale_inv"):
                 if found is not None:
-                    raise _unsupported(path, tensor, str(row.get("dtype")))
+                    raise _make_unsupported_error(path, tensor, str(row.get("dtype")))
                 continue
             if found[4] == "weight" and row["dtype"] not in _KINDS:
-                raise _unsupported(path, tensor, row["dtype"])
+                raise _make_unsupported_error(path, tensor, row["dtype"])
             empty = [{"weight": None, "scale": None, "kind": None} for _ in range(shape["experts"])]
             every = places.setdefault(int(found[1]), {})
             rows = every.setdefault(found[3], empty)
@@ -130,7 +130,7 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
     return Layers(**shape, places=places)
 
 
-def _dimensions(directory: str) -> dict[str, Any]:
+def _read_dimensions(directory: str) -> dict[str, Any]:
     path = os.path.join(directory, "config.json")
     document = read_json(path)
     shown = document.get("text_config", document)
@@ -148,7 +148,7 @@ def _dimensions(directory: str) -> dict[str, Any]:
     return {**{name: shown[key] for name, key in keys.items()}, "block": block}
 
 
-def _unsupported(path: str, tensor: str, kind: str) -> HostError:
+def _make_unsupported_error(path: str, tensor: str, kind: str) -> HostError:
     return HostError(
         f"{path}: {tensor} ({kind}): only experts in bf16, fp16 or fp8 with block scales can be "
         "converted",
@@ -168,7 +168,7 @@ def _check_complete(directory: str, layer: int, matrices: dict[str, list[dict[st
                 )
 
 
-def verified(config: Config) -> Manifest | None:
+def read_verified(config: Config) -> Manifest | None:
     """Return the result's manifest, where its mark holds and it is of these very weights."""
     source = fetch.recorded(config.weights)
     written = manifests.load(os.path.join(config.directory, manifests.NAME))
@@ -182,7 +182,7 @@ def run(config: Config, progress: Progress) -> Manifest:
 
     Raises HostError, with every complete layer kept.
     """
-    manifest = verified(config)
+    manifest = read_verified(config)
     if manifest is not None:
         return manifest
     source = fetch.verified(config.weights)
@@ -195,8 +195,8 @@ def run(config: Config, progress: Progress) -> Manifest:
     layers = survey(config.weights.directory, shards)
     identity = config.identity(source)
     try:
-        with file_lock.held(os.path.join(config.directory, manifests.LOCK)):
-            records = _resumed(config.directory, identity)
+        with file_lock.lock(os.path.join(config.directory, manifests.LOCK)):
+            records = _resume(config.directory, identity)
             _convert(config, layers, records, progress, identity)
             return _finish(config.directory, records, identity)
     except file_lock.TakenError as error:
@@ -205,21 +205,24 @@ def run(config: Config, progress: Progress) -> Manifest:
         ) from None
 
 
-def _scratch(directory: str) -> str:
+def _build_scratch_path(directory: str) -> str:
     return os.path.join(directory, manifests.PARTIAL)
 
 
-def _journal(directory: str) -> str:
-    return os.path.join(_scratch(directory), "journal.json")
+def _build_journal_path(directory: str) -> str:
+    return os.path.join(_build_scratch_path(directory), "journal.json")
 
 
-def _resumed(directory: str, identity: str) -> dict[str, Record]:
+def _resume(directory: str, identity: str) -> dict[str, Record]:
     """Return the layers that are complete; remove what an interrupted run left incomplete.
 
     Files that were never ours are left alone.
     """
     kept: dict[str, Record] = {}
-    for path, key in ((_journal(directory), "identity"), (_mark(directory), None)):
+    for path, key in (
+        (_build_journal_path(directory), "identity"),
+        (_build_mark_path(directory), None),
+    ):
         document = read_json(path)
         if not document:
             continue
@@ -232,33 +235,33 @@ def _resumed(directory: str, identity: str) -> dict[str, Record]:
                 kept[name] = record
             elif name not in kept:
                 remove(final)
-    remove(_mark(directory))
-    for name in _entries(_scratch(directory)):
-        path = os.path.join(_scratch(directory), name)
+    remove(_build_mark_path(directory))
+    for name in _list_entries(_build_scratch_path(directory)):
+        path = os.path.join(_build_scratch_path(directory), name)
         if name.startswith("_layer_"):
             shutil.rmtree(path)
         elif name.endswith(".part"):
             remove(path)
-    write_json(_journal(directory), _recorded(identity, kept))
+    write_json(_build_journal_path(directory), _format_records(identity, kept))
     return kept
 
 
-def _mark(directory: str) -> str:
+def _build_mark_path(directory: str) -> str:
     return os.path.join(directory, manifests.MARK)
 
 
-def _entries(directory: str) -> list[str]:
+def _list_entries(directory: str) -> list[str]:
     return os.listdir(directory) if os.path.isdir(directory) else []
 
 
-def _recorded(identity: str, records: dict[str, Record]) -> dict[str, Any]:
+def _format_records(identity: str, records: dict[str, Record]) -> dict[str, Any]:
     return {
         "identity": identity,
         "verified": {path: record.to_json() for path, record in records.items()},
     }
 
 
-def _file(layer: int) -> str:
+def _build_file_name(layer: int) -> str:
     return f"layer-{layer:05d}.safetensors"
 
 
@@ -270,10 +273,10 @@ def _convert(
     identity: str,
 ) -> None:
     """Convert what is missing, one layer after the other."""
-    size = layer_bytes(
+    size = compute_layer_bytes(
         config.method, layers.experts, layers.hidden, layers.width, len(config.nodes)
     )
-    missing = [layer for layer in sorted(layers.places) if _file(layer) not in records]
+    missing = [layer for layer in sorted(layers.places) if _build_file_name(layer) not in records]
     require_room(config.directory, size, len(missing))
     count = len(layers.places)
     progress.expect(size * count)
@@ -286,8 +289,8 @@ def _convert(
         progress.say(f"layer {layer}: {count - len(missing) + missing.index(layer)} are done")
         error = _quantise(config, layers, layer)
         record = _pack(config, layers, layer)
-        records[_file(layer)] = record
-        write_json(_journal(config.directory), _recorded(identity, records))
+        records[_build_file_name(layer)] = record
+        write_json(_build_journal_path(config.directory), _format_records(identity, records))
         progress.add(size)
         progress.say(f"layer {layer}: {format_bytes(record.size)}, relative error {error}")
 
@@ -319,7 +322,7 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
         "block": layers.block,
         "nodes": config.nodes,
         "threads": config.threads,
-        "scratch": _scratch(config.directory),
+        "scratch": _build_scratch_path(config.directory),
         "places": layers.places[layer],
     }
     ended = run_program(
@@ -332,7 +335,7 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
         env=os.environ,
         capture_stderr=False,  # the journal of our own unit has it as it comes
     )
-    report = _last(ended.stdout)
+    report = _parse_last(ended.stdout)
     if ended.returncode < 0:
         raise HostError(
             f"layer {layer}: kt-kernel was killed by signal {-ended.returncode}: 9 is for want of "
@@ -350,7 +353,7 @@ def _quantise(config: Config, layers: Layers, layer: int) -> float:
     return float(report["relative_error"])
 
 
-def _last(text: str) -> dict[str, Any]:
+def _parse_last(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text.strip().splitlines()[-1])
     except (IndexError, ValueError):
@@ -360,7 +363,7 @@ def _last(text: str) -> dict[str, Any]:
 
 def _pack(config: Config, layers: Layers, layer: int) -> Record:
     """Make one file of what kt-kernel wrote for a layer, with the names that its loader reads."""
-    scratch = _scratch(config.directory)
+    scratch = _build_scratch_path(config.directory)
     made = os.path.join(scratch, f"_layer_{layer}")
     parts: list[tensor_files.Part] = []
     kind = config.method[len("AMX") :]
@@ -368,7 +371,9 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
         folder = os.path.join(made, f"_numa_{pool}")
         pattern = re.compile(rf"{kind}_(gate|up|down)_(\d+)_\d+Byte_(quant|scale)_\.kt")
         found = {
-            match.groups(): name for name in _entries(folder) if (match := pattern.fullmatch(name))
+            match.groups(): name
+            for name in _list_entries(folder)
+            if (match := pattern.fullmatch(name))
         }
         for expert in range(layers.experts):
             for matrix in _MATRICES:
@@ -381,8 +386,8 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
                         )
                     key = f"blk.{layer}.ffn_{matrix}_exps.{expert}.numa.{pool}.{named}"
                     parts.append(tensor_files.Part(key, type_, os.path.join(folder, name)))
-    partial = os.path.join(scratch, f"{_file(layer)}.part")
-    final = os.path.join(config.directory, _file(layer))
+    partial = os.path.join(scratch, f"{_build_file_name(layer)}.part")
+    final = os.path.join(config.directory, _build_file_name(layer))
     _, sha256 = tensor_files.write(partial, parts)
     os.replace(partial, final)
     sync_directory(config.directory)
@@ -396,17 +401,17 @@ def _finish(directory: str, records: dict[str, Record], identity: str) -> Manife
     manifest = Manifest(entries, source=identity)
     write_json(os.path.join(directory, manifests.NAME), manifest.to_json())
     manifests.write_mark(directory, manifest, records)
-    shutil.rmtree(_scratch(directory), ignore_errors=True)
+    shutil.rmtree(_build_scratch_path(directory), ignore_errors=True)
     return manifest
 
 
-def made_for(directory: str, pools: int) -> None:
+def require_pools(directory: str, pools: int) -> None:
     """Raise HostError unless the files are sliced for so many pools.
 
     kt-kernel does not look itself, and reads past the end of what it was given.
     """
     found = 0
-    for name in sorted(_entries(directory)):
+    for name in sorted(_list_entries(directory)):
         if name.endswith(".safetensors"):
             for tensor in tensor_files.header(os.path.join(directory, name)):
                 match = _SLICE.fullmatch(tensor)
@@ -429,11 +434,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("directory", nargs="?")
     options = parser.parse_args(argv)
     if options.made_for is not None:
-        return _made_for(parser, options.directory, options.made_for)
+        return _check_pools(parser, options.directory, options.made_for)
 
     def work(config: Config, progress: Progress) -> int:
         if options.check:
-            done = verified(config) is not None
+            done = read_verified(config) is not None
             print(f"{config.directory}: {'converted' if done else 'not converted'}")
             return 0 if done else EXIT_TRANSIENT
         with progress:
@@ -452,11 +457,11 @@ def main(argv: list[str]) -> int:
     )
 
 
-def _made_for(parser: argparse.ArgumentParser, directory: str | None, pools: int) -> int:
+def _check_pools(parser: argparse.ArgumentParser, directory: str | None, pools: int) -> int:
     if directory is None:
         parser.error("--made-for needs the directory of converted experts")
     try:
-        made_for(directory, pools)
+        require_pools(directory, pools)
     except HostError as error:
         parser.exit(error.exit_status, f"{error.line}\n")
     return 0

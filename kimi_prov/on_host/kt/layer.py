@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Weights that share a scale in Kimi's native INT4.
 GROUP = 32
 # Kernels read these at every pass, by their address alone: they have to outlive them.
-_HELD: list[Any] = []
+_REFERENCES: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ def start_pool(extension: Any, nodes: Sequence[int], threads: int) -> Any:  # no
     return extension.CPUInfer(wanted)
 
 
-def configured(kt_kernel: Any, torch: Any, pool: Any, shape: Shape, index: int = 0) -> Any:  # noqa: ANN401
+def build_configuration(kt_kernel: Any, torch: Any, pool: Any, shape: Shape, index: int = 0) -> Any:  # noqa: ANN401
     """Return the configuration of a layer all of whose experts are the CPU's."""
     on_gpu = torch.zeros(shape.experts, dtype=torch.bool)
-    _HELD.append(on_gpu)
+    _REFERENCES.append(on_gpu)
     config = kt_kernel.kt_kernel_ext.moe.MOEConfig(
         shape.experts, shape.top_k, shape.hidden, shape.width, on_gpu.data_ptr()
     )
@@ -67,7 +67,7 @@ def load(
     `weights`: for each matrix the packed values and the scales of every expert. They are copied,
     so experts may share them.
     """
-    config = configured(kt_kernel, torch, pool, shape)
+    config = build_configuration(kt_kernel, torch, pool, shape)
     config.quant_config.bits, config.quant_config.group_size = 4, GROUP
     config.quant_config.zero_point = False
     for name, made in weights.items():
@@ -80,7 +80,7 @@ def load(
     return kernel
 
 
-def forward(
+def compute_layer(
     torch: Any,  # noqa: ANN401
     pool: Any,  # noqa: ANN401
     kernel: Any,  # noqa: ANN401
@@ -97,7 +97,7 @@ def forward(
     return out
 
 
-def reference(
+def compute_reference(
     torch: Any,  # noqa: ANN401
     weights: Mapping[str, Any],
     tokens: Any,  # noqa: ANN401

@@ -20,7 +20,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.kt import layer as kt_layer
 
 # RAWINT4 was measured at 0.0096 against its own dequantised weights.
-_BOUND = 0.02
+_MAX_ERROR = 0.02
 _EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS = 8, 2, 512, 256, 3
 
 
@@ -29,11 +29,11 @@ def main(argv: list[str]) -> int:
     del argv
     refuse_stock_sglang({str(d.metadata["Name"]).lower() for d in metadata.distributions()})
     directory = assemble()
-    variant, kernel, error = layer()
-    if not error <= _BOUND:
+    variant, kernel, error = compute_layer()
+    if not error <= _MAX_ERROR:
         raise HostError(
             f"kt-kernel's {kernel} ({variant}) computes wrongly on this CPU: relative error "
-            f"{error:.4f}, expected at most {_BOUND}"
+            f"{error:.4f}, expected at most {_MAX_ERROR}"
         )
     result = {"variant": variant, "kernel": kernel, "error": round(error, 5), "cuda": directory}
     print(json.dumps(result), flush=True)
@@ -67,7 +67,7 @@ def assemble() -> str:
     return str(path.parents[len(Path(first).parts) - 1])
 
 
-def layer() -> tuple[str, str, float]:
+def compute_layer() -> tuple[str, str, float]:
     """Compute a small layer of INT4 experts by the build that kt-kernel picks for this CPU.
 
     Returns the build, the kernel's class and the relative error (Frobenius norm) against the same
@@ -79,7 +79,7 @@ def layer() -> tuple[str, str, float]:
     shape = kt_layer.Shape(_EXPERTS, _TOP_K, _HIDDEN, _WIDTH, _TOKENS)
     pool = kt_layer.start_pool(kt_kernel.kt_kernel_ext, [0], 1)
     weights = {
-        name: [_quantised(torch, *size) for _ in range(_EXPERTS)]
+        name: [_quantise(torch, *size) for _ in range(_EXPERTS)]
         for name, size in shape.matrices().items()
     }
     given = {name: [made[:2] for made in every] for name, every in weights.items()}
@@ -87,14 +87,14 @@ def layer() -> tuple[str, str, float]:
     tokens = torch.randn(_TOKENS, _HIDDEN).to(torch.bfloat16)
     chosen = torch.stack([torch.randperm(_EXPERTS)[:_TOP_K] for _ in range(_TOKENS)])
     shares = torch.rand(_TOKENS, _TOP_K)
-    out = kt_layer.forward(torch, pool, kernel, tokens, chosen, shares)
+    out = kt_layer.compute_layer(torch, pool, kernel, tokens, chosen, shares)
     plain = {name: [made[2] for made in every] for name, every in weights.items()}
-    right = kt_layer.reference(torch, plain, tokens.float(), chosen, shares)
+    right = kt_layer.compute_reference(torch, plain, tokens.float(), chosen, shares)
     error = float((out.float() - right).norm() / right.norm())
     return str(kt_kernel.__cpu_variant__), type(kernel).__name__, error
 
 
-def _quantised(torch: Any, rows: int, columns: int) -> tuple[Any, Any, Any]:  # noqa: ANN401
+def _quantise(torch: Any, rows: int, columns: int) -> tuple[Any, Any, Any]:  # noqa: ANN401
     """Make packed values (two a byte, 8 is zero), scales a group, and what both mean."""
     values = torch.randint(0, 16, (rows, columns), dtype=torch.uint8)
     packed = values[:, 0::2] | (values[:, 1::2] << 4)

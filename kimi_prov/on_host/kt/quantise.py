@@ -22,7 +22,7 @@ _MATRICES = ("gate", "up", "down")
 _BUFFER_TOKENS, _TOKENS = 32, 4
 
 
-def layer_bytes(method: str, experts: int, hidden: int, width: int, pools: int) -> int:
+def compute_layer_bytes(method: str, experts: int, hidden: int, width: int, pools: int) -> int:
     """Bytes of one layer's result: its values, and a float32 for each row of each pool's slice.
 
     As kt-kernel 0.7.2 writes them: gate and up are cut by rows, down by columns.
@@ -38,22 +38,22 @@ def main(argv: list[str]) -> int:
     torch = import_module("torch")
     kt_kernel = import_module("kt_kernel")
     shape = layer.Shape(job["experts"], job["top_k"], job["hidden"], job["width"], _BUFFER_TOKENS)
-    weights = {name: stacked(torch, shape, name, job) for name in _MATRICES}
+    weights = {name: stack_experts(torch, shape, name, job) for name in _MATRICES}
     pool = layer.start_pool(kt_kernel.kt_kernel_ext, job["nodes"], job["threads"])
     kernel = quantise(kt_kernel, torch, pool, shape, weights, job)
     torch.manual_seed(job["layer"])
     tokens = torch.randn(_TOKENS, shape.hidden).to(torch.bfloat16)
     chosen = torch.stack([torch.randperm(shape.experts)[: shape.top_k] for _ in range(_TOKENS)])
     shares = torch.rand(_TOKENS, shape.top_k)
-    out = layer.forward(torch, pool, kernel, tokens, chosen, shares)
-    right = layer.reference(torch, weights, tokens.float(), chosen, shares)
+    out = layer.compute_layer(torch, pool, kernel, tokens, chosen, shares)
+    right = layer.compute_reference(torch, weights, tokens.float(), chosen, shares)
     error = float((out.float() - right).norm() / right.norm())
     print("\n" + json.dumps({"relative_error": round(error, 5)}), flush=True)
     # The kernel's threads may not let the interpreter end.
     os._exit(0)
 
 
-def stacked(torch: Any, shape: layer.Shape, name: str, job: dict[str, Any]) -> Any:  # noqa: ANN401
+def stack_experts(torch: Any, shape: layer.Shape, name: str, job: dict[str, Any]) -> Any:  # noqa: ANN401
     """Return one matrix of every expert as bfloat16, [experts, rows, columns]."""
     safe_open = import_module("safetensors").safe_open
     opened: dict[str, Any] = {}
@@ -69,12 +69,12 @@ def stacked(torch: Any, shape: layer.Shape, name: str, job: dict[str, Any]) -> A
     for expert, places in enumerate(job["places"][name]):
         value = tensor(places["weight"])
         if places["scale"] is not None:
-            value = plain(value, tensor(places["scale"]), job["block"])
+            value = dequantise(value, tensor(places["scale"]), job["block"])
         whole[expert].copy_(value)
     return whole
 
 
-def plain(values: Any, scales: Any, block: list[int]) -> Any:  # noqa: ANN401
+def dequantise(values: Any, scales: Any, block: list[int]) -> Any:  # noqa: ANN401
     """Multiply FP8 values by their blocks' scales, in float32."""
     rows, columns = values.shape
     every = scales.float().repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
@@ -94,7 +94,7 @@ def quantise(
     The library itself, as `kt quant` would: its own script is not in the wheel of 0.7.2, and
     KTMoEWrapper pins memory, which needs CUDA.
     """
-    config = layer.configured(kt_kernel, torch, pool, shape, job["layer"])
+    config = layer.build_configuration(kt_kernel, torch, pool, shape, job["layer"])
     config.save, config.load, config.path = True, False, job["scratch"]
     for name, whole in weights.items():
         setattr(config, name + "_proj", whole.data_ptr())

@@ -65,9 +65,9 @@ def look(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     why = _occupied(paths, plan)
     used = own = None
     if why is None:
-        used = haproxy.variable(paths.socket, USED)
-        own = haproxy.variable(paths.socket, OWN)
-        if draining.under_way(paths):
+        used = haproxy.read_variable(paths.socket, USED)
+        own = haproxy.read_variable(paths.socket, OWN)
+        if draining.count_requests(paths):
             used = f"{used} until {now}"
     same = why is None and before.get("used") == used
     since = float(before["since_s"]) if same else now
@@ -98,7 +98,7 @@ def _occupied(paths: Paths, plan: Mapping[str, Any]) -> str | None:
     """Say what else is under way, while which nothing is counted; None where nothing is."""
     if stop_state.read(paths):
         return "it rests already"
-    if apply_lock.holder():
+    if apply_lock.find_holder():
         return "an apply is under way"
     if paths.switch.exists():
         return "a switch is open"
@@ -106,18 +106,18 @@ def _occupied(paths: Paths, plan: Mapping[str, Any]) -> str | None:
 
 
 def _at_work(plan: Mapping[str, Any]) -> str | None:
-    shown = units.show(*_AT_WORK)
+    shown = units.read_states(*_AT_WORK)
     busy = [name for name, row in shown.items() if row["state"] in ("activating", "deactivating")]
     if busy:
         return f"{busy[0]} is at work"
-    engines = units.show(*(unit_names.get_engine_unit(row) for row in plan["instances"]))
+    engines = units.read_states(*(unit_names.get_engine_unit(row) for row in plan["instances"]))
     up = all(row["state"] == "active" for row in engines.values())
     return None if up else "the engine does not serve yet"
 
 
 def _silent(paths: Paths) -> str | None:
     try:
-        draining.under_way(paths)
+        draining.count_requests(paths)
     except HostError as error:
         return error.message
     return None

@@ -104,8 +104,10 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     was = stop_state.read(paths)
     if was.get("state") != stop_state.STOPPED:
         if was:
-            stop_log.note(paths, was)
-        made = stop_state.make(stop_state.STOPPED, "stopped by the operator", by=request.get("by"))
+            stop_log.record_rest(paths, was)
+        made = stop_state.build_state(
+            stop_state.STOPPED, "stopped by the operator", by=request.get("by")
+        )
         stop_state.write(paths, made)
     else:
         stop_state.publish(paths)
@@ -176,7 +178,7 @@ def _free(plan: Mapping[str, Any], tell: Tell) -> None:
     for name in reversed(starts.ram_disk_units(plan)):
         tell(f"stopping {name}")
         words = ("disable", "--now") if name.endswith(".service") else ("stop",)
-        units.systemctl(*words, "--quiet", name)
+        units.run_systemctl(*words, "--quiet", name)
 
 
 def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
@@ -201,7 +203,7 @@ def look(paths: Paths) -> str:
     plan = plan_of(paths)
     if not plan["rest"].get("idle"):
         return ""
-    stop_log.came_back(paths)
+    stop_log.record_power_on(paths)
     found, news = idle.look(paths, plan)
     paid = savings.count(paths, plan, found)
     news = "; ".join(part for part in (paid.news, news) if part)
@@ -218,9 +220,12 @@ def look(paths: Paths) -> str:
 
 def _may_end(paths: Paths) -> bool:
     """Whether an end for the budget may begin: none is under way, nor was one a moment ago."""
-    if stop_state.read(paths) or apply_lock.holder() or paths.switch.exists():
+    if stop_state.read(paths) or apply_lock.find_holder() or paths.switch.exists():
         return False
-    if units.show(unit_names.REST)[unit_names.REST]["state"] in ("activating", "deactivating"):
+    if units.read_states(unit_names.REST)[unit_names.REST]["state"] in (
+        "activating",
+        "deactivating",
+    ):
         return False
     last = files.read_json(paths.rest_job)
     return not last.get("over") or time.monotonic() - float(last.get("at_s") or 0) > _OVER_AGAIN_S
@@ -229,8 +234,8 @@ def _may_end(paths: Paths) -> bool:
 def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
     chosen = plan["rest"]["idle"]
-    asked = not job.get("over") and haproxy.variable(paths.socket, idle.USED) != job["used"]
-    if asked or apply_lock.holder():
+    asked = not job.get("over") and haproxy.read_variable(paths.socket, idle.USED) != job["used"]
+    if asked or apply_lock.find_holder():
         return "not asleep: somebody asked at the last moment"
     try:
         ended = _RESTS[chosen["action"]](paths, plan, job, tell)
@@ -250,11 +255,11 @@ def _sleeping(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]
     if job.get("over"):
         # No request wakes what is over its budget.
         why = "the budget of this session is used up; the operator raises it and applies again"
-        return stop_state.make(stop_state.ASLEEP, why, wake="off")
+        return stop_state.build_state(stop_state.ASLEEP, why, wake="off")
     wakes = plan["rest"]["wake"]
     after = describe_duration(float(plan["rest"]["idle"]["after_s"]))
     how = "the operator starts it: kimi-prov start" if wakes == "off" else "a request wakes it"
-    return stop_state.make(stop_state.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
+    return stop_state.build_state(stop_state.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
 
 
 def _why(job: Mapping[str, Any]) -> str:
@@ -269,11 +274,11 @@ def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
         draining.drain(paths, float(job["drain_s"]))
         session_history.end(paths, plan, _why(job), tell)
         tell("switching the machine off")
-        stop_log.switched_off(paths, stop_state.make(stop_state.OFF, "nobody asked"))
-        units.systemctl("poweroff")
+        stop_log.record_power_off(paths, stop_state.build_state(stop_state.OFF, "nobody asked"))
+        units.run_systemctl("poweroff")
     except (HostError, OSError):
-        stop_log.switched_off(paths, None)
-        draining.balance(paths, draining.READY)
+        stop_log.record_power_off(paths, None)
+        draining.set_state(paths, draining.READY)
         raise
     return "switching the machine off: nobody asked"
 
@@ -299,7 +304,7 @@ def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: T
         try:
             stop_state.clear(paths, rest=False)
         finally:
-            draining.balance(paths, draining.READY)
+            draining.set_state(paths, draining.READY)
         raise
     return _stopped(paths, plan, job, tell)
 
@@ -315,7 +320,7 @@ def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     plan = plan_of(paths)
     _all_of(plan, request)
     was = stop_state.read(paths)
-    states = units.show(*engines(plan))
+    states = units.read_states(*engines(plan))
     limit = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
     up_now = all(unit["state"] == "active" for unit in states.values())
     # Of a rank that says only that it waits for its head.
@@ -346,10 +351,10 @@ def up(paths: Paths, plan: Mapping[str, Any]) -> None:
     names = engines(plan)
     fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
     if fills:
-        units.systemctl("enable", "--quiet", *fills)
+        units.run_systemctl("enable", "--quiet", *fills)
     run("systemctl", "reset-failed", *fills, *names)
-    units.systemctl("start", "--no-block", *fills, *names)
-    draining.balance(paths, draining.READY)
+    units.run_systemctl("start", "--no-block", *fills, *names)
+    draining.set_state(paths, draining.READY)
 
 
 def started(paths: Paths) -> dict[str, Any]:
@@ -415,14 +420,14 @@ def _restart_one(
             starts.begin(paths, plan, RESTART)
         tell(f"{name} restarts")
         run("systemctl", "reset-failed", name)
-        units.systemctl("restart", "--no-block", name)
+        units.run_systemctl("restart", "--no-block", name)
         until = time.monotonic() + float(job["start_s"])
         await_units([name], until, partial(_loading, tell, name))
         if first:
             starts.note(paths, plan)
     finally:
         # HAProxy's own checks keep out what does not answer.
-        draining.balance(paths, draining.READY, own)
+        draining.set_state(paths, draining.READY, own)
     await_balance(paths, own, until)
     return cut
 
@@ -444,26 +449,26 @@ def await_units(
     `wanted` raises where nobody wants that any more. `together`: hosts of a group start again until
     all are there, which is no failure.
     """
-    shown = units.show(*names)
+    shown = units.read_states(*names)
     before = {} if together else {name: unit["restarts"] for name, unit in shown.items()}
     told, since_s = "", time.time() - _BEGUN_S
     while True:
         apply_lock.renew()
         wanted()
-        shown = units.show(*names)
+        shown = units.read_states(*names)
         if all(unit["state"] == "active" for unit in shown.values()):
             return
-        broken = smoke_test.failed(shown, before)
+        broken = smoke_test.find_failure(shown, before)
         if broken:
             # What an earlier start said is no cause of this one's end.
-            lines = units.journal(broken, 200, since_s) or units.journal(broken, 200)
-            line = units.cause(lines)
+            lines = units.read_journal(broken, 200, since_s) or units.read_journal(broken, 200)
+            line = units.find_cause(lines)
             raise HostError(
                 f"{broken} failed: {line}",
-                f"{smoke_test.advice(line)} (log: journalctl -u {broken})",
+                f"{smoke_test.find_advice(line)} (log: journalctl -u {broken})",
             )
-        recent = units.journal(names[0], 5)
-        line = units.plain(recent[-1]) if recent else "no line in the journal yet"
+        recent = units.read_journal(names[0], 5)
+        line = units.strip_log_prefix(recent[-1]) if recent else "no line in the journal yet"
         if time.monotonic() >= until:
             raise HostError(
                 f"{names[0]} did not start in time; its last line: {line}",
@@ -479,9 +484,9 @@ def await_fill(plan: Mapping[str, Any], tell: Tell) -> None:
     """Wait until memory holds the weights again, where it does. Raises HostError where it fails."""
     fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
     while fills:
-        shown = units.show(*fills)
+        shown = units.read_states(*fills)
         if any(row["state"] == "failed" for row in shown.values()):
-            line = units.cause(units.journal(fills[0], 40))
+            line = units.find_cause(units.read_journal(fills[0], 40))
             raise HostError(f"{fills[0]} failed: {line}", f"journalctl -u {fills[0]}")
         if all(row["state"] == "active" for row in shown.values()):
             return
@@ -492,7 +497,7 @@ def await_fill(plan: Mapping[str, Any], tell: Tell) -> None:
 
 def await_balance(paths: Paths, own: Sequence[int] | None, until: float) -> None:
     """Wait until the proxy sends requests to these engines, or to all."""
-    while paths.socket.exists() and not draining.up(paths, own):
+    while paths.socket.exists() and not draining.is_up(paths, own):
         if time.monotonic() >= until:
             raise HostError(
                 "the proxy does not see the engine answer",

@@ -134,7 +134,7 @@ def _at_now(paths: Paths, doing: str) -> dict[str, Any]:
     """Return the session with the time since the last look added to a phase."""
     ledger = _read(paths)
     session = ledger.get("session")
-    if session is None or session.get("boot") != stop_log.boot():
+    if session is None or session.get("boot") != stop_log.read_boot():
         session = _new(paths, ledger)
     now = time.clock_gettime(stop_log.CLOCK)
     session["doing"] = doing
@@ -146,7 +146,7 @@ def _at_now(paths: Paths, doing: str) -> dict[str, Any]:
 
 def _new(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
     """Begin a session with this boot; the first of a cloud's machine began before its driver."""
-    booted = boot.booted()
+    booted = boot.find_boot_time()
     began = booted
     if not ledger.get("session"):
         text = files.read_text(paths.locate(_BEGAN)).strip()
@@ -155,7 +155,7 @@ def _new(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
     # Until the first look nothing was answered.
     start = max(0.0, time.time() - began)
     return {
-        "boot": stop_log.boot(),
+        "boot": stop_log.read_boot(),
         "since": _day(began),
         "until": _day(time.time()),
         "looked_boot_s": now,

@@ -125,7 +125,7 @@ def _write(
     where = str(_place(plan))
     try:
         # This program has no unit with the file of the site's proxy.
-        os.environ.update(forward_proxy.variables(str(paths.root)))
+        os.environ.update(forward_proxy.read_variables(str(paths.root)))
         row = record(paths, plan, why)
         name = _object(row)
         _bucket(plan).write(name, (json.dumps(row, sort_keys=True) + "\n").encode(), limit_s)
@@ -191,7 +191,7 @@ def read(bucket: Bucket, limit_s: float = READ_S) -> list[dict[str, Any]]:
 
     Raises HostError; AbsentError where nothing was ever kept there.
     """
-    with process.within(limit_s, bucket.name):
+    with process.limit_time(limit_s, bucket.name):
         rows = {
             path: row
             for path, row in bucket.objects().items()

@@ -58,7 +58,7 @@ def note(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any
     `more` added to it. On a full disk it is not kept: that holds no start and no stop up.
     """
     name = unit_names.get_engine_unit(plan["instances"][0])
-    shown = units.properties([name], _SHOWN).get(name, {})
+    shown = units.read_properties([name], _SHOWN).get(name, {})
     if shown.get("ActiveState") != "active" or not shown.get("InvocationID"):
         return None
     rows = every(paths)
@@ -142,14 +142,16 @@ def where(plan: Mapping[str, Any]) -> str:
     """Say where the weights are now: in the RAM disk, in the page cache, or on the disk alone."""
     disk = plan.get("ram_disk") or {}
     if disk.get("enabled"):
-        stage = units.show(unit_names.STAGE).get(unit_names.STAGE, {})
+        stage = units.read_states(unit_names.STAGE).get(unit_names.STAGE, {})
         return RAM_DISK if stage.get("state") == "active" else DISK
     return _cached(Path(plan["model"]["serve_dir"]))
 
 
 def _cached(directory: Path) -> str:
     try:
-        sizes = [page_cache.resident(file) for file in sorted(directory.glob("*.safetensors"))]
+        sizes = [
+            page_cache.measure_resident(file) for file in sorted(directory.glob("*.safetensors"))
+        ]
     except OSError:
         return UNKNOWN
     whole = sum(size for _, size in sizes)

@@ -65,7 +65,7 @@ def document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) ->
         "failed": found.get("failed"),
         "idle": _idle(paths, plan),
         "paid": session_history.document(paths, plan),
-        "rested": stop_log.document(paths, plan, found),
+        "rested": stop_log.describe_rests(paths, plan, found),
         "last_start": {key: last[key] for key in keys} if last else None,
         "first_answers": starts.first_answers(paths, plan),
     }

@@ -111,15 +111,15 @@ class Waker:
     def _started(self) -> None:
         """Start the engines and wait until they have answered. Raises HostError where they fail."""
         # Who puts it to sleep is done with that first.
-        while units.show(unit_names.REST)[unit_names.REST]["state"] == "activating":
+        while units.read_states(unit_names.REST)[unit_names.REST]["state"] == "activating":
             time.sleep(_STEP_S)
         found = stop_state.read(self.paths)
         if found.get("state") != stop_state.ASLEEP:
             # Somebody else has started it, or stopped it.
             if found:
-                raise HostError(stop_state.sentence(found))
+                raise HostError(stop_state.describe_for_clients(found))
             return
-        if holder := apply_lock.holder():
+        if holder := apply_lock.find_holder():
             raise BusyError(
                 f"{holder.get('user')} works on this machine: it is not woken meanwhile"
             )
@@ -148,14 +148,14 @@ class Waker:
     def _goes_on(self) -> None:
         """Raise HostError where nobody wants it any more, or a group's rounds have failed."""
         self._wanted()
-        if error := smoke_test.round_failed(self.paths, self.plan):
+        if error := smoke_test.find_round_failure(self.paths, self.plan):
             raise error
 
     def _wanted(self) -> None:
         """Raise HostError where the operator has stopped the machine meanwhile."""
         found = stop_state.read(self.paths)
         if found.get("state") == stop_state.STOPPED:
-            raise HostError(stop_state.sentence(found))
+            raise HostError(stop_state.describe_for_clients(found))
 
     def _say(self, line: str) -> None:
         self.line = line

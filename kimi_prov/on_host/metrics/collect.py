@@ -158,10 +158,10 @@ class Look:
         names = [unit_names.get_engine_unit(row) for row in self.plan["instances"]]
         found, keep = instances.collect(
             self.plan,
-            units.properties(names, instances.SHOWN),
+            units.read_properties(names, instances.SHOWN),
             self.kept.get("instances") or {},
             time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000,
-            boot.identity(self.machine),
+            boot.read_boot_id(self.machine),
         )
         self.kept["instances"] = keep
         return [*found, Sample("kimi_stopped", self.paths.stopped.exists())]

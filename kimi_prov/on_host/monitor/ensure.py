@@ -32,8 +32,8 @@ from kimi_prov.on_host.monitor.status import get
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
+    find_owner_ids,
     make_directory,
-    owner_ids,
     read_json,
     read_text,
     remove,
@@ -149,7 +149,7 @@ class _Work:
                 self.did.append(str(path))
                 if not self.check:
                     path.mkdir(mode=0o700)
-                    os.chown(str(path), *owner_ids(MONITOR_USER, MONITOR_USER))
+                    os.chown(str(path), *find_owner_ids(MONITOR_USER, MONITOR_USER))
 
     def file(
         self, path: Path, text: str, *, mode: int = 0o640, check: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ class _Work:
         group = MONITOR_USER
         write_atomic(path, text, mode, group)
         if mode == 0o600:
-            os.chown(str(path), *owner_ids(MONITOR_USER, group))
+            os.chown(str(path), *find_owner_ids(MONITOR_USER, group))
 
     def folder(self, folder: Path, wanted: Mapping[str, str]) -> None:
         """Have a folder hold exactly these files."""
@@ -244,10 +244,10 @@ class _Work:
             if not self.check:
                 drop_in.parent.mkdir(mode=0o755, exist_ok=True)
                 write_atomic(drop_in, config.FIREWALL_DROP_IN, 0o644)
-                units.systemctl("daemon-reload")
+                units.run_systemctl("daemon-reload")
         if units.converge(name, check=self.check):
             self.did.append(f"enable {name}")
-        active = units.show(name).get(name, {}).get("state") == "active"
+        active = units.read_states(name).get(name, {}).get("state") == "active"
         if active and config.mark(text) in run("nft", "list", "table", *MONITOR_TABLE).stdout:
             return
         verb = "reload" if active else "start"
@@ -259,11 +259,11 @@ class _Work:
         """Keep the distribution's units off that came with the packages; the site's stay."""
         ours = read_json(self.paths.monitor_home / BEFORE).get("services_ours") or []
         for name in ours:
-            unit = units.show(name).get(name, {})
+            unit = units.read_states(name).get(name, {})
             if unit.get("enabled") or unit.get("state") == "active":
                 self.did.append(name)
                 if not self.check:
-                    units.systemctl("disable", "--now", name)
+                    units.run_systemctl("disable", "--now", name)
 
     def run(self, settings: Mapping[str, Any]) -> None:
         """Have both run what is in place."""
@@ -284,7 +284,7 @@ class _Work:
                 self._wait(name, url)
 
     def _verb(self, name: str, url: str) -> str:
-        row = units.properties([name], _SHOWN).get(name, {})
+        row = units.read_properties([name], _SHOWN).get(name, {})
         if row.get("ActiveState") != "active":
             return "start"
         up_us = int(row.get("ActiveEnterTimestampMonotonic") or 0)
@@ -298,7 +298,7 @@ class _Work:
         until = time.monotonic() + _READY_S
         while not (get(f"{url}/-/ready") and self.newest <= _reloaded(name, url)):
             if time.monotonic() > until:
-                line = units.cause(units.journal(name, 40))
+                line = units.find_cause(units.read_journal(name, 40))
                 raise HostError(
                     f"{name} did not take its configuration over: {line}",
                     f"read its journal: journalctl -u {name}",
@@ -341,7 +341,7 @@ def remove_all(paths: Paths, *, check: bool = False) -> dict[str, Any]:
     if check:
         return {"changed": True}
     if there:
-        units.systemctl("disable", "--now", *there)
+        units.run_systemctl("disable", "--now", *there)
     # Where the unit does not run, nftables.service has loaded it; mostly there is none any more.
     run("nft", "delete", "table", *MONITOR_TABLE)
     drop_in = paths.monitor_firewall_drop_in
@@ -361,7 +361,7 @@ def remove_all(paths: Paths, *, check: bool = False) -> dict[str, Any]:
         if folder.exists():
             shutil.rmtree(str(folder))
     remove(str(paths.units / unit_names.PROMETHEUS))
-    units.systemctl("daemon-reload")
+    units.run_systemctl("daemon-reload")
     if there:
         run("systemctl", "reset-failed", *there)
     return {"changed": True}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.on_host.monitor import config
 from kimi_prov.on_host.system import units
-from kimi_prov.on_host.system.files import disk_bytes, read_json
+from kimi_prov.on_host.system.files import count_disk_bytes, read_json
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
@@ -74,7 +74,7 @@ def shown(paths: Paths) -> dict[str, Any] | None:
     if not settings:
         return None
     url = f"http://{config.bracketed(settings['listen'])}:{settings['port']}/api/v1"
-    states = units.show(unit_names.PROMETHEUS, unit_names.ALERTMANAGER)
+    states = units.read_states(unit_names.PROMETHEUS, unit_names.ALERTMANAGER)
     seen, firing = targets(get(f"{url}/targets")), alerts(get(f"{url}/alerts"))
     down = [row for row in seen or [] if row["health"] != "up"]
     return {
@@ -88,7 +88,7 @@ def shown(paths: Paths) -> dict[str, Any] | None:
         "down": [{key: row[key] for key in ("host", "job", "engine")} for row in down[:_MOST]],
         "alerts_firing": len(firing or []),
         "alerts": (firing or [])[:_MOST],
-        "series_bytes": disk_bytes(paths.monitor_home / "prometheus"),
+        "series_bytes": count_disk_bytes(paths.monitor_home / "prometheus"),
         # An earlier version kept it in the unit alone.
         "series_limit_bytes": settings.get("retention_bytes"),
     }

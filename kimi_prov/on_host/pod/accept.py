@@ -51,9 +51,9 @@ def subject(place: Place, url: str) -> checks.Subject:
     plan = {**place.plan, "proxy": {"port": port}, "web": None}
     fingerprint: str | None = None
     if scheme == "https":
-        mounted = tls.fingerprint(read_text(place.at(pod.TLS_CERTIFICATE)))
+        mounted = tls.compute_fingerprint(read_text(place.at(pod.TLS_CERTIFICATE)))
         fingerprint = mounted or _shown(host, port)
-    return checks.subject_of(plan, host, fingerprint, place.api_key())
+    return checks.build_subject(plan, host, fingerprint, place.api_key())
 
 
 def _parts(url: str) -> tuple[str, str, int]:
@@ -74,7 +74,7 @@ def _shown(host: str, port: int) -> str:
         pem = ssl.DER_cert_to_PEM_cert(_certificate(context, host, port))
     except OSError as error:
         raise HostError(f"{host}:{port}: {error}", _MOUNT) from None
-    return tls.fingerprint(pem)
+    return tls.compute_fingerprint(pem)
 
 
 def _certificate(context: ssl.SSLContext, host: str, port: int) -> bytes:

@@ -13,7 +13,7 @@ from kimi_prov.contract import pod
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.engine import placement
 from kimi_prov.on_host.probe import memory
-from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.machine import Machine, parse_fields
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def given(root: str = "/") -> Given:
     found = memory.cgroup(machine)
     total = _total(machine)
     limits = [size for size in (found["memory_bytes"], total) if size is not None]
-    allowed = len(placement.available())
+    allowed = len(placement.list_available_cpus())
     cpus = min(float(allowed), found["cpus"] or float(allowed))
     return Given(min(limits, default=None), _shm(machine), cpus, _gpus())
 
 
 def _total(machine: Machine) -> int | None:
-    words = fields(machine.read("/proc/meminfo"), ":").get("MemTotal", "").split()
+    words = parse_fields(machine.read("/proc/meminfo"), ":").get("MemTotal", "").split()
     return int(words[0]) * 1024 if words and words[0].isdigit() else None
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from kimi_prov.contract import clean_text, processes
 from kimi_prov.contract.errors import EXIT_TRANSIENT
-from kimi_prov.on_host.engine.metrics import steps
+from kimi_prov.on_host.engine.metrics import count_steps
 from kimi_prov.on_host.pod import state
 from kimi_prov.on_host.pod.place import Place
 from kimi_prov.on_host.system.files import read_text
@@ -76,7 +76,7 @@ def _left(until: float) -> float:
 
 def _counts(place: Place, timeout_s: float) -> dict[str, float]:
     status, text = ask(place, "GET", "/metrics", None, timeout_s)
-    return steps(text) if status == _OK else {}
+    return count_steps(text) if status == _OK else {}
 
 
 def chat(place: Place, timeout_s: float) -> str | None:

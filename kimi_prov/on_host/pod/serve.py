@@ -65,9 +65,9 @@ def command(place: Place, group: Group | None, notes: list[str]) -> list[str]:
     """Return the engine's command line: the plan's, behind the gate, with what the pod knows."""
     instance = place.plan["instances"][0]
     argv = [place.cached(word) for word in instance["argv"]]
-    hidden = placement.hidden_nodes(instance["numa_nodes"])
-    words = placement.visible(remove_flags(argv[1:], _OF_THE_RUN), hidden, notes)
-    line = placement.numactl(list(instance["numactl"]), hidden, notes)
+    hidden = placement.find_hidden_nodes(instance["numa_nodes"])
+    words = placement.remove_hidden_binding(remove_flags(argv[1:], _OF_THE_RUN), hidden, notes)
+    line = placement.build_numactl(list(instance["numactl"]), hidden, notes)
     line += [argv[0], "-I", place.at(pod.PROGRAM), "pod", "engine", *words]
     return [*line, *of_pod(place, group)]
 
@@ -94,9 +94,11 @@ def environment_of(
     found |= {API_KEY_FILE: place.at(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
     if metrics := place.metrics_key_file():
         found[METRICS_KEY_FILE] = metrics
-    found |= placement.threads(found, placement.available(), max(1, int(has.cpus)), notes)
+    found |= placement.choose_threads(
+        found, placement.list_available_cpus(), max(1, int(has.cpus)), notes
+    )
     if group:
-        found |= placement.network(found, group.leader, notes)
+        found |= placement.choose_network(found, group.leader, notes)
     return found
 
 

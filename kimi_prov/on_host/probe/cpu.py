@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.cpu_lists import format_list, parse_list
 from kimi_prov.contract.numbers import parse_int, parse_leading_decimal
 from kimi_prov.on_host.probe import amx
-from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.machine import Machine, parse_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +117,7 @@ def cpu(machine: Machine) -> dict[str, Any]:
 
 def by_kernel(machine: Machine) -> dict[str, Any]:
     """Return the names, numbers and flags of the first CPU in /proc/cpuinfo."""
-    first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
+    first = parse_fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
     return {
         "model": first.get("model name"),
         "vendor": first.get("vendor_id"),
@@ -199,7 +199,7 @@ def numa(machine: Machine) -> dict[str, Any]:
     allowed = set(online_cpus(machine))
     nodes = []
     for path in machine.glob(f"{_NODE}/node[0-9]*"):
-        info = fields(machine.read(f"{path}/meminfo"), ":")
+        info = parse_fields(machine.read(f"{path}/meminfo"), ":")
         sizes = {key.split()[-1]: value for key, value in info.items()}
         cpus = [n for n in parse_list(machine.read(f"{path}/cpulist")) if n in allowed]
         nodes.append(
@@ -224,7 +224,7 @@ def numa(machine: Machine) -> dict[str, Any]:
 
 def _grows(machine: Machine, nodes: list[dict[str, Any]]) -> bool | None:
     """Whether the nodes show far less than the total: a virtual machine with ballooned memory."""
-    total = _kilobytes(fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
+    total = _kilobytes(parse_fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
     shown = [node["memory_total_bytes"] for node in nodes]
     if not total or not shown or None in shown:
         return None

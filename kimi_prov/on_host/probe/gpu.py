@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.numbers import parse_int
 from kimi_prov.on_host.probe import nvidia_smi
-from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.machine import Machine, parse_fields
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.probe.software import Packages
@@ -107,7 +107,7 @@ class Nvidia:
         if container and (given := self._listed(gpus)):
             cards = given
         loaded = nvidia_smi.module(self.version)
-        installed = fields(self._output.get("modinfo"), ":")
+        installed = parse_fields(self._output.get("modinfo"), ":")
         matrix = (self._topology or {}).get("matrix")
         return {
             "pci_devices": len(cards) or len(gpus),

@@ -14,7 +14,7 @@ from kimi_prov.contract.unit_form import parse_form
 from kimi_prov.on_host.probe import accounts
 from kimi_prov.on_host.system import boot, started
 from kimi_prov.on_host.system import units as systemd
-from kimi_prov.on_host.system.files import disk_bytes
+from kimi_prov.on_host.system.files import count_disk_bytes
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
@@ -51,10 +51,10 @@ _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID
 
 def units(machine: Machine) -> dict[str, dict[str, str]]:
     """State of our units and of firewalld: systemd's properties by unit name."""
-    text = machine.run(systemd.question(_UNITS, _PROPERTIES))
+    text = machine.run(systemd.build_show_command(_UNITS, _PROPERTIES))
     return {
         name: row
-        for name, row in systemd.parse(text or "").items()
+        for name, row in systemd.parse_properties(text or "").items()
         if row.get("LoadState") not in ("not-found", "masked", None)
     }
 
@@ -141,11 +141,11 @@ def _serving(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, A
     places = started.UnitPaths(machine.root or "/")
     found: dict[str, Any] = {}
     for unit, row in sorted(states.items()):
-        if unit_names.is_serve(unit) and started.pid_of(row) != "0":
-            stamp = started.running_stamp(started.pid_of(row), places)
+        if unit_names.is_serve(unit) and started.get_pid(row) != "0":
+            stamp = started.read_running_digest(started.get_pid(row), places)
             if stamp is not None:
                 try:
-                    text = started.unit_of(stamp, unit, places)
+                    text = started.find_unit_text(stamp, unit, places)
                 except OSError:  # only root may read what is kept
                     continue
                 found[unit] = {"stamp": stamp, "form": None if text is None else parse_form(text)}
@@ -171,7 +171,7 @@ def _driver(machine: Machine) -> dict[str, Any] | None:
     restarted = (found or {}).get("restarted")
     if found is None or not isinstance(restarted, dict):
         return found
-    over = restarted.get("boot") != boot.identity(machine)
+    over = restarted.get("boot") != boot.read_boot_id(machine)
     return {**found, "restarted": {"version": restarted.get("version"), "over": over}}
 
 
@@ -187,7 +187,7 @@ def _kept_envs(machine: Machine) -> list[str]:
 def _models(machine: Machine) -> list[dict[str, Any]]:
     """Bytes that each model takes on the disk, unfinished downloads included."""
     return [
-        {"dir": path, "disk_bytes": disk_bytes(machine.path(path))}
+        {"dir": path, "disk_bytes": count_disk_bytes(machine.path(path))}
         for path in machine.glob(f"{paths.MODELS}/*/*")
         if os.path.isdir(machine.path(path))
     ]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from kimi_prov.contract.numbers import parse_int, parse_leading_int
-from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.machine import Machine, parse_fields
 
 # dmidecode 3.7 writes GiB where older ones write GB; both mean powers of two.
 _UNITS = {"k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -40,7 +40,7 @@ _NAMES = tuple(
 
 def memory(machine: Machine, shm_bytes: int | None) -> dict[str, Any]:
     """Bytes of memory, swap and /dev/shm, the modules, and the limit of our control group."""
-    info = fields(machine.read("/proc/meminfo"), ":")
+    info = parse_fields(machine.read("/proc/meminfo"), ":")
 
     def size(key: str) -> int | None:
         kilobytes = parse_leading_int(info.get(key))
@@ -85,7 +85,7 @@ def modules(text: str | None) -> list[dict[str, Any]] | None:
     for block in (text or "").split("\n\n"):
         if "Memory Device" not in block:
             continue
-        row = fields(block, ":")
+        row = parse_fields(block, ":")
         if str(row.get("Manufacturer")).startswith(_VIRTUAL):
             continue
         speed = parse_leading_int(row.get("Speed"))

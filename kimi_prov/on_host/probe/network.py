@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.on_host.probe import interfaces, rdma
-from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.machine import Machine, parse_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ def firewall(machine: Machine, units: dict[str, dict[str, str]]) -> dict[str, An
     """
     ufw = "absent"
     if machine.which("ufw"):
-        switch = fields(machine.read("/etc/ufw/ufw.conf"), "=").get("ENABLED", "").lower()
+        switch = parse_fields(machine.read("/etc/ufw/ufw.conf"), "=").get("ENABLED", "").lower()
         ufw = "active" if switch == "yes" else "inactive"
     daemon = "absent"
     if machine.which("firewalld") or machine.which("firewall-cmd"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.probe import cpu
-from kimi_prov.on_host.system.machine import Machine, fields
+from kimi_prov.on_host.system.machine import Machine, parse_fields
 
 SYSCTLS = (
     "kernel.numa_balancing",
@@ -32,7 +32,7 @@ _TELLING = ("nodev", "noexec", "nosuid", "ro")
 
 def host(machine: Machine) -> dict[str, Any]:
     """Return distribution, kernel, C library, and the virtualisation that the machine runs in."""
-    release = fields(machine.read("/etc/os-release"), "=")
+    release = parse_fields(machine.read("/etc/os-release"), "=")
     version = re.search(r"systemd (\d+)", machine.run(["systemctl", "--version"]) or "")
     identity = machine.read("/etc/machine-id")
     return {
@@ -199,7 +199,7 @@ def _virtualization(machine: Machine, kind: str) -> str | None:
 
 def _hypervisor(machine: Machine) -> str | None:
     """Return the hypervisor by lscpu, where systemd-detect-virt is not available."""
-    first = fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
+    first = parse_fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
     if "hypervisor" not in first.get("flags", "").split():
         return None
     vendor = cpu.listed(machine).get("Hypervisor vendor")

@@ -26,8 +26,8 @@ from kimi_prov.on_host.proxy import acme_problem, converge
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
+    find_owner_ids,
     make_directory,
-    owner_ids,
     read_json,
     read_text,
     remove,
@@ -161,7 +161,7 @@ class Client:
                 )
             parts.append(done.stdout)
         try:
-            return tls.given(parts[0], parts[1])
+            return tls.read_given(parts[0], parts[1])
         except HostError:
             raise HostError(
                 "what certbot left is no certificate with its key", acme_problem.READ_LOG
@@ -209,7 +209,7 @@ def current(paths: Paths) -> certificate.Certificate | None:
 def reason(paths: Paths, settings: dict[str, Any], now: int) -> str:
     """Say why there is something to order now, empty where there is not."""
     record = read_json(paths.acme_state)
-    return certificate.due(current(paths), record.get("issued") or {}, settings, now)
+    return certificate.explain_order(current(paths), record.get("issued") or {}, settings, now)
 
 
 def order(paths: Paths) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def use(paths: Paths) -> bool:
     if not paths.acme_settings.exists():
         return False
     changed = bool(tls.ensure(paths, {"mode": "acme", "names": []})["changed"])
-    if units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") != "active":
+    if units.read_states(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") != "active":
         return changed
     return bool(converge.converge(paths)["changed"]) or changed
 
@@ -277,7 +277,7 @@ def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> dict
     if settings is None:
         return {"changed": leave(paths, check=check), "ordered": "", "warning": None}
     changed = install(paths, settings, wanted["hook"], check=check)
-    states = units.show(unit_names.ACME_TIMER, unit_names.ACME)
+    states = units.read_states(unit_names.ACME_TIMER, unit_names.ACME)
     timer = states.get(unit_names.ACME_TIMER, {})
     stale = any(unit.get("stale") for unit in states.values())
     runs = timer.get("state") == "active" and timer.get("enabled") and not stale
@@ -288,8 +288,8 @@ def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> dict
         return {"changed": changed or not runs or bool(why), "ordered": why, "warning": None}
     if not runs:
         run("systemctl", "daemon-reload")
-        units.systemctl("enable", unit_names.ACME_TIMER)
-        units.systemctl("restart", unit_names.ACME_TIMER)
+        units.run_systemctl("enable", unit_names.ACME_TIMER)
+        units.run_systemctl("restart", unit_names.ACME_TIMER)
     warning = _ordered(paths, settings) if why else None
     return {"changed": True, "ordered": why, "warning": warning}
 
@@ -297,7 +297,7 @@ def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> dict
 def _ordered(paths: Paths, settings: dict[str, Any]) -> str | None:
     """Run the unit to its end; says what failed where that can wait."""
     start = ("systemctl", "start", unit_names.ACME)
-    if units.show(unit_names.ACME).get(unit_names.ACME, {}).get("state") == "activating":
+    if units.read_states(unit_names.ACME).get(unit_names.ACME, {}).get("state") == "activating":
         # The timer began before us, perhaps with what was wanted then: this waits for its end.
         run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
     started = int(time.time())
@@ -308,7 +308,7 @@ def _ordered(paths: Paths, settings: dict[str, Any]) -> str | None:
         return None
     record = read_json(paths.acme_state)
     if record.get("tried", 0) < started:
-        line = units.cause(units.journal(unit_names.ACME, 40))
+        line = units.find_cause(units.read_journal(unit_names.ACME, 40))
         raise HostError(
             f"{unit_names.ACME} did not order a certificate: {line}",
             f"read its journal: journalctl -u {unit_names.ACME}",
@@ -322,7 +322,7 @@ def _ordered(paths: Paths, settings: dict[str, Any]) -> str | None:
     found = current(paths)
     good = found is not None and found.not_after > time.time()
     if good and found is not None and set(settings["names"]) <= set(found.names):
-        ends = certificate.moment(found.not_after)
+        ends = certificate.format_time(found.not_after)
         return f"{problem['message']}; {problem['fix']}; what is in use ends on {ends}"
     raise HostError(
         f"no certificate for {', '.join(settings['names'])}: {problem['message']}", problem["fix"]
@@ -348,7 +348,7 @@ def install(
 def _write(path: Path, text: str, mode: int, group: str, *, check: bool) -> bool:
     with contextlib.suppress(FileNotFoundError):
         state = path.stat()
-        owned = os.geteuid() != 0 or (state.st_uid, state.st_gid) == owner_ids("root", group)
+        owned = os.geteuid() != 0 or (state.st_uid, state.st_gid) == find_owner_ids("root", group)
         if read_text(path) == text and state.st_mode & 0o7777 == mode and owned:
             return False
     if not check:

@@ -94,7 +94,7 @@ def stamp(paths: Paths) -> str:
 
 def _running(paths: Paths) -> str:
     try:
-        return haproxy.description(paths.socket)
+        return haproxy.read_description(paths.socket)
     except OSError:
         return ""
 
@@ -110,7 +110,7 @@ def action(running: str, wanted: str, *, active: bool) -> str:
 
 def converged(paths: Paths) -> bool:
     """Whether `converge` would find nothing to do."""
-    unit = units.show(unit_names.PROXY).get(unit_names.PROXY, {})
+    unit = units.read_states(unit_names.PROXY).get(unit_names.PROXY, {})
     if not unit.get("enabled") or unit.get("stale") or unit.get("state") != "active":
         return False
     if _running(paths) != stamp(paths) or _map_differs(paths):
@@ -131,7 +131,7 @@ def _counter_verb(paths: Paths) -> str:
         return ""
     if not serves_api(paths):
         return _REMOVE
-    unit = units.show(name).get(name, {})
+    unit = units.read_states(name).get(name, {})
     if unit.get("state") != "active":
         return "start"
     other = counter.running(paths.usage_socket) != counter.code()
@@ -147,7 +147,7 @@ def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
         return _converge(paths, check=True)
     make_directory(paths.state, 0o700)
     try:
-        with file_lock.held(str(paths.proxy_lock), OTHER_S):
+        with file_lock.lock(str(paths.proxy_lock), OTHER_S):
             return _converge(paths, check=False)
     except file_lock.TakenError as error:
         raise HostError(
@@ -165,18 +165,18 @@ def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
         units.control(counting, unit_names.USAGE)
     enabled = units.converge(unit_names.PROXY, check=check)
     wanted = stamp(paths)
-    active = units.show(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"
+    active = units.read_states(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"
     verb = action(_running(paths), wanted, active=active)
     if verb and not check:
         text = (
             f"# What is loaded: the proxy tells it when asked.\nglobal\n    description {wanted}\n"
         )
         write_atomic(paths.proxy_stamp, text, 0o640, PROXY_USER)
-        out = draining.taken_out(paths)
+        out = draining.list_taken_out(paths)
         units.control(verb, unit_names.PROXY)
         _wait(paths, wanted)
         for index, state in out.items():
-            draining.balance(paths, state, [index])
+            draining.set_state(paths, state, [index])
     elif not check and _map_differs(paths):
         publish.publish(paths, publish.parse_map(read_text(paths.key_map)))
         verb = "keys"
@@ -190,10 +190,10 @@ def _map_differs(paths: Paths) -> bool:
     if not serves_api(paths):
         return False
     wanted = {value: name for name, value in publish.parse_map(read_text(paths.key_map)).items()}
-    if haproxy.loaded_map(paths.socket, str(paths.key_map)) != wanted:
+    if haproxy.read_map(paths.socket, str(paths.key_map)) != wanted:
         return True
-    rules = metadata.rules(metadata.read(paths))
-    return haproxy.loaded_map(paths.socket, str(paths.key_rules)) != rules
+    rules = metadata.format_rules(metadata.read(paths))
+    return haproxy.read_map(paths.socket, str(paths.key_rules)) != rules
 
 
 def _wait(paths: Paths, wanted: str) -> None:
@@ -201,7 +201,7 @@ def _wait(paths: Paths, wanted: str) -> None:
     until = time.monotonic() + TAKE_OVER_S
     while _running(paths) != wanted:
         if time.monotonic() > until:
-            line = units.cause(units.journal(unit_names.PROXY, 40))
+            line = units.find_cause(units.read_journal(unit_names.PROXY, 40))
             raise HostError(
                 f"{unit_names.PROXY} did not take its configuration over: {line}",
                 f"read its journal: journalctl -u {unit_names.PROXY}",
@@ -226,11 +226,11 @@ def remove_proxy(paths: Paths, *, check: bool = False) -> dict[str, Any]:
 def _remove_units(paths: Paths, *wanted: str, files: tuple[Path, ...] = ()) -> None:
     """Stop units and remove them and `files`; a run that is killed is completed by the next."""
     names = [name for name in wanted if (paths.units / name).exists()]
-    units.systemctl("disable", "--now", *names)
+    units.run_systemctl("disable", "--now", *names)
     # Units are last, in their order: by them the next run sees that something is left.
     for path in (*files, *(paths.units / name for name in names)):
         remove(str(path))
-    units.systemctl("daemon-reload")
+    units.run_systemctl("daemon-reload")
     run("systemctl", "reset-failed", *names)
 
 

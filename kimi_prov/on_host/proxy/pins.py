@@ -51,7 +51,7 @@ def ensure(paths: Paths, hosts: Mapping[str, str | None] | None, *, check: bool 
 
 def keep(paths: Paths, name: str, pem: str | None, *, check: bool = False) -> bool:
     """Keep the certificate of one host, where it is given; True where it is another."""
-    place, public = paths.hosts / f"{name}{_END}", tls.public_part(pem or "")
+    place, public = paths.hosts / f"{name}{_END}", tls.extract_certificates(pem or "")
     if not public or read_text(place) == public:
         return False
     if not check:
@@ -65,12 +65,12 @@ def ensure_page(paths: Paths, *, shared: bool, check: bool = False) -> bool:
     True where that changes. The one that clients see may be ordered, and change by itself.
     """
     have = read_text(paths.page_pem)
-    if bool(have) == shared and (not shared or tls.lasts(have)):
+    if bool(have) == shared and (not shared or tls.is_lasting(have)):
         return False
     if check:
         return True
     if shared:
-        pem = tls.self_signed([WEB_UI_NAME], loopback=False)
+        pem = tls.make_self_signed([WEB_UI_NAME], loopback=False)
         write_atomic(paths.page_pem, pem, 0o640, PROXY_USER)
     else:
         remove(str(paths.page_pem))
@@ -89,8 +89,8 @@ def read(paths: Paths) -> dict[str, Any]:
         )
     return {
         "certificate": pem,
-        "key_sha256": publish.digest(machine_key.read(paths.machine_key)),
-        "page_certificate": tls.public_part(read_text(paths.page_pem)) or None,
+        "key_sha256": publish.hash_key(machine_key.read(paths.machine_key)),
+        "page_certificate": tls.extract_certificates(read_text(paths.page_pem)) or None,
     }
 
 

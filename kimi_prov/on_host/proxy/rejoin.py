@@ -41,7 +41,7 @@ def awaited(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         converge.converge(paths)
     place = {name: request.get(name) or row[name] for name in ("address", "port")}
     if any(row[name] != wanted for name, wanted in place.items()):
-        haproxy.move(paths.socket, server, str(place["address"]), int(place["port"]))
+        haproxy.move_server(paths.socket, server, str(place["address"]), int(place["port"]))
     end = time.monotonic() + float(request["timeout_s"])
     while not _sends(paths, server):
         if time.monotonic() > end:
@@ -61,7 +61,7 @@ def _row(plan: Mapping[str, Any], host: str) -> Mapping[str, Any] | None:
 
 def _sends(paths: Paths, server: str) -> bool:
     try:
-        return server in haproxy.passed(paths.socket)
+        return server in haproxy.list_passed(paths.socket)
     except OSError:
         return False
 
@@ -69,7 +69,7 @@ def _sends(paths: Paths, server: str) -> bool:
 def _state(paths: Paths, server: str) -> str:
     """Return how HAProxy sees a server to which it does not send, in a word or a few."""
     try:
-        seen = {str(row["name"]): str(row["status"]) for row in haproxy.servers(paths.socket)}
+        seen = {str(row["name"]): str(row["status"]) for row in haproxy.list_servers(paths.socket)}
     except OSError:
         seen = {}
     status = seen.get(server, "unknown")

@@ -33,7 +33,7 @@ _UNITS = (
 def hosts(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each host behind the gateway: how HAProxy sees it, and its requests under way."""
     try:
-        seen = {str(row["name"]): row for row in haproxy.servers(paths.socket)}
+        seen = {str(row["name"]): row for row in haproxy.list_servers(paths.socket)}
     except (OSError, HostError):
         seen = {}
     none: dict[str, Any] = {"status": "unknown", "requests": 0}
@@ -83,7 +83,7 @@ def warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]) -> 
 def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status document of a gateway; `ok` where all of its hosts take requests."""
     behind = hosts(paths, plan)
-    states = units.show(*_UNITS)
+    states = units.read_states(*_UNITS)
     shared = plan["gateway"]["address"]
     needed = [unit_names.PROXY, unit_names.USAGE, unit_names.FIREWALL]
     needed += [unit_names.GATEWAY_ADDRESS] if shared else []
@@ -92,7 +92,7 @@ def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
     needed += [unit_names.WEB] if web else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     away = [row["host"] for row in behind if row["state"] != UP.lower()]
-    cert = certificate.in_use(paths, dict(plan))
+    cert = certificate.describe_current(paths, dict(plan))
     detail = f"sends to {len(behind) - len(away)} of {len(behind)} hosts"
     if down:
         detail = "not active: " + ", ".join(down)
@@ -111,14 +111,14 @@ def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
             "warnings": warnings(paths, behind, [r["server"] for r in plan["gateway"]["hosts"]]),
             "units": {name: states.get(name, {}).get("state") for name in needed},
             "port": port,
-            "listening": runtime.listening([port])[str(port)],
+            "listening": runtime.find_listeners([port])[str(port)],
             "allowed_networks": plan["proxy"]["allowed_networks"],
             "guarded": run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0,
-            "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt)),
+            "certificate_sha256": tls.compute_fingerprint(read_text(paths.tls_crt)),
             "certificate": cert,
             "keys": sorted(publish.parse_map(read_text(paths.key_map))),
             "key_not_shown_yet": paths.operator_new.exists(),
-            "uptime_seconds": boot.uptime_s(),
+            "uptime_seconds": boot.read_uptime_s(),
         },
         "web": page.document(paths, web, states.get(unit_names.WEB, {})) if web else None,
     }

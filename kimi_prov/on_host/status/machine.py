@@ -140,16 +140,16 @@ def _unit(unit: dict[str, Any]) -> dict[str, Any]:
 def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     port = plan["proxy"]["port"]
     try:
-        engines: list[dict[str, str | int]] = haproxy.servers(paths.socket)
+        engines: list[dict[str, str | int]] = haproxy.list_servers(paths.socket)
     except (OSError, HostError):
         engines = []
     return {
         "number": port,
-        "listening": runtime.listening([port])[str(port)],
+        "listening": runtime.find_listeners([port])[str(port)],
         "allowed_networks": plan["proxy"]["allowed_networks"],
         "guarded": run("nft", "list", "table", *layout.FIREWALL_TABLE).returncode == 0,
-        "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt)),
-        "certificate": certificate.in_use(paths, plan),
+        "certificate_sha256": tls.compute_fingerprint(read_text(paths.tls_crt)),
+        "certificate": certificate.describe_current(paths, plan),
         "keys": sorted(publish.parse_map(read_text(paths.key_map))),
         "key_not_shown_yet": paths.operator_new.exists(),
         "engines": engines,
@@ -193,14 +193,16 @@ def collect(paths: Paths) -> dict[str, Any]:
         return {
             **behind.document(paths, plan),
             "applied": _applied(paths),
-            "drift": _drift(paths, units.show(unit_names.DRIFT_TIMER)),
+            "drift": _drift(paths, units.read_states(unit_names.DRIFT_TIMER)),
             **_updates(),
         }
     sample = Sample(plan)
     model = plan["model"]
     serving = [unit_names.get_engine_unit(item) for item in plan["instances"]]
     serves = groups.serves_clients(plan)
-    states = units.show(*serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT)
+    states = units.read_states(
+        *serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT
+    )
     shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
     web = plan.get("web")
     rests = stop_state.read(paths)
@@ -264,7 +266,7 @@ def collect(paths: Paths) -> dict[str, Any]:
         "memory": _memory(placed),
         "placement": [_placed(item["index"], item["processes"]) for item in placed],
         **_updates(),
-        "uptime_seconds": boot.uptime_s(),
+        "uptime_seconds": boot.read_uptime_s(),
         "drift": _drift(paths, states),
         "metrics": _metrics(paths, plan, states),
         "watchdog": watchdog,
@@ -279,14 +281,14 @@ def now(paths: Paths) -> dict[str, Any]:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
     sample = Sample(plan)
     names = [unit_names.get_engine_unit(item) for item in plan["instances"]]
-    states = units.show(*names, unit_names.WATCHDOG)
+    states = units.read_states(*names, unit_names.WATCHDOG)
     down = [name for name in names if states.get(name, {}).get("state") != "active"]
     waits = ""
     if plan.get("group") and not down:
         seen = group_state.read(paths.group_run)
         waits = _waits(seen.phase, seen.said)
     try:
-        behind = haproxy.servers(paths.socket) if groups.serves_clients(plan) else []
+        behind = haproxy.list_servers(paths.socket) if groups.serves_clients(plan) else []
     except (OSError, HostError):
         behind = []
     return {
@@ -358,7 +360,7 @@ def _metrics(
     return {
         "port": planned["port"],
         "allowed_networks": planned["allowed_networks"],
-        "listening": runtime.listening([planned["port"]])[str(planned["port"])],
+        "listening": runtime.find_listeners([planned["port"]])[str(planned["port"])],
         "node_exporter": states.get(unit_names.NODE_EXPORTER, {}).get("state"),
         "timer": states.get(unit_names.METRICS_TIMER, {}).get("state"),
         "written_at": None if written is None else _moment(written),

@@ -73,7 +73,7 @@ class Sample:
     def _readings(self) -> list[str | None]:
         found = []
         for instance in self._instances:
-            why, text = ready.ask(instance["port"], "GET", "/metrics", timeout_s=_ANSWER_S)
+            why, text = ready.send_request(instance["port"], "GET", "/metrics", timeout_s=_ANSWER_S)
             found.append(None if why else text)
         return found
 
@@ -92,7 +92,7 @@ def _engine(
     apart_s: float,
     behind: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    state = metrics.state(second) if second else None
+    state = metrics.parse_state(second) if second else None
     row: dict[str, Any] = {
         "index": instance["index"],
         "unit": unit_names.get_engine_unit(instance),
@@ -107,7 +107,7 @@ def _engine(
 
 def rates(first: str, second: str, apart_s: float) -> dict[str, float | None]:
     """Return tokens a second between two readings of an engine's metrics; None where not told."""
-    before, after = metrics.totals(first), metrics.totals(second)
+    before, after = metrics.sum_counts(first), metrics.sum_counts(second)
     for answers, prompts in _TOKENS:
         if answers in before and answers in after:
             decode = _rate(before, after, answers, apart_s)

@@ -36,8 +36,8 @@ def acquire(holder: dict[str, Any], path: str = paths.APPLY_LOCK) -> dict[str, A
     Returns `held` and, where it is another's, that `holder` and `age_s`, the seconds since it was
     renewed. The lock of the same run is renewed, which `renewed` says.
     """
-    with _alone(path):
-        other, age = _current(path)
+    with _exclude_others(path):
+        other, age = _read_current(path)
         if other is not None and other.get("run") != holder["run"] and age < STALE_S:
             return {"held": False, "holder": other, "age_s": round(age)}
         renewed = other is not None and other.get("run") == holder["run"]
@@ -45,10 +45,10 @@ def acquire(holder: dict[str, Any], path: str = paths.APPLY_LOCK) -> dict[str, A
         return {"held": True, "holder": holder, "age_s": 0, "renewed": renewed}
 
 
-def take(holder: dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
+def take_over(holder: dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
     """Take the lock over from `run`, which the caller knows to have ended."""
-    with _alone(path):
-        other, age = _current(path)
+    with _exclude_others(path):
+        other, age = _read_current(path)
         if other is not None and other.get("run") != run:
             return {"held": False, "holder": other, "age_s": round(age)}
         _write(path, holder)
@@ -57,19 +57,19 @@ def take(holder: dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> dict
 
 def release(run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
     """Release the lock; another run's lock stays."""
-    with _alone(path):
-        other, _ = _current(path)
+    with _exclude_others(path):
+        other, _ = _read_current(path)
         if other is not None and other.get("run") == run:
             remove(path)
     return {"held": False}
 
 
-def holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> dict[str, Any] | None:
+def find_holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> dict[str, Any] | None:
     """Return who holds the lock now; None where it is free. Takes nothing and waits for nobody.
 
     `fresh_s`: whoever has not renewed it for so long is none.
     """
-    found, age = _current(path)
+    found, age = _read_current(path)
     return found if age < fresh_s else None
 
 
@@ -80,10 +80,13 @@ def renew(path: str = paths.APPLY_LOCK) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
+def _exclude_others(path: str) -> Iterator[None]:
     """Keep others out while we look and write."""
     try:
-        with file_lock.held(f"{path}.guard", WAIT_S), _older_versions_out(os.path.dirname(path)):
+        with (
+            file_lock.lock(f"{path}.guard", WAIT_S),
+            _lock_out_older_versions(os.path.dirname(path)),
+        ):
             yield
     except file_lock.TakenError as error:
         raise HostError(
@@ -94,19 +97,19 @@ def _alone(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _older_versions_out(folder: str) -> Iterator[None]:
+def _lock_out_older_versions(folder: str) -> Iterator[None]:
     """Lock the folder as well, unless somebody keeps it locked."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         deadline = time.monotonic() + _OLDER_WAIT_S
-        while not file_lock.locked(descriptor) and time.monotonic() < deadline:
+        while not file_lock.try_lock(descriptor) and time.monotonic() < deadline:
             time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)
 
 
-def _current(path: str) -> tuple[dict[str, Any] | None, float]:
+def _read_current(path: str) -> tuple[dict[str, Any] | None, float]:
     """Return the holder and the seconds since it was renewed; an unreadable lock is none.
 
     So is a link, and what another user made or may change.
@@ -139,7 +142,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["acquire"] and len(argv) == 2:
         found = acquire(json.loads(argv[1]))
     elif argv[:1] == ["take"] and len(argv) == 3:
-        found = take(json.loads(argv[1]), argv[2])
+        found = take_over(json.loads(argv[1]), argv[2])
     elif argv[:1] == ["release"] and len(argv) == 2:
         found = release(argv[1])
     else:

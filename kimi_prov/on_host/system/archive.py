@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 BAD = "take another backup, or another copy of this one"
-DEPTH_AT_MOST = 16
+MAX_DEPTH = 16
 # Left on the disk of whoever restores.
 RESERVE_BYTES = 256 << 20
 # Bounds on an archive that somebody else may have made.
-_FILES_AT_MOST = 1_000_000
-_MANIFEST_AT_MOST = 256 << 20
-_MEMORY_AT_MOST = 4 << 30
+_MAX_FILES = 1_000_000
+_MAX_MANIFEST_BYTES = 256 << 20
+_MAX_MEMORY_BYTES = 4 << 30
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[^/\0]{1,255}(?:/[^/\0]{1,255})*")
 
@@ -45,20 +45,20 @@ _NAME = re.compile(r"[^/\0]{1,255}(?:/[^/\0]{1,255})*")
 Row = tuple[int, str]
 
 
-def bound_memory() -> None:
+def limit_memory() -> None:
     """Bound this process: an archive says itself how much of it belongs together."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_AT_MOST, _MEMORY_AT_MOST))
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
 
 
-def fits(name: str) -> bool:
+def is_safe_name(name: str) -> bool:
     """Whether an archive may hold a file of this name."""
     parts = name.split("/")
     plain = _NAME.fullmatch(name) and not {".", ".."} & set(parts)
-    return bool(plain) and len(parts) <= DEPTH_AT_MOST + 1
+    return bool(plain) and len(parts) <= MAX_DEPTH + 1
 
 
 @contextlib.contextmanager
-def packing(out: IO[bytes]) -> Iterator[tarfile.TarFile]:
+def open_archive(out: IO[bytes]) -> Iterator[tarfile.TarFile]:
     """Give the archive that is written to `out`; `close` ends what is in it."""
     # Pictures do not get smaller, and text does at the first level.
     with (
@@ -71,7 +71,7 @@ def packing(out: IO[bytes]) -> Iterator[tarfile.TarFile]:
 def add(archive: tarfile.TarFile, name: str, stream: IO[bytes]) -> Row:
     """Add a regular file that is open, as large as it is now."""
     counting = _Counting(stream)
-    archive.addfile(_entry(name, os.fstat(stream.fileno()).st_size), counting)
+    archive.addfile(_make_entry(name, os.fstat(stream.fileno()).st_size), counting)
     return counting.row
 
 
@@ -79,7 +79,7 @@ def add_text(archive: tarfile.TarFile, name: str, text: str) -> Row:
     """Add a text as a file."""
     data = text.encode()
     counting = _Counting(io.BytesIO(data))
-    archive.addfile(_entry(name, len(data)), counting)
+    archive.addfile(_make_entry(name, len(data)), counting)
     return counting.row
 
 
@@ -91,7 +91,7 @@ def close(
     add_text(archive, MANIFEST, json.dumps(manifest, sort_keys=True))
 
 
-def _entry(name: str, size: int) -> tarfile.TarInfo:
+def _make_entry(name: str, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o600
     return info
@@ -128,7 +128,7 @@ def unpack(
     says; what was written until then stays for the caller to remove.
     """
     found, manifest = _unpack(source, folder, known)
-    _hold(found, manifest, schema)
+    _check_manifest(found, manifest, schema)
     return sorted(found), manifest
 
 
@@ -169,9 +169,9 @@ def _require_fits(
 ) -> None:
     """Raise HostError for a member that no backup has."""
     name = info.name
-    if not info.isreg() or not fits(name) or not (name == MANIFEST or known(name)):
+    if not info.isreg() or not is_safe_name(name) or not (name == MANIFEST or known(name)):
         raise HostError(f"the archive holds {name[:200]!r}, which no backup has", BAD)
-    if count >= _FILES_AT_MOST or (name == MANIFEST and info.size > _MANIFEST_AT_MOST):
+    if count >= _MAX_FILES or (name == MANIFEST and info.size > _MAX_MANIFEST_BYTES):
         raise HostError("the archive holds more than a backup can", BAD)
     if room < 0:
         raise HostError(
@@ -193,7 +193,7 @@ def _write(folder: Path, info: tarfile.TarInfo, stream: IO[bytes]) -> Row:
     return counting.row
 
 
-def _hold(found: dict[str, Row], manifest: dict[str, Any], schema: str) -> None:
+def _check_manifest(found: dict[str, Row], manifest: dict[str, Any], schema: str) -> None:
     """Raise HostError unless an archive has what its manifest says."""
     if manifest.get("schema") != schema:
         said = str(manifest.get("schema"))[:80]
@@ -208,7 +208,7 @@ def _hold(found: dict[str, Row], manifest: dict[str, Any], schema: str) -> None:
             raise HostError(f"{name[:200]} is not as the archive's manifest says", BAD)
 
 
-def names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """Regular files below a folder, by their path in it; links are none."""
     found = []
     for top, _, listed in os.walk(folder):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
 
-def identity(machine: Machine) -> str:
+def read_boot_id(machine: Machine) -> str:
     """Name this start: the boot's own id, and when the first process began.
 
     A container has no such id: it is the host's in a unit with a /proc of its own, and what the
@@ -24,13 +24,13 @@ def identity(machine: Machine) -> str:
     return f"{boot_id.strip()} {began[19] if len(began) > 19 else ''}".strip()
 
 
-def uptime_s() -> float:
+def read_uptime_s() -> float:
     """Seconds since the first process was started: a container is younger than its kernel."""
     booted = float(read_text("/proc/uptime").split()[0])
     ticks = int(read_text("/proc/1/stat").rsplit(")", 1)[1].split()[19])
     return round(booted - ticks / os.sysconf("SC_CLK_TCK"), 1)
 
 
-def booted() -> float:
+def find_boot_time() -> float:
     """When the first process was started, by the clock of the day."""
-    return time.time() - uptime_s()
+    return time.time() - read_uptime_s()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Number = Union[int, float, bool]
 # A label says which, and is no place for a message.
-_LONGEST = 200
+_MAX_LABEL_LENGTH = 200
 
 
 class Sample(NamedTuple):
@@ -31,9 +31,9 @@ def render(samples: list[Sample], helps: Mapping[str, str]) -> str:
     found: dict[str, list[str]] = {name: [] for name in helps}
     for sample in samples:
         if sample.value is not None and math.isfinite(sample.value):
-            labels = ",".join(f'{key}="{_escaped(text)}"' for key, text in sample.labels.items())
+            labels = ",".join(f'{key}="{_escape(text)}"' for key, text in sample.labels.items())
             row = f"{sample.name}{{{labels}}}" if labels else sample.name
-            found[sample.name].append(f"{row} {_number(sample.value)}")
+            found[sample.name].append(f"{row} {_format_number(sample.value)}")
     lines = []
     for name, rows in found.items():
         if rows:
@@ -42,10 +42,10 @@ def render(samples: list[Sample], helps: Mapping[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _number(value: Number) -> str:
+def _format_number(value: Number) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _escaped(text: str) -> str:
-    plain = clean_text.clean_line(str(text))[:_LONGEST]
+def _escape(text: str) -> str:
+    plain = clean_text.clean_line(str(text))[:_MAX_LABEL_LENGTH]
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

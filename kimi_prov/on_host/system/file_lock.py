@@ -20,7 +20,7 @@ from kimi_prov.on_host.system.files import read_text, remove
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_STEP_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 class TakenError(Exception):
@@ -31,9 +31,9 @@ class TakenError(Exception):
 
 
 @contextlib.contextmanager
-def held(path: str, wait_s: float = 0.0) -> Iterator[None]:
+def lock(path: str, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path`. Raises TakenError after `wait_s`."""
-    descriptor = _take(path, wait_s)
+    descriptor = _acquire(path, wait_s)
     try:
         yield
     finally:
@@ -41,24 +41,24 @@ def held(path: str, wait_s: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _take(path: str, wait_s: float) -> int:
+def _acquire(path: str, wait_s: float) -> int:
     deadline = time.monotonic() + wait_s
     while True:
         descriptor = _open(path)
-        if locked(descriptor):
+        if try_lock(descriptor):
             # The former holder removes the file, so ours may be one that is gone already.
             if _is_at(path, descriptor):
                 return descriptor
         elif time.monotonic() >= deadline:
-            pid = _holder(descriptor)
+            pid = _find_holder(descriptor)
             os.close(descriptor)
             raise TakenError(pid)
         else:
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_INTERVAL_S)
         os.close(descriptor)
 
 
-def locked(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Lock an open file or folder, unless another has; never waits."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +96,7 @@ def _is_at(path: str, descriptor: int) -> bool:
         return False
 
 
-def _holder(descriptor: int) -> int | None:
+def _find_holder(descriptor: int) -> int | None:
     """Return the process that holds the lock, as the kernel lists it."""
     about = os.fstat(descriptor)
     device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"

@@ -25,7 +25,7 @@ def write_json(path: str, document: object, *, durable: bool = True, mode: int =
     `durable` forces it to the disk first; leave it out for files that live in memory anyway.
     """
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    with _replacing(path) as stream:
+    with _replace(path) as stream:
         json.dump(document, stream, indent=1, sort_keys=True)
         stream.write("\n")
         stream.flush()
@@ -38,17 +38,17 @@ def write_json(path: str, document: object, *, durable: bool = True, mode: int =
 
 def write_atomic(path: Path, content: str, mode: int, group: str = "root") -> None:
     """Replace `path` in one step; it never exists with a wider mode than `mode`."""
-    with _replacing(str(path)) as stream:
+    with _replace(str(path)) as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
         if os.geteuid() == 0:
-            os.fchown(stream.fileno(), *owner_ids("root", group))
+            os.fchown(stream.fileno(), *find_owner_ids("root", group))
         os.fchmod(stream.fileno(), mode)
 
 
 @contextlib.contextmanager
-def _replacing(path: str) -> Iterator[TextIO]:
+def _replace(path: str) -> Iterator[TextIO]:
     """Write beside `path`, for the owner alone until its mode is set, and put it in its place."""
     folder, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
@@ -63,7 +63,7 @@ def _replacing(path: str) -> Iterator[TextIO]:
 
 def make_directory(path: Path, mode: int, group: str = "root", *, check: bool = False) -> bool:
     """Directory with this mode and group; True when something was (or would be) changed."""
-    wanted = owner_ids("root", group)
+    wanted = find_owner_ids("root", group)
     if path.is_dir():
         state = path.stat()
         same_owner = os.geteuid() != 0 or (state.st_uid, state.st_gid) == wanted
@@ -78,7 +78,7 @@ def make_directory(path: Path, mode: int, group: str = "root", *, check: bool = 
     return True
 
 
-def owner_ids(user: str, group: str) -> tuple[int, int]:
+def find_owner_ids(user: str, group: str) -> tuple[int, int]:
     """User and group number; root where the name does not exist (yet)."""
     try:
         uid = pwd.getpwnam(user).pw_uid
@@ -135,7 +135,7 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def size_of(path: str) -> int | None:
+def find_size(path: str) -> int | None:
     """Bytes of a regular file, or None where there is none."""
     try:
         return os.stat(path).st_size
@@ -143,7 +143,7 @@ def size_of(path: str) -> int | None:
         return None
 
 
-def disk_bytes(folder: PathLike) -> int:
+def count_disk_bytes(folder: PathLike) -> int:
     """Bytes of disk that a folder takes; follows no link, and leaves out what goes meanwhile."""
     total = 0
     for top, _, names in os.walk(str(folder)):

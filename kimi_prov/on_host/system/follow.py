@@ -34,23 +34,23 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--journal", type=int, default=15, help="lines shown when it has failed")
     options = parser.parse_args(argv)
     apply_lock.renew()
-    unit = show(options.unit)
+    unit = read_properties(options.unit)
     found: dict[str, Any] = {
         "unit": unit,
-        "progress": of_this_run(options.progress, unit.get("InvocationID", "")),
+        "progress": read_progress(options.progress, unit.get("InvocationID", "")),
         "journal": [],
     }
     if unit.get("ActiveState") == "failed":
-        found["journal"] = journal(unit.get("InvocationID", ""), options.journal)
+        found["journal"] = read_journal(unit.get("InvocationID", ""), options.journal)
     return answer(found)
 
 
-def show(unit: str) -> dict[str, str]:
+def read_properties(unit: str) -> dict[str, str]:
     """Return the unit's properties as systemd prints them."""
-    return next(iter(units.properties([unit], _PROPERTIES).values()), {})
+    return next(iter(units.read_properties([unit], _PROPERTIES).values()), {})
 
 
-def of_this_run(path: str | None, invocation: str) -> dict[str, Any] | None:
+def read_progress(path: str | None, invocation: str) -> dict[str, Any] | None:
     """Return the progress, unless it was left by an earlier run of the unit."""
     # That of the conversion is the service's user's, who could put anything in its place.
     document = read_json(path, links=False) if path else {}
@@ -59,7 +59,7 @@ def of_this_run(path: str | None, invocation: str) -> dict[str, Any] | None:
     return document if document.get("invocation") in (None, invocation) else None
 
 
-def journal(invocation: str, lines: int) -> list[str]:
+def read_journal(invocation: str, lines: int) -> list[str]:
     """Return the last lines of one run, its own and systemd's about it, without columns."""
     fields = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
     command = ["journalctl", "--no-pager", "--output=cat", f"--lines={lines}", *fields]

@@ -16,7 +16,7 @@ from kimi_prov.contract.errors import HostError
 # Looks at what is there without opening it: a FIFO would block, a device would act.
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # As many as the kernel follows.
-_LINKS_AT_MOST = 40
+_MAX_LINKS = 40
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -47,7 +47,7 @@ def open_regular(path: str) -> int:
     Raises OSError, and HostError where it is no regular file, or where a link leads to what another
     user owns than the directory that holds the link.
     """
-    place = _found(path)
+    place = _walk_path(path)
     try:
         kind = stat.S_IFMT(os.fstat(place).st_mode)
         if kind != stat.S_IFREG:
@@ -60,16 +60,16 @@ def open_regular(path: str) -> int:
         os.close(place)
 
 
-def _found(path: str) -> int:
+def _walk_path(path: str) -> int:
     """Walk to where a path leads; return a descriptor that holds the place."""
     here = os.open("/", _LOOK)
-    ahead: list[str | _Link] = _steps(os.path.abspath(path))
+    ahead: list[str | _Link] = _split_path(os.path.abspath(path))
     links = 0
     try:
         while ahead:
             step = ahead.pop()
             if isinstance(step, _Link):
-                _require(step, os.fstat(here), path)
+                _require_allowed(step, os.fstat(here), path)
                 continue
             there = os.open(step, _LOOK, dir_fd=here)
             state = os.fstat(there)
@@ -81,7 +81,7 @@ def _found(path: str) -> int:
             os.close(there)
             links += 1
             _require_end(links, path)
-            ahead += [_Link(os.fstat(here), state), *_steps(target)]
+            ahead += [_Link(os.fstat(here), state), *_split_path(target)]
             if target.startswith("/"):
                 os.close(here)
                 here = os.open("/", _LOOK)
@@ -92,16 +92,16 @@ def _found(path: str) -> int:
 
 
 def _require_end(links: int, path: str) -> None:
-    if links > _LINKS_AT_MOST:
+    if links > _MAX_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
-def _steps(path: str) -> list[str | _Link]:
+def _split_path(path: str) -> list[str | _Link]:
     """Names of a path, the first last."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
-def _require(link: _Link, target: os.stat_result, path: str) -> None:
+def _require_allowed(link: _Link, target: os.stat_result, path: str) -> None:
     if not link.may_lead_to(target):
         raise HostError(
             f"{path}: a symbolic link in a directory of user {link.holder.st_uid} leads to what "

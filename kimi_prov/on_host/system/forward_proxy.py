@@ -8,7 +8,7 @@ from kimi_prov.contract import paths
 from kimi_prov.on_host.system.files import read_text
 
 
-def variables(root: str = "/") -> dict[str, str]:
+def read_variables(root: str = "/") -> dict[str, str]:
     """Return the variables that name the proxy and its exceptions; empty where there is none.
 
     apt has a file of its own: by the variables it would ask https addresses by the proxy for http.

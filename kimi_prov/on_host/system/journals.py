@@ -30,14 +30,14 @@ from kimi_prov.on_host.system.local_secrets import Secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MOST_LINES = 20_000
+MAX_LINES = 20_000
 # Of one answer, and of one line: what an engine prints of its settings is some thousand characters.
-MOST_BYTES = 4 << 20
-MOST_LINE = 8192
+MAX_BYTES = 4 << 20
+MAX_LINE_LENGTH = 8192
 KERNEL = "kernel"
 # What comes within so long of the first new line goes with it, in seconds.
 _GATHER_S = 0.2
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _FIELDS = "MESSAGE,PRIORITY,_SYSTEMD_UNIT,UNIT,OBJECT_SYSTEMD_UNIT"
 _READ = 1 << 16
 
@@ -53,32 +53,32 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     units = options.units.split(",")
     if options.after:
-        found = following(units, options.after, options.wait)
+        found = read_after(units, options.after, options.wait)
     else:
-        found = last(units, options.lines, options.since)
+        found = read_last(units, options.lines, options.since)
     return answer(Secrets(Paths()).mask(found))
 
 
-def last(
+def read_last(
     units: Sequence[str],
     lines: int,
     since: float | None = None,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int = MAX_BYTES,
     boot: bool = False,
 ) -> dict[str, Any]:
     """Return the last lines of these units, or of the kernel, the oldest first.
 
     `since`: none older than this, in seconds since 1970. `boot`: none of an earlier start.
     """
-    wanted = min(lines, MOST_LINES)
-    command = [*_command(units), "--reverse", f"--lines={wanted}"]
+    wanted = min(lines, MAX_LINES)
+    command = [*_build_command(units), "--reverse", f"--lines={wanted}"]
     command += ["--boot"] if boot else []
     command += [f"--since=@{since:.0f}"] if since is not None else []
     entries: list[dict[str, Any]] = []
     left, cursor = most_bytes, ""
     cut = False
-    for text in _printed(command, deadline=time.monotonic() + _PATIENCE_S):
-        row = _row(text)
+    for text in _read_lines(command, deadline=time.monotonic() + _TIMEOUT_S):
+        row = _parse_row(text)
         if row is None:
             continue
         cursor = cursor or row["cursor"]
@@ -86,29 +86,29 @@ def last(
         if left < 0:
             cut = True
             break
-        entries.append(_entry(row))
+        entries.append(_format_entry(row))
     cut = cut or (since is not None and len(entries) >= wanted)
-    return {"entries": entries[::-1], "cursor": cursor or _newest(), "cut": cut}
+    return {"entries": entries[::-1], "cursor": cursor or _find_newest_cursor(), "cut": cut}
 
 
-def following(units: Sequence[str], cursor: str, wait_s: float) -> dict[str, Any]:
+def read_after(units: Sequence[str], cursor: str, wait_s: float) -> dict[str, Any]:
     """Return what came after the cursor; wait at most `wait_s` seconds for the first line."""
-    command = [*_command(units), "--follow", "--no-tail", f"--after-cursor={cursor}"]
+    command = [*_build_command(units), "--follow", "--no-tail", f"--after-cursor={cursor}"]
     entries: list[dict[str, Any]] = []
-    left = MOST_BYTES
-    for text in _printed(command, deadline=time.monotonic() + wait_s, gather_s=_GATHER_S):
-        row = _row(text)
+    left = MAX_BYTES
+    for text in _read_lines(command, deadline=time.monotonic() + wait_s, gather_s=_GATHER_S):
+        row = _parse_row(text)
         if row is None:
             continue
-        entries.append(_entry(row))
+        entries.append(_format_entry(row))
         cursor = row["cursor"]
         left -= len(text)
-        if left < 0 or len(entries) >= MOST_LINES:
+        if left < 0 or len(entries) >= MAX_LINES:
             break
     return {"entries": entries, "cursor": cursor, "cut": False}
 
 
-def _command(units: Sequence[str]) -> list[str]:
+def _build_command(units: Sequence[str]) -> list[str]:
     command = ["journalctl", "--no-pager", "--quiet", "--output=json", "--all"]
     command.append(f"--output-fields={_FIELDS}")
     if list(units) == [KERNEL]:
@@ -116,17 +116,17 @@ def _command(units: Sequence[str]) -> list[str]:
     return [*command, *(f"--unit={name}" for name in units)]
 
 
-def _newest() -> str:
+def _find_newest_cursor() -> str:
     """Return the cursor of the journal's last line, whoever wrote it; empty without a journal."""
     read = ["journalctl", "--no-pager", "--quiet", "--output=json", "--output-fields=PRIORITY"]
-    for text in _printed([*read, "--lines=1"], deadline=time.monotonic() + _PATIENCE_S):
-        row = _row(text)
+    for text in _read_lines([*read, "--lines=1"], deadline=time.monotonic() + _TIMEOUT_S):
+        row = _parse_row(text)
         if row is not None:
             return str(row["cursor"])
     return ""
 
 
-def _printed(
+def _read_lines(
     command: Sequence[str], *, deadline: float, gather_s: float | None = None
 ) -> Iterator[bytes]:
     """Give the lines that a command prints, until it ends, the deadline, or nobody asks.
@@ -163,7 +163,7 @@ def _printed(
         process.wait()
 
 
-def _row(text: bytes) -> dict[str, Any] | None:
+def _parse_row(text: bytes) -> dict[str, Any] | None:
     """Read a line of journalctl's JSON; None for what is none."""
     try:
         row = json.loads(text)
@@ -172,7 +172,7 @@ def _row(text: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
+def _format_entry(row: dict[str, Any]) -> dict[str, Any]:
     """Give an entry's time in microseconds since 1970, its unit, priority and text."""
     names = [str(row.get(key) or "") for key in ("_SYSTEMD_UNIT", "UNIT", "OBJECT_SYSTEMD_UNIT")]
     ours = [name for name in names if unit_names.is_ours(name)]
@@ -181,17 +181,17 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
         "time_us": row["at"],
         "unit": ours[0] if ours else KERNEL if not any(names) else next(filter(None, names)),
         "priority": int(priority) if priority.isdigit() and len(priority) == 1 else None,
-        "message": _message(row.get("MESSAGE")),
+        "message": _format_message(row.get("MESSAGE")),
     }
 
 
-def _message(value: Any) -> str:  # noqa: ANN401  (journalctl writes text, bytes as numbers, a list)
+def _format_message(value: Any) -> str:  # noqa: ANN401  (journalctl writes text, bytes as numbers, a list)
     """Return the text of an entry; what is no UTF-8 comes as a list of bytes."""
     if isinstance(value, list):
         if all(isinstance(item, int) and 0 <= item < 256 for item in value):
             value = bytes(value).decode("utf-8", "replace")
         else:
-            value = " ".join(_message(item) for item in value)
+            value = " ".join(_format_message(item) for item in value)
     text = "" if value is None else str(value)
-    over = len(text) - MOST_LINE
-    return f"{text[:MOST_LINE]}... ({over} more characters)" if over > 0 else text
+    over = len(text) - MAX_LINE_LENGTH
+    return f"{text[:MAX_LINE_LENGTH]}... ({over} more characters)" if over > 0 else text

@@ -10,24 +10,24 @@ from kimi_prov.on_host.system.machine import Machine
 _RELEASE = re.compile(r"/boot/vmlinuz-(\d\S*)")
 
 
-def installed() -> list[str]:
+def list_installed() -> list[str]:
     """Return the releases of the kernels that lie in /boot."""
     found = (_RELEASE.fullmatch(path) for path in Machine().glob("/boot/vmlinuz-*"))
     return [match[1] for match in found if match]
 
 
-def numbers(text: str) -> list[int]:
+def parse_numbers(text: str) -> list[int]:
     """Return the numbers in a version or a kernel's release, by which one is the newer."""
     return [int(part) for part in re.findall(r"\d+", text)]
 
 
-def newest(releases: list[str]) -> str:
+def find_newest(releases: list[str]) -> str:
     """Return the newest of these; empty where there is none."""
-    return max(releases, key=numbers, default="")
+    return max(releases, key=parse_numbers, default="")
 
 
-def wanted() -> list[str]:
+def list_needed() -> list[str]:
     """Return the kernel that runs, and the one that the next start brings where that is newer."""
     running = os.uname().release
-    then = newest(installed())
-    return [running, then] if then and numbers(then) > numbers(running) else [running]
+    then = find_newest(list_installed())
+    return [running, then] if then and parse_numbers(then) > parse_numbers(running) else [running]

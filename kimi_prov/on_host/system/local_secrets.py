@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 MASK = "********"
-_SHORTEST = 6
-_LARGEST_BYTES = 1 << 16
+_MIN_LENGTH = 6
+_MAX_BYTES = 1 << 16
 # Files whose lines are secrets, or NAME=secret.
 _FILES = (
     layout.OPERATOR_NEW,
@@ -43,12 +43,12 @@ class Secrets:
     def __init__(self, paths: Paths) -> None:
         found = {machine_key.read(paths.machine_key)}
         for name in _FILES:
-            for line in _text(paths.locate(name)).splitlines():
+            for line in _read_text(paths.locate(name)).splitlines():
                 value = line.strip().partition("=")[2] or line.strip()
                 found |= {part.strip("'\" ") for part in (value, line.strip().rpartition(":")[2])}
         for name in _PROXIES:
-            found |= set(_LOGIN.findall(_text(paths.locate(name))))
-        kept = {value for value in found if len(value) >= _SHORTEST and not _OPEN.match(value)}
+            found |= set(_LOGIN.findall(_read_text(paths.locate(name))))
+        kept = {value for value in found if len(value) >= _MIN_LENGTH and not _OPEN.match(value)}
         self._values: list[str] = sorted(kept, key=len, reverse=True)
 
     def mask(self, value: Any) -> Any:  # noqa: ANN401  (whatever JSON can hold)
@@ -65,14 +65,14 @@ class Secrets:
         return value
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return a small file's text, empty where it cannot be read; nothing is waited for."""
     try:
         descriptor = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return ""
     try:
-        return os.read(descriptor, _LARGEST_BYTES).decode("utf-8", "replace")
+        return os.read(descriptor, _MAX_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
     finally:

@@ -91,7 +91,7 @@ class Machine:
         return None if isinstance(done, process.Unfinished) else done.stdout
 
 
-def fields(text: str | None, separator: str) -> dict[str, str]:
+def parse_fields(text: str | None, separator: str) -> dict[str, str]:
     """Return lines of `key<separator>value` as a dictionary; the first of a key counts."""
     found: dict[str, str] = {}
     for line in (text or "").splitlines():

@@ -16,7 +16,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract.paths import USER
-from kimi_prov.on_host.system.files import owner_ids, read_text, write_atomic
+from kimi_prov.on_host.system.files import find_owner_ids, read_text, write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,5 +45,5 @@ def ensure(path: Path, *, check: bool = False) -> bool:
 
 def _is_closed(path: Path) -> bool:
     state = path.stat()
-    ours = os.geteuid() != 0 or (state.st_uid, state.st_gid) == owner_ids("root", USER)
+    ours = os.geteuid() != 0 or (state.st_uid, state.st_gid) == find_owner_ids("root", USER)
     return ours and state.st_mode & 0o7777 == _MODE

@@ -19,7 +19,7 @@ class Notifier:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
 
     @classmethod
-    def of_unit(cls, environment: MutableMapping[str, str]) -> Notifier:
+    def from_environment(cls, environment: MutableMapping[str, str]) -> Notifier:
         """Take the address out of the environment: what is started has nothing to tell systemd."""
         address = environment.get("NOTIFY_SOCKET")
         for name in _VARIABLES:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WINDOW = 1 << 30
 
 
-def resident(path: Path) -> tuple[int, int]:
+def measure_resident(path: Path) -> tuple[int, int]:
     """Return bytes of a file that are in the page cache, whole pages, and its size in bytes.
 
     Raises OSError where it cannot be looked at.

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 NOT_FOUND = 127
 NOT_RUNNABLE = 126
 TIMED_OUT = 124
-# When the innermost `within` ends, by the monotonic clock.
+# When the innermost `limit_time` ends, by the monotonic clock.
 _ends: list[float] = []
 
 
 @contextlib.contextmanager
-def within(seconds: float, what: str) -> Iterator[None]:
+def limit_time(seconds: float, what: str) -> Iterator[None]:
     """Give all programs that are run inside `seconds` together, however long each may take itself.
 
     Raises HostError where one did not answer in that time, whatever was made of its silence.
@@ -61,7 +61,7 @@ def run(
 
     A program that is missing, cannot be run or takes more than `timeout` seconds gives 127, 126 or
     124 (`Unfinished`). `env` replaces the environment, which otherwise is ours with LC_ALL=C.
-    `user` drops root's rights and groups. Inside `within` it has the time that is left of that.
+    `user` drops root's rights and groups. Inside `limit_time` it has the time that is left of that.
     """
     if _ends:
         left = max(0.0, _ends[-1] - time.monotonic())

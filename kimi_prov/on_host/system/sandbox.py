@@ -35,7 +35,7 @@ _HOME = "/tmp"  # noqa: S108 - one of its own, which goes with the unit
 
 
 @contextlib.contextmanager
-def opened(
+def open_process(
     argv: list[str],
     *,
     env: Mapping[str, str],
@@ -53,7 +53,7 @@ def opened(
     `streams`: as of Popen.
     """
     end()
-    file = _own_file()
+    file = _make_own_file()
     options = [
         "--description=Kimi: code of the engine",
         f"--property=RuntimeMaxSec={limit_s + _GRACE_S:.0f}",
@@ -62,12 +62,12 @@ def opened(
     ]
     with contextlib.ExitStack() as done:
         done.callback(remove, str(file))
-        write_atomic(file, _environment({"HOME": _HOME, **env}), 0o600)
-        yield done.enter_context(transient(unit_names.SANDBOX, options, argv, **streams))
+        write_atomic(file, _format_environment({"HOME": _HOME, **env}), 0o600)
+        yield done.enter_context(run_transient(unit_names.SANDBOX, options, argv, **streams))
 
 
 @contextlib.contextmanager
-def transient(
+def run_transient(
     unit: str,
     options: Sequence[str],
     argv: Sequence[str],
@@ -84,7 +84,7 @@ def transient(
         "--",
         *argv,
     ]
-    with _signals_raise(), _started(unit, command, streams) as running, _while_read(unit):
+    with _raise_on_signals(), _start(unit, command, streams) as running, _end_when_unread(unit):
         yield running
 
 
@@ -105,7 +105,7 @@ def run(
         "stderr": subprocess.PIPE,
     }
     streams |= {"encoding": "utf-8", "errors": "replace"}
-    with opened(
+    with open_process(
         list(argv),
         env=env,
         limit_s=timeout,
@@ -129,7 +129,7 @@ def end(unit: str = unit_names.SANDBOX) -> None:
 
 
 @contextlib.contextmanager
-def _started(
+def _start(
     unit: str, command: list[str], streams: dict[str, Any]
 ) -> Iterator[subprocess.Popen[str]]:
     try:
@@ -147,7 +147,7 @@ def _started(
 
 
 @contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
+def _raise_on_signals() -> Iterator[None]:
     """Let what would end this process at once unwind it: the unit is not its child."""
 
     def leave(number: int, _: object) -> None:
@@ -162,7 +162,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _while_read(unit: str) -> Iterator[None]:
+def _end_when_unread(unit: str) -> Iterator[None]:
     """End the unit when nobody reads our standard output any more: a connection that was cut."""
     woken, wake = os.pipe()
     watched = select.poll()
@@ -184,7 +184,7 @@ def _while_read(unit: str) -> Iterator[None]:
         os.close(woken)
 
 
-def _own_file() -> Path:
+def _make_own_file() -> Path:
     """Return a file of this run alone: who was ended by it removes its own, a little later.
 
     What processes left that were killed is removed.
@@ -200,10 +200,10 @@ def _own_file() -> Path:
     return folder / f"{os.getpid()}-{secrets.token_hex(4)}.env"
 
 
-def _environment(env: Mapping[str, str]) -> str:
+def _format_environment(env: Mapping[str, str]) -> str:
     """Return the text of an environment file: what may be secret is in no list of arguments."""
-    return "".join(f'{name}="{_escaped(str(value))}"\n' for name, value in env.items())
+    return "".join(f'{name}="{_escape(str(value))}"\n' for name, value in env.items())
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return "".join(f"\\{character}" if character in '\\"$`' else character for character in value)

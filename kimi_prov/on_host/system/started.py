@@ -40,12 +40,12 @@ class UnitPaths:
         return self.units / _DROP_IN.format(unit)
 
 
-def pid_of(state: dict[str, str]) -> str:
+def get_pid(state: dict[str, str]) -> str:
     """Return the process of a unit, or of a check before its start; "0" where there is none."""
     return next((state[k] for k in ("MainPID", "ControlPID") if state.get(k, "0") != "0"), "0")
 
 
-def running_stamp(pid: str, places: UnitPaths) -> str | None:
+def read_running_digest(pid: str, places: UnitPaths) -> str | None:
     """Read the stamp that a process was started with: empty where it has none, None if unseen."""
     try:
         variables = (places.proc / str(int(pid)) / "environ").read_bytes().split(b"\0")
@@ -55,7 +55,7 @@ def running_stamp(pid: str, places: UnitPaths) -> str | None:
     return next((v[len(prefix) :].decode() for v in variables if v.startswith(prefix)), "")
 
 
-def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> str | None:
+def find_unit_text(unit_stamp: str, unit: str, places: UnitPaths) -> str | None:
     """Return the text of the unit with this stamp, kept or installed; None where there is none.
 
     A drop-in with the stamp may lie beside a template that a killed run wrote after it. It is
@@ -70,25 +70,27 @@ def unit_of(unit_stamp: str, unit: str, places: UnitPaths) -> str | None:
     drop_in = read_text(places.drop_in(unit))
     if read_digest(drop_in) != unit_stamp:
         return None
-    text = joined(read_text(places.file(unit)), drop_in)
+    text = join_unit(read_text(places.file(unit)), drop_in)
     return (
-        text if compute_digest(parse_form(text)) == unit_stamp or _in_order(unit, places) else None
+        text
+        if compute_digest(parse_form(text)) == unit_stamp or _is_in_order(unit, places)
+        else None
     )
 
 
-def _in_order(unit: str, places: UnitPaths) -> bool:
+def _is_in_order(unit: str, places: UnitPaths) -> bool:
     try:
         return places.file(unit).stat().st_mtime <= places.drop_in(unit).stat().st_mtime
     except OSError:
         return False
 
 
-def joined(template: str, drop_in: str) -> str:
+def join_unit(template: str, drop_in: str) -> str:
     """Return a unit and its drop-in as systemd reads them, one after the other."""
     return f"{template.rstrip()}\n{drop_in}"
 
 
-def keep(unit_stamp: str, text: str, places: UnitPaths) -> None:
+def store_unit(unit_stamp: str, text: str, places: UnitPaths) -> None:
     """Store a copy of a unit under its stamp."""
     path = places.kept / (unit_stamp + _SUFFIX)
     if read_text(path) != text:

@@ -27,17 +27,19 @@ ARCHIVE = "archive.tar.gz"
 _BLOCK = 1 << 20
 
 
-def make(paths: Paths, reader: int, write: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+def make_archive(
+    paths: Paths, reader: int, write: Callable[[int], dict[str, Any]]
+) -> dict[str, Any]:
     """Have `write` fill an archive that the user `reader` may fetch; return what it tells.
 
     With it: `path`, `bytes` and `sha256` of the archive.
     """
-    folder = fresh(paths)
+    folder = clear_folder(paths)
     archive = folder / ARCHIVE
     descriptor = os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         told = write(descriptor)
-        about = {"path": str(archive), **_described(descriptor)}
+        about = {"path": str(archive), **_describe_archive(descriptor)}
         os.fchown(descriptor, reader, -1)
     finally:
         os.close(descriptor)
@@ -45,15 +47,15 @@ def make(paths: Paths, reader: int, write: Callable[[int], dict[str, Any]]) -> d
     return {**told, **about}
 
 
-def receive(paths: Paths, writer: int) -> dict[str, Any]:
+def prepare_folder(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
-    folder = fresh(paths)
+    folder = clear_folder(paths)
     os.chown(str(folder), writer, -1)
     return {"path": str(folder / ARCHIVE)}
 
 
 @contextlib.contextmanager
-def received(paths: Paths, sha256: str) -> Iterator[int]:
+def open_received(paths: Paths, sha256: str) -> Iterator[int]:
     """Give the archive that came as a descriptor; its name is gone by then.
 
     Raises HostError where it is not the one of this SHA-256.
@@ -63,28 +65,28 @@ def received(paths: Paths, sha256: str) -> Iterator[int]:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise HostError("the archive that came is no regular file", "restore again")
-        if _described(descriptor)["sha256"] != sha256:
+        if _describe_archive(descriptor)["sha256"] != sha256:
             raise HostError("the archive did not come whole", "restore again", retryable=True)
         os.lseek(descriptor, 0, os.SEEK_SET)
-        end(paths)
+        remove_archive(paths)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def end(paths: Paths) -> None:
+def remove_archive(paths: Paths) -> None:
     """Remove the archive from the machine."""
     shutil.rmtree(str(paths.transfer), ignore_errors=True)
 
 
-def fresh(paths: Paths) -> Path:
+def clear_folder(paths: Paths) -> Path:
     """Make TRANSFER empty, root's alone, and return it; what an ended one left goes."""
-    end(paths)
+    remove_archive(paths)
     paths.transfer.mkdir(mode=0o700)
     return paths.transfer
 
 
-def _described(descriptor: int) -> dict[str, Any]:
+def _describe_archive(descriptor: int) -> dict[str, Any]:
     digest = hashlib.sha256()
     size = 0
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -102,11 +104,11 @@ class Steps(NamedTuple):
     restore: Callable[[Paths, str], dict[str, Any]]
 
 
-def command(name: str, steps: Steps, argv: list[str]) -> int:
+def run_command(name: str, steps: Steps, argv: list[str]) -> int:
     """Do one of the steps, or `end`; prints JSON."""
     paths = Paths()
     if argv == ["end"]:
-        end(paths)
+        remove_archive(paths)
         return answer({"ok": True})
     if len(argv) == 2 and argv[0] == "restore":
         # A cut connection must not end it between stopping a service and starting it.

@@ -25,24 +25,26 @@ CAUSE = re.compile(
     r"No such file|not found|refused|error:)"
 )
 # `(EngineCore pid=7) INFO 11-21 03:04:19 [core.py:185] `, as vLLM begins its lines.
-STAMP = re.compile(r"^(?:\(\w+ pid=\d+\) *)?(?:[A-Z]+ \d\d-\d\d [\d:]+ (?:\[[\w./]+:\d+\] ?)*)?\s*")
+LOG_PREFIX = re.compile(
+    r"^(?:\(\w+ pid=\d+\) *)?(?:[A-Z]+ \d\d-\d\d [\d:]+ (?:\[[\w./]+:\d+\] ?)*)?\s*"
+)
 # What merely follows from the cause, source in a traceback, what the unit does without.
 NOISE = re.compile(
     r"EngineDeadError|Traceback|During handling|engine core initialization failed|"
     r"WorkerProc initialization failed|\braise \w|/nvidia-modprobe\b",
     re.I,
 )
-MOST_THREADS = 2000
+MAX_THREADS = 2000
 # systemd writes one of these for each thread of an engine, and so hides what came before.
 ENDED = re.compile(r": Killing process \d+ \(")
 
 
-def question(names: Iterable[str], properties: Iterable[str]) -> list[str]:
+def build_show_command(names: Iterable[str], properties: Iterable[str]) -> list[str]:
     """Return the `systemctl show` command for these properties; names may be patterns."""
     return ["systemctl", "show", "--property=" + ",".join(["Id", *properties]), "--", *names]
 
 
-def parse(text: str) -> dict[str, dict[str, str]]:
+def parse_properties(text: str) -> dict[str, dict[str, str]]:
     """Return the properties of each unit by its Id, as systemd writes them."""
     found = {}
     for block in text.strip().split("\n\n"):
@@ -52,18 +54,18 @@ def parse(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def properties(names: Iterable[str], wanted: Iterable[str]) -> dict[str, dict[str, str]]:
+def read_properties(names: Iterable[str], wanted: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return properties of units; empty without names."""
     names = list(names)
-    return parse(run(*question(names, wanted)).stdout) if names else {}
+    return parse_properties(run(*build_show_command(names, wanted)).stdout) if names else {}
 
 
-def show(*names: str) -> dict[str, dict[str, Any]]:
+def read_states(*names: str) -> dict[str, dict[str, Any]]:
     """State of each unit by name; one that does not exist has load_state `not-found`."""
-    return {name: _typed(pairs) for name, pairs in properties(names, SHOWN).items()}
+    return {name: _parse_types(pairs) for name, pairs in read_properties(names, SHOWN).items()}
 
 
-def _typed(pairs: dict[str, str]) -> dict[str, Any]:
+def _parse_types(pairs: dict[str, str]) -> dict[str, Any]:
     def number(name: str) -> int | None:
         text = pairs.get(name, "")
         return int(text) if text.isdigit() and int(text) < 2**63 else None
@@ -88,12 +90,12 @@ def _typed(pairs: dict[str, str]) -> dict[str, Any]:
 
 def converge(name: str, *, check: bool = False) -> bool:
     """Make systemd read the unit's file again where it changed, and enable it; True if it did."""
-    unit = show(name).get(name, {})
+    unit = read_states(name).get(name, {})
     if unit.get("enabled") and not unit.get("stale"):
         return False
     if not check:
         run("systemctl", "daemon-reload")
-        systemctl("enable", name)
+        run_systemctl("enable", name)
     return not unit.get("enabled")
 
 
@@ -102,12 +104,12 @@ def control(verb: str, name: str) -> None:
     done = run("systemctl", verb, name, timeout=CHANGE_TIMEOUT_S)
     if done.returncode != 0:
         raise HostError(
-            f"{name} did not {verb}: {cause(journal(name, 40))}",
+            f"{name} did not {verb}: {find_cause(read_journal(name, 40))}",
             f"read its journal: journalctl -u {name}",
         )
 
 
-def systemctl(verb: str, *arguments: str) -> None:
+def run_systemctl(verb: str, *arguments: str) -> None:
     """Run a verb of systemctl; raises HostError with its output."""
     done = run("systemctl", verb, *arguments, timeout=CHANGE_TIMEOUT_S)
     if done.returncode != 0:
@@ -115,13 +117,13 @@ def systemctl(verb: str, *arguments: str) -> None:
         raise HostError(f"systemctl {words}: {done.stderr.strip()}")
 
 
-def journal(unit: str, lines: int = 60, since_s: float | None = None) -> list[str]:
+def read_journal(unit: str, lines: int = 60, since_s: float | None = None) -> list[str]:
     """Return the last lines of a unit's journal, plain text, oldest first.
 
     `since_s`: those from this second of the clock of the day on. Without those that tell which
     threads were killed: of an engine on GPUs these are hundreds.
     """
-    read = f"--lines={lines + MOST_THREADS}"
+    read = f"--lines={lines + MAX_THREADS}"
     since = [] if since_s is None else [f"--since=@{since_s:.0f}"]
     done = run("journalctl", "--no-pager", "--output=cat", read, *since, "--unit=" + unit)
     if done.returncode != 0:
@@ -131,17 +133,19 @@ def journal(unit: str, lines: int = 60, since_s: float | None = None) -> list[st
     return [line for line in told if not ENDED.search(line)][-lines:]
 
 
-def plain(line: str) -> str:
+def strip_log_prefix(line: str) -> str:
     """Return an engine's log line without process, time and source file before it."""
-    return STAMP.sub("", line)[:400]
+    return LOG_PREFIX.sub("", line)[:400]
 
 
-def cause(lines: list[str]) -> str:
+def find_cause(lines: list[str]) -> str:
     """Return the line of a failed unit's journal that says why: the last that names an error."""
     at = [n for n, line in enumerate(lines) if CAUSE.search(line) and not NOISE.search(line)]
     if not at:
-        return plain(lines[-1]) if lines else "nothing in the journal"
-    text = plain(lines[at[-1]])
+        return strip_log_prefix(lines[-1]) if lines else "nothing in the journal"
+    text = strip_log_prefix(lines[at[-1]])
     if "validation error" in text and at[-1] + 1 < len(lines):
-        text += ": " + plain(lines[at[-1] + 1])  # pydantic names the error on the next line
+        text += ": " + strip_log_prefix(
+            lines[at[-1] + 1]
+        )  # pydantic names the error on the next line
     return text

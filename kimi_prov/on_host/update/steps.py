@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     if verb is None:
         raise HostError(f"usage: update {' | '.join(_VERBS)}")
     # apt looks there; the program that is sent has no unit with that file.
-    os.environ.update(forward_proxy.variables())
+    os.environ.update(forward_proxy.read_variables())
     return answer({"ok": True, **verb(json.load(sys.stdin))})
 
 
@@ -167,7 +167,7 @@ def _serves() -> bool:
     if plan and not groups.serves_clients(plan):
         return group_state.read(where.group_run).phase == group_state.SERVING
     try:
-        return any(row["status"] == "UP" for row in haproxy.servers(Paths().socket))
+        return any(row["status"] == "UP" for row in haproxy.list_servers(Paths().socket))
     except (OSError, HostError):
         return False
 
@@ -177,7 +177,7 @@ def serves(request: Answer) -> Answer:
     del request
     plan = read_json(Paths().plan)
     port = plan["proxy"]["port"] if plan else None
-    if port is None or not health.serves(port):
+    if port is None or not health.has_server(port):
         raise HostError(
             "the other gateway sends to no machine: without this one nobody would answer clients",
             "see what each gateway sends to:  kimi-prov status INVENTORY",
@@ -196,7 +196,7 @@ def drain(request: Answer) -> Answer:
     if not paths.socket.exists():
         return {"changed": False, "seconds": 0.0, "left": 0}
     if gateways.is_gateway(read_json(paths.plan)):
-        left = sum(haproxy.requests(paths.socket).values())
+        left = sum(haproxy.count_requests(paths.socket).values())
         return {"changed": False, "seconds": 0.0, "left": left}
     _hold(float(request["timeout_s"]) + float(request["hold_s"]))
     left = draining.drain(paths, float(request["timeout_s"]))
@@ -208,7 +208,7 @@ def undrain(request: Answer) -> Answer:
     del request
     if gateways.is_gateway(read_json(Paths().plan)):
         return {"changed": False}
-    draining.balance(Paths(), draining.READY)
+    draining.set_state(Paths(), draining.READY)
     _release()
     return {"changed": True}
 
@@ -250,7 +250,7 @@ def install(request: Answer) -> Answer:
     # A reload starts the new program; requests under way end in the old one. It would send to
     # drained engines again, and a restart starts the new program anyway.
     reloads = "haproxy" in changed and not request.get("restarts")
-    if reloads and units.show(unit_names.PROXY)[unit_names.PROXY]["state"] == "active":
+    if reloads and units.read_states(unit_names.PROXY)[unit_names.PROXY]["state"] == "active":
         units.control("reload", unit_names.PROXY)
     # What update installed is no drift.
     applied.amend_packages(Paths())

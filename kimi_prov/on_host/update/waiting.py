@@ -23,7 +23,7 @@ from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system import boot, kernels, units
 from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.machine import Machine
-from kimi_prov.on_host.system.process import NOT_FOUND, run, within
+from kimi_prov.on_host.system.process import NOT_FOUND, limit_time, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,13 +111,13 @@ def _drivers(held: set[str]) -> list[Package]:
     running = steps.main_version(have)
     name = next(n for n, v in sorted(have.items()) if apt.upstream(v) == running)
     newest = max(apt.versions(name), key=_upstream, default=have[name])
-    if _upstream(newest) <= kernels.numbers(running):
+    if _upstream(newest) <= kernels.parse_numbers(running):
         return []
     return [Package(name, have[name], newest, DRIVER, {*have} <= held)]
 
 
 def _upstream(version: str) -> list[int]:
-    return kernels.numbers(apt.upstream(version))
+    return kernels.parse_numbers(apt.upstream(version))
 
 
 class Effect(NamedTuple):
@@ -136,8 +136,8 @@ class Effect(NamedTuple):
 def reasons(seen: Effect) -> list[str]:
     """Say why the machine has to start again; empty where it has not."""
     found = []
-    newest = kernels.newest(seen.kernels)
-    if newest and kernels.numbers(newest) > kernels.numbers(seen.kernel):
+    newest = kernels.find_newest(seen.kernels)
+    if newest and kernels.parse_numbers(newest) > kernels.parse_numbers(seen.kernel):
         found.append(f"kernel {seen.kernel} runs, {newest} is installed")
     elif seen.build and seen.build_installed and seen.build != seen.build_installed:
         found.append(f"kernel {seen.build} runs, {seen.build_installed} is installed")
@@ -159,7 +159,7 @@ def effect() -> Effect:
     module = nvidia_smi.module(read_text("/proc/driver/nvidia/version"))["version"]
     return Effect(
         kernel=release.release,
-        kernels=kernels.installed(),
+        kernels=kernels.list_installed(),
         build=built[1] if built else "",
         build_installed=have.get(f"linux-image-{release.release}", ""),
         driver=module or "",
@@ -175,7 +175,7 @@ def _later(package: str) -> bool:
         changed = os.stat(f"/var/lib/dpkg/info/{package}.list").st_mtime
     except OSError:
         return False
-    return changed > time.time() - boot.uptime_s()
+    return changed > time.time() - boot.read_uptime_s()
 
 
 def _requested() -> list[str] | None:
@@ -186,7 +186,7 @@ def _requested() -> list[str] | None:
 
 def stale_units() -> list[str]:
     """Return our units with a process that runs a library that was replaced since it started."""
-    states = units.properties(_OURS, ("ActiveState", "ControlGroup"))
+    states = units.read_properties(_OURS, ("ActiveState", "ControlGroup"))
     return sorted(
         name
         for name, state in states.items()
@@ -226,7 +226,7 @@ def collect(patience_s: float = _PATIENCE_S) -> dict[str, Any] | None:
     Raises HostError where apt does not say it, or not in `patience_s` seconds: a hanging one would
     keep a machine's whole status back.
     """
-    with within(patience_s, "apt"):
+    with limit_time(patience_s, "apt"):
         return _collect()
 
 

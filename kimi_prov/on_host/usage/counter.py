@@ -205,7 +205,7 @@ def _told_of_gateway(paths: Paths, apart: Mapping[str, float]) -> str:
     if not gateways.is_gateway(plan):
         return ""
     try:
-        return render(gauges.samples(paths, plan, apart), gauges.HELPS)
+        return render(gauges.collect_samples(paths, plan, apart), gauges.HELPS)
     except (OSError, ValueError, LookupError) as error:
         print(f"nothing is told of the gateway: {error}", file=sys.stderr, flush=True)
         return ""
@@ -266,7 +266,7 @@ def main(argv: list[str]) -> int:
     gateway = argv[1:] == [_GATEWAY]
     if not argv or not argv[0].isdigit() or (argv[1:] and not gateway):
         raise HostError(f"usage: usage-count KEEP_DAYS [{_GATEWAY}]")
-    notifier = Notifier.of_unit(os.environ)
+    notifier = Notifier.from_environment(os.environ)
     store = opened(Paths().usage_db, int(argv[0]))
     try:
         asyncio.run(_run(store, notifier, gateway=gateway))

@@ -90,7 +90,7 @@ class _Asked:
             if not self._over.is_set():
                 self._pool.take(self.server, document)
         except _SILENT as error:
-            problem = f"does not tell what keys used: {api_client.reason(error)}"
+            problem = f"does not tell what keys used: {api_client.describe_error(error)}"
         except (ValueError, KeyError, TypeError) as error:
             problem = f"tells no use of keys: {type(error).__name__}"
         if problem:
@@ -128,7 +128,7 @@ def clock_apart(paths: Paths, place: tuple[str, str, int]) -> float | None:
 def _connected(paths: Paths, place: tuple[str, str, int]) -> http.client.HTTPConnection:
     server, address, port = place
     # Without a pinned certificate none is the right one.
-    pin = tls.fingerprint(read_text(paths.hosts / f"{server}.crt")) or "none"
+    pin = tls.compute_fingerprint(read_text(paths.hosts / f"{server}.crt")) or "none"
     return api_client.connect(api_client.Endpoint(address, port, pin, _PATIENCE_S))
 
 

@@ -163,13 +163,13 @@ def _stacks(pids: list[int], program: Path | None) -> str:
 
 
 def _journal(unit: str) -> str:
-    read = journals.last([unit], 4 * _LINES, most_bytes=4 * MOST_BYTES)
+    read = journals.read_last([unit], 4 * _LINES, most_bytes=4 * MOST_BYTES)
     lines = [_line(row) for row in read["entries"] if not _HEALTH.search(row["message"])]
     return "\n".join(lines[-_LINES:]) + "\n"
 
 
 def _kernel() -> str:
-    read = journals.last([journals.KERNEL], _LINES, most_bytes=MOST_BYTES)
+    read = journals.read_last([journals.KERNEL], _LINES, most_bytes=MOST_BYTES)
     if not read["entries"]:
         raise HostError("the journal has no messages of the kernel")
     return "\n".join(_line(row) for row in read["entries"]) + "\n"

@@ -81,13 +81,13 @@ def engines(plan: Mapping[str, Any]) -> list[Engine]:
 def machine(paths: Paths, found: list[Engine]) -> Machine:
     """Look at what all engines have in common."""
     names = [engine.unit for engine in found]
-    shown = units.properties([*names, *_AT_WORK], _PROPERTIES)
+    shown = units.read_properties([*names, *_AT_WORK], _PROPERTIES)
     return Machine(_held(paths, shown), shown, _proxy(paths))
 
 
 def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
     """Say why no engine of this machine is to be judged now; empty where they are."""
-    holder = apply_lock.holder(fresh_s=_LOCK_FRESH_S)
+    holder = apply_lock.find_holder(fresh_s=_LOCK_FRESH_S)
     if holder is not None:
         who = clean_text.clean_line(f"{holder.get('user')}@{holder.get('control_host')}")[:80]
         return f"{who} works on this machine, and holds the apply lock"
@@ -101,7 +101,7 @@ def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
 
 def _proxy(paths: Paths) -> dict[str, dict[str, Any]]:
     try:
-        return {str(row["name"]): dict(row) for row in haproxy.servers(paths.socket)}
+        return {str(row["name"]): dict(row) for row in haproxy.list_servers(paths.socket)}
     except (OSError, HostError, ValueError):
         return {}
 
@@ -124,8 +124,8 @@ def engine(found: Engine, around: Machine, timeout_s: float, *, ours: bool = Fal
         held = f"the proxy sends {found.unit} no requests ({server['status']})"
     if held:
         return Looked(start, held, cgroup, serves, out)
-    refusal, text = ready.ask(found.port, "GET", "/metrics", timeout_s=timeout_s)
-    told = None if refusal else metrics.state(text)
+    refusal, text = ready.send_request(found.port, "GET", "/metrics", timeout_s=timeout_s)
+    told = None if refusal else metrics.parse_state(text)
     running = int(told.running + told.waiting) if told else 0
     return Looked(
         start,
@@ -134,7 +134,7 @@ def engine(found: Engine, around: Machine, timeout_s: float, *, ours: bool = Fal
         serves,
         out,
         text if not refusal else "",
-        metrics.steps(text) if told else None,
+        metrics.count_steps(text) if told else None,
         # An engine whose worker stood still before a request came tells of none.
         max(running, int(server.get("requests") or 0)),
         processes.cpu_seconds(processes.of_unit(cgroup)),

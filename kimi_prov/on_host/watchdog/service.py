@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     watchdog = Watchdog(Paths(), limits, options.restarts, options.stacks)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        return watchdog.run(Notifier.of_unit(os.environ))
+        return watchdog.run(Notifier.from_environment(os.environ))
     finally:
         # Nobody is left who would see that it answers again.
         watchdog.give_back()
@@ -170,7 +170,7 @@ class Watchdog:
         """
         problem = ""
         try:
-            draining.balance(self._paths, state, [watch.engine.index])
+            draining.set_state(self._paths, state, [watch.engine.index])
         except HostError as error:
             problem = f"{watch.engine.unit} cannot be made {state} at the proxy: {error.message}"
         self._say_once(f"balance of {watch.engine.unit}", problem)
@@ -364,7 +364,9 @@ class _Watch:
         return not waits
 
     def _ask(self, asked: Question, model: str) -> None:
-        problem = ready.chat(self.engine.port, model, timeout_s=self._limits.ask, asker=ASKER)
+        problem = ready.request_token(
+            self.engine.port, model, timeout_s=self._limits.ask, asker=ASKER
+        )
         ended = time.monotonic()
         with self._lock:
             if self._question is not asked:

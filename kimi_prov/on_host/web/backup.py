@@ -130,13 +130,15 @@ def planned(paths: Paths) -> dict[str, Any]:
 def make(paths: Paths, reader: int) -> dict[str, Any]:
     """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
     web = planned(paths)
-    return transfer.make(paths, reader, lambda descriptor: in_the_folder(web, "save", descriptor))
+    return transfer.make_archive(
+        paths, reader, lambda descriptor: in_the_folder(web, "save", descriptor)
+    )
 
 
 def receive(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
     planned(paths)
-    return transfer.receive(paths, writer)
+    return transfer.prepare_folder(paths, writer)
 
 
 def restore(paths: Paths, sha256: str) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def restore(paths: Paths, sha256: str) -> dict[str, Any]:
     Raises HostError as `stage` and `put_in_place` do.
     """
     web = planned(paths)
-    with transfer.received(paths, sha256) as descriptor:
+    with transfer.open_received(paths, sha256) as descriptor:
         told = stage(web, descriptor)
     put_in_place(web)
     return told
@@ -171,7 +173,7 @@ def put_in_place(web: Mapping[str, Any]) -> None:
     The page is stopped for the switch alone. Where it does not answer with what was put back, it
     gets its own again, and HostError is raised.
     """
-    units.systemctl("stop", web["unit"])
+    units.run_systemctl("stop", web["unit"])
     try:
         in_the_folder(web, "switch")
         _start(web)
@@ -190,7 +192,7 @@ def _start(web: Mapping[str, Any]) -> None:
 def _take_back(web: Mapping[str, Any], error: HostError) -> None:
     """Give the page its own again, and say so; raises in any case."""
     log = f"read its journal: journalctl -u {web['unit']}"
-    units.systemctl("stop", web["unit"])
+    units.run_systemctl("stop", web["unit"])
     in_the_folder(web, "go-back")
     try:
         _start(web)
@@ -214,10 +216,10 @@ def wait_ready(unit: str, port: int, seconds: float) -> str:
     """
     until = time.monotonic() + seconds
     while not answers(port):
-        state = units.show(unit).get(unit, {})
+        state = units.read_states(unit).get(unit, {})
         lost = state.get("restarts", 0) > 0 or state.get("state") == "failed"
         if lost or time.monotonic() > until:
-            line = units.cause(units.journal(unit, 60))
+            line = units.find_cause(units.read_journal(unit, 60))
             return line if lost else f"no answer after {seconds:.0f} s; {line}"
         time.sleep(_PAUSE_S)
     return ""
@@ -257,4 +259,4 @@ def _version(text: str) -> Version | None:
 
 def main(argv: list[str]) -> int:
     """Do one of the four; prints JSON."""
-    return transfer.command("web-backup", transfer.Steps(make, receive, restore), argv)
+    return transfer.run_command("web-backup", transfer.Steps(make, receive, restore), argv)

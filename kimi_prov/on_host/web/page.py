@@ -27,8 +27,8 @@ from kimi_prov.contract.unit_form import DIGEST_VARIABLE
 from kimi_prov.on_host.system import started, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
+    find_owner_ids,
     make_directory,
-    owner_ids,
     read_json,
     read_text,
     remove,
@@ -60,12 +60,12 @@ def remove_page(paths: Paths, *, check: bool) -> dict[str, Any]:
     if not unit.exists():
         return {"changed": False, "did": "nothing", "changes": []}
     if not check:
-        units.systemctl("disable", "--now", unit_names.WEB)
+        units.run_systemctl("disable", "--now", unit_names.WEB)
         # The unit is last: a run that is killed in between is completed by the next. A password
         # that nobody has seen yet stays, as its account does.
         for path in (paths.web_secrets, paths.web_admin, paths.web_before, unit):
             remove(str(path))
-        units.systemctl("daemon-reload")
+        units.run_systemctl("daemon-reload")
     return {
         "changed": True,
         "did": "remove",
@@ -88,7 +88,7 @@ class Page:
         """Make it run as planned; raises HostError where it does not answer."""
         text = self._secrets()
         wanted = stamp(self.unit, text, self.plan["env_name"])
-        state = units.show(unit_names.WEB).get(unit_names.WEB, {})
+        state = units.read_states(unit_names.WEB).get(unit_names.WEB, {})
         runs = state.get("state") == "active" and self._running(state) == wanted
         if runs and state.get("enabled") and not state.get("stale") and self._answers():
             gone = self._settle(check=check)
@@ -128,12 +128,12 @@ class Page:
 
     def _running(self, state: dict[str, Any]) -> str:
         places = started.UnitPaths(str(self.paths.root))
-        return started.running_stamp(str(state.get("main_pid", 0)), places) or ""
+        return started.read_running_digest(str(state.get("main_pid", 0)), places) or ""
 
     def _own_directory(self) -> None:
         """Give the folder of its data to its user alone; what `destroy` kept is root's."""
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state, owner = self.data.stat(), owner_ids(WEB_USER, WEB_USER)
+        state, owner = self.data.stat(), find_owner_ids(WEB_USER, WEB_USER)
         if os.geteuid() == 0 and (state.st_uid, state.st_gid) != owner:
             for folder, names, files in os.walk(str(self.data)):
                 for name in (*names, *files):
@@ -203,8 +203,8 @@ class Page:
         return {"env": name, "unit": str(kept.get("unit", ""))} if name and there else None
 
     def _stop(self) -> None:
-        if units.show(unit_names.WEB).get(unit_names.WEB, {}).get("load_state") == "loaded":
-            units.systemctl("stop", unit_names.WEB)
+        if units.read_states(unit_names.WEB).get(unit_names.WEB, {}).get("load_state") == "loaded":
+            units.run_systemctl("stop", unit_names.WEB)
 
     def _put_back(self, cause: str) -> None:
         """Put the copied database back in the place of what a failed version made of it."""
@@ -228,14 +228,14 @@ class Page:
         fresh.symlink_to(env_name)
         os.replace(str(fresh), str(link))
         write_atomic(self.unit_file, unit, 0o644)
-        units.systemctl("daemon-reload")
-        units.systemctl("enable", "--quiet", unit_names.WEB)
+        units.run_systemctl("daemon-reload")
+        units.run_systemctl("enable", "--quiet", unit_names.WEB)
         # What a failed start counted before is no failure of this one.
         with contextlib.suppress(HostError):
-            units.systemctl("reset-failed", unit_names.WEB)
+            units.run_systemctl("reset-failed", unit_names.WEB)
         # One that cannot be started at all is told by what it does next: it is waited for.
         with contextlib.suppress(HostError):
-            units.systemctl("start", unit_names.WEB)
+            units.run_systemctl("start", unit_names.WEB)
 
     def _wait(self) -> str:
         """Wait until it answers; else return why it does not."""

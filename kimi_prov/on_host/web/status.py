@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.system.files import disk_bytes
+from kimi_prov.on_host.system.files import count_disk_bytes
 from kimi_prov.on_host.web import backup
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> d
         "signup": web["signup"],
         "answers": backup.answers(web["backend_port"]),
         "data": web["data"],
-        "data_bytes": disk_bytes(paths.locate(web["data"])),
+        "data_bytes": count_disk_bytes(paths.locate(web["data"])),
         "memory_bytes": unit.get("memory_bytes"),
         "admin_not_shown_yet": paths.web_admin_new.exists(),
     }

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import archive as archives
-from kimi_prov.on_host.system.archive import Row, names
+from kimi_prov.on_host.system.archive import Row, list_names
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import sync_directory
 
@@ -87,7 +87,7 @@ def save(data: Path, out: IO[bytes], version: str) -> dict[str, Any]:
     rows: dict[str, Row] = {}
     seen: dict[str, _State] = {}
     left_out: list[str] = []
-    with archives.packing(out) as archive:
+    with archives.open_archive(out) as archive:
         _add_uploads(archive, data, rows, seen, left_out)
         with _copied(data) as copy:
             if copy is None:
@@ -131,8 +131,8 @@ def switch(data: Path) -> None:
         raise HostError("there is nothing staged to put in place", "restore again")
     uploads = data / UPLOADS
     uploads.mkdir(mode=0o700, exist_ok=True)
-    coming = names(new / UPLOADS)
-    (old / _GO).write_text(json.dumps(sorted(set(names(uploads)) - set(coming))))
+    coming = list_names(new / UPLOADS)
+    (old / _GO).write_text(json.dumps(sorted(set(list_names(uploads)) - set(coming))))
     for name in coming:
         at = uploads / name
         at.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def go_back(data: Path) -> None:
     """Undo `switch`, where it was done or begun; the page must not run."""
     old = data / OLD
     switched = (data / NEW).is_dir() and not (data / NEW / DATABASE).is_file()
-    for name in names(old / UPLOADS):
+    for name in list_names(old / UPLOADS):
         (old / UPLOADS / name).replace(data / UPLOADS / name)
     if switched:
         _settle_database(data)
@@ -168,7 +168,7 @@ def go_back(data: Path) -> None:
         else:
             # There was none before.
             (data / DATABASE).unlink(missing_ok=True)
-    for name in names(old / _CAME):
+    for name in list_names(old / _CAME):
         (data / UPLOADS / name).unlink(missing_ok=True)
     sync_directory(str(data))
     _sweep(data)
@@ -273,12 +273,12 @@ def _add_uploads(
     left_out: list[str],
 ) -> None:
     """Add the uploads that are not in the archive as they are now; a later one counts."""
-    for name in names(data / UPLOADS):
+    for name in list_names(data / UPLOADS):
         path, entry = data / UPLOADS / name, f"{UPLOADS}/{name}"
         with contextlib.suppress(FileNotFoundError):
             if seen.get(name) == _state(path.lstat()):
                 continue
-            if not archives.fits(entry):
+            if not archives.is_safe_name(entry):
                 left_out.append(name)
                 continue
             rows[entry], seen[name] = _add(archive, entry, path)
@@ -330,7 +330,7 @@ def act(action: str, data: Path, version: str, descriptor: int) -> dict[str, Any
 def main(argv: list[str]) -> int:
     """`web-data ACTION FOLDER VERSION DESCRIPTOR`, as the page's user; prints JSON."""
     action, folder, version, descriptor = argv
-    archives.bound_memory()
+    archives.limit_memory()
     os.umask(0o077)
     try:
         return answer({"ok": True, **act(action, Path(folder), version, int(descriptor))})

@@ -29,7 +29,7 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.on_host.system import file_lock
-from kimi_prov.on_host.system.files import read_json, remove, size_of, write_json
+from kimi_prov.on_host.system.files import find_size, read_json, remove, write_json
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.bucket import RANGE_BYTES, BucketSource
@@ -328,7 +328,7 @@ def _sort(
         if record and record.holds(path) and entry.sha256 in (None, record.sha256):
             trusted[entry.path] = record
         else:
-            tasks.append(Task(entry, check=size_of(path) == entry.size))
+            tasks.append(Task(entry, check=find_size(path) == entry.size))
     return tasks, trusted
 
 
@@ -354,7 +354,7 @@ def require_room(root: str, manifest: Manifest, missing: list[Task]) -> None:
     """Refuse before anything is written where the disk cannot take what remains."""
     needed = 0
     for task in missing:
-        there = size_of(os.path.join(root, task.entry.path)) or 0
+        there = find_size(os.path.join(root, task.entry.path)) or 0
         needed += task.entry.size - present_bytes(root, task.entry) - there
     if needed <= 0:
         return
@@ -397,7 +397,7 @@ def _locked(root: str, *, guarded: bool) -> Iterator[None]:
     os.makedirs(root, mode=0o755, exist_ok=True)
     path = os.path.join(root, manifests.LOCK)
     try:
-        with nullcontext() if guarded else file_lock.held(path):
+        with nullcontext() if guarded else file_lock.lock(path):
             yield
     except file_lock.TakenError as error:
         raise HostError(

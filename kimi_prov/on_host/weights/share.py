@@ -26,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.errors import HostError, describe_error
-from kimi_prov.on_host.system.files import read_json, size_of
+from kimi_prov.on_host.system.files import find_size, read_json
 from kimi_prov.on_host.system.foreign_files import open_regular
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.fetch import journal_path
@@ -120,7 +120,7 @@ def _got(directory: str, found: dict[str, Record]) -> int:
     got = sum(record.size for record in found.values())
     parts = os.path.join(directory, manifests.PARTIAL)
     with contextlib.suppress(OSError):
-        got += sum(size_of(os.path.join(parts, name)) or 0 for name in os.listdir(parts))
+        got += sum(find_size(os.path.join(parts, name)) or 0 for name in os.listdir(parts))
     return got
 
 

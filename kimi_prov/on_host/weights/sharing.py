@@ -92,9 +92,9 @@ def open_to(wanted: Mapping[str, Any]) -> dict[str, Any]:
     with _alone():
         _closed_folder()
         if not read_text(certificate):
-            write_atomic(certificate, tls.self_signed([socket.gethostname()]), 0o600)
+            write_atomic(certificate, tls.make_self_signed([socket.gethostname()]), 0o600)
         known = read_json(paths.SHARE)
-        state = units.show(unit_names.SHARE).get(unit_names.SHARE, {}).get("state")
+        state = units.read_states(unit_names.SHARE).get(unit_names.SHARE, {}).get("state")
         # Those of a run that was cut: their keys count no more.
         former = known.get("takers") or {} if state == "active" else {}
         parts = fetch.Config.load(paths.WEIGHTS).parts()
@@ -122,7 +122,7 @@ def open_to(wanted: Mapping[str, Any]) -> dict[str, Any]:
         _await(int(wanted["port"]))
         return {
             "port": wanted["port"],
-            "certificate_sha256": tls.fingerprint(read_text(certificate)),
+            "certificate_sha256": tls.compute_fingerprint(read_text(certificate)),
         }
 
 
@@ -148,7 +148,7 @@ def _closed_folder() -> None:
 
 def _alone() -> Any:  # noqa: ANN401
     make_directory(Path(paths.RUN), 0o755)
-    return file_lock.held(paths.SHARE_LOCK, _LOCK_S)
+    return file_lock.lock(paths.SHARE_LOCK, _LOCK_S)
 
 
 def _start(wanted: Mapping[str, Any]) -> None:
@@ -193,9 +193,9 @@ def _await(port: int) -> None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
         except OSError:
-            state = units.show(unit_names.SHARE).get(unit_names.SHARE, {}).get("state")
+            state = units.read_states(unit_names.SHARE).get(unit_names.SHARE, {}).get("state")
             if state in ("failed", "inactive", None) or time.monotonic() > end:
-                said = units.journal(unit_names.SHARE, 3)
+                said = units.read_journal(unit_names.SHARE, 3)
                 last = said[-1] if said else "it said nothing"
                 raise HostError(f"{unit_names.SHARE} does not listen: {last}") from None
             time.sleep(0.1)

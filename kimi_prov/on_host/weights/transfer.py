@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Callable
 
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.on_host.system.files import remove, size_of, sync_directory
+from kimi_prov.on_host.system.files import find_size, remove, sync_directory
 from kimi_prov.on_host.weights.manifest import PARTIAL, Entry, Hasher, Manifest, Record
 from kimi_prov.on_host.weights.sources import BusyError, LaterError
 
@@ -331,7 +331,7 @@ def partial_path(root: str, entry: Entry) -> str:
 
 def present_bytes(root: str, entry: Entry) -> int:
     """Bytes of an unfinished file that need not be moved again."""
-    size = size_of(partial_path(root, entry)) or 0
+    size = find_size(partial_path(root, entry)) or 0
     return size if size <= entry.size else 0
 
 

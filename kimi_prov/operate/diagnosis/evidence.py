@@ -58,7 +58,7 @@ class Hit:
     def observed(self) -> str:
         """Say where and when it was, and the line itself."""
         at = datetime.fromtimestamp(self.entry.time_us / 1e6, UTC)
-        line = units.plain(" ".join(self.entry.message.split()))[:_LONGEST]
+        line = units.strip_log_prefix(" ".join(self.entry.message.split()))[:_LONGEST]
         times = f" ({self.count} times)" if self.count > 1 else ""
         return f"{self.entry.unit}, {at:%Y-%m-%d %H:%M:%S} UTC: {line}{times}"
 
@@ -186,14 +186,14 @@ def _metrics(rows: object) -> Iterator[Metrics]:
         given = _mapping(row)
         first, second = given.get("first"), given.get("second")
         if isinstance(first, str) and first:
-            later = metrics.totals(second) if isinstance(second, str) and second else None
+            later = metrics.sum_counts(second) if isinstance(second, str) and second else None
             apart = given.get("apart_s")
             yield Metrics(
                 str(given.get("unit")),
-                metrics.totals(first),
+                metrics.sum_counts(first),
                 later,
                 float(apart) if isinstance(apart, int | float) else 0.0,
-                metrics.state(first),
+                metrics.parse_state(first),
             )
 
 

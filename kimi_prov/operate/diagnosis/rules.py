@@ -594,7 +594,7 @@ def down(evidence: Evidence) -> Observation | None:
         return None
     first = evidence.down[0]
     lines = [entry.message for entry in evidence.logs.get(first, ())]
-    said = units.cause([line for text in lines for line in text.splitlines()])
+    said = units.find_cause([line for text in lines for line in text.splitlines()])
     return Observation(
         observed=f"{', '.join(evidence.down)}; {first} said: {said}",
         required="active",

@@ -77,7 +77,7 @@ def choose_conversion(
     shape = model.architecture
     pools = parse_int(flags.get(KT.pools)) or 1
     width = (shape.expert_hidden or shape.hidden, shape.expert_width)
-    layer = quantise.layer_bytes(method, shape.experts, *width, pools)
+    layer = quantise.compute_layer_bytes(method, shape.experts, *width, pools)
     size = layer * (shape.layers - shape.dense_layers)
     if settings.kt_manifest is not None:
         size = sum(int(row["size"]) for row in settings.kt_manifest["files"])

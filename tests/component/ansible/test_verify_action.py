@@ -84,7 +84,7 @@ def _runtime(served: Served) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def certificate() -> str:
-    return tls.self_signed(["localhost"])
+    return tls.make_self_signed(["localhost"])
 
 
 @pytest.fixture

@@ -68,10 +68,10 @@ class Room:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Room]:
-    pem = tls.self_signed(["lab1"])
+    pem = tls.make_self_signed(["lab1"])
     engine = Engine(KEY)
     with serving(tmp_path, pem, engine) as port:
-        found = Room(tmp_path, engine, port, tls.public_part(pem))
+        found = Room(tmp_path, engine, port, tls.extract_certificates(pem))
         try:
             yield found
         finally:
@@ -304,7 +304,7 @@ def test_without_colour_words_tell_reasoning_apart(room: Room, env: dict[str, st
 
 def test_a_certificate_of_another_authority_is_refused(room: Room) -> None:
     other = room.folder / "other.pem"
-    other.write_text(tls.public_part(tls.self_signed(["lab1"])))
+    other.write_text(tls.extract_certificates(tls.make_self_signed(["lab1"])))
     room.words[3] = other
     done = room.pipe("x")
     assert done.returncode == 1

@@ -368,7 +368,7 @@ def usage(machines, _folder):
 
 def served(machines, action):
     """Have hosts answer what clients need, with hostile text wherever text may stand."""
-    certificate = tls.public_part(tls.self_signed(["localhost"]))
+    certificate = tls.extract_certificates(tls.make_self_signed(["localhost"]))
     found = poisoned({"model": "", "models": [""], "catalog_name": "", "allowed_networks": [""]})
     found |= {"elsewhere": None, "address": "127.0.0.1", "login": None, "port": 9}
     found |= {"stand_ins": [HOSTILE]}
@@ -397,7 +397,7 @@ def connect(machines, folder):
 
 def chat(machines, folder):
     engine = Engine("key", words=(HOSTILE, "\n", FORGED))
-    (folder / "certificate.pem").write_text(pem := tls.self_signed(["localhost"]))
+    (folder / "certificate.pem").write_text(pem := tls.make_self_signed(["localhost"]))
 
     def says(*words):
         stdin = io.TextIOWrapper(io.BytesIO(b"x"))

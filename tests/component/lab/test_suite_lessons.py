@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CONTEXT = model.SEEING.context
 # These ask the model nothing that it has to know.
 ASK_NOTHING = {
-    *("tls", "no-key-refused", "wrong-key-refused", "engine-pages-closed", "models", checks.PAGE),
+    *("tls", "no-key-refused", "wrong-key-refused", "engine-pages-closed", "models", checks.WEB_UI),
     *("chat-template", "prefix-cache", "speculative-decoding"),
     "special-tokens",  # greets, as `chat` does
 }

@@ -51,7 +51,7 @@ def make_proxy(tmp_path, request):
             directory.mkdir(parents=True)
         tls.ensure(paths, {"mode": "self-signed", "names": ["lab1", "10.0.0.1"]})
         if engines or hosts:
-            hashes = {n: publish.digest(k) for n, k in (given or {}).items()}
+            hashes = {n: publish.hash_key(k) for n, k in (given or {}).items()}
             publish.ensure(paths, hashes, gateways=gateways)
             machine_key.ensure(paths.machine_key)
         else:

@@ -40,7 +40,7 @@ def zipapp(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pem():
-    return tls.self_signed(NAMES)
+    return tls.make_self_signed(NAMES)
 
 
 @pytest.fixture
@@ -74,8 +74,10 @@ def make_machine(tmp_path, zipapp, monkeypatch):
         plan = {"web": web, "proxy": {"tls": {"mode": mode, "names": NAMES}}, "group": None}
         paths.plan.write_text(json.dumps(plan))
         own = {"operator": operator or f"operator of {name}", "verify": f"verify of {name}"}
-        paths.key_map.write_text(publish.render_map({n: publish.digest(v) for n, v in own.items()}))
-        tls.install(paths, tls.self_signed(NAMES))
+        paths.key_map.write_text(
+            publish.render_map({n: publish.hash_key(v) for n, v in own.items()})
+        )
+        tls.install(paths, tls.make_self_signed(NAMES))
         paths.converged = converged
         return paths
 
@@ -86,7 +88,7 @@ def carried(machine, there):
     """Make an archive on one machine, and bring it to another; tell both what came of it."""
     made = backup.make(machine, os.geteuid())
     content = (machine.transfer / transfer.ARCHIVE).read_bytes()
-    transfer.end(machine)
+    transfer.remove_archive(machine)
     return made, brought(there, content, made["sha256"])
 
 
@@ -128,13 +130,17 @@ def test_a_fresh_machine_gets_keys_certificate_history_and_page(make_machine):
         "history": 1,
         "left_out": [],
     }
-    assert told["certificate_sha256"] == made["certificate_sha256"] == tls.fingerprint(certificate)
-    assert known(new)["operator"] == publish.digest("operator of old")
+    assert (
+        told["certificate_sha256"]
+        == made["certificate_sha256"]
+        == tls.compute_fingerprint(certificate)
+    )
+    assert known(new)["operator"] == publish.hash_key("operator of old")
     # By this one the machine tests itself, and has it in clear: the other's would open nothing.
-    assert known(new)["verify"] == publish.digest("verify of new")
+    assert known(new)["verify"] == publish.hash_key("verify of new")
     assert (new.tls_pem.read_text(), new.tls_crt.read_text()) == (
         certificate,
-        tls.public_part(certificate),
+        tls.extract_certificates(certificate),
     )
     # To read: a way back would write such files as root.
     assert [path.name for path in (new.history / "0001").iterdir()] == [entries.ENTRY]
@@ -148,20 +154,20 @@ def test_a_fresh_machine_gets_keys_certificate_history_and_page(make_machine):
 
 def test_a_key_that_nobody_has_seen_is_shown_by_the_new_machine(make_machine):
     old, new = make_machine("old"), make_machine("new")
-    unseen = publish.new_key()
+    unseen = publish.make_key()
     old.operator_new.write_text(unseen + "\n")
-    new.operator_new.write_text(publish.new_key() + "\n")
+    new.operator_new.write_text(publish.make_key() + "\n")
     carried(old, new)
     assert publish.show(new) == unseen
-    assert known(new)["operator"] == publish.digest(unseen)
+    assert known(new)["operator"] == publish.hash_key(unseen)
 
 
 def test_a_key_that_somebody_has_is_not_covered_by_the_new_machines(make_machine):
     old, new = make_machine("old"), make_machine("new")
-    new.operator_new.write_text(publish.new_key() + "\n")
+    new.operator_new.write_text(publish.make_key() + "\n")
     carried(old, new)
     publish.ensure(new, {})
-    assert known(new)["operator"] == publish.digest("operator of old")
+    assert known(new)["operator"] == publish.hash_key("operator of old")
 
 
 def test_the_inventorys_keys_of_now_count(make_machine):
@@ -264,12 +270,12 @@ def as_gateway(machine, first, own="gw2"):
 def test_a_gateway_gets_the_keys_of_clients_and_the_page_of_one_that_is_lost(make_machine):
     old, new = make_machine("old", chats=["kept"]), make_machine("new")
     as_gateway(old, "gw1", "gw1")
-    publish.publish(old, {**known(old), "alice": publish.digest("of alice")})
+    publish.publish(old, {**known(old), "alice": publish.hash_key("of alice")})
     # The other one is the first now.
     as_gateway(new, "gw2")
     _, told = carried(old, new)
     assert told["left_out"] == []
-    assert known(new)["alice"] == publish.digest("of alice")
+    assert known(new)["alice"] == publish.hash_key("of alice")
     assert chats(new) == ["kept"]
 
 
@@ -316,7 +322,7 @@ def packed(members, schema=backup.SCHEMA, **about):
     """An archive of somebody else's making, whole by its own word."""
     out = io.BytesIO()
     about = {"made_unix": 1, "hostname": "x", **about}
-    with archives.packing(out) as archive:
+    with archives.open_archive(out) as archive:
         rows = {name: archives.add_text(archive, name, text) for name, text in members.items()}
         archives.close(archive, schema, about, rows)
     return out.getvalue()
@@ -332,7 +338,7 @@ def refused(machine, content, words):
     assert machine.converged == []
 
 
-OTHERS = tls.self_signed(["other"])
+OTHERS = tls.make_self_signed(["other"])
 
 
 ENTRY = {
@@ -357,8 +363,11 @@ ENTRY = {
         ({"keys.map": "a" * (2 << 20)}, "larger than any"),
         ({"operator.new": "two words"}, "is no key"),
         ({"tls.pem": "x"}, "its certificate is none"),
-        ({"tls.pem": tls.public_part(OTHERS)}, "its certificate is none"),
-        ({"tls.pem": tls.public_part(OTHERS) + tls.self_signed(["third"])}, "another key"),
+        ({"tls.pem": tls.extract_certificates(OTHERS)}, "its certificate is none"),
+        (
+            {"tls.pem": tls.extract_certificates(OTHERS) + tls.make_self_signed(["third"])},
+            "another key",
+        ),
         ({"page.tar.gz": "x", "keys.map": "a" * 64 + " operator\n"}, "damaged"),
     ],
 )

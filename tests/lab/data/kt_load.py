@@ -23,7 +23,7 @@ held = importlib.import_module("kt_kernel.utils.loader").SafeTensorLoader(result
 held = held.load_experts("blk.1")
 pools = len(held["gate"])
 pool = layer.start_pool(kt_kernel.kt_kernel_ext, list(range(pools)), pools)
-config = layer.configured(kt_kernel, torch, pool, shape, 1)
+config = layer.build_configuration(kt_kernel, torch, pool, shape, 1)
 for name in ("gate", "up", "down"):
     for kind, suffix in (("_projs", ""), ("_scales", "_scale")):
         places = [[array.ctypes.data for array in part] for part in held[name + suffix]]
@@ -45,8 +45,8 @@ torch.manual_seed(1)
 tokens = torch.randn(4, shape.hidden).to(torch.bfloat16)
 chosen = torch.stack([torch.randperm(shape.experts)[: shape.top_k] for _ in range(4)])
 shares = torch.rand(4, shape.top_k)
-out = layer.forward(torch, pool, kernel, tokens, chosen, shares)
-right = layer.reference(torch, weights, tokens.float(), chosen, shares)
+out = layer.compute_layer(torch, pool, kernel, tokens, chosen, shares)
+right = layer.compute_reference(torch, weights, tokens.float(), chosen, shares)
 error = float((out.float() - right).norm() / right.norm())
 print("\n" + json.dumps({"pools": pools, "error": round(error, 5)}), flush=True)  # noqa: T201 - what it is for
 os._exit(0)

@@ -4,7 +4,7 @@ import pytest
 
 from kimi_prov.acceptance import api_keys
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.keys.publish import digest
+from kimi_prov.on_host.keys.publish import hash_key
 
 SECRET = "a-long-enough-secret"
 
@@ -17,7 +17,7 @@ def load(tmp_path, text):
 
 def test_hashes_and_keys_are_read_and_only_hashes_come_out(tmp_path):
     found = load(tmp_path, f"# team\nalice:sha256:{'A' * 64}\n\nbob:{SECRET}\n")
-    assert found == {"alice": "a" * 64, "bob": digest(SECRET)}
+    assert found == {"alice": "a" * 64, "bob": hash_key(SECRET)}
 
 
 def test_a_rule_may_stand_behind_a_key_and_a_key_may_end_in_what_it_is_made_of(tmp_path):
@@ -27,8 +27,8 @@ def test_a_rule_may_stand_behind_a_key_and_a_key_may_end_in_what_it_is_made_of(t
     )
     limits = {"requests_per_minute": 3, "tokens_per_day": 9}
     assert found == {
-        "alice": digest(f"{SECRET}=="),
-        "bob": {"sha256": digest(SECRET), "ends": 1801353600, "limits": limits},
+        "alice": hash_key(f"{SECRET}=="),
+        "bob": {"sha256": hash_key(SECRET), "ends": 1801353600, "limits": limits},
     }
 
 

@@ -57,7 +57,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             value = None
         if not isinstance(value, dict):
             raise RemoteError(f"{paths.PLAN} is no plan", "run `kimi-prov apply` again")
-        certificate = tls.public_part(self._read(paths.TLS_CERTIFICATE) or "")
+        certificate = tls.extract_certificates(self._read(paths.TLS_CERTIFICATE) or "")
         try:
             clean = clean_document(value)
             found = server.described(clean, certificate)

@@ -21,7 +21,7 @@ from kimi_prov.on_host.acceptance.catalogue import BASIC, LEFT_OUT, Exam, Select
 from kimi_prov.on_host.acceptance.target import Door
 from kimi_prov.on_host.acceptance.verdicts import failed, skipped
 from kimi_prov.on_host.endpoint import checks
-from kimi_prov.on_host.endpoint.tls import fingerprint
+from kimi_prov.on_host.endpoint.tls import compute_fingerprint
 from kimi_prov.on_host.lifecycle.status import FIX as START
 from kimi_prov.runner import progress
 
@@ -137,7 +137,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         from_here = seen_from == "control"
         key = run_shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip() if from_here else ""
         address = "127.0.0.1" if local and from_here else host
-        subject = checks.subject_of(plan, address, fingerprint(seen["certificate"]), key)
+        subject = checks.build_subject(plan, address, compute_fingerprint(seen["certificate"]), key)
         if subject.gateway:
             chosen = replace(chosen, suite=BASIC)
             if not any(map(chosen.takes, (*chosen.names(subject), *suite.OF_GATEWAY))):

@@ -51,7 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @contextmanager
 def serving(folder: Path, name: str) -> Iterator[tuple[int, str]]:
     """A server that speaks TLS: its port, and its certificate."""
-    pem = tls.self_signed([name])
+    pem = tls.make_self_signed([name])
     file = folder / f"{name}.pem"
     file.write_text(pem)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -61,7 +61,7 @@ def serving(folder: Path, name: str) -> Iterator[tuple[int, str]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield server.server_address[1], tls.public_part(pem)
+        yield server.server_address[1], tls.extract_certificates(pem)
     finally:
         server.shutdown()
         server.server_close()
@@ -263,7 +263,7 @@ def test_another_certificate_than_the_published_one_is_refused(
 ) -> None:
     site.slurm.queue(job(200, "serve", there(site)))
     with serving(tmp_path, "c1") as server:
-        publish(site, 200, (server[0], tls.public_part(tls.self_signed(["c1"]))))
+        publish(site, 200, (server[0], tls.extract_certificates(tls.make_self_signed(["c1"]))))
         told = site.fails("connect", site.folder, "--login", LOGIN, code=1)
     assert "another certificate is shown" in told
 
@@ -282,7 +282,7 @@ def test_what_is_not_there_is_said(site: Site) -> None:
 
 def test_a_node_that_ssh_would_read_otherwise_is_refused(site: Site, tmp_path: Path) -> None:
     site.slurm.queue(job(200, "serve", there(site)))
-    certificate = tls.public_part(tls.self_signed(["c1"]))
+    certificate = tls.extract_certificates(tls.make_self_signed(["c1"]))
     for node in ("-oProxyCommand=x", "c1:22:evil", "c1 c2", "\x1b[2J"):
         publish(site, 200, (8101, certificate), node=node)
         told = site.fails("connect", site.folder, "--login", LOGIN, code=1)
@@ -304,11 +304,11 @@ def test_a_port_that_is_taken_is_exit_3(site: Site, tmp_path: Path) -> None:
 @pytest.fixture
 def engine(site: Site, tmp_path: Path) -> Iterator[Engine]:
     """A server of job 200 that answers questions."""
-    pem = tls.self_signed(["c1"])
+    pem = tls.make_self_signed(["c1"])
     found = Engine(KEY, model="kimi")
     site.slurm.queue(job(200, "serve", there(site)))
     with chat_stand_in.serving(tmp_path, pem, found) as port:
-        publish(site, 200, (port, tls.public_part(pem)))
+        publish(site, 200, (port, tls.extract_certificates(pem)))
         yield found
 
 
@@ -341,7 +341,7 @@ def test_a_certificate_that_clients_refuse_is_told_with_what_mends_it(
     _, pem = signed(["c1"])
     site.slurm.queue(job(200, "serve", there(site)))
     with chat_stand_in.serving(tmp_path, pem, Engine(KEY, model="kimi")) as port:
-        publish(site, 200, (port, tls.public_part(pem)))
+        publish(site, 200, (port, tls.extract_certificates(pem)))
         words = ("connect", site.folder, "--login", LOGIN, "--for", "curl")
         told = site.fails(*words, code=1)
     assert f"{site.folder}: clients refuse its certificate as c1" in told
@@ -396,7 +396,7 @@ def test_a_chat_waits_for_a_server_that_loads_and_not_for_none(site: Site, engin
 
 def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
-    pem = tls.self_signed(["c2"])
+    pem = tls.make_self_signed(["c2"])
     # Another key and another model: who removes the key gets another at the next start.
     heir = Engine(f"{KEY}-2", model="kimi-next")
     words = ["chat", site.folder, "--login", LOGIN]
@@ -411,7 +411,7 @@ def test_a_chat_goes_on_with_the_successor(site: Site, engine: Engine, tmp_path:
             assert chat.shows("interrupted")
             publish(site, 200, (9, ""), state="ended", successor="201")
             site.slurm.queue(job(201, "serve", there(site), N="c2"))
-            certificate = tls.public_part(pem)
+            certificate = tls.extract_certificates(pem)
             url = f"https://c2:{port}/v1"
             publish(site, 201, (port, certificate), node="c2", url=url, model=heir.model)
             (site.root / "keys" / "api.key").write_text(f"{heir.key}\n")

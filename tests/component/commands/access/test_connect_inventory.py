@@ -81,7 +81,7 @@ def served(installed: Any, folder: Path, pem: str, chain: str | None = None) -> 
         plan["model"] |= {"context": 262144}
         plan["proxy"]["port"] = port
         plan["web"] = {"port": 8443}
-        machine = Machine(folder / "machine", plan, chain or tls.public_part(pem))
+        machine = Machine(folder / "machine", plan, chain or tls.extract_certificates(pem))
         installed.environment |= {"PATH": machine.path, "ANSIBLE_SSH_RETRIES": "0"}
         site = Site(installed, machine, engine, installed.home / "hosts.yml")
         write(site)
@@ -90,7 +90,7 @@ def served(installed: Any, folder: Path, pem: str, chain: str | None = None) -> 
 
 @pytest.fixture
 def site(installed: Any, tmp_path: Path) -> Iterator[Site]:
-    with served(installed, tmp_path, tls.self_signed(["node1"])) as found:
+    with served(installed, tmp_path, tls.make_self_signed(["node1"])) as found:
         yield found
 
 
@@ -135,7 +135,7 @@ def test_what_is_wrong_with_the_way_is_told(site: Site) -> None:
     assert site.host(key="sk-wrong-key", code=1)["detail"].endswith("HTTP 401")
     # Another server at the port than the machine's own.
     site.machine.folder.joinpath("etc/kimi/proxy/tls.crt").write_text(
-        tls.public_part(tls.self_signed(["node1"]))
+        tls.extract_certificates(tls.make_self_signed(["node1"]))
     )
     assert "another certificate is shown" in site.host(code=1)["detail"]
     with socket.socket() as nobody:
@@ -224,7 +224,7 @@ def test_an_authority_is_held_to_the_certificate(installed: Any, tmp_path: Path)
     authority, pem = signed(["kimi.example.com", "localhost"])
     ca, other = tmp_path / "authority.pem", tmp_path / "other.pem"
     ca.write_text(authority)
-    other.write_text(tls.public_part(tls.self_signed(["kimi.example.com"])))
+    other.write_text(tls.extract_certificates(tls.make_self_signed(["kimi.example.com"])))
     with served(installed, tmp_path, pem) as site:
         write(site, ansible_host="localhost")
         found = site.host("--ca", ca)

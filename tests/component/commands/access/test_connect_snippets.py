@@ -82,10 +82,10 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    pem = tls.self_signed(["lab1"])
+    pem = tls.make_self_signed(["lab1"])
     engine = Engine(KEY)
     with serving(tmp_path, pem, engine) as port:
-        yield Site(tmp_path, engine, port, tls.public_part(pem))
+        yield Site(tmp_path, engine, port, tls.extract_certificates(pem))
 
 
 def test_curl(site: Site) -> None:

@@ -808,8 +808,12 @@ def test_a_kubectl_that_is_missing_or_too_old_is_told(cluster: Cluster, folder: 
 @pytest.fixture
 def served(running: Cluster, tmp_path: Path) -> Iterator[int]:
     """A model behind the service, its certificate and key in the cluster's secrets."""
-    pem = tls.self_signed(["kimi"])
-    encoded = {"tls.crt": tls.public_part(pem), "tls.key": "canary-of-tls", "api-key": f"{KEY}\n"}
+    pem = tls.make_self_signed(["kimi"])
+    encoded = {
+        "tls.crt": tls.extract_certificates(pem),
+        "tls.key": "canary-of-tls",
+        "api-key": f"{KEY}\n",
+    }
     data = {name: base64.b64encode(text.encode()).decode() for name, text in encoded.items()}
     for name in ("kimi-key", "kimi-tls"):
         running.api.put("secrets", {"metadata": {"name": name}, "data": data})
@@ -895,7 +899,9 @@ def test_verify_looks_first_whether_the_model_serves(
 def test_verify_holds_the_server_to_the_certificate_of_the_secret(
     cluster: Cluster, folder: Path, served: int
 ) -> None:
-    other = base64.b64encode(tls.public_part(tls.self_signed(["x"])).encode()).decode()
+    other = base64.b64encode(
+        tls.extract_certificates(tls.make_self_signed(["x"])).encode()
+    ).decode()
     cluster.api.put("secrets", {"metadata": {"name": "kimi-tls"}, "data": {"tls.crt": other}})
     assert "another certificate is shown" in cluster.run("verify", folder, code=1).stdout
     # Without a secret that may be read it is the one that came through the API server.
@@ -1008,7 +1014,7 @@ def test_a_snippet_trusts_the_authority_of_a_certificate_for_another_name(
     cluster: Cluster, folder: Path, running: Cluster, tmp_path: Path
 ) -> None:
     authority, pem = signed(["kimi.example.com"])
-    data = {"tls.crt": base64.b64encode(tls.public_part(pem).encode()).decode()}
+    data = {"tls.crt": base64.b64encode(tls.extract_certificates(pem).encode()).decode()}
     running.api.put("secrets", {"metadata": {"name": "kimi-tls"}, "data": data})
     ca = tmp_path / "ca.pem"
     ca.write_text(authority)

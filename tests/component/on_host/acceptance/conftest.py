@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def certificate() -> str:
-    return tls.self_signed(["localhost"])
+    return tls.make_self_signed(["localhost"])
 
 
 @pytest.fixture

@@ -26,11 +26,14 @@ def test_memory_is_placed_only_on_nodes_that_are_there(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     notes: list[str] = []
-    assert placement.numactl(["--interleave=all"], [1], notes) == [str(program), "--interleave=all"]
+    assert placement.build_numactl(["--interleave=all"], [1], notes) == [
+        str(program),
+        "--interleave=all",
+    ]
     assert notes == []
-    assert placement.numactl(["--membind=1"], [1], notes) == []
+    assert placement.build_numactl(["--membind=1"], [1], notes) == []
     program.unlink()
-    assert placement.numactl(["--interleave=all"], [], notes) == []
+    assert placement.build_numactl(["--interleave=all"], [], notes) == []
     assert [len(notes), "numactl is not on this node" in notes[1]] == [2, True]
 
 

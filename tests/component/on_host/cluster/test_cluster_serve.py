@@ -101,7 +101,9 @@ def state(at: Cluster) -> str | None:
 def client(at: Cluster) -> api_client.Endpoint:
     found = at.endpoint()
     port = int(found["url"].split(":")[2].partition("/")[0])
-    return api_client.Endpoint("127.0.0.1", port, tls.fingerprint(found["certificate"]), HANGS_S)
+    return api_client.Endpoint(
+        "127.0.0.1", port, tls.compute_fingerprint(found["certificate"]), HANGS_S
+    )
 
 
 def mode(path: Path) -> int:
@@ -118,7 +120,7 @@ def test_the_endpoint_tells_where_it_answers_and_the_secrets_are_its_owners(
     jsonschema.validate(found, schemas.load("endpoint"))
     assert found["model"] == "kimi"
     assert found["ends_at"] is not None
-    assert api_client.chat(client(at), None, BODY).status == 200
+    assert api_client.request_chat(client(at), None, BODY).status == 200
     key = at.root / "keys" / "api.key"
     told = json.loads((at.there / "engine-0.json").read_text())
     for path in (key, at.root / "endpoints" / "4242.json"):
@@ -151,7 +153,7 @@ def test_before_the_walltime_ends_answers_end_and_a_successor_is_submitted(
     code = (
         "import json, sys\nfrom kimi_prov.on_host.endpoint import api_client\n"
         "a = json.loads(sys.argv[1])\n"
-        "print(api_client.chat(api_client.Endpoint(*a[:4]), None, a[4]).status)"
+        "print(api_client.request_chat(api_client.Endpoint(*a[:4]), None, a[4]).status)"
     )
     asked = [where.host, where.port, where.fingerprint, HANGS_S, {**BODY, "slow": 2}]
     line = [sys.executable, "-c", code, json.dumps(asked)]
@@ -254,7 +256,7 @@ def _argv(pid: str) -> bytes:
 
 def _answers(at: Cluster) -> bool:
     try:
-        return api_client.chat(client(at), None, BODY).status == 200
+        return api_client.request_chat(client(at), None, BODY).status == 200
     except api_client.ApiError:
         return False
 

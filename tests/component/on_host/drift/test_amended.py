@@ -20,15 +20,15 @@ def paths(tmp_path):
     paths.state.mkdir(parents=True)
     publish.ensure(paths, {})
     made = tls.ensure(paths, {"mode": "self-signed", "names": ["a.example"]})
-    told = publish.told(publish.parse_map(read_text(paths.key_map)))
+    told = publish.describe_keys(publish.parse_map(read_text(paths.key_map)))
     whole = {"schema": applied_record.SCHEMA, **told, "certificate_sha256": made["fingerprint"]}
     write_json(str(paths.applied), whole)
     return paths
 
 
 def drift(paths):
-    told = publish.told(publish.parse_map(read_text(paths.key_map)))
-    now = {**told, "certificate_sha256": tls.fingerprint(read_text(paths.tls_crt))}
+    told = publish.describe_keys(publish.parse_map(read_text(paths.key_map)))
+    now = {**told, "certificate_sha256": tls.compute_fingerprint(read_text(paths.tls_crt))}
     was = applied_record.read(paths)
     found = [*compare.keys(was, now), *compare.certificate(was, now)]
     return [(row.id, row.subject) for row in found]
@@ -52,7 +52,7 @@ def test_a_certificate_that_was_made_anew(paths):
 def test_what_somebody_wrote_by_hand_is_drift_until_the_command_takes_it_away(paths):
     with paths.key_map.open("a") as stream:
         stream.write("2" * 64 + " eve\n")
-    paths.tls_crt.write_text(tls.public_part(tls.self_signed(["c.example"])))
+    paths.tls_crt.write_text(tls.extract_certificates(tls.make_self_signed(["c.example"])))
     assert drift(paths) == [
         ("drift.key_added", "eve"),
         ("drift.certificate", "/etc/kimi/proxy/tls.crt"),

@@ -96,7 +96,7 @@ def two_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = os.uname_result((*release[:2], "6.1.0-9-amd64", *release[3:]))
     monkeypatch.setattr(os, "uname", lambda: runs)
     there = ["6.1.0-10-amd64", "6.1.0-8-amd64", "6.1.0-9-amd64"]
-    monkeypatch.setattr(kernels, "installed", lambda: there)
+    monkeypatch.setattr(kernels, "list_installed", lambda: there)
     monkeypatch.setattr(machine, "_PATH", f"{tmp_path}/bin:/usr/bin:/bin")
 
 

@@ -65,7 +65,7 @@ class Computer:
         (own / "sys/kernel/random/boot_id").write_text("the-host's-own\n")
         (own / "1/stat").write_text(f"1 (systemd) {' '.join(['0'] * 19)} {self.boots}00\n")
         self.patch.setattr(
-            steps.boot, "identity", lambda _: _identity(machine.Machine(str(self.root)))
+            steps.boot, "read_boot_id", lambda _: _identity(machine.Machine(str(self.root)))
         )
 
     def step(self, verb: str, **more: object) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Computer:
         self.packages()
 
 
-_identity = steps.boot.identity
+_identity = steps.boot.read_boot_id
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ KEY = "sk-kimi-of-the-test"
 def test_marks_of_thinking_in_an_answer_are_a_fault_unless_weights_are_random(
     tmp_path: Path, answer: str, random_weights: bool, status: str
 ) -> None:
-    pem = tls.self_signed(["kimi"])
-    fingerprint = tls.fingerprint(tls.public_part(pem))
+    pem = tls.make_self_signed(["kimi"])
+    fingerprint = tls.compute_fingerprint(tls.extract_certificates(pem))
     with model_stand_in.serving(tmp_path, pem, key=KEY, model="kimi", answer=answer) as port:
         subject = checks.Subject(
             endpoint=Endpoint("127.0.0.1", port, fingerprint),
@@ -35,4 +35,4 @@ def test_marks_of_thinking_in_an_answer_are_a_fault_unless_weights_are_random(
             reasons=True,
             tools=True,
         )
-        assert checks.reasoning(subject)[0] == status
+        assert checks.check_reasoning(subject)[0] == status

@@ -36,7 +36,7 @@ def named(issuer: str) -> str:
 
 
 def test_a_certificate_tells_its_time_names_and_issuer():
-    found = certificate.read(tls.self_signed(["kimi.example.com", "10.0.0.1", "fd00::1"]))
+    found = certificate.read(tls.make_self_signed(["kimi.example.com", "10.0.0.1", "fd00::1"]))
     assert found is not None
     assert found.lifetime_s == tls.DAYS * DAY
     assert {"kimi.example.com", "10.0.0.1", "localhost"} <= set(found.names)

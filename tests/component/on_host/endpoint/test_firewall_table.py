@@ -49,8 +49,8 @@ def loaded(tmp_path, monkeypatch):
     paths.firewall.parent.mkdir(parents=True)
     paths.firewall.write_text("rules")
     listing.write_text(TABLE.format("", "\t\tdrop\n"))
-    row = {"path": layout.FIREWALL, "sha256": firewall.digest("rules")}
-    table = {"table_sha256": firewall.digest(firewall.table())}
+    row = {"path": layout.FIREWALL, "sha256": firewall.normalize_table("rules")}
+    table = {"table_sha256": firewall.normalize_table(firewall.read_table())}
     paths.applied.parent.mkdir(parents=True)
     paths.applied.write_text(
         json.dumps({"schema": applied_record.SCHEMA, "files": [row], "firewall": table})

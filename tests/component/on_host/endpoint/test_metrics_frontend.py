@@ -173,8 +173,8 @@ def test_a_rank_shows_the_machine_and_serves_nobody(rank: tuple[Any, str]) -> No
 def test_a_rank_that_stops_and_starts_has_nothing_to_drain(rank: tuple[Any, str]) -> None:
     proxy, key = rank
     assert draining.drain(proxy.paths, HANGS_S) == 0
-    assert draining.up(proxy.paths)
-    stop_state.write(proxy.paths, stop_state.make(stop_state.STOPPED, "stopped by hand"))
+    assert draining.is_up(proxy.paths)
+    stop_state.write(proxy.paths, stop_state.build_state(stop_state.STOPPED, "stopped by hand"))
     assert ask(proxy, "/metrics/node", key)[0] == 200
     assert stop_state.clear(proxy.paths)["state"] == stop_state.STOPPED
     assert ask(proxy, "/metrics/node", key)[0] == 200

@@ -28,4 +28,4 @@ def test_the_cause_is_not_hidden_by_hundreds_of_killed_threads(
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert units.journal("kimi-serve@0.service", 2) == ["ValueError: too long", "bye"]
+    assert units.read_journal("kimi-serve@0.service", 2) == ["ValueError: too long", "bye"]

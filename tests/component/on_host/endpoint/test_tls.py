@@ -37,18 +37,20 @@ def test_the_private_key_is_closed_and_the_public_file_has_none(paths):
     assert stat.S_IMODE(paths.tls_pem.stat().st_mode) == 0o640
     assert "PRIVATE KEY" in paths.tls_pem.read_text()
     assert "PRIVATE KEY" not in paths.tls_crt.read_text()
-    assert tls.fingerprint(paths.tls_crt.read_text()) == tls.fingerprint(paths.tls_pem.read_text())
+    assert tls.compute_fingerprint(paths.tls_crt.read_text()) == tls.compute_fingerprint(
+        paths.tls_pem.read_text()
+    )
 
 
 def test_given_files_are_taken_as_they_are_and_a_wrong_pair_is_refused(paths):
-    pem, other = tls.self_signed(["a"]), tls.self_signed(["b"])
-    certificate, key = tls.public_part(pem), pem[pem.index("-----BEGIN PRIVATE KEY") :]
+    pem, other = tls.make_self_signed(["a"]), tls.make_self_signed(["b"])
+    certificate, key = tls.extract_certificates(pem), pem[pem.index("-----BEGIN PRIVATE KEY") :]
     foreign = other[other.index("-----BEGIN PRIVATE KEY") :]
     wish = {"mode": "files", "names": [], "cert_pem": certificate, "key_pem": key}
-    assert tls.ensure(paths, wish)["fingerprint"] == tls.fingerprint(pem)
+    assert tls.ensure(paths, wish)["fingerprint"] == tls.compute_fingerprint(pem)
     assert tls.ensure(paths, wish)["changed"] is False
     with pytest.raises(HostError, match="kimi_tls_key_file"):
         tls.ensure(paths, {**wish, "key_pem": foreign})
     with pytest.raises(HostError, match="kimi_tls_cert_file"):
         tls.ensure(paths, {**wish, "cert_pem": "no certificate"})
-    assert tls.fingerprint(paths.tls_pem.read_text()) == tls.fingerprint(pem)
+    assert tls.compute_fingerprint(paths.tls_pem.read_text()) == tls.compute_fingerprint(pem)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from systemd_stand_in import systemd_stand_in
 
 from kimi_prov.on_host.__main__ import main
-from kimi_prov.on_host.engine.cuda_home import links
+from kimi_prov.on_host.engine.cuda_home import list_links
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def test_the_compilers_own_headers_go_before_those_of_other_packages(tmp_path: P
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = links(tmp_path, "cu13")
+    found = list_links(tmp_path, "cu13")
     assert found["include/cuda.h"] == tmp_path / "cu13/include/cuda.h"
     assert found["include/crt"] == tmp_path / "cu13/include/crt"
     # PyTorch's headers want it, and it is another package's.

@@ -331,7 +331,7 @@ def test_the_machines_own_requests_are_no_use(db: Any, tmp_path: Path) -> None:
 def test_a_counter_that_is_away_keeps_limits_and_loses_nothing(
     db: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(metering, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(metering, "MAX_WAIT_S", 0.0)
     engine = Engine(answer={"usage": USAGE})
 
     async def whole() -> list[int]:

@@ -151,10 +151,10 @@ def test_the_promise_is_that_of_the_slowest_device(tmp_path: Path) -> None:
         },
     )
     group = {**GROUP, "rdma": {"devices": ["mlx5_0", "mlx5_1:2"]}}
-    assert network_proof.link(group, machine) == {
+    assert network_proof.describe_link(group, machine) == {
         "interface": "ens1",
         "speed_bits_per_s": 10**10,
         "mtu": 9000,
         "rdma_bits_per_s": 2 * 10**11,
     }
-    assert network_proof.link(GROUP, machine)["rdma_bits_per_s"] is None
+    assert network_proof.describe_link(GROUP, machine)["rdma_bits_per_s"] is None

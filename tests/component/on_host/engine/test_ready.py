@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(ready, "_POLL_INTERVAL_S", 0.01)
     server = Engine(("127.0.0.1", 0), Handler)
     server.asked = []
     thread = threading.Thread(target=server.serve_forever)
@@ -93,7 +93,7 @@ def started(capsys: pytest.CaptureFixture[str], says: str, *argv: str) -> thread
 def test_weights_are_waited_for_until_the_mark_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(ready, "_POLL_INTERVAL_S", 0.01)
     waiting = started(capsys, "waiting for verified weights", "--weights", str(tmp_path))
     assert waiting.is_alive()
     (tmp_path / ".kimi-verified").touch()
@@ -112,7 +112,7 @@ esac
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two GPUs; the file says what each has in use."""
-    monkeypatch.setattr(ready, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(ready, "_POLL_INTERVAL_S", 0.01)
     tool = tmp_path / "nvidia-smi"
     tool.write_text(SMI)
     tool.chmod(0o755)

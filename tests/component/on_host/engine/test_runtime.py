@@ -39,7 +39,7 @@ def test_threads_and_huge_pages_of_a_unit_are_told(tmp_path):
         "Rss: 9 kB\nAnonHugePages:   4096 kB\nShmemPmdMapped: 1 kB\nPrivate_Hugetlb: 2048 kB\n"
     )
     (tmp_path / "cgroup.procs").write_text("7\n")
-    (found,) = runtime.processes("/", tmp_path, tmp_path)
+    (found,) = runtime.list_processes("/", tmp_path, tmp_path)
     assert found["threads"] == {"2": 1}
     assert found["huge_bytes"] == 6144 * 1024
 
@@ -51,5 +51,5 @@ def test_listening_addresses_are_told_apart():
         loop.listen()
         everywhere.listen()
         ports = [loop.getsockname()[1], everywhere.getsockname()[1], 1]
-        found = runtime.listening(ports)
+        found = runtime.find_listeners(ports)
     assert found == {str(ports[0]): ["127.0.0.1"], str(ports[1]): ["any"], "1": []}

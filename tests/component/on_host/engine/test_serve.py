@@ -32,11 +32,13 @@ def test_the_stamp_is_read_from_the_process_itself() -> None:
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it runs
-        assert serve.stamp_of({"MainPID": str(process.pid)}, places) == "0123456789abcdef"
+        assert (
+            serve.read_running_digest({"MainPID": str(process.pid)}, places) == "0123456789abcdef"
+        )
         control = {"MainPID": "0", "ControlPID": str(process.pid)}
-        assert serve.stamp_of(control, places) == "0123456789abcdef"
+        assert serve.read_running_digest(control, places) == "0123456789abcdef"
         process.kill()
-    assert serve.stamp_of({"MainPID": "0"}, places) == ""
+    assert serve.read_running_digest({"MainPID": "0"}, places) == ""
 
 
 class Machine:
@@ -100,7 +102,7 @@ def unit(
         f"[Service]\nEnvironment={DIGEST_VARIABLE}=MARK\nExecStart=/e/bin/python -m e --len "
         f"{length}\n"
     )
-    mark = mark or compute_digest(parse_form(started.joined(template, drop_in)))
+    mark = mark or compute_digest(parse_form(started.join_unit(template, drop_in)))
     return template, drop_in.replace("MARK", mark)
 
 
@@ -132,7 +134,7 @@ def gated() -> tuple[str, str]:
     drop_in = drop_in.replace(" ".join(bare), " ".join(words))
     old = read_digest(drop_in)
     return template, drop_in.replace(
-        old, compute_digest(parse_form(started.joined(template, drop_in)))
+        old, compute_digest(parse_form(started.join_unit(template, drop_in)))
     )
 
 
@@ -198,7 +200,7 @@ def test_it_is_restarted_where_it_differs_and_check_says_why_beforehand(machine:
     assert machine.places.drop_in(UNIT).read_text() != wanted[1]
     assert machine.ensure(wanted)["restarted"] == [UNIT]
     assert machine.told == f"daemon-reload\nreset-failed {UNIT}\nrestart --no-block {UNIT}\n"
-    mark = compute_digest(parse_form(started.joined(*wanted)))
+    mark = compute_digest(parse_form(started.join_unit(*wanted)))
     machine.runs(mark)
     assert not machine.ensure(wanted)["changed"]
     assert [path.stem for path in machine.places.kept.iterdir()] == [mark]
@@ -253,7 +255,7 @@ def test_what_it_was_started_with_is_not_guessed(machine: Machine) -> None:
 def test_a_unit_that_nobody_can_read_is_set_right(machine: Machine) -> None:
     wanted = unit()
     machine.has(*wanted)
-    machine.runs(compute_digest(parse_form(started.joined(*wanted))))
+    machine.runs(compute_digest(parse_form(started.join_unit(*wanted))))
     machine.places.file(UNIT).chmod(0o600)
     assert machine.ensure(wanted)["changed"]
     assert machine.places.file(UNIT).stat().st_mode & 0o777 == 0o644

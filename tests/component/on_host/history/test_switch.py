@@ -338,7 +338,7 @@ def test_a_ram_disk_that_holds_too_much_does_not_keep_the_former_away(
     size = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
     monkeypatch.setattr(engines.os.path, "ismount", lambda _: True)
     monkeypatch.setattr(engines.os, "statvfs", lambda _: size)
-    monkeypatch.setattr(engines.smoke_test, "smoke_test", lambda *_: {"answered": True})
+    monkeypatch.setattr(engines.smoke_test, "run_smoke_test", lambda *_: {"answered": True})
     engines.wait(machine.places, 9, lambda _: None)
     assert machine.told[-1] == "reload srv-kimi-ram.mount"
 

@@ -26,12 +26,15 @@ def told(proxy, name):
 def test_a_key_that_was_added_opens_at_once_and_survives_the_next_apply(make_proxy):
     proxy = make_proxy(given={"alice": "sk-alice"})
     fresh = publish.add(proxy.paths, "bob", {})
-    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
-    publish.ensure(proxy.paths, {"alice": publish.digest("sk-alice")})
-    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, fresh, BODY).status == 200
+    publish.ensure(proxy.paths, {"alice": publish.hash_key("sk-alice")})
+    assert api_client.request_chat(proxy.endpoint, fresh, BODY).status == 200
     assert fresh not in "".join(f.read_text() for f in proxy.paths.etc.rglob("*") if f.is_file())
     publish.revoke(proxy.paths, "bob")
-    assert api_client.chat(proxy.endpoint, fresh, BODY).json()["error"]["code"] == "invalid_api_key"
+    assert (
+        api_client.request_chat(proxy.endpoint, fresh, BODY).json()["error"]["code"]
+        == "invalid_api_key"
+    )
     assert "bob" not in metadata.read(proxy.paths)
 
 
@@ -39,13 +42,13 @@ def test_a_key_ends_with_the_request_after_its_time_and_no_other_does(make_proxy
     proxy = make_proxy()
     process = proxy.process.pid
     fresh = publish.add(proxy.paths, "bob", {"ends_in_s": HOUR_S})
-    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, fresh, BODY).status == 200
     publish.change(proxy.paths, "bob", {"ends": int(time.time()) - 1})
-    reply = api_client.chat(proxy.endpoint, fresh, BODY)
+    reply = api_client.request_chat(proxy.endpoint, fresh, BODY)
     assert (reply.status, reply.json()["error"]["code"]) == (401, "key_expired")
-    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
     publish.change(proxy.paths, "bob", {"ends": None})
-    assert api_client.chat(proxy.endpoint, fresh, BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, fresh, BODY).status == 200
     assert (proxy.process.pid, proxy.process.poll()) == (process, None)
 
 
@@ -73,10 +76,10 @@ def test_a_changed_limit_is_told_from_the_next_request_on_and_what_is_not_named_
         proxy.paths, "bob", {"limits": {"requests_per_minute": 3}, "ends": 4102444800}
     )
     publish.change(proxy.paths, "bob", {"limits": {"tokens_per_day": 9}})
-    api_client.chat(proxy.endpoint, fresh, BODY)
+    api_client.request_chat(proxy.endpoint, fresh, BODY)
     assert told(proxy, key_rules.RULE_HEADER) == "4102444800:3:0:0:9"
     publish.change(proxy.paths, "bob", {"limits": {"requests_per_minute": None}, "ends": None})
-    api_client.chat(proxy.endpoint, fresh, BODY)
+    api_client.request_chat(proxy.endpoint, fresh, BODY)
     assert told(proxy, key_rules.RULE_HEADER) == "0:0:0:0:9"
 
 
@@ -103,7 +106,7 @@ def test_names_that_are_taken_and_rules_that_make_no_sense_are_refused(make_prox
 
 def test_a_rule_of_the_inventory_counts_and_one_that_it_does_not_name_stays(make_proxy):
     proxy = make_proxy(given={"alice": "sk-alice"})
-    sha256 = publish.digest("sk-alice")
+    sha256 = publish.hash_key("sk-alice")
     publish.change(proxy.paths, "alice", {"limits": {"tokens_per_day": 5}})
     publish.ensure(proxy.paths, {"alice": sha256})
     [row] = [r for r in listed(proxy) if r["name"] == "alice"]
@@ -117,7 +120,7 @@ def test_a_rule_of_the_inventory_counts_and_one_that_it_does_not_name_stays(make
 
 def listed(proxy):
     book = metadata.read(proxy.paths)
-    return listing.rows(proxy.paths, publish.parse_map(proxy.paths.key_map.read_text()), book)
+    return listing.list_keys(proxy.paths, publish.parse_map(proxy.paths.key_map.read_text()), book)
 
 
 def test_the_list_tells_when_keys_were_made_and_end(make_proxy):

@@ -46,18 +46,18 @@ def test_a_gateway_has_the_keys_of_the_first_and_its_own_of_the_machine(paths, t
         publish.ensure(place, {})
         tls.ensure(place, {"mode": "self-signed", "names": ["10.0.0.9"]})
     publish.add(first, "alice", {"limits": {"tokens_per_day": 9}})
-    given = publish.given_on(first)
-    assert publish.take(second, given)
+    given = publish.export_keys(first)
+    assert publish.import_keys(second, given)
     own = in_map(second)
     assert {**own, "verify": None} == {**in_map(first), "verify": None}
-    assert own["verify"] == publish.digest(second.verify_key.read_text().strip())
+    assert own["verify"] == publish.hash_key(second.verify_key.read_text().strip())
     assert second.key_rules.read_text() == first.key_rules.read_text()
     assert second.tls_pem.read_text() == first.tls_pem.read_text()
     # One operator's key: it is shown at the first.
     assert (publish.show(second), publish.show(first) is not None) == (None, True)
-    assert not publish.take(second, publish.given_on(first))
+    assert not publish.import_keys(second, publish.export_keys(first))
     # What an apply does there changes nothing of it.
     assert publish.ensure(second, {})["changed"] is False
     publish.revoke(first, "alice")
-    assert publish.take(second, publish.given_on(first))
+    assert publish.import_keys(second, publish.export_keys(first))
     assert "alice" not in in_map(second)

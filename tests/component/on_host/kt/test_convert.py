@@ -194,7 +194,7 @@ def test_who_locks_the_folder_stops_no_conversion_but_another_conversion_does(
     descriptor = os.open(machine.result, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        with file_lock.held(str(machine.result / manifest.LOCK)):
+        with file_lock.lock(str(machine.result / manifest.LOCK)):
             assert machine.convert() == 2
             assert f"another conversion is at work here: process {os.getpid()}" in machine.message
         assert machine.convert() == 0

@@ -34,7 +34,7 @@ class Machine:
         return found["asleep_in_s"], news, found["why_not"]
 
     def ask(self, key: str = CLIENT) -> int:
-        return api_client.chat(self.proxy.endpoint, key, BODY).status
+        return api_client.request_chat(self.proxy.endpoint, key, BODY).status
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def machine(make_proxy, tmp_path, monkeypatch):
     )
     stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(idle.apply_lock, "holder", lambda: None)
+    monkeypatch.setattr(idle.apply_lock, "find_holder", lambda: None)
     clock = [10_000.0]
     monkeypatch.setattr(idle.time, "monotonic", lambda: clock[0])
     proxy = make_proxy(given={"client": CLIENT}, wake="refuse")
@@ -87,13 +87,13 @@ def test_a_stream_is_use_for_as_long_as_it_lasts(machine):
         target=lambda: list(api_client.stream(machine.proxy.endpoint, CLIENT, asked)), daemon=True
     )
     client.start()
-    assert until(lambda: draining.under_way(machine.proxy.paths) == 1)
+    assert until(lambda: draining.count_requests(machine.proxy.paths) == 1)
     machine.after(30)
     # Nobody asked anything new: the answer goes on.
     assert machine.after(AFTER_S)[0] > 0
     machine.proxy.engines[0].let(6)
     client.join(HANGS_S)
-    assert until(lambda: draining.under_way(machine.proxy.paths) == 0)
+    assert until(lambda: draining.count_requests(machine.proxy.paths) == 0)
     assert machine.after(30)[0] == AFTER_S
 
 
@@ -129,9 +129,9 @@ def test_it_never_rests_while_an_apply_or_a_verify_is_under_way(machine, monkeyp
     machine.ask(machine.proxy.key())
     assert machine.after(20)[2] == "verify is asking"
     assert machine.after(130)[0] == 0
-    monkeypatch.setattr(idle.apply_lock, "holder", lambda: {"run": "r"})
+    monkeypatch.setattr(idle.apply_lock, "find_holder", lambda: {"run": "r"})
     assert machine.after(1)[2] == "an apply is under way"
-    monkeypatch.setattr(idle.apply_lock, "holder", lambda: None)
+    monkeypatch.setattr(idle.apply_lock, "find_holder", lambda: None)
     assert machine.after(1)[0] == AFTER_S
 
 
@@ -149,7 +149,9 @@ def test_what_fails_is_told_and_tried_again_within_bounds(machine):
 
 
 def test_what_rests_already_is_left_alone(machine):
-    stop_state.write(machine.proxy.paths, stop_state.make(stop_state.STOPPED, "by the operator"))
+    stop_state.write(
+        machine.proxy.paths, stop_state.build_state(stop_state.STOPPED, "by the operator")
+    )
     assert machine.after(AFTER_S)[2] == "it rests already"
 
 

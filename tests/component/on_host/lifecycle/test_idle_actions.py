@@ -83,7 +83,7 @@ class Machine:
         return path
 
     def chat(self):
-        return api_client.chat(self.proxy.endpoint, CLIENT, BODY)
+        return api_client.request_chat(self.proxy.endpoint, CLIENT, BODY)
 
 
 @pytest.fixture
@@ -93,13 +93,13 @@ def machine(make_proxy, tmp_path, monkeypatch):
     stub.write_text(SYSTEMCTL.format(root=tmp_path))
     stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(run.apply_lock, "holder", lambda: None)
+    monkeypatch.setattr(run.apply_lock, "find_holder", lambda: None)
     clock = [0.0]
     real = time.monotonic
     monkeypatch.setattr(idle.time, "monotonic", lambda: real() + clock[0])
     proxy = make_proxy(given={"client": CLIENT}, wake="refuse")
     proxy.paths.idle.parent.mkdir(parents=True, exist_ok=True)
-    assert until(lambda: draining.up(proxy.paths))
+    assert until(lambda: draining.is_up(proxy.paths))
     return Machine(proxy, tmp_path, clock)
 
 
@@ -115,12 +115,12 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
         daemon=True,
     )
     client.start()
-    assert until(lambda: draining.under_way(machine.paths) == 1)
+    assert until(lambda: draining.count_requests(machine.paths) == 1)
     machine.looks()
     ended = []
     job = {
         "job": run.SLEEP,
-        "used": haproxy.variable(machine.paths.socket, idle.USED),
+        "used": haproxy.read_variable(machine.paths.socket, idle.USED),
         "drain_s": HANGS_S,
     }
     rest = threading.Thread(
@@ -128,7 +128,7 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
         daemon=True,
     )
     rest.start()
-    assert until(lambda: not draining.up(machine.paths))
+    assert until(lambda: not draining.is_up(machine.paths))
     assert "poweroff" not in machine.told
     machine.proxy.engines[0].let(6)
     client.join(HANGS_S)
@@ -139,12 +139,12 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
     # It serves again after its next boot, and what it was off until then is kept.
     assert stop_state.read(machine.paths) == {}
     off = stop_log.read(machine.paths)
-    stop_log.came_back(machine.paths)
+    stop_log.record_power_on(machine.paths)
     assert stop_log.read(machine.paths) == off
-    before = {**off["off"], "boot": "another", "since_s": boot.booted() - 2 * 3600}
+    before = {**off["off"], "boot": "another", "since_s": boot.find_boot_time() - 2 * 3600}
     machine.paths.rests.write_text(json.dumps({**off, "off": before}))
     for _ in range(2):
-        stop_log.came_back(machine.paths)
+        stop_log.record_power_on(machine.paths)
         found = stop_log.read(machine.paths)
         assert (found["times"], round(found["seconds"] / 3600), found["off"]) == (1, 2, None)
     assert found["rests"][0]["state"] == "off"
@@ -350,7 +350,7 @@ def test_a_budget_ends_the_session_on_a_full_disk_too(machine):
     (machine.root / "bin" / "systemd-run").chmod(0o755)
     run.look(machine.paths)
     begun = files.read_json(machine.paths.sessions)
-    off = stop_state.make(stop_state.OFF, "nobody asked")
+    off = stop_state.build_state(stop_state.OFF, "nobody asked")
     files.write_json(str(machine.paths.rests), {"off": {**off, "boot": "another"}})
 
     def budget(share):

@@ -274,7 +274,7 @@ def test_a_machine_that_is_taken_says_so_in_its_history(machine: Machine, cloud:
 def test_a_machine_that_rests_costs_on_and_keeps_why(machine: Machine, cloud: Cloud) -> None:
     machine.costs(13, "2026-11-27T10:00:00Z")
     machine.ends()
-    stop_state.write(machine.paths, stop_state.make(stop_state.ASLEEP, "nobody asked"))
+    stop_state.write(machine.paths, stop_state.build_state(stop_state.ASLEEP, "nobody asked"))
     machine.costs(26, "2026-11-27T10:00:00Z")
     machine.keeps()
     (row,) = rows(cloud)

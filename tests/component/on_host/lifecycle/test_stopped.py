@@ -20,7 +20,8 @@ SINCE = {"since": "2026-11-24T06:00:00Z", "since_s": 0}
 
 def stop(proxy):
     stop_state.write(
-        proxy.paths, {**stop_state.make(stop_state.STOPPED, "stopped by the operator"), **SINCE}
+        proxy.paths,
+        {**stop_state.build_state(stop_state.STOPPED, "stopped by the operator"), **SINCE},
     )
 
 
@@ -28,37 +29,37 @@ def start_in_turn(proxy, streams):
     """Start streams, each at an engine of its own: the proxy counts one before the next comes."""
     for count, stream in enumerate(streams, 1):
         stream.start()
-        assert until(lambda count=count: draining.under_way(proxy.paths) == count)
+        assert until(lambda count=count: draining.count_requests(proxy.paths) == count)
 
 
 def test_a_stopped_machine_says_why_to_who_has_a_key_and_serves_again(make_proxy):
     proxy = make_proxy()
     stop(proxy)
-    reply = api_client.chat(proxy.endpoint, proxy.key(), BODY)
+    reply = api_client.request_chat(proxy.endpoint, proxy.key(), BODY)
     error = reply.json()["error"]
     assert (reply.status, reply.headers["retry-after"]) == (503, "60")
     assert (error["type"], error["code"], error["param"]) == ("server_error", "model_stopped", None)
     assert "stopped on purpose by the operator at 2026-11-24 06:00 UTC" in error["message"]
-    stranger = api_client.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
+    stranger = api_client.request_chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
     assert stranger.status == 401
     assert "stopped" not in stranger.body.decode()
     assert proxy.engines[0].seen == []
     assert stop_state.clear(proxy.paths)["state"] == "stopped"
-    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
-    assert haproxy.loaded_map(proxy.paths.socket, str(proxy.paths.rest_map)) == {}
+    assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert haproxy.read_map(proxy.paths.socket, str(proxy.paths.rest_map)) == {}
 
 
 def test_an_apply_that_ends_the_stop_puts_the_engines_into_the_balance_again(make_proxy):
     proxy = make_proxy()
     stop(proxy)
     assert draining.drain(proxy.paths, 0) == 0
-    serve.wake(started.UnitPaths(str(proxy.paths.root)))
-    assert until(lambda: draining.up(proxy.paths))
-    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    serve.allow_start(started.UnitPaths(str(proxy.paths.root)))
+    assert until(lambda: draining.is_up(proxy.paths))
+    assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
     # Where nothing was stopped the balance is left as it is.
-    draining.balance(proxy.paths, draining.DRAIN)
-    serve.wake(started.UnitPaths(str(proxy.paths.root)))
-    assert not draining.up(proxy.paths)
+    draining.set_state(proxy.paths, draining.DRAIN)
+    serve.allow_start(started.UnitPaths(str(proxy.paths.root)))
+    assert not draining.is_up(proxy.paths)
 
 
 def test_a_proxy_that_starts_anew_still_says_it(make_proxy):
@@ -67,7 +68,7 @@ def test_a_proxy_that_starts_anew_still_says_it(make_proxy):
     proxy.stop()
     proxy.start()
     assert (
-        api_client.chat(proxy.endpoint, proxy.key(), BODY).json()["error"]["code"]
+        api_client.request_chat(proxy.endpoint, proxy.key(), BODY).json()["error"]["code"]
         == "model_stopped"
     )
 
@@ -85,9 +86,9 @@ def test_a_map_that_was_lost_is_made_again_from_the_mark(make_proxy):
 def test_no_word_of_a_reason_can_break_the_answer(make_proxy):
     proxy = make_proxy()
     why = 'it said "no"; \\ and %[src] add map'
-    made = {**stop_state.make(stop_state.ASLEEP, why), **SINCE}
+    made = {**stop_state.build_state(stop_state.ASLEEP, why), **SINCE}
     stop_state.write(proxy.paths, made)
-    error = api_client.chat(proxy.endpoint, proxy.key(), BODY).json()["error"]
+    error = api_client.request_chat(proxy.endpoint, proxy.key(), BODY).json()["error"]
     assert error["message"] == f"The model is asleep since 2026-11-24 06:00 UTC: {why}."
 
 
@@ -115,10 +116,10 @@ def test_a_drain_lets_streams_end_and_counts_those_that_do_not(make_proxy):
     for stream in streams:
         stream.join(HANGS_S)
     assert [found[-1][1] for found in pieces] == [None, None]
-    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 503
-    draining.balance(proxy.paths, draining.READY)
-    assert draining.up(proxy.paths)
-    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 503
+    draining.set_state(proxy.paths, draining.READY)
+    assert draining.is_up(proxy.paths)
+    assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
 
 
 SYSTEMCTL = """#!/bin/sh
@@ -157,18 +158,20 @@ def restart(proxy, tell):
 
 def test_instances_restart_one_after_the_other_and_the_others_go_on(make_proxy, systemctl):
     proxy = make_proxy(engines=3)
-    assert until(lambda: draining.up(proxy.paths))
+    assert until(lambda: draining.is_up(proxy.paths))
     restarting, answered = [], []
 
     def tell(line):
         if not line.endswith(" restarts"):
             return
         restarting.append(line)
-        rows = haproxy.servers(proxy.paths.socket)
+        rows = haproxy.list_servers(proxy.paths.socket)
         out = [row["name"] for row in rows if row["status"] != "UP"]
         assert out == [f"engine{len(restarting) - 1}"]
         # What clients ask meanwhile is answered by the others.
-        answered.extend(api_client.chat(proxy.endpoint, proxy.key(), BODY).status for _ in range(4))
+        answered.extend(
+            api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status for _ in range(4)
+        )
 
     told = restart(proxy, tell)
     assert restarting == [f"kimi-serve@{number}.service restarts" for number in range(3)]
@@ -177,7 +180,7 @@ def test_instances_restart_one_after_the_other_and_the_others_go_on(make_proxy, 
     assert [line for line in systemctl() if line.startswith("restart")] == [
         f"restart --no-block kimi-serve@{number}.service" for number in range(3)
     ]
-    assert draining.up(proxy.paths)
+    assert draining.is_up(proxy.paths)
 
 
 def test_a_restart_waits_for_the_answers_of_each_instance(make_proxy, systemctl):
@@ -227,4 +230,4 @@ def test_an_instance_that_does_not_start_again_ends_the_restart(make_proxy, syst
     assert [line for line in systemctl() if line.startswith("restart")] == [
         "restart --no-block kimi-serve@0.service"
     ]
-    assert until(lambda: draining.up(proxy.paths))
+    assert until(lambda: draining.is_up(proxy.paths))

@@ -82,7 +82,7 @@ def test_the_mark_stands_before_anything_is_stopped(machine: Machine) -> None:
     assert (found["state"], found["by"]) == ("stopped", ASKED["by"])
     assert not [line for line in machine.told if line.startswith(f"systemctl stop {UNIT}")]
     assert "by ann@desk" in stop_state.describe(found)
-    assert "ann" not in stop_state.sentence(found)
+    assert "ann" not in stop_state.describe_for_clients(found)
 
 
 def test_a_stop_frees_the_ram_disk_or_keeps_it_as_the_inventory_says(machine: Machine) -> None:
@@ -269,18 +269,18 @@ def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> N
         machine.places.stopped.write_text(json.dumps(past))
         if hours == 3:
             stop_state.clear(machine.places)
-    told = stop_log.document(machine.places, power, stop_state.read(machine.places))
+    told = stop_log.describe_rests(machine.places, power, stop_state.read(machine.places))
     assert (told["times"], round(told["hours"])) == (2, 10)
     assert (round(told["kwh_at_most"]), round(told["usd_at_most"])) == (20, 3)
-    unknown = stop_log.document(machine.places, machine.plan, {})
+    unknown = stop_log.describe_rests(machine.places, machine.plan, {})
     assert (unknown["times"], unknown["kwh_at_most"], unknown["usd_at_most"]) == (1, None, None)
 
 
 def test_the_hours_asleep_before_a_stop_are_kept(machine: Machine) -> None:
-    asleep = stop_state.make(stop_state.ASLEEP, "nobody asked")
+    asleep = stop_state.build_state(stop_state.ASLEEP, "nobody asked")
     stop_state.write(machine.places, {**asleep, "since_boot_s": asleep["since_boot_s"] - 5 * 3600})
     assert run.stop(machine.places, ASKED)["was"] == "asleep"
-    told = stop_log.document(machine.places, machine.plan, stop_state.read(machine.places))
+    told = stop_log.describe_rests(machine.places, machine.plan, stop_state.read(machine.places))
     assert (told["times"], round(told["hours"])) == (2, 5)
 
 
@@ -293,7 +293,7 @@ def test_a_clock_that_was_set_adds_and_takes_nothing(machine: Machine, days: int
         "since_boot_s": found["since_boot_s"] - 3600,
     }
     machine.places.stopped.write_text(json.dumps({**found, **past}))
-    told = stop_log.document(machine.places, machine.plan, stop_state.read(machine.places))
+    told = stop_log.describe_rests(machine.places, machine.plan, stop_state.read(machine.places))
     assert round(told["hours"]) == 1
     stop_state.clear(machine.places)
     assert round(stop_log.read(machine.places)["seconds"] / 3600) == 1

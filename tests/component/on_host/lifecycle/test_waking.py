@@ -70,10 +70,10 @@ class Asleep:
     @property
     def waiting(self) -> int:
         """How many requests HAProxy has handed to the waker and not got back."""
-        return haproxy.handed(self.proxy.paths.socket)
+        return haproxy.count_handed(self.proxy.paths.socket)
 
     def chat(self, key: str | None = None) -> api_client.Reply:
-        return api_client.chat(self.proxy.endpoint, key or self.proxy.key_of_client, BODY)
+        return api_client.request_chat(self.proxy.endpoint, key or self.proxy.key_of_client, BODY)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def sleeping(make_proxy, tmp_path, monkeypatch):
         # As kimi-wake.socket.
         listening.listen(4096)
         stop_state.write(
-            paths, stop_state.make(stop_state.ASLEEP, "nobody asked for 60 s", wake=how)
+            paths, stop_state.build_state(stop_state.ASLEEP, "nobody asked for 60 s", wake=how)
         )
 
         def serve() -> None:
@@ -273,7 +273,7 @@ def test_a_client_that_gives_up_is_not_waited_for(sleeping):
         "127.0.0.1", machine.proxy.port, machine.proxy.endpoint.fingerprint, 1.0
     )
     with pytest.raises(api_client.ApiError):
-        api_client.chat(impatient, machine.proxy.key_of_client, BODY)
+        api_client.request_chat(impatient, machine.proxy.key_of_client, BODY)
     assert until(lambda: machine.waiting == 0)
     machine.comes_up()
     assert until(lambda: not stop_state.read(machine.proxy.paths))
@@ -329,11 +329,11 @@ def test_a_request_that_is_not_all_there_yet_is_answered_before_it_is_closed(sle
 def test_an_apply_that_is_over_leaves_no_start_that_failed(sleeping, monkeypatch):
     machine = sleeping("refuse")
     monkeypatch.setattr(wake, "_BUSY_S", 0.5)
-    monkeypatch.setattr(wake.apply_lock, "holder", lambda: {"user": "ann"})
+    monkeypatch.setattr(wake.apply_lock, "find_holder", lambda: {"user": "ann"})
     machine.chat()
     assert until(lambda: "ann works on this" in machine.chat().json()["error"]["message"])
     assert machine.starts == 0
-    monkeypatch.setattr(wake.apply_lock, "holder", lambda: None)
+    monkeypatch.setattr(wake.apply_lock, "find_holder", lambda: None)
     assert until(lambda: machine.chat() and machine.starts == 1)
 
 
@@ -344,7 +344,9 @@ def test_a_stop_while_it_wakes_stays_a_stop(sleeping):
         held = pool.submit(machine.chat)
         assert until(lambda: machine.starts == 1)
         assert paths.waking.exists()
-        stop_state.write(paths, stop_state.make(stop_state.STOPPED, "stopped by the operator"))
+        stop_state.write(
+            paths, stop_state.build_state(stop_state.STOPPED, "stopped by the operator")
+        )
         # The engine's unit has a condition on it: none starts from here on.
         assert not paths.waking.exists()
         reply = held.result(HANGS_S)
@@ -371,15 +373,15 @@ def test_an_answer_that_was_held_is_use_and_a_stop_waits_for_it(sleeping):
     assert until(lambda: machine.starts == 1)
     # Who waits for the start of a machine that falls asleep does not keep it awake.
     assert draining.drain(proxy.paths, 0, handed=False) == 0
-    draining.balance(proxy.paths, draining.READY)
+    draining.set_state(proxy.paths, draining.READY)
     machine.comes_up()
     assert until(lambda: not stop_state.read(proxy.paths))
-    assert draining.under_way(proxy.paths) == 1
+    assert draining.count_requests(proxy.paths) == 1
     assert draining.drain(proxy.paths, 0) == 1
     proxy.engines[0].let(6)
     client.join(HANGS_S)
     assert len(found) == 6
-    assert until(lambda: draining.under_way(proxy.paths) == 0)
+    assert until(lambda: draining.count_requests(proxy.paths) == 0)
 
 
 def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
@@ -388,24 +390,24 @@ def test_use_is_what_clients_ask_and_nothing_else(make_proxy):
 
     def used() -> tuple[str, str]:
         names = (idle.USED, idle.OWN)
-        return tuple(haproxy.variable(proxy.paths.socket, name) for name in names)
+        return tuple(haproxy.read_variable(proxy.paths.socket, name) for name in names)
 
     assert used() == ("", "")
-    api_client.chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
+    api_client.request_chat(proxy.endpoint, "sk-kimi-" + "x" * 43, BODY)
     api_client.call(proxy.endpoint, "GET", "/health", None)
     watched = replace(proxy.endpoint, port=proxy.metrics["port"])
     key = metrics_key.read(proxy.paths)
     assert api_client.call(watched, "GET", "/metrics/proxy", key).status == 200
     api_client.call(watched, "GET", "/metrics/engine/0", key)
     assert used() == ("", "")
-    api_client.chat(proxy.endpoint, proxy.key(), BODY)
+    api_client.request_chat(proxy.endpoint, proxy.key(), BODY)
     of_client, of_verify = used()
     assert of_client == ""
     assert of_verify
-    api_client.chat(proxy.endpoint, client, BODY)
+    api_client.request_chat(proxy.endpoint, client, BODY)
     first = used()[0]
     assert first
-    api_client.chat(proxy.endpoint, client, BODY)
+    api_client.request_chat(proxy.endpoint, client, BODY)
     assert used()[0] not in ("", first)
 
 

@@ -27,7 +27,7 @@ def paths(tmp_path: Path) -> Paths:
     document = plan(lab_facts(), metrics=True)
     document["throughput"]["decode_tok_s"] = {"low": 10.5, "expected": 12, "high": 14}
     found.plan.write_text(json.dumps(document))
-    found.tls_crt.write_text(tls.public_part(tls.self_signed(["h1"])))
+    found.tls_crt.write_text(tls.extract_certificates(tls.make_self_signed(["h1"])))
     mark(found).parent.mkdir(parents=True)
     mark(found).write_text("{}")
     return found

@@ -145,8 +145,8 @@ def test_a_new_key_of_the_secret_counts_at_once(pod: Pod, serve: Serve) -> None:
     assert until(pod.is_ready)
     (pod.root / "run/kimi/key/new").write_text("sk-new\n")
     (pod.root / "run/kimi/key/new").replace(pod.root / "run/kimi/key/api-key")
-    assert api_client.chat(pod.endpoint, "sk-new", BODY).status == 200
-    assert api_client.chat(pod.endpoint, KEY, BODY).status == 401
+    assert api_client.request_chat(pod.endpoint, "sk-new", BODY).status == 200
+    assert api_client.request_chat(pod.endpoint, KEY, BODY).status == 401
 
 
 def test_without_a_certificate_it_speaks_plain_http(tmp_path: Path, serve: Serve) -> None:
@@ -154,7 +154,7 @@ def test_without_a_certificate_it_speaks_plain_http(tmp_path: Path, serve: Serve
     assert pod.run("fetch").returncode == 0
     serve(pod)
     assert until(pod.is_ready)
-    assert api_client.chat(pod.endpoint, KEY, BODY).status == 200
+    assert api_client.request_chat(pod.endpoint, KEY, BODY).status == 200
 
 
 def asked_patiently(pod: Pod, running: int, seconds: int) -> tuple[list[int], threading.Thread]:
@@ -165,7 +165,7 @@ def asked_patiently(pod: Pod, running: int, seconds: int) -> tuple[list[int], th
     answers: list[int] = []
     body = {**BODY, "user": f"patient {seconds}"}
     asked = threading.Thread(
-        target=lambda: answers.append(api_client.chat(pod.endpoint, KEY, body).status)
+        target=lambda: answers.append(api_client.request_chat(pod.endpoint, KEY, body).status)
     )
     asked.start()
     metrics = ("GET", "/metrics", METRICS_KEY)
@@ -253,7 +253,7 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
         assert line[line.index("--master-port") + 1] == "29500"
     assert ["--headless" in line for line in lines] == [False, True]
     assert ["--port" in line for line in lines] == [True, False]
-    assert api_client.chat(pods[0].endpoint, KEY, BODY).status == 200
+    assert api_client.request_chat(pods[0].endpoint, KEY, BODY).status == 200
     first, asked = asked_patiently(pods[0], 1, 1)
     last, asked_too = asked_patiently(pods[0], 2, 5)
     of_rank = pods[1].engine_pid()
@@ -321,7 +321,7 @@ def test_without_plan_or_key_it_says_what_to_mount(pod: Pod) -> None:
         ({"key/metrics-key": " \n"}, "metrics-key is empty"),
         ({"tls/tls.key": None}, "tls.key is missing, and tls.crt is there"),
         ({"tls/tls.crt": None}, "tls.crt is missing, and tls.key is there"),
-        ({"tls/tls.key": tls.self_signed(["other"])}, "key values mismatch"),
+        ({"tls/tls.key": tls.make_self_signed(["other"])}, "key values mismatch"),
         ({"tls/tls.crt": "no certificate"}, "are no pair"),
     ],
 )

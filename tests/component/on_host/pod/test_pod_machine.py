@@ -68,16 +68,16 @@ def test_both_versions_of_cgroups_are_read(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     found = limits.given(str(tmp_path))
-    allowed = float(len(placement.available()))
+    allowed = float(len(placement.list_available_cpus()))
     assert (found.memory, found.cpus) == (memory, min(allowed, cpus or allowed))
 
 
 def test_an_address_that_is_not_found_is_told() -> None:
     notes: list[str] = []
-    assert placement.network({}, "kimi-0.invalid", notes) == {}
+    assert placement.choose_network({}, "kimi-0.invalid", notes) == {}
     (note,) = notes
     assert "towards kimi-0.invalid this node has no address" in note
-    found = placement.network({}, "127.0.0.1", notes)
+    found = placement.choose_network({}, "127.0.0.1", notes)
     assert (found["VLLM_HOST_IP"], found["GLOO_SOCKET_IFNAME"], len(notes)) == (
         "127.0.0.1",
         "lo",

@@ -52,10 +52,10 @@ def test_a_self_signed_certificate_serves_until_the_first_is_issued(tmp_path):
     first = tls.ensure(paths, wish)
     assert first["changed"]
     assert not tls.ensure(paths, wish)["changed"]
-    issued = tls.self_signed(["issued.example.com"])
+    issued = tls.make_self_signed(["issued.example.com"])
     paths.acme_pem.write_text(issued)
     found = tls.ensure(paths, wish)
-    assert found == {"changed": True, "fingerprint": tls.fingerprint(issued)}
+    assert found == {"changed": True, "fingerprint": tls.compute_fingerprint(issued)}
     assert paths.tls_pem.read_text() == issued
     assert not tls.ensure(paths, wish)["changed"]
     # and goes when the operator wants none of it
@@ -121,7 +121,7 @@ def test_a_port_that_cannot_be_opened_is_recorded_as_the_orders_problem(machine,
 
 
 def test_nothing_takes_the_place_of_a_certificate_that_was_set_while_one_was_ordered(machine):
-    issued = tls.self_signed(["issued.example.com"])
+    issued = tls.make_self_signed(["issued.example.com"])
     machine.acme_pem.write_text(issued)
     converge.ensure(machine, {"tls": {"mode": "self-signed", "names": ["own"]}, "api_keys": {}})
     own = machine.tls_pem.read_text()
@@ -155,7 +155,7 @@ def test_a_unit_whose_file_changed_is_read_again(machine, tmp_path):
 
 def recent(machine: acme.Paths) -> None:
     """Write down a certificate that was issued for what is wanted."""
-    machine.acme_pem.write_text(tls.self_signed(SETTINGS["names"]))
+    machine.acme_pem.write_text(tls.make_self_signed(SETTINGS["names"]))
     record = {name: SETTINGS[name] for name in ("directory_url", "names", "contact")}
     acme.keep(machine, {"tried": int(time.time()), "problem": None, "issued": record})
 

@@ -36,7 +36,7 @@ def test_a_client_of_the_gateway_is_answered_and_the_engine_is_told_whose_reques
 
 def test_a_key_of_the_gateway_is_none_of_a_host(site: Site) -> None:
     for host in site.hosts.values():
-        assert api_client.chat(host.endpoint, site.client, QUESTION).status == 401
+        assert api_client.request_chat(host.endpoint, site.client, QUESTION).status == 401
 
 
 def test_nobody_but_a_gateway_may_say_whose_request_it_is(site: Site) -> None:
@@ -72,7 +72,7 @@ def test_a_conversation_stays_with_its_host(site: Site, before: list[dict[str, s
         said = [*before, user(text)]
         known = site.asked()
         for _ in range(3):
-            reply = api_client.chat(site.gateway.endpoint, site.client, {"messages": said})
+            reply = api_client.request_chat(site.gateway.endpoint, site.client, {"messages": said})
             said = [*said, {"role": "assistant", "content": "yes"}, user("and?")]
             assert reply.status == 200
         (host,) = [name for name, count in site.asked().items() if count != known[name]]
@@ -105,7 +105,7 @@ def test_a_host_with_another_certificate_gets_no_request(make_proxy) -> None:
     site = Site(make_proxy, 2)
     impostor = site.hosts["gpu1"]
     impostor.stop()
-    tls.install(impostor.paths, tls.self_signed(["lab1", "10.0.0.1"]))
+    tls.install(impostor.paths, tls.make_self_signed(["lab1", "10.0.0.1"]))
     impostor.start()
     assert until(lambda: site.up() == ["gpu2"])
     seen = len(impostor.engines[0].seen)
@@ -167,7 +167,7 @@ def test_where_all_are_asleep_the_first_is_woken(make_proxy) -> None:
     wakers = {name: Waker(host) for name, host in site.hosts.items()}
     for host in site.hosts.values():
         stop_state.write(
-            host.paths, stop_state.make(stop_state.ASLEEP, "nobody asked", wake="refuse")
+            host.paths, stop_state.build_state(stop_state.ASLEEP, "nobody asked", wake="refuse")
         )
     # Before the gateway has seen that they sleep: another may be up.
     assert site.ask().status == 503

@@ -20,14 +20,14 @@ def paths(tmp_path):
 
 
 def certificate(name: str) -> str:
-    return tls.self_signed([name])
+    return tls.make_self_signed([name])
 
 
 def test_a_certificate_is_kept_without_its_key_until_its_host_goes(paths):
     first, second = certificate("gpu1"), certificate("gpu2")
     assert pins.ensure(paths, {"gpu1": first, "gpu2": second})
     place = paths.hosts / "gpu1.crt"
-    assert place.read_text() == tls.public_part(first)
+    assert place.read_text() == tls.extract_certificates(first)
     assert "PRIVATE" not in place.read_text()
     before = converge.stamp(paths)
     # One that was not reached stays as it was known.
@@ -52,7 +52,7 @@ def test_a_door_has_nothing_secret(paths):
     machine_key.ensure(paths.machine_key)
     own = machine_key.read(paths.machine_key)
     found = pins.read(paths)
-    shown = {"certificate": paths.tls_crt.read_text(), "key_sha256": publish.digest(own)}
+    shown = {"certificate": paths.tls_crt.read_text(), "key_sha256": publish.hash_key(own)}
     assert found == {**shown, "page_certificate": None}
     assert own not in str(found)
 
@@ -68,7 +68,7 @@ def test_the_certificate_for_the_other_gateway_is_there_while_the_page_is_shared
     tls.ensure(paths, {"mode": "self-signed", "names": ["gw1"]})
     machine_key.ensure(paths.machine_key)
     shown = pins.read(paths)["page_certificate"]
-    assert shown == tls.public_part(paths.page_pem.read_text())
+    assert shown == tls.extract_certificates(paths.page_pem.read_text())
     assert "PRIVATE" not in shown
     assert pins.ensure_page(paths, shared=False)
     assert not paths.page_pem.exists()

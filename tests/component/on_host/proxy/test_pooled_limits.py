@@ -79,7 +79,7 @@ def test_requests_at_once_pass_up_to_the_limit_and_no_more(make_proxy, counting)
     assert models.status == 200
     fresh = publish.add(site.gateway.paths, "other", {})
     body = {"messages": [{"role": "user", "content": "hello"}]}
-    assert api_client.chat(site.gateway.endpoint, fresh, body).status == 200
+    assert api_client.request_chat(site.gateway.endpoint, fresh, body).status == 200
 
 
 def test_what_keys_used_is_told_to_gateways_alone(make_proxy, counting) -> None:

@@ -22,9 +22,9 @@ BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_t
 def test_a_key_opens_and_its_absence_or_a_wrong_one_is_refused_in_openai_form(make_proxy):
     proxy = make_proxy(given={"alice": "sk-alice"})
     for key in (proxy.key(), "sk-alice"):
-        assert api_client.chat(proxy.endpoint, key, BODY).status == 200
-    for key in (None, "", "sk-kimi-wrong", publish.digest("sk-alice")):
-        reply = api_client.chat(proxy.endpoint, key, BODY)
+        assert api_client.request_chat(proxy.endpoint, key, BODY).status == 200
+    for key in (None, "", "sk-kimi-wrong", publish.hash_key("sk-alice")):
+        reply = api_client.request_chat(proxy.endpoint, key, BODY)
         assert reply.status == 401
         assert reply.headers["content-type"] == "application/json"
         assert reply.json()["error"]["code"] == "invalid_api_key"
@@ -34,7 +34,7 @@ def test_a_key_opens_and_its_absence_or_a_wrong_one_is_refused_in_openai_form(ma
 
 def test_the_engine_gets_the_machine_key_in_place_of_the_clients_and_the_log_gets_none(make_proxy):
     proxy = make_proxy()
-    api_client.chat(proxy.endpoint, proxy.key(), BODY)
+    api_client.request_chat(proxy.endpoint, proxy.key(), BODY)
     _, headers = proxy.engines[0].seen[0]
     own = machine_key.read(proxy.paths.machine_key)
     sent = [value for name, value in headers.items() if name.lower() == "authorization"]
@@ -71,24 +71,24 @@ def test_only_the_api_comes_through(make_proxy, path):
 def test_rotation_refuses_the_old_key_and_takes_the_new_one_with_no_restart(make_proxy):
     proxy = make_proxy()
     old = publish.show(proxy.paths)
-    assert api_client.chat(proxy.endpoint, old, BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, old, BODY).status == 200
     process = proxy.process.pid
     publish.rotate(proxy.paths)
     new = publish.show(proxy.paths)
     assert old != new
-    assert api_client.chat(proxy.endpoint, old, BODY).status == 401
-    assert api_client.chat(proxy.endpoint, new, BODY).status == 200
-    assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, old, BODY).status == 401
+    assert api_client.request_chat(proxy.endpoint, new, BODY).status == 200
+    assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
     assert proxy.process.pid == process
     assert proxy.process.poll() is None
 
 
 def test_the_running_proxy_tells_what_it_has_loaded(make_proxy):
     proxy = make_proxy()
-    assert haproxy.description(proxy.paths.socket) == "0123456789abcdef-fedcba9876543210"
+    assert haproxy.read_description(proxy.paths.socket) == "0123456789abcdef-fedcba9876543210"
 
     def loaded():
-        found = haproxy.loaded_map(proxy.paths.socket, str(proxy.paths.key_map))
+        found = haproxy.read_map(proxy.paths.socket, str(proxy.paths.key_map))
         return {name: value for value, name in found.items()}
 
     assert loaded() == publish.parse_map(proxy.paths.key_map.read_text())
@@ -105,7 +105,7 @@ def test_rotation_does_not_cut_a_stream_that_is_under_way(make_proxy):
     engine.let()
     first = next(pieces)
     publish.rotate(proxy.paths)
-    assert api_client.chat(proxy.endpoint, old, BODY).status == 401
+    assert api_client.request_chat(proxy.endpoint, old, BODY).status == 401
     engine.let(5)
     rest = list(pieces)
     assert first[1] is not None
@@ -132,15 +132,15 @@ def test_requests_go_to_the_idle_engine_and_a_drained_one_gets_none(make_proxy):
         engine.let()
     busy = api_client.stream(proxy.endpoint, proxy.key(), BODY)
     next(busy)
-    api_client.chat(proxy.endpoint, proxy.key(), BODY)
+    api_client.request_chat(proxy.endpoint, proxy.key(), BODY)
     assert [len(engine.seen) for engine in proxy.engines] == [1, 1]
     proxy.engines[0].let(5)
     list(busy)
     haproxy.set_state(proxy.paths.socket, 0, "drain")
     for _ in range(3):
-        assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+        assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
     assert [len(engine.seen) for engine in proxy.engines] == [1, 4]
-    assert {s["name"]: s["status"] for s in haproxy.servers(proxy.paths.socket)} == {
+    assert {s["name"]: s["status"] for s in haproxy.list_servers(proxy.paths.socket)} == {
         "engine0": "DRAIN",
         "engine1": "UP",
     }
@@ -151,9 +151,9 @@ def test_the_engine_does_not_go_on_for_a_client_that_has_gone(make_proxy):
     proxy.engines[0].pause_s = 2 * HANGS_S
     impatient = replace(proxy.endpoint, timeout_s=1.0)
     with pytest.raises(api_client.ApiError, match="timed out"):
-        api_client.chat(impatient, proxy.key(), BODY)
+        api_client.request_chat(impatient, proxy.key(), BODY)
     # HAProxy has hung up on it: an engine stops generating for that.
-    assert until(lambda: haproxy.servers(proxy.paths.socket)[0]["requests"] == 0)
+    assert until(lambda: haproxy.list_servers(proxy.paths.socket)[0]["requests"] == 0)
 
 
 def test_health_needs_no_key_and_tells_up_from_down(make_proxy):
@@ -161,7 +161,7 @@ def test_health_needs_no_key_and_tells_up_from_down(make_proxy):
     assert api_client.call(proxy.endpoint, "GET", "/health", None).status == 200
     proxy.engines[0].shutdown()
     proxy.engines[0].server_close()
-    reply = api_client.chat(proxy.endpoint, proxy.key(), BODY)
+    reply = api_client.request_chat(proxy.endpoint, proxy.key(), BODY)
     assert reply.status == 503
     assert reply.json()["error"]["code"] == "engine_unavailable"
     assert until(lambda: api_client.call(proxy.endpoint, "GET", "/health", None).status == 503)
@@ -191,7 +191,7 @@ def test_the_suite_passes_against_a_sound_service_and_says_what_it_skips(make_pr
         reasons=True,
         tools=True,
     )
-    found = {check["name"]: check["status"] for check in checks.run(subject)}
+    found = {check["name"]: check["status"] for check in checks.run_checks(subject)}
     assert found.pop("known-answers") == "skip"
     assert set(found.values()) == {"ok"}
 
@@ -207,7 +207,7 @@ def test_the_suite_names_what_is_wrong(make_proxy):
         reasons=True,
         tools=True,
     )
-    found = {check["name"]: check for check in checks.run(subject)}
+    found = {check["name"]: check for check in checks.run_checks(subject)}
     assert found["tls"]["status"] == "ok"
     assert found["chat"]["status"] == "fail"
     assert "401" in found["chat"]["detail"]
@@ -229,9 +229,11 @@ def test_an_apply_and_the_timer_change_what_runs_one_after_the_other(tmp_path, m
     state = {"state": "active", "enabled": True, "load_state": "loaded"}
     told = lambda _socket: paths.proxy_stamp.read_text().split()[-1]  # noqa: E731
     monkeypatch.setattr(proxy_module.units, "converge", lambda _unit, *, check: check)
-    monkeypatch.setattr(proxy_module.units, "show", lambda *names: dict.fromkeys(names, state))
+    monkeypatch.setattr(
+        proxy_module.units, "read_states", lambda *names: dict.fromkeys(names, state)
+    )
     monkeypatch.setattr(proxy_module.units, "control", control)
-    monkeypatch.setattr(proxy_module.haproxy, "description", told)
+    monkeypatch.setattr(proxy_module.haproxy, "read_description", told)
     paths.proxy_stamp.write_text("description none")
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(lambda _: proxy_module.converge(paths)["did"], range(2)))

@@ -93,7 +93,7 @@ def test_one_source_cannot_take_the_connections_of_the_others(make_proxy):
     with ExitStack() as stack:
         held = silent(proxy, stack, "127.0.0.2", 20)
         assert until(lambda: sum(map(closed, held)) == 12)
-        assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+        assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
         # Who leaves makes room.
         for end in held:
             end.close()
@@ -107,7 +107,7 @@ def test_four_thousand_silent_connections_do_not_keep_a_client_out(make_proxy):
     proxy = make_proxy()
     with ExitStack() as stack:
         silent(proxy, stack, "127.0.0.2", 4096)
-        assert api_client.chat(proxy.endpoint, proxy.key(), BODY).status == 200
+        assert api_client.request_chat(proxy.endpoint, proxy.key(), BODY).status == 200
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PUT", "PATCH", "HEAD", "PROPFIND"])

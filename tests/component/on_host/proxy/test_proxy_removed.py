@@ -55,7 +55,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     no_map = "Unknown map identifier. Please use #<id> or <file>."
     monkeypatch.setattr(
         haproxy,
-        "command",
+        "send_command",
         lambda _path, text, **_: (
             f"Description: {converge.stamp(found)}" if text == "show info" else no_map
         ),

@@ -112,7 +112,7 @@ def test_odd_authorization_headers_open_nothing(make_proxy):
         f"Authorization: Bearer {key},{key}",
         f"Authorization: Bearer x {key}",
         f"Authorization: Basic Bearer {key}",
-        f"Authorization: Bearer {publish.digest(key)}",
+        f"Authorization: Bearer {publish.hash_key(key)}",
         "Authorization: Bearer \x00",
         f"Authorization: Bearer {'a' * 9000}",
         f"X-Authorization: Bearer {key}",

@@ -30,7 +30,7 @@ def ask():
 
         def wait() -> None:
             with contextlib.suppress(OSError, api_client.ApiError):
-                api_client.chat(*at, QUESTION)
+                api_client.request_chat(*at, QUESTION)
 
         threading.Thread(target=wait, daemon=True).start()
         assert until(lambda: any(engine.seen for engine in machine.engines))
@@ -44,11 +44,11 @@ def test_a_request_that_came_before_a_reload_is_waited_for(make_proxy, ask):
     machine = make_proxy(2, proxy_drain_s=60)
     ask(machine, (machine.endpoint, machine.key()))
     machine.reload()
-    assert draining.under_way(machine.paths) == 1
-    assert sorted(row["requests"] for row in haproxy.servers(machine.paths.socket)) == [0, 1]
+    assert draining.count_requests(machine.paths) == 1
+    assert sorted(row["requests"] for row in haproxy.list_servers(machine.paths.socket)) == [0, 1]
     (busy,) = [n for n, engine in enumerate(machine.engines) if engine.seen]
-    assert draining.under_way(machine.paths, [busy]) == 1
-    assert draining.under_way(machine.paths, [1 - busy]) == 0
+    assert draining.count_requests(machine.paths, [busy]) == 1
+    assert draining.count_requests(machine.paths, [1 - busy]) == 0
     assert draining.drain(machine.paths, 0.5) == 1
     for engine in machine.engines:
         engine.hangs = False
@@ -84,7 +84,7 @@ def test_a_key_that_is_removed_opens_nothing_over_an_old_connection(kept):
 
 def test_a_machine_that_is_stopped_answers_nobody_over_an_old_connection(kept):
     machine, client = kept
-    stop_state.write(machine.paths, stop_state.make(stop_state.STOPPED, "by the operator"))
+    stop_state.write(machine.paths, stop_state.build_state(stop_state.STOPPED, "by the operator"))
     assert client.status(client.ask(BOB)) == http2.OTHER
     stop_state.clear(machine.paths)
     assert client.status(client.ask(BOB)) == 200
@@ -95,7 +95,7 @@ def test_a_gateway_counts_it_too(make_proxy, ask):
     (host,) = site.hosts.values()
     ask(host, (site.gateway.endpoint, site.client))
     site.gateway.reload()
-    (row,) = haproxy.servers(site.gateway.paths.socket)
+    (row,) = haproxy.list_servers(site.gateway.paths.socket)
     assert row["requests"] == 1
 
 
@@ -104,13 +104,13 @@ def test_what_is_taken_out_stays_out(make_proxy, monkeypatch):
     # systemd is stood in for.
     state = {"state": "active", "enabled": True, "load_state": "loaded"}
     monkeypatch.setattr(converge.units, "converge", lambda _unit, *, check: check)
-    monkeypatch.setattr(converge.units, "show", lambda *names: dict.fromkeys(names, state))
+    monkeypatch.setattr(converge.units, "read_states", lambda *names: dict.fromkeys(names, state))
     reloads = lambda _verb, _unit: machine.process.send_signal(signal.SIGUSR2)  # noqa: E731
     monkeypatch.setattr(converge.units, "control", reloads)
     assert converge.converge(machine.paths)["changed"]
-    draining.balance(machine.paths, draining.DRAIN, [0])
-    draining.balance(machine.paths, draining.OUT, [1])
-    tls.install(machine.paths, tls.self_signed(["lab2"]))
+    draining.set_state(machine.paths, draining.DRAIN, [0])
+    draining.set_state(machine.paths, draining.OUT, [1])
+    tls.install(machine.paths, tls.make_self_signed(["lab2"]))
     assert converge.converge(machine.paths)["did"] == "reload"
-    found = [row["status"] for row in haproxy.servers(machine.paths.socket)]
+    found = [row["status"] for row in haproxy.list_servers(machine.paths.socket)]
     assert found == ["DRAIN", "MAINT", "UP"]

@@ -54,7 +54,7 @@ def renewed(site: Site, monkeypatch: pytest.MonkeyPatch) -> str:
     """
     host = site.hosts["gpu2"]
     host.stop()
-    pem = tls.self_signed(["lab1", "10.0.0.1"])
+    pem = tls.make_self_signed(["lab1", "10.0.0.1"])
     tls.install(host.paths, pem)
     host.start()
     assert until(lambda: site.up() == ["gpu1"])
@@ -72,10 +72,10 @@ def test_it_takes_a_new_certificate_of_the_host(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pem = renewed(site, monkeypatch)
-    assert asked(site, "gpu2", certificate=tls.public_part(pem))["changed"]
+    assert asked(site, "gpu2", certificate=tls.extract_certificates(pem))["changed"]
     assert site.states()["gpu2"] == "UP"
     # The same once more is nothing to do.
-    assert not asked(site, "gpu2", certificate=tls.public_part(pem))["changed"]
+    assert not asked(site, "gpu2", certificate=tls.extract_certificates(pem))["changed"]
 
 
 def test_a_host_that_was_not_checked_since_the_reload_is_not_sent_to_yet(
@@ -83,7 +83,7 @@ def test_a_host_that_was_not_checked_since_the_reload_is_not_sent_to_yet(
 ) -> None:
     # HAProxy takes every server for up until its first check, and here that one fails.
     renewed(site, monkeypatch)
-    another = tls.public_part(tls.self_signed(["lab1", "10.0.0.1"]))
+    another = tls.extract_certificates(tls.make_self_signed(["lab1", "10.0.0.1"]))
     with pytest.raises(HostError, match=r"gw1 sends nothing to gpu2, .* it is down there"):
         asked(site, "gpu2", certificate=another, timeout_s=5)
 

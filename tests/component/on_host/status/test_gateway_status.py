@@ -41,7 +41,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     tls.ensure(found, {"mode": "self-signed", "names": ["gw1"]})
     publish.ensure(found, {}, page=True)
     running = {"state": "active", "load_state": "loaded", "memory_bytes": 400_000_000}
-    monkeypatch.setattr(gateway.units, "show", lambda *names: dict.fromkeys(names, running))
+    monkeypatch.setattr(gateway.units, "read_states", lambda *names: dict.fromkeys(names, running))
     return found
 
 
@@ -80,12 +80,12 @@ def test_a_gateway_without_a_page_tells_of_none(paths: Paths) -> None:
 def test_a_page_that_does_not_run_is_no_good_gateway(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = gateway.units.show(unit_names.PROXY)[unit_names.PROXY]
+    running = gateway.units.read_states(unit_names.PROXY)[unit_names.PROXY]
 
     def show(*names: str) -> dict[str, Any]:
         return {name: running for name in names if name != unit_names.WEB}
 
-    monkeypatch.setattr(gateway.units, "show", show)
+    monkeypatch.setattr(gateway.units, "read_states", show)
     whole = told(paths, WEB)
     assert not whole["ok"]
     assert unit_names.WEB in whole["hosts"]["gw1"]["detail"]

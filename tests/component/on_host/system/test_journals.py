@@ -61,7 +61,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 
 def test_the_last_lines_come_oldest_first_with_a_cursor_to_go_on_from(journal: Any) -> None:
     folder = journal([row(1), row(2, priority=3), row(3, PRIORITY="3")])
-    found = journals.last([UNIT, unit_names.PROXY], 100)
+    found = journals.read_last([UNIT, unit_names.PROXY], 100)
     assert [entry["message"] for entry in found["entries"]] == ["line 1", "line 2", "line 3"]
     assert found["entries"][2] == {
         "time_us": 1_760_000_000_000_003,
@@ -77,7 +77,7 @@ def test_the_last_lines_come_oldest_first_with_a_cursor_to_go_on_from(journal: A
 
 def test_too_many_bytes_cut_the_oldest(journal: Any) -> None:
     journal([row(number, "x" * 500) for number in range(1, 9)])
-    found = journals.last([UNIT], 100, most_bytes=2500)
+    found = journals.read_last([UNIT], 100, most_bytes=2500)
     assert found["cut"]
     assert 2 <= len(found["entries"]) < 8
     assert found["entries"][-1]["time_us"] % 1000 == 8
@@ -85,19 +85,19 @@ def test_too_many_bytes_cut_the_oldest(journal: Any) -> None:
 
 def test_a_journal_without_a_line_of_ours_gives_the_cursor_of_anybodys(journal: Any) -> None:
     folder = journal([])
-    assert journals.last([UNIT], 5)["cursor"] == ""
+    assert journals.read_last([UNIT], 5)["cursor"] == ""
     (folder / "kept").write_text(row(7) + "\n")
     # Nothing of ours is found, and yet there is a journal.
     (folder / "journalctl").write_text(
         JOURNALCTL.format(folder, 1).replace(f"tac {folder}/kept", "true")
     )
-    assert journals.last([UNIT], 5)["cursor"] == "c7"
+    assert journals.read_last([UNIT], 5)["cursor"] == "c7"
 
 
 def test_new_lines_are_waited_for_and_come_at_once(journal: Any) -> None:
     folder = journal([], [row(4), "no json", row(5)])
     started = time.monotonic()
-    found = journals.following([UNIT], "c3", 5 * HANGS_S)
+    found = journals.read_after([UNIT], "c3", 5 * HANGS_S)
     assert time.monotonic() - started < HANGS_S
     assert [entry["message"] for entry in found["entries"]] == ["line 4", "line 5"]
     assert found["cursor"] == "c5"
@@ -106,7 +106,7 @@ def test_new_lines_are_waited_for_and_come_at_once(journal: Any) -> None:
 
 def test_where_nothing_comes_the_cursor_stays(journal: Any) -> None:
     journal([])
-    found = journals.following([UNIT], "c3", 0.2)
+    found = journals.read_after([UNIT], "c3", 0.2)
     assert found == {"entries": [], "cursor": "c3", "cut": False}
 
 
@@ -124,12 +124,12 @@ def test_a_message_of_any_form_is_text(journal: Any, value: Any, text: str) -> N
     line = json.loads(row(1))
     line["MESSAGE"] = value
     journal([json.dumps(line)])
-    assert journals.last([UNIT], 1)["entries"][0]["message"] == text
+    assert journals.read_last([UNIT], 1)["entries"][0]["message"] == text
 
 
 def test_what_systemd_says_of_a_unit_is_the_units(journal: Any) -> None:
     journal([row(1, "Started.", _SYSTEMD_UNIT="init.scope", UNIT=UNIT)])
-    assert journals.last([UNIT], 1)["entries"][0]["unit"] == UNIT
+    assert journals.read_last([UNIT], 1)["entries"][0]["unit"] == UNIT
 
 
 def test_the_machines_secrets_are_masked(

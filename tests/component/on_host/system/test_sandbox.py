@@ -98,7 +98,7 @@ def test_who_was_ended_leaves_the_environment_of_the_next(
     systemd: StandIn, waiter: subprocess.Popen[bytes]
 ) -> None:
     (before,) = envs(systemd).iterdir()
-    with sandbox.opened(["/bin/sleep", "600"], env={"A": "c"}, limit_s=600, gpus=False):
+    with sandbox.open_process(["/bin/sleep", "600"], env={"A": "c"}, limit_s=600, gpus=False):
         assert waiter.wait(HANGS_S) == 0
         (file,) = envs(systemd).iterdir()
         assert file != before

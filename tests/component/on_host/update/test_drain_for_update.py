@@ -31,7 +31,7 @@ class Machine:
         return (self.folder / "told").read_text().splitlines()
 
     def chat(self) -> int:
-        return api_client.chat(self.proxy.endpoint, self.proxy.key(), BODY).status
+        return api_client.request_chat(self.proxy.endpoint, self.proxy.key(), BODY).status
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_new_haproxy_sends_nothing_to_what_is_drained_for_a_restart(
     monkeypatch.setattr(steps.apt, "installed", there.copy)
     monkeypatch.setattr(steps.apt, "in_unit", lambda *_: there.update(new))
     monkeypatch.setattr(steps.applied, "amend_packages", lambda _: None)
-    monkeypatch.setattr(steps.units, "show", lambda name: {name: {"state": "active"}})
+    monkeypatch.setattr(steps.units, "read_states", lambda name: {name: {"state": "active"}})
     reloads = []
     monkeypatch.setattr(
         steps.units, "control", lambda verb, _: reloads.append(verb) or machine.proxy.reload()

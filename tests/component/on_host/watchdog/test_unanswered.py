@@ -70,7 +70,7 @@ def looks(watchdog: Watchdog, proxy: Proxy, status: str) -> bool:
 
 
 def state(proxy: Proxy) -> str:
-    (row,) = haproxy.servers(proxy.paths.socket)
+    (row,) = haproxy.list_servers(proxy.paths.socket)
     return str(row["status"])
 
 
@@ -80,7 +80,7 @@ def ask_in_vain(site: Site, host: Proxy) -> None:
 
     def ask() -> None:
         with contextlib.suppress(OSError, api_client.ApiError, http.client.HTTPException):
-            api_client.chat(host.endpoint, host.key(), QUESTION)
+            api_client.request_chat(host.endpoint, host.key(), QUESTION)
 
     threading.Thread(target=ask, daemon=True).start()
     assert until(lambda: host.engines[0].seen)
@@ -125,7 +125,7 @@ def test_a_proxy_that_forgot_is_told_again_and_an_ended_watchdog_gives_back(
     watchdog = watched(host)
     ask_in_vain(site, host)
     assert looks(watchdog, host, "MAINT")
-    draining.balance(host.paths, draining.READY)
+    draining.set_state(host.paths, draining.READY)
     assert looks(watchdog, host, "MAINT")
     # One that was started anew knows of it.
     assert looks(watched(host), host, "MAINT")
@@ -136,7 +136,7 @@ def test_a_proxy_that_forgot_is_told_again_and_an_ended_watchdog_gives_back(
 def test_what_an_operator_drained_stays_drained(make_proxy, start: Path) -> None:
     site = Site(make_proxy, 1)
     host = site.hosts["gpu1"]
-    draining.balance(host.paths, draining.DRAIN)
+    draining.set_state(host.paths, draining.DRAIN)
     watchdog = watched(host)
     host.engines[0].hangs = True
     for _ in range(3):

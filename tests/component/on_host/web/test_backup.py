@@ -51,7 +51,7 @@ def test_an_archive_is_for_the_one_who_fetches_it_and_goes_with_the_end(machine)
     assert archive.stat().st_uid == os.geteuid()
     # What an ended one left is no hindrance.
     assert backup.make(machine, os.geteuid())["chats"] == 1
-    transfer.end(machine)
+    transfer.remove_archive(machine)
     assert not machine.transfer.exists()
 
 

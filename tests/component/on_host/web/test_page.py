@@ -103,11 +103,11 @@ def zipapp(tmp_path_factory: pytest.TempPathFactory) -> str:
 def machine(tmp_path: Path, zipapp: str, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(layout, "ZIPAPP", zipapp)
     made = Machine(tmp_path)
-    monkeypatch.setattr(page.units, "show", made.show)
-    monkeypatch.setattr(page.units, "systemctl", made.systemctl)
-    monkeypatch.setattr(page.units, "journal", lambda *_: ["ImportError: no such module"])
+    monkeypatch.setattr(page.units, "read_states", made.show)
+    monkeypatch.setattr(page.units, "run_systemctl", made.systemctl)
+    monkeypatch.setattr(page.units, "read_journal", lambda *_: ["ImportError: no such module"])
     monkeypatch.setattr(backup, "answers", lambda _port: made.active)
-    monkeypatch.setattr(page.started, "running_stamp", lambda *_: made.stamp)
+    monkeypatch.setattr(page.started, "read_running_digest", lambda *_: made.stamp)
     return made
 
 

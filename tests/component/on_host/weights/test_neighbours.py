@@ -103,7 +103,7 @@ class Host:
                     "name": giver,
                     "address": "127.0.0.1",
                     "port": port,
-                    "certificate_sha256": tls.fingerprint(pem),
+                    "certificate_sha256": tls.compute_fingerprint(pem),
                     "key": key,
                     "limits": {
                         "again_s": 0.05,
@@ -160,7 +160,7 @@ class Host:
 
     def _listens(self, pem: str) -> bool:
         try:
-            self.asked("/", tls.fingerprint(pem))
+            self.asked("/", tls.compute_fingerprint(pem))
         except api_client.ApiError:
             return False
         return True
@@ -436,7 +436,7 @@ def test_nothing_but_verified_files_of_the_manifest_is_given(
     name, body = "model-1.safetensors", files["model-1.safetensors"]
     digest = hashlib.sha256(body).hexdigest()
     first.gives(pem)
-    pin = tls.fingerprint(pem)
+    pin = tls.compute_fingerprint(pem)
 
     def status(path: str = name, sha256: str = digest, folder: str = "kimi/rev") -> int:
         query = urllib.parse.urlencode({"folder": folder, "path": path, "sha256": sha256})
@@ -471,7 +471,7 @@ def test_strangers_are_closed_out_before_they_say_a_word(
     takers["node2"]["from"] = ["127.0.0.2"]
     first.shares(takers=takers)
     with pytest.raises(api_client.ApiError):
-        first.asked("/have", tls.fingerprint(pem))
+        first.asked("/have", tls.compute_fingerprint(pem))
 
 
 def test_who_says_nothing_holds_up_nobody(

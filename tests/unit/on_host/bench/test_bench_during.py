@@ -141,4 +141,4 @@ def test_what_is_not_told_is_null_with_its_reason() -> None:
     ],
 )
 def test_both_engines_are_read_by_one_reader(text: str, told: State | None) -> None:
-    assert metrics.state(text) == told
+    assert metrics.parse_state(text) == told

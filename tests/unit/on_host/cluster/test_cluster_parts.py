@@ -123,10 +123,15 @@ def test_a_gate_without_a_key_does_not_open(
 def test_workers_are_not_bound_to_nodes_that_the_cgroup_hides() -> None:
     notes: list[str] = []
     words = ["--model", "m", "--numa-bind", "--numa-bind-nodes", "0", "1", "--dtype", "bfloat16"]
-    assert placement.visible(words, [1], notes) == ["--model", "m", "--dtype", "bfloat16"]
+    assert placement.remove_hidden_binding(words, [1], notes) == [
+        "--model",
+        "m",
+        "--dtype",
+        "bfloat16",
+    ]
     assert "hides NUMA nodes 1" in notes[0]
-    assert placement.visible(words, [], notes) == words
-    assert placement.visible(["--model", "m"], [1], []) == ["--model", "m"]
+    assert placement.remove_hidden_binding(words, [], notes) == words
+    assert placement.remove_hidden_binding(["--model", "m"], [1], []) == ["--model", "m"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def at(days: float) -> int:
 def test_its_end_and_failing_renewals_are_told_weeks_ahead(
     mode, days, order, now, state, told, fix
 ):
-    found = certificate.standing(lasting(days), mode, order, at(now))
+    found = certificate.judge_certificate(lasting(days), mode, order, at(now))
     assert found["state"] == state
     assert told in found["detail"]
     assert (found["fix"] is None) if fix is None else (fix in found["fix"])
@@ -51,15 +51,15 @@ def test_its_end_and_failing_renewals_are_told_weeks_ahead(
 
 @pytest.mark.parametrize("mode", ["files", "self-signed", "acme"])
 def test_one_that_is_not_valid_yet_is_told_with_both_times(mode):
-    found = certificate.standing(lasting(90), mode, {}, at(-2))
+    found = certificate.judge_certificate(lasting(90), mode, {}, at(-2))
     assert found["state"] == "early"
-    assert certificate.moment(at(0)) in found["detail"]
-    assert certificate.moment(at(-2)) in found["detail"]
+    assert certificate.format_time(at(0)) in found["detail"]
+    assert certificate.format_time(at(-2)) in found["detail"]
     assert "date -u" in found["fix"]
 
 
 def test_no_certificate_at_all_is_told_with_its_cause():
-    found = certificate.standing(None, "acme", FAILED, at(0))
+    found = certificate.judge_certificate(None, "acme", FAILED, at(0))
     assert found["state"] == "absent"
     assert found["detail"].endswith("failed: port 80 was not reached")
 
@@ -81,7 +81,7 @@ def test_no_certificate_at_all_is_told_with_its_cause():
 def test_one_is_ordered_with_a_third_of_its_life_left_and_where_something_else_is_wanted(
     found, issued, now, why
 ):
-    told = certificate.due(found, issued, WANTED, at(now))
+    told = certificate.explain_order(found, issued, WANTED, at(now))
     assert told.startswith(why)
     assert bool(told) == bool(why)
 
@@ -89,11 +89,11 @@ def test_one_is_ordered_with_a_third_of_its_life_left_and_where_something_else_i
 def test_the_order_of_names_orders_nothing():
     names = ["a.example.com", "b.example.com"]
     wanted, issued = {**WANTED, "names": names}, {**WANTED, "names": names[::-1]}
-    assert certificate.due(lasting(90), issued, wanted, at(0)) == ""
+    assert certificate.explain_order(lasting(90), issued, wanted, at(0)) == ""
 
 
 def test_status_tells_of_the_last_order_under_acme_alone():
-    shown = certificate.shown(lasting(90), "acme", FAILED, at(1))
+    shown = certificate.describe_certificate(lasting(90), "acme", FAILED, at(1))
     assert shown["not_after"] == "2027-04-15T08:00:00Z"
     assert shown["last_order"] == {
         "tried": "2027-01-15T08:00:00Z",
@@ -102,5 +102,7 @@ def test_status_tells_of_the_last_order_under_acme_alone():
         "detail": "port 80 was not reached",
         "fix": "open port 80",
     }
-    assert certificate.shown(lasting(90), "files", FAILED, at(1))["last_order"] is None
-    assert certificate.shown(None, "acme", {}, at(1))["last_order"] is None
+    assert (
+        certificate.describe_certificate(lasting(90), "files", FAILED, at(1))["last_order"] is None
+    )
+    assert certificate.describe_certificate(None, "acme", {}, at(1))["last_order"] is None

@@ -49,10 +49,10 @@ def test_what_others_drop_on_the_port_is_found(rules, manager, found):
 
 
 def test_each_manager_gets_its_own_form_of_rule():
-    assert firewall.wanted_rules({**WISH, "manager": "nftables"}, []) == []
-    ufw = firewall.wanted_rules({**WISH, "manager": "ufw"}, [])
+    assert firewall.build_rules({**WISH, "manager": "nftables"}, []) == []
+    ufw = firewall.build_rules({**WISH, "manager": "ufw"}, [])
     assert [one["from"] for one in ufw] == ["10.0.0.0/8", "192.0.2.7/32", "fd00::/8"]
-    rich = firewall.wanted_rules({**WISH, "manager": "firewalld"}, ["public"])
+    rich = firewall.build_rules({**WISH, "manager": "firewalld"}, ["public"])
     assert rich[2]["rule"] == (
         'rule family="ipv6" source address="fd00::/8" port port="8000" protocol="tcp" accept'
     )
@@ -61,17 +61,17 @@ def test_each_manager_gets_its_own_form_of_rule():
 def test_each_manager_lets_port_80_through_to_our_table_which_opens_it_for_an_order():
     """Without IPv6 in ufw there is no rule for it, as for the port itself."""
     wish = {**WISH, "challenge_port": 80, "ipv4": ["10.0.0.0/8"], "ipv6": []}
-    ufw = firewall.wanted_rules({**wish, "manager": "ufw"}, [])
+    ufw = firewall.build_rules({**wish, "manager": "ufw"}, [])
     assert [(one["from"], one["port"]) for one in ufw] == [
         ("10.0.0.0/8", "8000"),
         ("0.0.0.0/0", "80"),
         ("::/0", "80"),
     ]
-    four = firewall.wanted_rules({**wish, "manager": "ufw", "knows_ipv6": False}, [])
+    four = firewall.build_rules({**wish, "manager": "ufw", "knows_ipv6": False}, [])
     assert "::/0" not in [one["from"] for one in four]
-    rich = firewall.wanted_rules({**wish, "manager": "firewalld"}, ["public"])
+    rich = firewall.build_rules({**wish, "manager": "firewalld"}, ["public"])
     assert 'address="0.0.0.0/0" port port="80"' in rich[1]["rule"]
-    assert firewall.wanted_rules({**wish, "manager": "nftables"}, []) == []
+    assert firewall.build_rules({**wish, "manager": "nftables"}, []) == []
 
 
 GROUP = {
@@ -85,28 +85,28 @@ GROUP = {
 
 
 def test_each_manager_lets_the_other_members_of_a_group_through_by_address():
-    ufw = firewall.wanted_rules({**GROUP, "manager": "ufw"}, [])
+    ufw = firewall.build_rules({**GROUP, "manager": "ufw"}, [])
     assert [(one["from"], one["port"]) for one in ufw] == [
         ("10.0.0.2", "29500:29501"),
         ("fd00::2", "29500:29501"),
         ("10.0.0.2", "29541"),
         ("fd00::2", "29541"),
     ]
-    assert firewall.ufw_line("10.0.0.2", "29500:29501").match(
+    assert firewall.build_ufw_pattern("10.0.0.2", "29500:29501").match(
         "29500:29501/tcp            ALLOW       10.0.0.2                   # kimi-prov"
     )
-    rich = firewall.wanted_rules({**GROUP, "manager": "firewalld"}, ["public"])
+    rich = firewall.build_rules({**GROUP, "manager": "firewalld"}, ["public"])
     assert rich[1]["rule"] == (
         'rule family="ipv6" source address="fd00::2" port port="29500-29501" protocol="tcp" accept'
     )
 
 
 def test_a_manager_lets_peers_reach_the_ports_that_the_kernel_gives_to_gloo_and_nccl():
-    found = firewall.with_chosen_ports(GROUP)["peer_ports"]
+    found = firewall.add_ephemeral_ports(GROUP)["peer_ports"]
     assert found[:2] == GROUP["peer_ports"]
     low, high = found[2].split("-")
     assert 1024 <= int(low) < int(high) <= 65535
-    assert firewall.with_chosen_ports(WISH) == WISH, "no group"
+    assert firewall.add_ephemeral_ports(WISH) == WISH, "no group"
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,16 @@ def test_a_manager_lets_peers_reach_the_ports_that_the_kernel_gives_to_gloo_and_
     ],
 )
 def test_ufw_writes_networks_its_own_way(network, line, comment):
-    assert firewall.ufw_line(network, "8000").match(line).group("comment") == comment
+    assert firewall.build_ufw_pattern(network, "8000").match(line).group("comment") == comment
 
 
 def test_another_port_or_network_is_not_taken_for_ours():
-    pattern = firewall.ufw_line("10.0.0.0/8", "8000")
+    pattern = firewall.build_ufw_pattern("10.0.0.0/8", "8000")
     assert not pattern.match("18000/tcp  ALLOW  10.0.0.0/8")
     assert not pattern.match("8000/tcp  DENY  10.0.0.0/8")
-    assert not firewall.ufw_line("0.0.0.0/0", "8000").match("8000/tcp (v6) ALLOW Anywhere (v6)")
+    assert not firewall.build_ufw_pattern("0.0.0.0/0", "8000").match(
+        "8000/tcp (v6) ALLOW Anywhere (v6)"
+    )
 
 
 NEAR = {"port": 29600, "ipv4": ["10.0.0.2"], "ipv6": ["fd00::2"]}
@@ -134,27 +136,27 @@ NEAR = {"port": 29600, "ipv4": ["10.0.0.2"], "ipv6": ["fd00::2"]}
 
 def test_each_manager_lets_neighbours_reach_the_port_of_weights():
     wish = {**WISH, "ipv4": [], "ipv6": [], "neighbours": NEAR}
-    ufw = firewall.wanted_rules({**wish, "manager": "ufw"}, [])
+    ufw = firewall.build_rules({**wish, "manager": "ufw"}, [])
     assert [(one["from"], one["port"]) for one in ufw] == [
         ("10.0.0.2", "29600"),
         ("fd00::2", "29600"),
     ]
-    rich = firewall.wanted_rules({**wish, "manager": "firewalld"}, ["public"])
+    rich = firewall.build_rules({**wish, "manager": "firewalld"}, ["public"])
     assert 'address="10.0.0.2" port port="29600"' in rich[0]["rule"]
 
 
 def test_each_manager_lets_the_other_gateway_reach_its_ports_and_the_page():
     near = {"ipv4": ["10.0.0.2/32"], "ipv6": [], "port": 29500, "page_port": 8443}
     wish = {**WISH, "ipv4": [], "ipv6": [], "gateways": near}
-    ufw = firewall.wanted_rules({**wish, "manager": "ufw"}, [])
+    ufw = firewall.build_rules({**wish, "manager": "ufw"}, [])
     assert [(one["from"], one.get("port") or one["protocol"]) for one in ufw] == [
         ("10.0.0.2/32", "29500"),
         ("10.0.0.2/32", "8443"),
         ("10.0.0.2/32", "vrrp"),
     ]
     alone = {**wish, "manager": "ufw", "gateways": {**near, "page_port": None}}
-    assert [one.get("port") for one in firewall.wanted_rules(alone, [])] == ["29500", None]
-    rich = firewall.wanted_rules({**wish, "manager": "firewalld"}, ["public"])
+    assert [one.get("port") for one in firewall.build_rules(alone, [])] == ["29500", None]
+    rich = firewall.build_rules({**wish, "manager": "firewalld"}, ["public"])
     assert [one["rule"] for one in rich][-1] == (
         'rule family="ipv4" source address="10.0.0.2/32" protocol value="vrrp" accept'
     )
@@ -170,8 +172,8 @@ def test_each_manager_lets_the_other_gateway_reach_its_ports_and_the_page():
     ],
 )
 def test_ufw_shows_what_gateways_tell_each_other_without_a_port(network, line):
-    assert firewall.ufw_line(network).match(line)
-    assert not firewall.ufw_line("10.0.9.3/32").match(line)
+    assert firewall.build_ufw_pattern(network).match(line)
+    assert not firewall.build_ufw_pattern("10.0.9.3/32").match(line)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def unit(state="active", restarts=0, load="loaded", queued=False):
     ],
 )
 def test_a_unit_that_failed_or_started_again_ends_the_waiting(states, counts, broken):
-    assert smoke_test.failed(states, counts) == broken
+    assert smoke_test.find_failure(states, counts) == broken
 
 
 def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
@@ -41,9 +41,9 @@ def test_the_cause_is_the_last_telling_line_and_not_the_noise_after_it():
         "RuntimeError: Engine core initialization failed. See root cause above.",
         "kimi-serve@0.service: Main process exited, code=exited, status=1/FAILURE",
     ]
-    found = units.cause(lines)
+    found = units.find_cause(lines)
     assert found.startswith("ValueError: No available memory")
-    assert "kimi_context" in smoke_test.advice(found)
+    assert "kimi_context" in smoke_test.find_advice(found)
 
 
 def test_a_share_of_the_gpu_that_is_not_free_names_the_figure_to_change():
@@ -56,10 +56,10 @@ def test_a_share_of_the_gpu_that_is_not_free_names_the_figure_to_change():
         ),
         "RuntimeError: Engine core initialization failed. See root cause above.",
     ]
-    found = units.cause(lines)
+    found = units.find_cause(lines)
     assert found.startswith("ValueError: Free memory on device cuda:0 (78.61/79.18 GiB)")
-    assert "gpu-memory-utilization" in smoke_test.advice(found)
-    assert "nvidia-smi" in smoke_test.advice(found)
+    assert "gpu-memory-utilization" in smoke_test.find_advice(found)
+    assert "nvidia-smi" in smoke_test.find_advice(found)
 
 
 def test_the_worker_s_error_is_the_cause_and_not_what_three_processes_make_of_it():
@@ -88,9 +88,9 @@ def test_the_worker_s_error_is_the_cause_and_not_what_three_processes_make_of_it
         ),
         "kimi-serve@0.service: Main process exited, code=exited, status=1/FAILURE",
     ]
-    found = units.cause(lines)
+    found = units.find_cause(lines)
     assert found.startswith("ValueError: Free memory on device cuda:0 (78.61/79.18 GiB)")
-    assert "gpu-memory-utilization" in smoke_test.advice(found)
+    assert "gpu-memory-utilization" in smoke_test.find_advice(found)
 
 
 def test_a_tool_that_the_unit_does_without_is_not_the_cause():
@@ -103,24 +103,24 @@ def test_a_tool_that_the_unit_does_without_is_not_the_cause():
         ),
         "not ready yet: the engine is loading",
     ]
-    assert "CUDA out of memory" in units.cause(lines)
+    assert "CUDA out of memory" in units.find_cause(lines)
 
 
 def test_the_engines_own_marks_before_a_line_are_left_out():
     line = "(EngineCore pid=77) ERROR 11-21 03:04:19 [core.py:1] ValueError: too long"
-    assert units.cause([line, "INFO 11-21 03:04:20 [x.py:2] bye"]) == "ValueError: too long"
-    assert units.plain("(Worker pid=9) loading shards: 50%") == "loading shards: 50%"
+    assert units.find_cause([line, "INFO 11-21 03:04:20 [x.py:2] bye"]) == "ValueError: too long"
+    assert units.strip_log_prefix("(Worker pid=9) loading shards: 50%") == "loading shards: 50%"
 
 
 def test_what_pydantic_says_on_the_next_line_belongs_to_the_cause():
     lines = ["pydantic_core.ValidationError: 1 validation error for ModelConfig", "no config.json"]
-    assert units.cause(lines).endswith("ModelConfig: no config.json")
+    assert units.find_cause(lines).endswith("ModelConfig: no config.json")
 
 
 def test_without_a_telling_line_the_last_one_is_shown():
-    assert units.cause(["a", "b"]) == "b"
-    assert units.cause([]) == "nothing in the journal"
-    assert "journalctl" in smoke_test.advice("b")
+    assert units.find_cause(["a", "b"]) == "b"
+    assert units.find_cause([]) == "nothing in the journal"
+    assert "journalctl" in smoke_test.find_advice("b")
 
 
 GROUP = {"digest": "d", "name": "pair", "rank": 1, "members": [{"host": "a"}, {"host": "b"}]}
@@ -138,33 +138,35 @@ def supervised(root: Path, **more: object) -> Paths:
 
 def test_a_rank_is_ready_when_the_head_of_its_group_serves(tmp_path: Path):
     paths = supervised(tmp_path)
-    assert smoke_test.not_served(paths, OF_RANK, unit()) == ""
+    assert smoke_test.explain_group_wait(paths, OF_RANK, unit()) == ""
     said = "the model is served by a"
-    assert smoke_test.not_served(paths, OF_RANK, unit("activating")) == said
+    assert smoke_test.explain_group_wait(paths, OF_RANK, unit("activating")) == said
     supervised(tmp_path, phase="waiting", said="waiting for a\x1b[2J, the head")
-    assert smoke_test.not_served(paths, OF_RANK, unit()) == "waiting for a\\x1b[2J, the head"
+    assert (
+        smoke_test.explain_group_wait(paths, OF_RANK, unit()) == "waiting for a\\x1b[2J, the head"
+    )
     # It was killed, and its unit waits to start it again.
     supervised(tmp_path, pid=2**31)
     said = "kimi-rank.service is activating; a serves for it"
-    assert smoke_test.not_served(paths, OF_RANK, unit("activating")) == said
+    assert smoke_test.explain_group_wait(paths, OF_RANK, unit("activating")) == said
     supervised(tmp_path, pid=2**31, phase="waiting", said="a, the head, left")
-    assert smoke_test.not_served(paths, OF_RANK, unit("activating")) == "a, the head, left"
+    assert smoke_test.explain_group_wait(paths, OF_RANK, unit("activating")) == "a, the head, left"
 
 
 def test_a_round_that_failed_with_all_hosts_there_is_told_with_its_reason(tmp_path: Path):
     paths = supervised(tmp_path)
-    assert smoke_test.round_failed(paths, OF_RANK) is None
+    assert smoke_test.find_round_failure(paths, OF_RANK) is None
     rounds = {"failed": 1, "why": "the engine on b ended with status 3"}
     # Of the plan that was gone back from: it says nothing of the one in place.
     (paths.group_run / "rounds.json").write_text(json.dumps({**rounds, "digest": "of another"}))
-    assert smoke_test.round_failed(paths, OF_RANK) is None
+    assert smoke_test.find_round_failure(paths, OF_RANK) is None
     told = json.dumps({**rounds, "digest": GROUP["digest"]})
     (paths.group_run / "rounds.json").write_text(told)
-    error = smoke_test.round_failed(paths, OF_RANK)
+    error = smoke_test.find_round_failure(paths, OF_RANK)
     assert error is not None
     assert error.message == "group pair: the engine on b ended with status 3"
     assert "journalctl -u kimi-rank.service" in str(error.fix)
-    assert smoke_test.round_failed(paths, {"group": None}) is None
+    assert smoke_test.find_round_failure(paths, {"group": None}) is None
 
 
 def test_why_a_unit_of_a_group_failed_is_its_supervisor_s_last_word():
@@ -174,8 +176,8 @@ def test_why_a_unit_of_a_group_failed_is_its_supervisor_s_last_word():
         last,
         "kimi-rank.service: Main process exited, code=exited, status=2/INVALIDARGUMENT",
     ]
-    assert smoke_test.cause(OF_RANK, lines) == last
+    assert smoke_test.find_cause(OF_RANK, lines) == last
     of_head = {**OF_RANK, "group": {**GROUP, "rank": 0}}
     lines.insert(1, "(Worker pid=8) ValueError: too long")
-    assert smoke_test.cause(of_head, lines) == f"{last} (ValueError: too long)"
-    assert smoke_test.cause({}, lines) == "ValueError: too long"
+    assert smoke_test.find_cause(of_head, lines) == f"{last} (ValueError: too long)"
+    assert smoke_test.find_cause({}, lines) == "ValueError: too long"

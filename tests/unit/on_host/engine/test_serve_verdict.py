@@ -24,12 +24,12 @@ ACTIVE = {"ActiveState": "active", "SubState": "running"}
     ],
 )
 def test_verdict(state: dict[str, str], differs: bool, word: str) -> None:
-    assert serve.verdict(state, differs=differs) == word
+    assert serve.decide_action(state, differs=differs) == word
 
 
 def test_instances_are_known_by_their_drop_ins(tmp_path: Path) -> None:
     for name in ("kimi-serve@0.service.d", "kimi-serve@12.service.d", "kimi-serve@x.service.d"):
         (tmp_path / name).mkdir()
-    assert serve.installed(tmp_path) == ["kimi-serve@0.service", "kimi-serve@12.service"]
+    assert serve.list_installed(tmp_path) == ["kimi-serve@0.service", "kimi-serve@12.service"]
     (tmp_path / "kimi-rank.service.d").mkdir()
-    assert serve.installed(tmp_path)[-1] == "kimi-rank.service"
+    assert serve.list_installed(tmp_path)[-1] == "kimi-rank.service"

@@ -26,7 +26,7 @@ def test_the_first_run_makes_two_keys_and_keeps_hashes(paths):
     shown = publish.show(paths)
     assert result["created"] == ["operator", "verify"]
     assert len(shown.removeprefix("sk-kimi-")) == 43
-    assert in_map(paths)["operator"] == publish.digest(shown)
+    assert in_map(paths)["operator"] == publish.hash_key(shown)
     assert shown not in paths.key_map.read_text()
     assert shown not in json.dumps(result)
     for file in (paths.operator_new, paths.verify_key):
@@ -55,16 +55,16 @@ def test_names_that_left_the_file_are_removed_and_ours_stay(paths):
 
 def test_a_given_file_cannot_take_the_reserved_names(paths):
     publish.ensure(paths, {"operator": "d" * 64})
-    assert in_map(paths)["operator"] == publish.digest(publish.show(paths))
+    assert in_map(paths)["operator"] == publish.hash_key(publish.show(paths))
 
 
 def test_a_run_killed_between_the_two_files_heals_itself(paths):
     publish.ensure(paths, {})
     publish.forget(paths)
-    fresh = publish.new_key()
+    fresh = publish.make_key()
     paths.operator_new.write_text(fresh + "\n")  # written, and then the power went
     assert publish.show(paths) == fresh
-    assert in_map(paths)["operator"] == publish.digest(fresh)
+    assert in_map(paths)["operator"] == publish.hash_key(fresh)
 
 
 def test_rotation_before_any_apply_says_what_to_do(paths):
@@ -77,7 +77,7 @@ def test_the_page_has_a_key_of_its_own_while_there_is_a_page(paths):
     result = publish.ensure(paths, {}, page=True)
     own = paths.web_key.read_text().strip()
     assert result["created"] == ["operator", "verify", "web"]
-    assert in_map(paths)["web"] == publish.digest(own)
+    assert in_map(paths)["web"] == publish.hash_key(own)
     assert own not in json.dumps(result)
     assert stat.S_IMODE(paths.web_key.stat().st_mode) == 0o600
     assert publish.ensure(paths, {}, page=True)["changed"] is False

@@ -28,7 +28,9 @@ def paths(tmp_path: Path) -> Paths:
 def test_one_is_made_once_and_kept(paths: Paths) -> None:
     assert metrics_key.ensure(paths, MADE)
     key = metrics_key.read(paths)
-    assert publish.parse_map(paths.metrics_key_map.read_text()) == {"metrics": publish.digest(key)}
+    assert publish.parse_map(paths.metrics_key_map.read_text()) == {
+        "metrics": publish.hash_key(key)
+    }
     assert paths.metrics_key.stat().st_mode & 0o777 == 0o600
     assert not metrics_key.ensure(paths, MADE)
     assert metrics_key.read(paths) == key
@@ -39,12 +41,14 @@ def test_a_run_that_was_cut_between_the_two_files_is_completed(paths: Paths) -> 
     key = metrics_key.read(paths)
     paths.metrics_key_map.unlink()
     assert metrics_key.ensure(paths, MADE)
-    assert publish.parse_map(paths.metrics_key_map.read_text()) == {"metrics": publish.digest(key)}
+    assert publish.parse_map(paths.metrics_key_map.read_text()) == {
+        "metrics": publish.hash_key(key)
+    }
 
 
 def test_of_a_given_key_the_machine_has_the_hash_alone(paths: Paths) -> None:
     metrics_key.ensure(paths, MADE)
-    digest = publish.digest("a-key-of-the-site-0123")
+    digest = publish.hash_key("a-key-of-the-site-0123")
     assert metrics_key.ensure(paths, {"sha256": digest})
     assert not paths.metrics_key.exists()
     assert publish.parse_map(paths.metrics_key_map.read_text()) == {"metrics": digest}

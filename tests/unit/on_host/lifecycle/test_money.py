@@ -82,7 +82,7 @@ def test_starts_and_idling_are_told_apart_at_the_end(places: Paths) -> None:
 
 
 def test_the_first_session_began_before_the_drivers_restart(places: Paths) -> None:
-    hours = 2 + (time.time() - boot.booted()) / 3600
+    hours = 2 + (time.time() - boot.find_boot_time()) / 3600
     begun(places, hours)
     savings.count(places, PLAN, NOTHING)
     row = usd(places)

@@ -24,8 +24,8 @@ def test_what_is_no_answer_is_none(text: str) -> None:
 def test_the_disk_that_series_take_is_counted_in_blocks(tmp_path: Path) -> None:
     (tmp_path / "chunk").mkdir()
     (tmp_path / "chunk" / "a").write_bytes(b"x" * 5000)
-    assert 5000 <= files.disk_bytes(tmp_path) <= 5000 + (64 << 10)
-    assert files.disk_bytes(tmp_path / "none") == 0
+    assert 5000 <= files.count_disk_bytes(tmp_path) <= 5000 + (64 << 10)
+    assert files.count_disk_bytes(tmp_path / "none") == 0
 
 
 def test_a_host_that_neither_serves_nor_watches_says_so(tmp_path: Path) -> None:

@@ -69,10 +69,12 @@ def test_no_limit_is_no_refusal() -> None:
 def test_threads_are_those_that_there_is_time_for() -> None:
     bind = "VLLM_CPU_OMP_THREADS_BIND"
     notes: list[str] = []
-    assert placement.threads({bind: "0-3"}, [0, 1, 2, 3], 4, notes) == {}
+    assert placement.choose_threads({bind: "0-3"}, [0, 1, 2, 3], 4, notes) == {}
     assert notes == []
-    assert placement.threads({bind: "0-3"}, [0, 1, 2, 3, 4], 2, notes) == {bind: "0-1"}
-    assert placement.threads({bind: "0-3"}, [2, 3, 8, 9], 4, notes) == {bind: "2-3,8-9"}
-    assert placement.threads({bind: "0-3"}, [64, 65, 66, 67, 68, 69], 6, notes) == {bind: "64-67"}
+    assert placement.choose_threads({bind: "0-3"}, [0, 1, 2, 3, 4], 2, notes) == {bind: "0-1"}
+    assert placement.choose_threads({bind: "0-3"}, [2, 3, 8, 9], 4, notes) == {bind: "2-3,8-9"}
+    assert placement.choose_threads({bind: "0-3"}, [64, 65, 66, 67, 68, 69], 6, notes) == {
+        bind: "64-67"
+    }
     assert len(notes) == 3
-    assert placement.threads({}, [0], 1, notes) == {}
+    assert placement.choose_threads({}, [0], 1, notes) == {}

@@ -49,8 +49,8 @@ def test_only_the_holder_gives_it_back(tmp_path: Path) -> None:
 def test_it_can_be_taken_over_from_the_run_that_was_seen_dead(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     apply_lock.acquire(A, path)
-    assert not apply_lock.take(B, "somebody else", path)["held"]
-    assert apply_lock.take(B, "a", path)["held"]
+    assert not apply_lock.take_over(B, "somebody else", path)["held"]
+    assert apply_lock.take_over(B, "a", path)["held"]
     assert json.loads(Path(path).read_text())["run"] == "b"
 
 

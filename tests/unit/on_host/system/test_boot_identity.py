@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.system.boot import identity
+from kimi_prov.on_host.system.boot import read_boot_id
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def started(root: Path, boot_id: str, ticks: int, container: str = "") -> str:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return identity(Machine(str(root)))
+    return read_boot_id(Machine(str(root)))
 
 
 def test_a_machine_has_another_name_after_each_boot(tmp_path: Path) -> None:

@@ -32,17 +32,17 @@ def forget(path: Path) -> None:
 
 
 def test_a_file_that_was_read_is_there_whole(file: Path) -> None:
-    assert page_cache.resident(file) == (6 * mmap.PAGESIZE, SIZE)
+    assert page_cache.measure_resident(file) == (6 * mmap.PAGESIZE, SIZE)
 
 
 def test_one_that_the_kernel_has_forgotten_is_not(file: Path) -> None:
     forget(file)
-    assert page_cache.resident(file) == (0, SIZE)
+    assert page_cache.measure_resident(file) == (0, SIZE)
 
 
 def test_an_empty_file_is_nowhere(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    assert page_cache.resident(tmp_path / "empty") == (0, 0)
+    assert page_cache.measure_resident(tmp_path / "empty") == (0, 0)
 
 
 def test_where_the_weights_of_a_machine_without_a_ram_disk_are(file: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.on_host.system.follow import of_this_run
+from kimi_prov.on_host.system.follow import read_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +33,9 @@ def deep(path: Path) -> None:
 def test_what_stands_in_its_place_is_no_progress(put, tmp_path: Path) -> None:
     path = tmp_path / "convert.json"
     put(path)
-    assert of_this_run(str(path), "1") is None
+    assert read_progress(str(path), "1") is None
 
 
 def test_a_file_is(tmp_path: Path) -> None:
     (tmp_path / "convert.json").write_text(SECRET)
-    assert of_this_run(str(tmp_path / "convert.json"), "1") == json.loads(SECRET)
+    assert read_progress(str(tmp_path / "convert.json"), "1") == json.loads(SECRET)

@@ -86,12 +86,12 @@ def test_the_machine_reads_what_the_role_writes(tmp_path: Path) -> None:
     file = tmp_path / paths.FORWARD_PROXY[1:]
     file.parent.mkdir(parents=True)
     file.write_text(f'# ours\nhttp_proxy="{URL}"\nno_proxy="localhost,::1"\nPATH="/x"\n')
-    assert forward_proxy.variables(str(tmp_path)) == {
+    assert forward_proxy.read_variables(str(tmp_path)) == {
         "http_proxy": URL,
         "no_proxy": "localhost,::1",
         "APT_CONFIG": paths.APT_PROXY,
     }
-    assert forward_proxy.variables(str(tmp_path / "none")) == {}
+    assert forward_proxy.read_variables(str(tmp_path / "none")) == {}
 
 
 def test_a_plan_is_made_of_the_proxy_s_address_alone() -> None:

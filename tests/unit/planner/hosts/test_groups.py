@@ -186,7 +186,7 @@ def test_a_rank_behind_a_firewall_manager_lets_in_who_watches_and_its_head(manag
 
 def let_in(plan: dict[str, Any]) -> set[tuple[str, str]]:
     """Whom the manager of a machine lets in, and where."""
-    rules = firewall.wanted_rules(plan["firewall"], ["public"])
+    rules = firewall.build_rules(plan["firewall"], ["public"])
     assert {row["manager"] for row in rules} == {plan["firewall"]["manager"]}
     if plan["firewall"]["manager"] == "ufw":
         return {(row["from"], row["port"].replace(":", "-")) for row in rules}

@@ -60,7 +60,7 @@ def test_ufw_and_firewalld_get_the_port_for_its_own_networks_alone() -> None:
     settings = plan(
         lab_facts(), metrics=True, allowed_networks=["10.0.0.0/8"], metrics_networks=["10.9.0.5/32"]
     )["firewall"]
-    rules = firewall.wanted_rules({**settings, "manager": "ufw"}, [])
+    rules = firewall.build_rules({**settings, "manager": "ufw"}, [])
     assert {(row["from"], row["port"]) for row in rules} == {
         ("10.0.0.0/8", "8000"),
         ("10.9.0.5/32", "9443"),

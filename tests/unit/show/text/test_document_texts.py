@@ -89,7 +89,7 @@ MONITOR = {
 METRICS = {
     "port": 9443,
     "allowed_networks": ["10.0.9.5/32"],
-    "listening": runtime.listening([9443], Path("/none"))["9443"],
+    "listening": runtime.find_listeners([9443], Path("/none"))["9443"],
     "node_exporter": "active",
     "timer": "active",
     "written_at": "2026-11-24T03:00:00Z",

@@ -50,9 +50,9 @@ def told(places: Paths, plan: dict[str, Any] = PLAN) -> str:
 
 
 def test_what_all_rests_saved_is_told(places: Paths) -> None:
-    made = stop_state.make(stop_state.ASLEEP, "nobody asked")
+    made = stop_state.build_state(stop_state.ASLEEP, "nobody asked")
     for hours in (3, 7):
-        stop_log.note(places, {**made, "since_boot_s": made["since_boot_s"] - hours * 3600})
+        stop_log.record_rest(places, {**made, "since_boot_s": made["since_boot_s"] - hours * 3600})
     assert "rested 2 times, 10 h: at most 20 kWh and $3.00 saved" in told(places)
     stop_state.write(places, {**made, "since_boot_s": made["since_boot_s"] - 10 * 3600})
     assert "rested 3 times, 20 h: at most 40 kWh and $6.00 saved" in told(places)
@@ -83,7 +83,9 @@ def test_the_first_answers_are_told_by_where_the_weights_were(places: Paths) -> 
 def test_a_request_that_could_not_wake_it_is_told(places: Paths) -> None:
     stop_state.write(
         places,
-        stop_state.make(stop_state.ASLEEP, "nobody asked", failed="kimi-serve@0 failed: oom"),
+        stop_state.build_state(
+            stop_state.ASLEEP, "nobody asked", failed="kimi-serve@0 failed: oom"
+        ),
     )
     assert "woken in vain: kimi-serve@0 failed: oom" in told(places)
 
