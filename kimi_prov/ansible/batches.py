@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SERIAL = "kimi_serial"
 # Of a host that this run changes, when it has found it fit for that: whether it serves.
-FACT = "kimi_turn"
+FACT = "kimi_batch"
 _ALL = "kimi"
 
 

@@ -24,7 +24,7 @@ PRECEDENCE = (
     ExitCode.BLOCKED,
 )
 _PLAN = "kimi_plan"
-_TURN = "kimi_turn"
+_TURN = "kimi_batch"
 _ERROR = re.compile(r"^\s*(?:\[ERROR\]:|ERROR!)\s*(.*)", re.DOTALL)
 _NO_HOSTS = re.compile(
     r"leaves us with no hosts|no hosts matched|no hosts to target", re.IGNORECASE
@@ -166,7 +166,7 @@ class Outcome:
 
     def _turn(self, event: TaskFinished) -> None:
         if event.action == _TURN:
-            self.left |= event.result.get("kimi_left") or {}
+            self.left |= event.result.get("kimi_skipped") or {}
             self.turns[event.host] = True
         elif _TURN in (event.result.get("ansible_facts") or ()):
             self.turns[event.host] = False

@@ -1299,7 +1299,7 @@ INTERNAL = frozenset(
         "kimi_plan",
         "kimi_facts",
         "kimi_shared_settings",
-        "kimi_turn",
+        "kimi_batch",
         *_KEY_VARIABLES,
         *LENGTH_VARIABLES,
     }

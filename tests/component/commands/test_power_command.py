@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from kimi_prov import schemas
-from kimi_prov.ansible.plugins.action.kimi_rest import ActionModule
+from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule
 
 START = {"at": "2026-11-24T06:00:00Z", "seconds": 61.5, "held": "RAM disk", "by": "start"}
 MARK = {"state": "stopped", "since": "2026-11-24T06:00:00Z"}

@@ -261,12 +261,12 @@ def test_a_large_result_is_not_lost(play, tmp_path, monkeypatch):
 TURNS = """- hosts: kimi
   gather_facts: false
   tasks:
-    - set_fact: {kimi_turn: true}
+    - set_fact: {kimi_batch: true}
 - hosts: kimi
   serial: 1
   gather_facts: false
   tasks:
-    - kimi_turn: {state: begin}
+    - kimi_batch: {state: begin}
     - set_fact: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 9}
       when: inventory_hostname == 'b'
     - command: uptime

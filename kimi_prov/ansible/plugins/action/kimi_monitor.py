@@ -151,7 +151,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             for name, own in known.items()
             if (own.get("kimi_plan") or {"metrics": True})["metrics"] is not None
         ]
-        doors = {name: (known[name].get("__metrics_door") or {}).get("door") for name in names}
+        doors = {name: (known[name].get("__metrics_target") or {}).get("door") for name in names}
         own = str(variables["inventory_hostname"])
         return {
             "settings": {

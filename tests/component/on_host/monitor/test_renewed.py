@@ -16,7 +16,7 @@ import pytest
 from prometheus import prometheus, query
 from waiting import until
 
-from kimi_prov.ansible.plugins.action.kimi_metrics_door import trusted
+from kimi_prov.ansible.plugins.action.kimi_scrape_target import trusted
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.monitor import config, ensure
 

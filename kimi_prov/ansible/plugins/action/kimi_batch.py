@@ -1,4 +1,4 @@
-"""Action `kimi_turn`: a machine's turn in a run that changes some at a time."""
+"""Action `kimi_batch`: a machine's turn in a run that changes some at a time."""
 
 from __future__ import annotations
 
@@ -99,4 +99,4 @@ def _place(host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
 def _ended(host: str, waiting: list[str]) -> dict[str, Any]:
     said = [skipped_hosts.warning([host], waiting)] if waiting else []
     left = dict.fromkeys(waiting, skipped_hosts.reason([host]))
-    return {"waiting": waiting, "kimi_left": left, "warnings": said}
+    return {"waiting": waiting, "kimi_skipped": left, "warnings": said}

@@ -1,4 +1,4 @@
-"""Action `kimi_metrics_door`: what a host that watches has to know of this one, the key included.
+"""Action `kimi_scrape_target`: what a host that watches has to know of this one, the key included.
 
 Its result is a secret: the task has `no_log`.
 """

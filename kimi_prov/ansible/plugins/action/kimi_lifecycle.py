@@ -1,4 +1,4 @@
-"""Action `kimi_rest`: one step of stopping, starting or restarting what a machine serves."""
+"""Action `kimi_lifecycle`: one step of stopping, starting or restarting what a machine serves."""
 
 from __future__ import annotations
 

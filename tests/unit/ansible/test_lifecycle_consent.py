@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.ansible.plugins.action.kimi_rest import ActionModule
+from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule
 
 
 def answer(*, consent: bool, transport: str = "ssh", host: dict[str, Any] | None = None) -> Any:

@@ -71,11 +71,11 @@ class Connection(local.Connection):
             raise AnsibleConnectionFailure("ssh: connect to host 192.0.2.1: No route to host")
         return super().exec_command(*words, **more)
 """
-# What `kimi_turn` asks a gateway, which answers here that it sends to the machine.
+# What `kimi_batch` asks a gateway, which answers here that it sends to the machine.
 GATEWAY = """
 import importlib
 
-kimi_turn = importlib.import_module("kimi_prov.ansible.plugins.action.kimi_turn")
+kimi_batch = importlib.import_module("kimi_prov.ansible.plugins.action.kimi_batch")
 
 def answered(action, *words, stdin):
     with open({told!r}, "a") as log:
@@ -84,8 +84,8 @@ def answered(action, *words, stdin):
         log.write(" ".join(row) + "\\n")
     return {{"changed": False}}
 
-kimi_turn.call_sent = answered
-ActionModule = kimi_turn.ActionModule
+kimi_batch.call_sent = answered
+ActionModule = kimi_batch.ActionModule
 """
 
 
@@ -107,7 +107,7 @@ def play(tmp_path: Path):
     told = tmp_path / "told"
     for name in STEPS:
         (tmp_path / f"kimi_{name}.py").write_text(PLUGIN)
-    (tmp_path / "kimi_turn.py").write_text(GATEWAY.format(told=str(told)))
+    (tmp_path / "kimi_batch.py").write_text(GATEWAY.format(told=str(told)))
     (tmp_path / "connection").mkdir()
     (tmp_path / "connection" / "near.py").write_text(CONNECTION)
     (tmp_path / "ansible.cfg").write_text("")
@@ -283,9 +283,9 @@ def update(play, tmp_path: Path):
     for step in ("prepare", "main", "restart", "prove", "undrain"):
         file = tmp_path / "roles" / "update" / "tasks" / f"{step}.yml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump([{"name": step, "kimi_rest": {"step": step}}]))
+        file.write_text(yaml.safe_dump([{"name": step, "kimi_lifecycle": {"step": step}}]))
     tasks = resources.playbook("update").parent / "tasks" / "update_machine.yml"
-    steps = [{"ansible.builtin.include_tasks": str(tasks), "vars": {"turn_apart": True}}]
+    steps = [{"ansible.builtin.include_tasks": str(tasks), "vars": {"batch_apart": True}}]
     playbook = tmp_path / "update.yml"
     whole = {"hosts": "kimi", "serial": 1, "gather_facts": False, "tasks": steps}
     playbook.write_text(yaml.safe_dump([whole]))
@@ -308,7 +308,7 @@ def test_who_waits_for_a_driver_is_named_and_has_no_lock_where_one_is_lost(
     for role, step in (("nvidia_driver", "driver"), ("plan", "plan")):
         file = tmp_path / "roles" / role / "tasks" / "main.yml"
         file.parent.mkdir(parents=True)
-        file.write_text(yaml.safe_dump([{"name": step, "kimi_rest": {"step": step}}]))
+        file.write_text(yaml.safe_dump([{"name": step, "kimi_lifecycle": {"step": step}}]))
     tasks = resources.playbook("site").parent / "tasks" / "driver_change.yml"
     whole = {"hosts": "kimi", "serial": 1, "gather_facts": False}
     playbook = tmp_path / "driver.yml"
@@ -351,7 +351,7 @@ def test_an_apply_tells_the_gateways_where_a_machine_is_from_now_on(play, tmp_pa
                 "name": "Some at a time",
                 "hosts": "kimi",
                 "gather_facts": False,
-                "tasks": [{**step, "vars": {"turn_moves": True}} if moves else step],
+                "tasks": [{**step, "vars": {"batch_moves": True}} if moves else step],
             }
         ]
         file = tmp_path / "returns.yml"
@@ -364,4 +364,4 @@ def test_an_apply_tells_the_gateways_where_a_machine_is_from_now_on(play, tmp_pa
     site = yaml.safe_load(resources.playbook("site").read_text())
     steps = [task for part in site for task in part["tasks"][0].get("block", ())]
     (asked,) = [task for task in steps if "tasks/return.yml" in str(task)]
-    assert asked["vars"] == {"turn_moves": True}
+    assert asked["vars"] == {"batch_moves": True}

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 PLUGINS = resources.plugins()
-STEPS = ("kimi_lock", "kimi_rest", "kimi_follow", "kimi_ready")
+STEPS = ("kimi_lock", "kimi_lifecycle", "kimi_follow", "kimi_ready")
 PLUGIN = """
 import json
 from pathlib import Path
 from ansible.plugins.action import ActionBase
-from kimi_prov.ansible.plugins.action.kimi_rest import ActionModule as ActionModule_of_product
+from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule as ActionModule_of_product
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.lifecycle.run import _all_of
 
