@@ -17,7 +17,7 @@ FACT = "kimi_batch"
 _ALL = "kimi"
 
 
-def of(
+def list_batches(
     groups: Mapping[str, Sequence[str]],
     known: Mapping[str, Mapping[str, Any]],
     *,
@@ -36,12 +36,12 @@ def of(
         name for name in groups.get(gateway_hosts.GROUP) or () if FACT in known.get(name, ())
     ]
     return [
-        *split_into_batches(machines, at_once(groups, known, names, apart=apart)),
+        *split_into_batches(machines, find_batch_size(groups, known, names, apart=apart)),
         *([str(name)] for name in gateways),
     ]
 
 
-def at_once(
+def find_batch_size(
     groups: Mapping[str, Sequence[str]],
     known: Mapping[str, Mapping[str, Any]],
     names: Sequence[str],
@@ -52,13 +52,13 @@ def at_once(
 
     Not given: one where a gateway answers for the machines, all where each is asked by itself.
     """
-    given = [number for name in names if (number := _given(name, known[name])) is not None]
+    given = [number for name in names if (number := _read_serial(name, known[name])) is not None]
     if given:
         return min(given)
     return 1 if apart or groups.get(gateway_hosts.GROUP) else None
 
 
-def _given(host: str, variables: Mapping[str, Any]) -> int | None:
+def _read_serial(host: str, variables: Mapping[str, Any]) -> int | None:
     value = str(variables.get(SERIAL, "auto"))
     if value == "auto":
         return None
@@ -70,15 +70,15 @@ def _given(host: str, variables: Mapping[str, Any]) -> int | None:
     return int(value)
 
 
-def before(rows: Sequence[Sequence[str]], host: str) -> list[str]:
+def list_before(rows: Sequence[Sequence[str]], host: str) -> list[str]:
     """Name the hosts whose turn was before a host's."""
-    return [name for row in rows[: _turn(rows, host)] for name in row]
+    return [name for row in rows[: _find_batch(rows, host)] for name in row]
 
 
-def after(rows: Sequence[Sequence[str]], host: str) -> list[str]:
+def list_after(rows: Sequence[Sequence[str]], host: str) -> list[str]:
     """Name the hosts whose turn comes after a host's."""
-    return [name for row in rows[_turn(rows, host) + 1 :] for name in row]
+    return [name for row in rows[_find_batch(rows, host) + 1 :] for name in row]
 
 
-def _turn(rows: Sequence[Sequence[str]], host: str) -> int:
+def _find_batch(rows: Sequence[Sequence[str]], host: str) -> int:
     return next((number for number, row in enumerate(rows) if host in row), len(rows))

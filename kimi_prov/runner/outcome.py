@@ -24,7 +24,7 @@ PRECEDENCE = (
     ExitCode.BLOCKED,
 )
 _PLAN = "kimi_plan"
-_TURN = "kimi_batch"
+_BATCH = "kimi_batch"
 _ERROR = re.compile(r"^\s*(?:\[ERROR\]:|ERROR!)\s*(.*)", re.DOTALL)
 _NO_HOSTS = re.compile(
     r"leaves us with no hosts|no hosts matched|no hosts to target", re.IGNORECASE
@@ -165,10 +165,10 @@ class Outcome:
             self.failures.append(failure_reasons.of_failed(event, self._address(event.host)))
 
     def _turn(self, event: TaskFinished) -> None:
-        if event.action == _TURN:
+        if event.action == _BATCH:
             self.left |= event.result.get("kimi_skipped") or {}
             self.turns[event.host] = True
-        elif _TURN in (event.result.get("ansible_facts") or ()):
+        elif _BATCH in (event.result.get("ansible_facts") or ()):
             self.turns[event.host] = False
 
     def _leave(self, bad: Mapping[str, int]) -> None:
@@ -180,8 +180,8 @@ class Outcome:
             if not came and not bad.get(host) and host not in self.left
         ]
         if lost and waiting:
-            self.left |= dict.fromkeys(waiting, skipped_hosts.reason(lost))
-            self.warnings.append(skipped_hosts.warning(lost, waiting))
+            self.left |= dict.fromkeys(waiting, skipped_hosts.describe_reason(lost))
+            self.warnings.append(skipped_hosts.describe_skipped(lost, waiting))
 
     def _address(self, host: str) -> str:
         return self.addresses.get(host, host)

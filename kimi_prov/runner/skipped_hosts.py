@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def reason(failed: Sequence[str]) -> str:
+def describe_reason(failed: Sequence[str]) -> str:
     """Say of one of them why it was not changed."""
     return f"left as it is: {', '.join(failed)} failed before its turn"
 
 
-def warning(failed: Sequence[str], waiting: Sequence[str]) -> str:
+def describe_skipped(failed: Sequence[str], waiting: Sequence[str]) -> str:
     """Name all of them."""
     return f"left as they are, for {', '.join(failed)} failed: {', '.join(waiting)}"

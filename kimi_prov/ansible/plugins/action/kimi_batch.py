@@ -44,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result | self._returned(host, variables)
         if "waiting" in self._task.args:
             return result | _ended(host, list(self._task.args["waiting"]))
-        rows = batches.of(
+        rows = batches.list_batches(
             variables["groups"],
             variables["hostvars"],
             apart=bool(self._task.args.get("apart")),
@@ -52,13 +52,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         going = set(variables["ansible_play_hosts"])
         if self._task.args["state"] == "begin":
             return result | self._begun(host, rows, going)
-        return result | _ended(host, [name for name in batches.after(rows, host) if name in going])
+        return result | _ended(
+            host, [name for name in batches.list_after(rows, host) if name in going]
+        )
 
     def _begun(self, host: str, rows: list[list[str]], going: set[str]) -> dict[str, Any]:
-        failed = [name for name in batches.before(rows, host) if name not in going]
+        failed = [name for name in batches.list_before(rows, host) if name not in going]
         if failed:
             fix = "correct what failed there, and run the same command again"
-            return build_failure(f"{host}: {skipped_hosts.reason(failed)}", fix, "blockers")
+            return build_failure(
+                f"{host}: {skipped_hosts.describe_reason(failed)}", fix, "blockers"
+            )
         try:
             execute(self, "true")
         except AnsibleConnectionFailure as error:
@@ -97,6 +101,6 @@ def _place(host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended(host: str, waiting: list[str]) -> dict[str, Any]:
-    said = [skipped_hosts.warning([host], waiting)] if waiting else []
-    left = dict.fromkeys(waiting, skipped_hosts.reason([host]))
+    said = [skipped_hosts.describe_skipped([host], waiting)] if waiting else []
+    left = dict.fromkeys(waiting, skipped_hosts.describe_reason([host]))
     return {"waiting": waiting, "kimi_skipped": left, "warnings": said}

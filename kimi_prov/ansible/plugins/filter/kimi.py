@@ -58,7 +58,7 @@ class FilterModule:
             "lock_path": lock_path,
             "lock_wheels": lock_wheels,
             "python_archive": python_archive,
-            "kimi_batches": batches.of,
+            "kimi_batches": batches.list_batches,
             "kept_plan": switching.kept,
             "missing_packages": packages.list_missing,
             "installs_packages": packages.is_install_needed,
