@@ -19,7 +19,7 @@ from kimi_prov.packaging import resources
 
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 PLUGINS = resources.plugins()
-STEPS = ("key", "lock", "rest", "follow", "switch", "history", "verify", "web_data", "backup")
+STEPS = ("key", "lock", "lifecycle", "follow", "switch", "host", "verify", "web_data", "backup")
 # A machine that was lost meets the product's own plugin, which waits for nothing here.
 PLUGIN = """
 import importlib
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         host = self._task.delegate_to or task_vars["inventory_hostname"]
         name, args = Path(__file__).stem.removeprefix("kimi_"), self._task.args
-        keys = ("step", "state", "work")
+        keys = ("step", "state", "work", "call")
         words = " ".join([host, name, *(str(args[key]) for key in keys if key in args)])
         with (HERE / "told").open("a") as log:
             log.write(words + "\\n")
@@ -161,29 +161,33 @@ def play(tmp_path: Path):
 def test_behind_a_gateway_one_machine_restarts_when_the_one_before_is_asked_again(play) -> None:
     ran = play("restart", gateways=("g", "h"))
     assert ran.code == 0, ran.said
-    asked = ("rest restart", *(f"gateway-return {host}" for host in "abc"))
+    asked = ("lifecycle restart", *(f"gateway-return {host}" for host in "abc"))
     assert ran.of(*asked) == [
         line
         for host in "abc"
-        for line in (f"{host} rest restart", f"g gateway-return {host}", f"h gateway-return {host}")
+        for line in (
+            f"{host} lifecycle restart",
+            f"g gateway-return {host}",
+            f"h gateway-return {host}",
+        )
     ]
 
 
 def test_without_a_gateway_all_are_changed_at_once(play) -> None:
     ran = play("restart")
-    assert sorted(ran.told[3:6]) == [f"{host} rest restart" for host in "abc"]
+    assert sorted(ran.told[3:6]) == [f"{host} lifecycle restart" for host in "abc"]
     assert not [line for line in ran.told if "gateway" in line]
 
 
 def test_so_many_at_once_as_the_inventory_says(play) -> None:
     ran = play("restart", kimi_serial=2)
-    first = ran.told.index("c rest restart")
-    assert {"a rest outcome", "b rest outcome"} <= set(ran.told[:first])
-    assert sorted(ran.of("rest restart")[:2]) == ["a rest restart", "b rest restart"]
+    first = ran.told.index("c lifecycle restart")
+    assert {"a lifecycle outcome", "b lifecycle outcome"} <= set(ran.told[:first])
+    assert sorted(ran.of("lifecycle restart")[:2]) == ["a lifecycle restart", "b lifecycle restart"]
 
 
 @pytest.mark.parametrize(
-    ("name", "step"), [("restart", "rest restart"), ("rollback", "switch rollback")]
+    ("name", "step"), [("restart", "lifecycle restart"), ("rollback", "switch rollback")]
 )
 def test_the_first_that_fails_ends_the_run_and_no_lock_stays(play, name: str, step: str) -> None:
     ran = play(name, fails=(f"b {step}",), kimi_serial=1)
@@ -196,7 +200,7 @@ def test_the_first_that_fails_ends_the_run_and_no_lock_stays(play, name: str, st
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("restart", "rest restart"),
+        ("restart", "lifecycle restart"),
         ("restart", "follow"),
         ("rollback", "switch rollback"),
         ("rollback", "follow"),
@@ -214,24 +218,26 @@ def test_the_first_that_is_lost_ends_the_run_and_no_lock_of_others_stays(
 
 
 def test_one_that_went_away_before_its_turn_is_told_as_one_that_is_lost_in_it(play) -> None:
-    ran = play("restart", lost={"a rest outcome": "b"}, kimi_serial=1)
-    assert ran.of("rest restart") == ["a rest restart"]
+    ran = play("restart", lost={"a lifecycle outcome": "b"}, kimi_serial=1)
+    assert ran.of("lifecycle restart") == ["a lifecycle restart"]
     assert "left as they are, for b failed: c" in ran.said
     assert "c lock absent" in ran.told
 
 
 def test_one_that_waits_and_is_lost_too_takes_no_lock_of_others_along(play) -> None:
-    ran = play("restart", fails=("b rest restart",), lost={"c lock absent": "c"}, kimi_serial=1)
+    ran = play(
+        "restart", fails=("b lifecycle restart",), lost={"c lock absent": "c"}, kimi_serial=1
+    )
     assert "c was not reached: its apply lock stays" in " ".join(ran.said.split())
     assert "b lock absent" in ran.told
 
 
 def test_one_that_fails_beside_another_leaves_those_after_both(play) -> None:
-    ran = play("restart", fails=("a rest restart",), kimi_serial=2)
+    ran = play("restart", fails=("a lifecycle restart",), kimi_serial=2)
     assert ran.code != 0
-    assert sorted(ran.of("rest restart")) == ["a rest restart", "b rest restart"]
+    assert sorted(ran.of("lifecycle restart")) == ["a lifecycle restart", "b lifecycle restart"]
     # What was begun is ended.
-    assert ran.of("rest outcome") == ["b rest outcome"]
+    assert ran.of("lifecycle outcome") == ["b lifecycle outcome"]
     assert "c: left as it is: a failed before its turn" in " ".join(ran.said.split())
     assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
 
@@ -239,14 +245,14 @@ def test_one_that_fails_beside_another_leaves_those_after_both(play) -> None:
 def test_a_machine_that_has_no_lock_is_left_out_and_the_others_go_on(play) -> None:
     ran = play("restart", fails=("a lock present",), kimi_serial=1)
     assert ran.code != 0
-    assert ran.of("rest restart") == ["b rest restart", "c rest restart"]
+    assert ran.of("lifecycle restart") == ["b lifecycle restart", "c lifecycle restart"]
 
 
 def test_a_limit_leaves_the_turns_of_the_others(play) -> None:
     ran = play("restart", "--limit", "a,c", kimi_serial=1)
     assert ran.code == 0, ran.said
-    assert ran.of("rest restart", "rest outcome") == [
-        "a rest restart", "a rest outcome", "c rest restart", "c rest outcome",
+    assert ran.of("lifecycle restart", "lifecycle outcome") == [
+        "a lifecycle restart", "a lifecycle outcome", "c lifecycle restart", "c lifecycle outcome",
     ]  # fmt: skip
 
 
@@ -315,28 +321,31 @@ def test_who_waits_for_a_driver_is_named_and_has_no_lock_where_one_is_lost(
     playbook.write_text(
         yaml.safe_dump([{**whole, "tasks": [{"ansible.builtin.include_tasks": str(tasks)}]}])
     )
-    ran = play(playbook, lost={"b rest driver": "b"}, kimi_facts={"kimi": {}})
+    ran = play(playbook, lost={"b lifecycle driver": "b"}, kimi_facts={"kimi": {}})
     assert ran.code != 0
-    assert ran.of("rest driver") == ["a rest driver", "b rest driver"]
+    assert ran.of("lifecycle driver") == ["a lifecycle driver", "b lifecycle driver"]
     assert "left as they are, for b failed: a, c" in ran.said
     assert {f"{host} lock absent" for host in "abc"} <= set(ran.told)
 
 
-STEPS_OF_B = ["b lock present", "a lock present", "b rest prepare", "b rest main"]
+STEPS_OF_B = ["b lock present", "a lock present", "b lifecycle prepare", "b lifecycle main"]
 END_OF_B = ["b lock absent", "a lock absent"]
 
 
 def test_the_head_does_not_rest_while_another_host_of_its_group_is_updated(update) -> None:
     ran = update()
     assert ran.code == 0, ran.said
-    alone = [f"a {step}" for step in ("lock present", "rest prepare", "rest main", "rest prove")]
-    assert ran.told == [*alone, "a lock absent", *STEPS_OF_B, "b rest prove", *END_OF_B]
+    alone = [
+        f"a {step}"
+        for step in ("lock present", "lifecycle prepare", "lifecycle main", "lifecycle prove")
+    ]
+    assert ran.told == [*alone, "a lock absent", *STEPS_OF_B, "b lifecycle prove", *END_OF_B]
 
 
 def test_the_head_may_rest_again_where_the_update_of_another_host_failed(update) -> None:
-    ran = update(fails=("b rest main",))
+    ran = update(fails=("b lifecycle main",))
     assert ran.code != 0
-    assert ran.told[-len(STEPS_OF_B) - 3 :] == [*STEPS_OF_B, "b rest undrain", *END_OF_B]
+    assert ran.told[-len(STEPS_OF_B) - 3 :] == [*STEPS_OF_B, "b lifecycle undrain", *END_OF_B]
 
 
 def test_an_apply_tells_the_gateways_where_a_machine_is_from_now_on(play, tmp_path: Path) -> None:

@@ -126,11 +126,11 @@ def of(lines: list[str], *words: str) -> list[str]:
 def test_a_group_stops_where_clients_ask_first(play: Play) -> None:
     code, told = play("stop", together=True)
     assert code == 0
-    assert of(told, "rest stop", "follow") == [
-        "a rest stop serving",
-        "b rest stop serving",
+    assert of(told, "lifecycle stop", "follow") == [
+        "a lifecycle stop serving",
+        "b lifecycle stop serving",
         "a follow stop",
-        "b rest stop rank",
+        "b lifecycle stop rank",
         "b follow stop",
     ]
     assert told[-2:] == ["a lock absent", "b lock absent"]
@@ -139,38 +139,39 @@ def test_a_group_stops_where_clients_ask_first(play: Play) -> None:
 def test_a_group_restarts_as_one(play: Play) -> None:
     code, told = play("restart", together=True)
     assert code == 0
-    order = of(told, "rest ", "follow", "ready")
-    stopped, started = order.index("b follow stop"), order.index("a rest start")
-    assert order[:2] == ["a rest restart", "b rest restart"]
-    assert order.index("a follow stop") < order.index("b rest stop rank") < stopped < started
+    order = of(told, "lifecycle ", "follow", "ready")
+    stopped, started = order.index("b follow stop"), order.index("a lifecycle start")
+    assert order[:2] == ["a lifecycle restart", "b lifecycle restart"]
+    assert order.index("a follow stop") < order.index("b lifecycle stop rank") < stopped < started
     assert order[started:] == [
-        "a rest start", "b rest start", "a ready", "b ready", "a rest started", "b rest started",
+        "a lifecycle start", "b lifecycle start", "a ready", "b ready", "a lifecycle started",
+        "b lifecycle started",
     ]  # fmt: skip
     # Nothing restarts by itself, and no outcome is told twice.
     assert not of(told, "follow restart", "outcome")
 
 
 def test_a_group_whose_head_is_not_stopped_is_left_whole(play: Play) -> None:
-    code, told = play("stop", together=True, fails="a rest stop serving")
+    code, told = play("stop", together=True, fails="a lifecycle stop serving")
     assert code != 0
     # Asked, it refuses: the one that leads has failed.
-    assert told[-3:] == ["b rest stop rank", "a lock absent", "b lock absent"]
+    assert told[-3:] == ["b lifecycle stop rank", "a lock absent", "b lock absent"]
 
 
 def test_a_group_that_is_not_stopped_is_not_started(play: Play) -> None:
-    code, told = play("restart", together=True, fails="b rest stop rank")
+    code, told = play("restart", together=True, fails="b lifecycle stop rank")
     assert code != 0
     # The one that leads is stopped by then: alone it does not start.
-    assert of(told, "rest start", "ready") == ["a rest start"]
+    assert of(told, "lifecycle start", "ready") == ["a lifecycle start"]
     assert told[-2:] == ["a lock absent", "b lock absent"]
 
 
 def test_hosts_of_their_own_do_not_wait_for_one_another(play: Play) -> None:
-    code, told = play("stop", together=False, fails="a rest stop serving")
+    code, told = play("stop", together=False, fails="a lifecycle stop serving")
     assert code != 0
     assert "b follow stop" in told
-    assert "b rest outcome" in told
-    assert "a rest outcome" not in told
+    assert "b lifecycle outcome" in told
+    assert "a lifecycle outcome" not in told
 
 
 def test_instances_of_a_host_are_the_machines_own_to_restart(play: Play) -> None:
@@ -179,9 +180,9 @@ def test_instances_of_a_host_are_the_machines_own_to_restart(play: Play) -> None
     for host in "ab":
         assert [line for line in told if line.startswith(host)] == [
             f"{host} lock present",
-            f"{host} rest restart",
+            f"{host} lifecycle restart",
             f"{host} follow restart",
-            f"{host} rest outcome",
+            f"{host} lifecycle outcome",
             f"{host} lock absent",
         ]
 
@@ -189,6 +190,7 @@ def test_instances_of_a_host_are_the_machines_own_to_restart(play: Play) -> None
 def test_a_start_waits_for_an_answer_and_notes_it(play: Play) -> None:
     code, told = play("start", together=True)
     assert code == 0
-    assert of(told, "rest", "ready") == [
-        "a rest start", "b rest start", "a ready", "b ready", "a rest started", "b rest started",
+    assert of(told, "lifecycle", "ready") == [
+        "a lifecycle start", "b lifecycle start", "a ready", "b ready", "a lifecycle started",
+        "b lifecycle started",
     ]  # fmt: skip
