@@ -12,7 +12,6 @@ Held by: tests/unit/docs/test_docs.py, tests/component/docs/test_generated_docs.
 
 from __future__ import annotations
 
-import json
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import decided
+import document_schemas
 import evidence
 import features
 import gpu_reports
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 REFERENCE = DOCS / "reference"
+SCHEMAS = ROOT / "kimi_prov" / "schemas"
+# Around a part of a page that is made; the rest of it is written by hand.
+_MADE = "<!-- Made from the types by `make docs`; do not edit. -->"
+_MADE_END = "<!-- End of what is made. -->"
 # The role `plan` sets these; nobody writes them in an inventory.
 _INPUTS = {"kimi_plan", "kimi_facts"}
 
@@ -58,10 +62,12 @@ def pages() -> dict[Path, str]:
         DOCS / "contributing" / "where-decided.md": where_decided(),
         DOCS / "contributing" / "features.md": where_features(),
         DOCS / "evidence.md": what_is_proven(),
+        REFERENCE / "facts.md": facts(),
         DOCS / "real-gpus.md": real_gpus(),
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
         **generated.files(),
+        **{SCHEMAS / name: text for name, text in document_schemas.format_shipped().items()},
     }
 
 
@@ -285,21 +291,25 @@ def json_documents() -> str:
         "Characters that would steer a terminal, or that nobody sees, are escaped (`\\u001b`):",
         "[runs](../guides/runs.md#output).",
     ]
-    found = (ROOT / "kimi_prov" / "schemas").glob("*.json")
-    for name, file in sorted((_document(file), file) for file in found):
-        schema = json.loads(file.read_text(encoding="utf-8"))
-        said = [schema[key] for key in ("title", "description") if schema.get(key, name) != name]
+    for name, (file, schema) in sorted(document_schemas.make_all().items()):
+        said = [schema[key] for key in ("title", "description") if schema.get(key)]
         lines += ["", f"## {name}", "", *[f"{_line(text).removesuffix('.')}." for text in said]]
-        lines += ["", f"Schema: `{file.relative_to(ROOT)}`. Keys, required ones in bold:", ""]
-        needed = schema.get("required", [])
-        keys = [f"**`{key}`**" if key in needed else f"`{key}`" for key in schema["properties"]]
-        lines += [", ".join(keys) + "."]
+        lines += ["", f"Schema: `kimi_prov/schemas/{file}`. Keys, required ones in bold:", ""]
+        forms = schema.get("anyOf", [schema])
+        needed = set.intersection(*(set(form["required"]) for form in forms))
+        keys = dict.fromkeys(key for form in forms for key in form["properties"])
+        lines += [", ".join(f"**`{key}`**" if key in needed else f"`{key}`" for key in keys) + "."]
     return _text(lines)
 
 
-def _document(file: Path) -> str:
-    schema = json.loads(file.read_text(encoding="utf-8"))
-    return str(schema["properties"]["schema"]["const"])
+def facts() -> str:
+    """Return the page of the facts; the table of what their keys mean is made."""
+    page = REFERENCE / "facts.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(_MADE)
+    _, _, after = rest.partition(_MADE_END)
+    rows = document_schemas.list_meanings(document_schemas.make_schema("facts"))
+    made = "\n".join(table(("key", "meaning"), ((f"`{key}`", text) for key, text in rows)))
+    return f"{before}{_MADE}\n{made}\n{_MADE_END}{after}"
 
 
 def _head(title: str) -> list[str]:

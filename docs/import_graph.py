@@ -22,8 +22,8 @@ _SEPARATE = "engine_plugins"
 
 # Lowest first. A module imports from its own package and from the packages of lower layers.
 LAYERS = (
-    ("contract", "errors", "monitoring", "schemas", "user_dirs"),
-    ("documents",),
+    ("contract", "errors", "monitoring", "user_dirs"),
+    ("documents", "schemas"),
     ("catalog", "inventory_files", "on_host", "packaging"),
     ("clients", "facts", "lab", "runner"),
     ("sizing",),

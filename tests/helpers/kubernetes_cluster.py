@@ -13,9 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
-
-from kimi_prov import schemas
+import closed_form
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -229,7 +227,7 @@ class Cluster:
     def status(self, folder: Path, code: int = 0) -> Object:
         """The status document's entry, held to the schema."""
         document = json.loads(self.run("status", folder, "--format", "json", code=code).stdout)
-        jsonschema.validate(document, schemas.load("status"))
+        closed_form.validate(document, "status")
         (found,) = document["hosts"].values()
         return dict(found)
 

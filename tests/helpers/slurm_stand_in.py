@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
-from kimi_prov import schemas
+import closed_form
 
 _FACTS = Path(__file__).parents[1] / "data" / "facts" / "lab-nspawn.json"
 PROGRAMS = {
@@ -241,7 +239,7 @@ class Site:
         done = self.slurm.run(*words, "--format", "json")
         assert done.returncode == code, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
-        jsonschema.validate(document, schemas.load(str(words[0])))
+        closed_form.validate(document, str(words[0]))
         return document
 
     def fails(self, *words: object, code: int) -> str:

@@ -6,10 +6,8 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 from machines import kimi_prov
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +24,7 @@ def full(host: Host, code: int, *words: str | Path) -> dict[str, Any]:
     done = kimi_prov("verify", *hosts, *words)
     assert done.returncode == code, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("verify"))
+    closed_form.validate(document, "verify")
     return dict(document["hosts"][host.name])
 
 

@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import closed_form
 import httpx2
-import jsonschema
 import openai
 import yaml
 from machines import HANGS_S, Lab, kimi_prov, make_lab
 from waiting import until
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -129,7 +127,7 @@ class Site:
     def status(self) -> dict[str, Any]:
         done = kimi_prov("status", self.lab.inventory, "--format", "json")
         document = json.loads(done.stdout)
-        jsonschema.validate(document, schemas.load("status"))
+        closed_form.validate(document, "status")
         return dict(document["hosts"])
 
     def has_address(self) -> list[str]:

@@ -6,12 +6,10 @@ import json
 import ssl
 from typing import TYPE_CHECKING, Any
 
+import closed_form
 import httpx2
-import jsonschema
 import openai
 from machines import kimi_prov
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from machines import Host
@@ -78,6 +76,6 @@ def command(host: Host, *words: str) -> str:
 def used(host: Host, *words: str) -> dict[str, list[int]]:
     """What the machine counted by key, as the command tells it."""
     document = json.loads(command(host, "usage", "--format", "json", *words))
-    jsonschema.validate(document, schemas.load("usage"))
+    closed_form.validate(document, "usage")
     numbers = ("requests", "prompt_tokens", "completion_tokens")
     return {row["key"]: [row[name] for name in numbers] for row in document["rows"]}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import jsonschema
+import closed_form
 import pytest
 from machines import kimi_prov
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +23,7 @@ def test_bench_measures_the_served_model_and_leaves_nothing(served_host: Host) -
     assert done.returncode == 0, done.stderr
     assert key not in done.stdout + done.stderr
     document = json.loads(done.stdout)
-    schema = schemas.load("bench")
-    jsonschema.validate(document, schema)
+    closed_form.validate(document, "bench")
     host = document["hosts"][served_host.name]
     assert [level["concurrency"] for level in host["serve"]["levels"]] == [1, 4, 16]
     assert all(level["decode_tok_s"] > 0 for level in host["serve"]["levels"])
@@ -62,7 +59,7 @@ def test_bench_asks_a_sweep_of_chats_in_rounds_and_writes_a_page(
     done = kimi_prov("bench", served_host.inventory, *words, "--format=json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("bench"))
+    closed_form.validate(document, "bench")
     serve = document["hosts"][served_host.name]["serve"]
     assert [(row["concurrency"], row["requests"]) for row in serve["levels"]] == [(1, 16), (4, 16)]
     assert serve["warm_up"]["requests"] == 2

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import closed_form
 import httpx2
-import jsonschema
 import openai
 import pytest
 import yaml
@@ -29,7 +29,6 @@ from monitored import NODE, WATCHER, monitored_lab, prometheus, receiving
 from upgrades import disks
 from waiting import until
 
-from kimi_prov import schemas
 from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
 from kimi_prov.lab.state import LabState, state_home
@@ -225,7 +224,7 @@ def test_a_host_that_watches_tells_what_it_sees_and_lets_in_whom_it_may(day: Day
     done = kimi_prov("status", day.lab.inventory, "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("status"))
+    closed_form.validate(document, "status")
     found = document["hosts"][WATCHER]["monitor"]
     assert (found["prometheus"], found["alertmanager"]) == ("active", "active")
     assert (found["targets"], found["answers"]) == (3, True)

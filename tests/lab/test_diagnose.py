@@ -11,11 +11,10 @@ import tarfile
 import time
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from machines import kimi_prov, newest_run
 
-from kimi_prov import schemas
 from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def diagnose(host: Host, file: Path) -> tuple[int, dict[str, Any], dict[str, str
         "diagnose", host.inventory, "--limit", host.name, "--to", file, "--format", "json"
     )
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("diagnose"))
+    closed_form.validate(document, "diagnose")
     return done.returncode, document["hosts"][host.name], opened(file)
 
 
@@ -62,7 +61,7 @@ def test_the_logs_of_a_served_host(served_host: Host) -> None:
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     for row in rows:
-        jsonschema.validate(row, schemas.load("logs"))
+        closed_form.validate(row, "logs")
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
     assert any(row["unit"] == UNIT and "ready after" in row["message"] for row in rows)
     assert "kimi-proxy.service" in {row["unit"] for row in rows}

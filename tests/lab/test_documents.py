@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from machines import kimi_prov
 from made_certificates import certificate
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from machines import Host
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.lab
 
 def fits(document: Any, name: str) -> None:
     """Raise what is wrong with a document of this name."""
-    jsonschema.Draft202012Validator(schemas.load(name)).validate(document)
+    closed_form.validate(document, name)
 
 
 def given(host: Host, command: str, code: int, *words: str) -> dict[str, Any]:

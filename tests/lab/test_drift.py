@@ -6,11 +6,9 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from machines import KIMI_PROV, kimi_prov, run
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +84,7 @@ def drift(host: Host, *options: str) -> tuple[int, dict[str, Any]]:
     """Exit code and what is told of the host, held against the schema."""
     done = kimi_prov("drift", host.inventory, "--limit", host.name, "--format", "json", *options)
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("drift"))
+    closed_form.validate(document, "drift")
     found: dict[str, Any] = document["hosts"][host.name]
     assert document["complete"] is found["complete"]
     return done.returncode, found

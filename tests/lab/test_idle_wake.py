@@ -16,15 +16,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import closed_form
 import httpx2
-import jsonschema
 import openai
 import pytest
 from machines import HANGS_S, kimi_prov
 from upgrades import settings_file
 from waiting import until
 
-from kimi_prov import schemas
 from kimi_prov.commands import lab as lab_command
 from kimi_prov.contract import paths
 from kimi_prov.on_host.endpoint import api_client, tls
@@ -85,7 +84,7 @@ class Machine:
         done = self.command("status", "--format", "json")
         assert done.returncode == 0, done.stdout + done.stderr
         document = json.loads(done.stdout)
-        jsonschema.validate(document, schemas.load("status"))
+        closed_form.validate(document, "status")
         found: dict[str, Any] = document["hosts"][self.host.name]
         return found
 

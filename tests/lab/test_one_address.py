@@ -11,14 +11,12 @@ import socket
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from gateways import NODES, Load, Site, site_up
 from host_stand_ins import stand_ins
 from machines import kimi_prov
 from waiting import until
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +87,7 @@ def told(site: Site, command: str, *words: str, exits: int = 0) -> dict[str, Any
     done = kimi_prov(command, site.lab.inventory, *OF_GATEWAYS, *words, "--format", "json")
     assert done.returncode == exits, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load(command))
+    closed_form.validate(document, command)
     assert set(document["hosts"]) == set(GATEWAYS)
     return dict(document["hosts"])
 

@@ -11,15 +11,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import closed_form
 import cluster
-import jsonschema
 import pytest
 import yaml
 from cluster_jobs import Jobs, copy
 from machines import CHECKOUT, kimi_prov
 from test_tuner import TUNER
 
-from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def test_a_chat_reaches_two_nodes_is_measured_and_comes_back_after_a_preemption(
 ) -> None:
     number = jobs.submit("serve", *ONE_CORE)
     found = jobs.wait_ready(number)
-    jsonschema.validate(found, schemas.load("endpoint"))
+    closed_form.validate(found, "endpoint")
     assert found["nodes"] == list(cluster.NODES)
     assert jobs.chat(found)["usage"]["completion_tokens"] > 0
     refused = slurm.tried(f"cat {found['key_file']} {ROOT}/endpoints/{number}.json", user="bob")

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import closed_form
 import cluster
-import jsonschema
 import pytest
 import stand_in_engine
 import yaml
@@ -30,7 +30,6 @@ from machines import KIMI_PROV, kimi_prov
 from waiting import until
 from weights_server import Server
 
-from kimi_prov import schemas
 from kimi_prov.on_host.weights import manifest
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Site:
         done = self.command(verb, name, *words, "--format", "json")
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
-        jsonschema.validate(document, schemas.load(verb))
+        closed_form.validate(document, verb)
         return dict(document)
 
     def submit(self, name: str, *words: str) -> dict[str, dict[str, Any]]:
@@ -226,7 +225,7 @@ def test_a_chat_goes_through_the_tunnel_and_who_has_no_key_is_kept_out(
     site: Site, ready: dict[str, Any]
 ) -> None:
     found, jobs = ready["endpoint"], site.there("one")
-    jsonschema.validate(found, schemas.load("endpoint"))
+    closed_form.validate(found, "endpoint")
     assert jobs.chat(found)["choices"][0]["message"]["content"] == "hello"
     with pytest.raises(urllib.error.HTTPError, match="401"):
         jobs.ask(found, "sk-kimi-another")
@@ -338,7 +337,7 @@ def _connected(site: Site, name: str) -> Iterator[dict[str, Any]]:
             assert until(lambda: told.exists() or process.poll() is not None)
             assert process.poll() is None
             document = json.loads(told.read_text())
-            jsonschema.validate(document, schemas.load("connect"))
+            closed_form.validate(document, "connect")
             yield document
         finally:
             process.send_signal(signal.SIGINT)

@@ -7,12 +7,11 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from machines import HANGS_S, kimi_prov
 from waiting import until
 
-from kimi_prov import schemas
 from kimi_prov.contract import paths
 from kimi_prov.on_host.endpoint import api_client
 
@@ -35,7 +34,7 @@ def command(name: str, host: Host, *more: str) -> subprocess.CompletedProcess[st
 def status(host: Host) -> tuple[int, dict[str, Any]]:
     done = command("status", host, "--format", "json")
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("status"))
+    closed_form.validate(document, "status")
     found: dict[str, Any] = document["hosts"][host.name]
     return done.returncode, found
 

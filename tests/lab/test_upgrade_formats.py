@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import jsonschema
+import closed_form
 import pytest
 from machines import kimi_prov
 from upgrades import INT4, Shaken, changed, history, streaming
 
-from kimi_prov import schemas
 from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def test_clean_frees_all_but_the_two_versions(shaken: Shaken) -> None:
     host.ssh(f"mkdir -p {left} && head -c 3000000 /dev/zero > {left}/shard")
     words = ("clean", host.inventory, "--limit", host.name, "--format", "json")
     told = json.loads(kimi_prov(*words, "--check").stdout)
-    jsonschema.validate(told, schemas.load("clean"))
+    closed_form.validate(told, "clean")
     items = told["hosts"][host.name]["items"]
     assert left in [item["path"] for item in items]
     assert not [item for item in items if "kimi-k2-lab/" in item["path"] or INT4 in item["path"]]

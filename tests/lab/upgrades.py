@@ -22,13 +22,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import psutil
 import yaml
 from machines import HANGS_S, KIMI_PROV, Lab, descendants, kimi_prov, make_lab
 from weights_server import Server
 
-from kimi_prov import schemas
 from kimi_prov.commands import lab as commands
 from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
@@ -108,7 +107,7 @@ def history(host: Host) -> dict[str, Any]:
     done = kimi_prov("history", host.inventory, "--limit", host.name, "--format", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("history"))
+    closed_form.validate(document, "history")
     found: dict[str, Any] = document["hosts"][host.name]
     return found
 

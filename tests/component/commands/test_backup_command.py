@@ -4,10 +4,8 @@ import json
 import shutil
 import subprocess
 
-import jsonschema
+import closed_form
 import pytest
-
-from kimi_prov import schemas
 
 TOLD = """
 - hosts: kimi
@@ -65,7 +63,7 @@ def test_a_backup_is_told_as_a_document_and_as_text(installed, local):
     done = installed.run("backup", local("good", "bad"), "--format", "json")
     assert done.returncode == 1
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("backup"))
+    closed_form.validate(document, "backup")
     assert document["hosts"]["bad"] == {"ok": False, "detail": "this machine is not provisioned"}
     assert document["hosts"]["good"]["file"].startswith(f"{installed.home}/{{host}}-backup-2")
     assert "holds secrets in clear" in done.stderr

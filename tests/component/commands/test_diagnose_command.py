@@ -4,11 +4,9 @@ import json
 import stat
 import tarfile
 
+import closed_form
 import gathering
-import jsonschema
 import pytest
-
-from kimi_prov import schemas
 
 START_US = 1_760_000_000_000_000
 UNIT = "kimi-serve@0.service"
@@ -72,7 +70,7 @@ def test_the_bundle_has_what_a_bug_report_needs(installed, machines):
     done = installed.run("diagnose", machines(a=gathered("fine")), "--format", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("diagnose"))
+    closed_form.validate(document, "diagnose")
     assert document["ok"]
     file = only(installed.home)
     assert document["bundle"] == file.name
@@ -88,7 +86,7 @@ def test_the_bundle_has_what_a_bug_report_needs(installed, machines):
         "a/packages.txt",
         "a/units.txt",
     }
-    jsonschema.validate(json.loads(found["diagnose.json"]), schemas.load("diagnose"))
+    closed_form.validate(json.loads(found["diagnose.json"]), "diagnose")
     assert found[f"a/logs/{UNIT}.log"].splitlines()[-1] == "2025-10-09T08:53:20.000Z fine"
     # What a machine gathered is nowhere else.
     (run,) = installed.runs.iterdir()
@@ -116,7 +114,7 @@ def test_a_host_that_gives_nothing_is_told_and_the_others_are_bundled(installed,
     done = installed.run("diagnose", machines(a=gathered(), b=failed), "--format", "json")
     assert done.returncode == 1
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("diagnose"))
+    closed_form.validate(document, "diagnose")
     assert not document["ok"]
     assert document["hosts"]["b"]["detail"] == "no program"
     assert not document["hosts"]["b"]["reached"]
@@ -231,7 +229,7 @@ def test_gateways_are_in_the_bundle_and_their_faults_are_told(installed, site):
     done = installed.run("diagnose", inventory, "--format", "json")
     assert done.returncode == 3, done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("diagnose"))
+    closed_form.validate(document, "diagnose")
     found = {
         host: [row["id"] for row in entry["findings"]] for host, entry in document["hosts"].items()
     }

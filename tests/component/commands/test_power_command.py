@@ -6,10 +6,9 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 
-from kimi_prov import schemas
 from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule
 
 START = {"at": "2026-11-24T06:00:00Z", "seconds": 61.5, "held": "RAM disk", "by": "start"}
@@ -65,7 +64,7 @@ def test_each_host_is_told_as_a_document_and_as_text(installed, local, name):
     done = installed.run(command, local("good", "bad"), "--format", "json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
-    jsonschema.validate(found, schemas.load(command))
+    closed_form.validate(found, command)
     assert found["ok"] is False
     assert found["hosts"]["good"] == document
     assert found["hosts"]["bad"] == {"ok": False, "detail": "the engine was not stopped"}
@@ -81,6 +80,6 @@ def test_a_report_goes_to_a_file(installed, local, tmp_path):
     file = tmp_path / "told.json"
     done = installed.run("stop", local("good"), "--format", "json", "--output", file)
     assert (done.returncode, done.stdout) == (0, "")
-    jsonschema.validate(json.loads(file.read_text()), schemas.load("stop"))
+    closed_form.validate(json.loads(file.read_text()), "stop")
     refused = installed.run("stop", local("good"), "--output", tmp_path / "no" / "such")
     assert refused.returncode == 2

@@ -2,10 +2,8 @@
 
 import json
 
-import jsonschema
+import closed_form
 import pytest
-
-from kimi_prov import schemas
 
 TOLD = """
 - hosts: kimi
@@ -43,7 +41,7 @@ def test_a_backup_is_told_as_a_document_and_as_text(installed, local):
     done = installed.run("web", "backup", local("good", "bad"), "--format", "json")
     assert done.returncode == 1
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("web"))
+    closed_form.validate(document, "web")
     assert document["hosts"]["bad"] == {"ok": False, "detail": "there is no page on this machine"}
     good = document["hosts"]["good"]
     # The name is the host's and the time's, below the folder that one is in.

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bucket_servers
-import jsonschema
+import closed_form
 import pytest
 from waiting import until
 from weights_server import COMMIT, HubHandler, Server
-
-from kimi_prov import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +91,7 @@ def test_a_bucket_is_filled_and_its_manifest_is_the_last_thing(cloud: Cloud, hub
     done = seed(cloud, hub, "whole", "--format", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(schemas.load("seed")).validate(document)
+    closed_form.validate(document, "seed")
     assert (document["complete"], document["revision"]) == (True, COMMIT)
     assert document["uploaded_bytes"] == sum(map(len, KEPT.values()))
     assert held(cloud, "whole") == KEPT

@@ -11,11 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import jsonschema
+import closed_form
 import pytest
 from locales import latin
 
-from kimi_prov import schemas
 from kimi_prov.on_host.probe import cpu
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.packaging import zipapp
@@ -35,7 +34,7 @@ def test_it_describes_the_machine_and_leaves_nothing(tmp_path: Path) -> None:
         check=True,
     )
     document = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
+    closed_form.validate(document, "facts")
     assert document["cpu"]["model"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["probe.pyz"]
 
@@ -89,7 +88,7 @@ def test_it_needs_no_root() -> None:
             user=65534 if os.geteuid() == 0 else None,
         )
     document = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
+    closed_form.validate(document, "facts")
     assert document["host"]["root"] is False
 
 
@@ -117,7 +116,7 @@ def test_it_runs_under_python_3_9_and_leaves_nothing(tmp_path: Path, form: list[
     written = tmp_path / "facts.json"
     document = json.loads(written.read_text() if "--output" in form else done.stdout)
     written.unlink(missing_ok=True)
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
+    closed_form.validate(document, "facts")
     assert document["python"]["version"].startswith("3.9.")
     assert document["origin"]["kind"] == "probe"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["probe.pyz", "scratch"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 
 import bench_inputs
-import jsonschema
+import closed_form
 import pytest
 
-from kimi_prov import schemas
 from kimi_prov.acceptance import bench
 from kimi_prov.show.report import bench_html, bench_markdown
 from kimi_prov.show.text import bench as bench_text
@@ -94,9 +93,7 @@ def report(*hosts: dict[str, object]) -> dict[str, object]:
 
 
 def valid(document: dict[str, object]) -> None:
-    schema = schemas.load("bench")
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(document, schema)
+    closed_form.validate(document, "bench")
 
 
 def test_a_machine_as_predicted_is_normal_and_has_nothing_to_look_at() -> None:

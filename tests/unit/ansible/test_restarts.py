@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 from group_hosts import planned as in_group
 from serve_inputs import INSTANCE, OPTIONS, PLAN
 
-from kimi_prov import schemas
 from kimi_prov.ansible import serve_units
+from kimi_prov.contract.documents.facts.kimi import KimiFacts
 from kimi_prov.on_host.probe import installed
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.planner.findings import Findings
@@ -41,8 +41,7 @@ def serve(root: Path, plan: dict[str, Any], *, mark: str | None = None) -> None:
 
 def probed(root: Path) -> dict[str, Any]:
     facts = {"kimi": installed.kimi(Machine(str(root)), STATES)}
-    shape = schemas.load("facts")
-    jsonschema.Draft202012Validator(shape["properties"]["kimi"]).validate(facts["kimi"])
+    closed_form.validate_part(facts["kimi"], KimiFacts)
     return facts
 
 

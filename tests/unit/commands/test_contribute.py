@@ -6,12 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import bench_inputs as given
-import jsonschema
+import closed_form
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from kimi_prov import schemas
 from kimi_prov.cli import cli
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import rows
@@ -43,7 +42,7 @@ def found(path: Path) -> list[dict[str, Any]]:
 
 def test_a_row_for_each_number_of_requests_reads_back_as_what_was_measured(tmp_path: Path) -> None:
     path = given.written(tmp_path, secret_node=given.result())
-    jsonschema.validate(json.loads(path.read_text()), schemas.load("bench"))
+    closed_form.validate(json.loads(path.read_text()), "bench")
     file = tmp_path / "speeds.yaml"
     contributed(path, "--output", str(file))
     cases, aside = rows.read_file(file)
@@ -182,7 +181,7 @@ def test_a_sweep_of_rounds_makes_rows_and_a_chat_is_marked(tmp_path: Path) -> No
     levels = [given.loaded(given.level(n, 90.0, 80.0 * n, 900.0)) for n in (1, 4)]
     asked = {"chat": True, "rounds": 3, "chosen_lengths": False}
     path = given.written(tmp_path, a=given.result(*levels, asked=asked))
-    jsonschema.validate(json.loads(path.read_text()), schemas.load("bench"))
+    closed_form.validate(json.loads(path.read_text()), "bench")
     one, four = found(path)
     assert (one["note"], four["note"]) == ("2026-11; chat", "2026-11; chat; aggregate incl. TTFT")
     assert set(four) <= KEYS

@@ -9,10 +9,9 @@ import shutil
 import time
 from pathlib import Path
 
-import jsonschema
+import closed_form
 import pytest
 
-from kimi_prov import schemas
 from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 from kimi_prov.facts import recording, synthetic
@@ -33,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
 def test_a_recording_is_facts(path: Path) -> None:
     found = recording.read(path)
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(found)
+    closed_form.validate(found, "facts")
     assert found["origin"]["kind"] == "recording"
     assert found["origin"]["name"] == path.name
     assert found["host"]["virtualization"] == "kvm"
@@ -140,7 +139,7 @@ def test_two_nodes_and_threads_of_one_core(tmp_path: Path) -> None:
 )
 def test_a_broken_file_makes_things_unknown(folder: Path, name: str, content: bytes) -> None:
     (folder / name).write_bytes(content)
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(recording.read(folder))
+    closed_form.validate(recording.read(folder), "facts")
 
 
 def test_a_folder_with_nothing_recorded_is_refused(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ ODD_NUMBERS = {
 def test_a_number_that_is_none_is_unknown(folder: Path, name: str) -> None:
     (folder / name).write_text(ODD_NUMBERS[name])
     found = recording.read(folder)
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(found)
+    closed_form.validate(found, "facts")
     json.dumps(found, allow_nan=False)
 
 
@@ -231,7 +230,7 @@ def test_made_facts_say_so_and_leave_the_recorded_ones() -> None:
     found = synthetic.made(
         recorded, "h100-570", card=synthetic.H100, driver="570.133.20", cuda="12.8"
     )
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(found)
+    closed_form.validate(found, "facts")
     assert found["origin"]["kind"] == "made"
     assert "h200-x8" in found["origin"]["detail"]
     assert found["origins"]["gpus[7].memory_bytes"] == "made"

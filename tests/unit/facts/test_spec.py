@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import closed_form
 import jsonschema
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from odd_files import read_or_refused
 from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.commands import init
+from kimi_prov.contract.documents.spec import SpecCpu, SpecGpus, SpecMemory
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import document as documents
 from kimi_prov.facts import form, spec
@@ -255,7 +257,7 @@ def test_files_that_are_no_sheets(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yml")), ids=lambda path: path.stem)
 def test_shipped_sheets_are_whole(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
-    jsonschema.Draft202012Validator(schemas.load("spec")).validate(document)
+    closed_form.validate(document, "spec")
     found = spec.read(path, load())
     documents.check(found, str(path), "mend it")
     assert document["name"] == path.stem
@@ -299,12 +301,9 @@ PATHS = [
     ("name",),
     ("note",),
     ("extra",),
-    *[("cpu",), *[("cpu", key) for key in schemas.load("spec")["properties"]["cpu"]["properties"]]],
-    *[
-        ("memory",),
-        *[("memory", key) for key in schemas.load("spec")["properties"]["memory"]["properties"]],
-    ],
-    *[("gpus",), *[("gpus", key) for key in schemas.load("spec")["$defs"]["cards"]["properties"]]],
+    *[("cpu",), *[("cpu", key) for key in get_type_hints(SpecCpu)]],
+    *[("memory",), *[("memory", key) for key in get_type_hints(SpecMemory)]],
+    *[("gpus",), *[("gpus", key) for key in get_type_hints(SpecGpus)]],
     *[("disks",), ("disks", 0), ("disks", 0, "size_gb"), ("disks", 0, "count"), ("nics",)],
     *[("software",), ("software", "os"), ("software", "nvidia_driver"), ("price",)],
     ("price", "hourly_usd"),

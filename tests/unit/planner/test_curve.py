@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 from plan_inputs import LAB_SETTINGS, lab_facts, quoted
 
-from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.planner.plan import make_plan, make_plan_with_curve
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -19,7 +18,7 @@ def more(facts: dict[str, Any], **given: Any) -> tuple[dict[str, Any], list[dict
     settings = parse_settings(given, host="one")
     plan = make_plan(facts, settings, load())
     found = make_plan_with_curve(facts, settings, load())
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(found)
+    closed_form.validate(found, "plan")
     rest = {key: value for key, value in found.items() if key != "throughput"}
     assert rest == {key: value for key, value in plan.items() if key != "throughput"}
     return found, found["throughput"]["more_requests"]

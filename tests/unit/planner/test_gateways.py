@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import closed_form
 import jsonschema
 import pytest
 from plan_inputs import LAB_SETTINGS, found, lab_facts
 
-from kimi_prov import schemas
 from kimi_prov.catalog import loader
 from kimi_prov.contract import gateways as contract
 from kimi_prov.planner import gateways
@@ -137,10 +137,17 @@ def test_a_gateway_shows_metrics_where_they_are_wished_for() -> None:
 
 def test_a_plan_behind_gateways_is_one_of_the_schema() -> None:
     made = behind(TWO)
-    jsonschema.validate(made, schemas.load("plan"))
+    closed_form.validate(made, "plan")
     made["gateways"][0]["key_name"] = "operator"
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(made, schemas.load("plan"))
+        closed_form.validate(made, "plan")
+
+
+def test_a_gateway_s_plan_has_no_key_that_is_not_declared(tmp_path: Path) -> None:
+    (tmp_path / "admin").touch()
+    whole = {"kimi_metrics": True, "kimi_web_admin_file": str(tmp_path / "admin")}
+    for made in (planned(), of("gw1", **whole), of("gw2", **whole)):
+        closed_form.validate(made, "gateway-plan")
 
 
 def of(host: str, **wishes: object) -> dict[str, Any]:

@@ -10,12 +10,11 @@ import copy
 import json
 import os
 
-import jsonschema
+import closed_form
 import pytest
 from golden import CASES, GOLDEN, essence, h100, planned, units
 from plan_inputs import GIB, metal_facts, plan
 
-from kimi_prov import schemas
 from kimi_prov.planner.plan import find_blockers
 
 
@@ -36,7 +35,7 @@ def test_plan_and_units_are_those_that_were_looked_at(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_but_the_driver_is_in_the_way(name: str) -> None:
     plan = planned(name)
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
+    closed_form.validate(plan, "plan")
     found = {row["id"] for row in find_blockers(plan)}
     assert found <= {"driver.branch"}
     assert plan["driver"]["action"] == ("install" if name == "gcp-h100-spot" else "none")
@@ -53,7 +52,7 @@ def test_made_facts_say_that_they_were_made() -> None:
 def test_a_stand_in_keeps_the_real_command_line_and_says_what_it_is(name: str) -> None:
     source = "file:///opt/models/kimi-k2-lab"
     plan = planned(name, kimi_engine_stand_in=source)
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
+    closed_form.validate(plan, "plan")
     assert plan["engine"]["variant"] == "cpu"
     assert plan["model"]["name"] == "kimi-k2-lab"
     assert plan["weights"]["source"] == source

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 import yaml
 
-from kimi_prov import cli, schemas
+from kimi_prov import cli
 from kimi_prov.catalog import loader
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.render.cloud import ranking, variables
@@ -98,12 +98,12 @@ def test_the_files_are_the_golden_ones(folder: Path) -> None:
 
 def test_the_record_names_every_file_with_its_digest(folder: Path) -> None:
     record = json.loads((folder / "render.json").read_text())
-    jsonschema.validate(record, schemas.load("render"))
+    closed_form.validate(record, "render")
     there = {name: text for name, text in read(folder).items() if name != "render.json"}
     told = {row["path"]: row["sha256"] for row in record["files"]}
     assert told == {name: hashlib.sha256(text.encode()).hexdigest() for name, text in there.items()}
     plan = json.loads((folder / "plan.json").read_text())
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
+    closed_form.validate(plan, "plan")
 
 
 def laid(folder: Path) -> list[dict[str, Any]]:

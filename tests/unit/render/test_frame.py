@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 
-from kimi_prov import schemas
 from kimi_prov.errors import UserError
 from kimi_prov.render import frame
 from kimi_prov.render.frame import File, Rendered
@@ -33,7 +32,7 @@ def test_a_folder_is_made_with_its_record(tmp_path: Path) -> None:
     done = frame.write(folder, rendered(a="1\n", jobs__b="2\n"))
     assert done.written == ["a", "jobs/b", "run.sh"]
     record = json.loads((folder / "render.json").read_text())
-    jsonschema.validate(record, schemas.load("render"))
+    closed_form.validate(record, "render")
     assert [(row["path"], row["mode"]) for row in record["files"]] == [
         ("a", "0644"),
         ("jobs/b", "0644"),

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 import yaml
 from engine_metrics import VLLM, names
@@ -29,7 +29,7 @@ from kubernetes_kinds import (
     templates,
 )
 
-from kimi_prov import cli, schemas
+from kimi_prov import cli
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.render import planned
 from kimi_prov.render.kubernetes import quota
@@ -132,12 +132,12 @@ def test_the_files_are_the_golden_ones(folder: Path) -> None:
 
 def test_the_record_names_every_file_with_its_digest(folder: Path) -> None:
     record = json.loads((folder / "render.json").read_text())
-    jsonschema.validate(record, schemas.load("render"))
+    closed_form.validate(record, "render")
     assert record["kind"] == "kubernetes"
     there = {name: content for name, content in read(folder).items() if name != "render.json"}
     told = {row["path"]: row["sha256"] for row in record["files"]}
     assert told == {name: hashlib.sha256(there[name]).hexdigest() for name in there}
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan_of(folder))
+    closed_form.validate(plan_of(folder), "plan")
     assert (
         template_of(folder)["metadata"]["annotations"]["kimi-prov.dev/plan-digest"]
         == (record["plan_digest"])

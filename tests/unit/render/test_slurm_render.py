@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 
-from kimi_prov import cli, schemas
+from kimi_prov import cli
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.render import planned
 from kimi_prov.show.exit_handling import guarded
@@ -90,12 +90,12 @@ def test_the_files_are_the_golden_ones(folder: Path) -> None:
 
 def test_the_record_names_every_file_with_its_digest(folder: Path) -> None:
     record = json.loads((folder / "render.json").read_text())
-    jsonschema.validate(record, schemas.load("render"))
+    closed_form.validate(record, "render")
     there = {name: content for name, content in read(folder).items() if name != "render.json"}
     told = {row["path"]: row["sha256"] for row in record["files"]}
     assert told == {name: hashlib.sha256(there[name]).hexdigest() for name in there}
     plan = json.loads((folder / "plan.json").read_text())
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
+    closed_form.validate(plan, "plan")
 
 
 def test_the_same_input_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:

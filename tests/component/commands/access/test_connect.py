@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import chat_stand_in
-import jsonschema
+import closed_form
 import psutil
 import pytest
 from chat_stand_in import Engine
@@ -25,7 +25,6 @@ from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from slurm_stand_in import Site, endpoint, job
 from waiting import until
 
-from kimi_prov import schemas
 from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ class Connected:
                 break
         found: dict[str, Any] = json.loads("".join(lines) or "null")
         assert found, self.said
-        jsonschema.validate(found, schemas.load("connect"))
+        closed_form.validate(found, "connect")
         return found
 
     def end(self, number: int = signal.SIGINT) -> int:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import check_inputs
-import jsonschema
+import closed_form
 import psutil
 import pytest
 from chat_stand_in import Engine, serving
@@ -25,7 +25,6 @@ from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from ssh_stand_in import Machine
 from waiting import until
 
-from kimi_prov import schemas
 from kimi_prov.clients.server import described
 from kimi_prov.commands.access.connect_inventory import sorted_out
 from kimi_prov.contract import gateways
@@ -60,7 +59,7 @@ class Site:
         assert done.returncode == code, done.stderr
         assert done.stdout, done.stderr
         document = json.loads(done.stdout)
-        jsonschema.validate(document, schemas.load("connect"))
+        closed_form.validate(document, "connect")
         (found,) = document["hosts"].values()
         assert document["ok"] is found["ok"] is (code == 0)
         return found  # type: ignore[no-any-return]
@@ -286,7 +285,7 @@ def test_a_tunnel_goes_as_the_inventory_logs_in(site: Site) -> None:
     held = Held(site, "--format", "json")
     try:
         (found,) = held.document["hosts"].values()
-        jsonschema.validate(held.document, schemas.load("connect"))
+        closed_form.validate(held.document, "connect")
         assert models(found["base_url"], found["certificate_file"]) == 200
         assert (found["login"], found["page_url"], found["answers"]) == ("127.0.0.1", None, True)
         (call,) = forwards(site)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import chat_stand_in
-import jsonschema
+import closed_form
 import kubectl as real_kubectl
 import kubernetes_api
 import model_stand_in
@@ -35,7 +35,6 @@ from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from ports import free_port
 from waiting import HANGS_S, until
 
-from kimi_prov import schemas
 from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
@@ -646,12 +645,12 @@ def test_stop_keeps_the_volume_and_start_or_apply_starts_again(
     assert (pod["name"], pod["node"], pod["ready"]) == ("kimi-0", "n1", True)
     done = cluster.run("stop", folder, "--format", "json")
     assert "next:  kimi-prov start" in done.stderr
-    jsonschema.validate(json.loads(done.stdout), schemas.load("stop"))
+    closed_form.validate(json.loads(done.stdout), "stop")
     assert cluster.api.all("pods") == []
     stopped = cluster.status(folder)
     assert (stopped["state"], stopped["ok"]) == ("stopped", True)
     begun = cluster.run("start", folder, "--format", "json")
-    jsonschema.validate(json.loads(begun.stdout), schemas.load("start"))
+    closed_form.validate(json.loads(begun.stdout), "start")
     assert cluster.status(folder)["state"] == "serving"
     cluster.run("stop", folder)
     assert cluster.api.get("persistentvolumeclaims", "kimi-models")
@@ -827,7 +826,7 @@ def test_verify_runs_the_acceptance_checks_through_the_service(
 ) -> None:
     done = cluster.run("verify", folder, "--format", "json")
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("verify"))
+    closed_form.validate(document, "verify")
     (host,) = document["hosts"].values()
     found = {row["name"]: row["status"] for row in host["checks"]}
     assert found["chat"] == found["tls"] == found["wrong-key-refused"] == "ok"
@@ -851,7 +850,7 @@ def test_the_full_suite_asks_through_the_service_and_says_what_it_cannot(
         running.forwards(port)
         done = running.run("verify", folder, *words, code=1)
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("verify"))
+    closed_form.validate(document, "verify")
     (host,) = document["hosts"].values()
     rows = {row["name"]: row for row in host["checks"]}
     assert [name for name, row in rows.items() if row["status"] == "fail"] == ["facts"]
@@ -936,7 +935,7 @@ class Connected:
         assert until(lambda: document.text.endswith("\n}\n") or ended() is not None), self.said
         assert document.text.endswith("\n}\n"), self._said.whole()
         self.document = json.loads(document.text)
-        jsonschema.validate(self.document, schemas.load("connect"))
+        closed_form.validate(self.document, "connect")
 
     @property
     def said(self) -> str:

@@ -13,13 +13,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import psutil
 import pytest
 from cluster_stand_in import MODULE, Cluster
 from waiting import HANGS_S, until
 
-from kimi_prov import schemas
 from kimi_prov.on_host.endpoint import api_client, tls
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def test_the_endpoint_tells_where_it_answers_and_the_secrets_are_its_owners(
     process = start(at)
     assert until(lambda: state(at) == "ready")
     found = at.endpoint()
-    jsonschema.validate(found, schemas.load("endpoint"))
+    closed_form.validate(found, "endpoint")
     assert found["model"] == "kimi"
     assert found["ends_at"] is not None
     assert api_client.request_chat(client(at), None, BODY).status == 200

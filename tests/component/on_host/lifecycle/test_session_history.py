@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bucket_servers
-import jsonschema
+import closed_form
 import pytest
 
-from kimi_prov import schemas
 from kimi_prov.contract.addresses import find_sessions_folder
+from kimi_prov.contract.documents.status.rest import PaidStatus
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.cloud import main as cloud_main
 from kimi_prov.on_host.endpoint import stop_log, stop_state
@@ -102,10 +102,7 @@ class Machine:
         with self:
             found = session_history.document(self.paths, self.plan)
         assert found is not None
-        status = schemas.load("status")["properties"]["hosts"]["additionalProperties"]
-        paid = json.dumps(status).partition('"paid": ')[2]
-        schema = json.JSONDecoder().raw_decode(paid)[0]
-        jsonschema.Draft202012Validator(schema).validate(found)
+        closed_form.validate_part(found, PaidStatus)
         return found
 
     def line(self) -> str:
@@ -128,7 +125,7 @@ def rows(cloud: Cloud) -> list[dict[str, Any]]:
     done = listed(cloud, "--format", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(schemas.load("sessions")).validate(document)
+    closed_form.validate(document, "sessions")
     assert document["usd"] == round(sum(row["usd"] for row in document["sessions"]), 2)
     return list(document["sessions"])
 

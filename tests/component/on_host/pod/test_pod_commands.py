@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jsonschema
+import closed_form
 import pytest
 import stand_in_engine
 from pod_stand_in import BODY, KEY, METRICS_KEY, Pod
@@ -20,7 +20,6 @@ from ports import free_port
 from waiting import HANGS_S, until
 from weights_server import Server
 
-from kimi_prov import schemas
 from kimi_prov.on_host.endpoint import api_client, tls
 from kimi_prov.on_host.weights import manifest
 
@@ -352,7 +351,7 @@ def test_accept_tells_each_check_in_one_document(pod: Pod, serve: Serve) -> None
     assert until(pod.is_ready)
     done = pod.run("accept", "--url", f"https://127.0.0.1:{pod.port}")
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("pod-accept"))
+    closed_form.validate(document, "pod-accept")
     found = {row["name"]: row["status"] for row in document["checks"]}
     kept = ("tls", "no-key-refused", "wrong-key-refused", "engine-pages-closed", "models", "chat")
     assert {name: found[name] for name in kept} == dict.fromkeys(kept, "ok")
@@ -360,7 +359,7 @@ def test_accept_tells_each_check_in_one_document(pod: Pod, serve: Serve) -> None
     assert (found["streaming"], document["ok"], done.returncode) == ("fail", False, 1)
     done = pod.run("accept", "--url", f"https://127.0.0.1:{pod.port}", "--suite", "full")
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schemas.load("pod-accept"))
+    closed_form.validate(document, "pod-accept")
     rows = {row["name"]: row for row in document["checks"]}
     # The stand-in keeps to no schema; the plan's model is random, and in a pod nothing else asks.
     form = rows["structured-output"]

@@ -8,10 +8,9 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 
-from kimi_prov import schemas
 from kimi_prov.commands import probe as commands
 from kimi_prov.on_host.probe import collect, measure
 from kimi_prov.on_host.system.machine import Machine
@@ -43,7 +42,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 def test_all_is_measured_and_nothing_stays(short: Path) -> None:
     document = commands.probe(measure=True)
-    jsonschema.Draft202012Validator(schemas.load("facts")).validate(document)
+    closed_form.validate(document, "facts")
     found = document["measured"]
     assert found["memory"]["reason"] is None
     # Bytes, not another unit: far below and above what a machine does, however busy.

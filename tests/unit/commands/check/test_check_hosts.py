@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 from click.testing import CliRunner
 
-from kimi_prov import schemas
 from kimi_prov.cli import cli
 from kimi_prov.errors import UserError
 from kimi_prov.show.report import group_targets
@@ -28,7 +27,7 @@ def check(*arguments: object) -> str:
 
 def target(*arguments: object) -> dict[str, Any]:
     document = json.loads(check(*arguments, "--format", "json"))
-    jsonschema.Draft202012Validator(schemas.load("check")).validate(document)
+    closed_form.validate(document, "check")
     found: dict[str, Any] = document["targets"][0]
     return found
 

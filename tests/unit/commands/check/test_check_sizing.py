@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 from click.testing import CliRunner
 
-from kimi_prov import schemas
 from kimi_prov.cli import cli
 from kimi_prov.errors import UserError
 
@@ -27,7 +26,7 @@ def checked(*words: object) -> dict[str, Any]:
     assert done.exception is None, done.exception
     assert done.return_value == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(schemas.load("check")).validate(found)
+    closed_form.validate(found, "check")
     return found
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from machine_of_files import tree
 from plan_inputs import lab_facts
 
-from kimi_prov import schemas
 from kimi_prov.facts.host import read_host
 from kimi_prov.on_host.probe import interfaces, network, rdma
 
@@ -218,7 +217,7 @@ def test_an_older_ip_or_none_leaves_the_kernel_s_own_files(
 def host_of(found: dict[str, Any]) -> Any:
     """The facts of a machine with this network, checked against the schema and read."""
     facts = {**lab_facts(), "network": found}
-    jsonschema.validate(facts, schemas.load("facts"))
+    closed_form.validate(facts, "facts")
     return read_host(facts)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 from plan_inputs import HUGE, blocked_by, found, lab_facts, metal_facts, plan
 
-from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 
 SPR = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"]
@@ -31,7 +30,7 @@ def env(document: dict[str, Any]) -> dict[str, str]:
 
 def test_a_dual_xeon_serves_kimis_int4_by_an_engine_on_each_node() -> None:
     document = plan(xeon(), **HUGE)
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    closed_form.validate(document, "plan")
     assert blocked_by(document) == set()
     assert "this project's kernel" in document["engine"]["reason"]
     assert document["experts"] == {"by": "native", "threads": 46, "nodes": [0]} | BF16
@@ -79,7 +78,7 @@ def test_nodes_of_which_none_holds_the_engine_are_kt_kernels() -> None:
 
 def test_a_dual_xeon_serves_kimis_int4_by_kt_kernel() -> None:
     document = plan(xeon(), experts="kt", **HUGE)
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    closed_form.validate(document, "plan")
     assert blocked_by(document) == set()
     assert "kt-kernel" in document["engine"]["reason"]
     assert document["experts"] == {"by": "kt-kernel", "threads": 92, "nodes": [0, 1]} | BF16
@@ -253,7 +252,7 @@ def test_dense_weights_stay_as_published_and_the_owner_hears_of_int8() -> None:
 
 def test_dense_weights_in_int8_are_smaller_faster_and_told_as_a_loss() -> None:
     plain, packed = plan(xeon(), **HUGE), plan(xeon(), dense_weights="int8", **HUGE)
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(packed)
+    closed_form.validate(packed, "plan")
     assert blocked_by(packed) == set()
     assert env(packed)["KIMI_DENSE"] == "int8"
     assert packed["experts"]["dense_weights"] == "int8"

@@ -6,12 +6,11 @@ import copy
 import re
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from plan_inputs import HUGE, LAB_SETTINGS, argument, blocked_by, found, gpu_facts, lab_facts
 from plan_inputs import plan as lab_plan
 
-from kimi_prov import schemas
 from kimi_prov.catalog.loader import load
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.endpoint import firewall
@@ -62,7 +61,7 @@ def plans(
         for n, name in enumerate(hosts)
     ]
     for plan in made:
-        jsonschema.Draft202012Validator(schemas.load("plan")).validate(plan)
+        closed_form.validate(plan, "plan")
     return made
 
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 from plan_inputs import (
     HUGE,
@@ -22,7 +22,6 @@ from plan_inputs import (
     quoted,
 )
 
-from kimi_prov import schemas
 from kimi_prov.facts import recording
 from kimi_prov.planner.memory import gpu, hybrid
 from kimi_prov.planner.settings.flag_names import NUMBERS
@@ -145,7 +144,7 @@ def test_full_cards_take_fewer_requests_at_once() -> None:
 @pytest.mark.parametrize("model", ["kimi-k2.5", "kimi-k3", "kimi-k2-instruct"])
 def test_every_shipped_sheet_gives_a_plan_of_its_schema(sheet: str, model: str) -> None:
     document = plan(quoted(sheet), **(HUGE | {"model": model}))
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    closed_form.validate(document, "plan")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +174,7 @@ def test_no_flag_of_the_inventory_ends_in_a_traceback(seed: int) -> None:
     facts = chance.choice([gpu_facts(), hybrid_facts(), lab_facts()])
     args = {flag: chance.choice(taken(flag)) for flag in chance.sample(FLAGS, 4)}
     document = plan(facts, engine_args=args, **chance.choice([{}, HUGE]))
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    closed_form.validate(document, "plan")
 
 
 @pytest.mark.parametrize("facts", [gpu_facts(), gpu_facts(16), hybrid_facts()])

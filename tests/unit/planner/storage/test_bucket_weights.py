@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from plan_inputs import found, gpu_facts, plan
 
-from kimi_prov import schemas
 from kimi_prov.errors import UserError
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.runner import redaction
@@ -22,7 +21,7 @@ SOURCE = "s3://weights/kimi-k2.5"
 @pytest.mark.parametrize("source", [SOURCE, "gs://weights-of.site/models/kimi-k2.5"])
 def test_a_bucket_needs_rclone_and_says_how_it_is_reached(source: str) -> None:
     document = plan(gpu_facts(8), model="kimi-k2.5", weights_source=source)
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    closed_form.validate(document, "plan")
     assert "rclone" in document["packages"]
     assert document["weights"]["source"] == source
     role = {"credentials_file": None, "endpoint": None, "region": None}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
+import closed_form
 import pytest
 from plan_inputs import argument, blocked_by, found, gpu_facts, hybrid_facts, lab_facts, plan
 
-from kimi_prov import schemas
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def test_nothing_is_converted_where_nobody_asks() -> None:
 def test_experts_are_converted_on_the_machine(method: str, size: float) -> None:
     document = plan(hybrid_facts(), kt_method=method, **FP8)
     assert blocked_by(document) == set()
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    closed_form.validate(document, "plan")
     made = document["conversion"]
     assert made["method"] == method
     assert made["from"] == "fp8"
@@ -87,7 +86,7 @@ def test_experts_converted_elsewhere_go_with_int4_weights(tmp_path: Path) -> Non
     given = "hf://someone/kimi-k2.5-amxint4@" + "ab" * 20
     document = plan(hybrid_facts(), kt_method="AMXINT4", kt_weights_source=given, **INT4)
     assert blocked_by(document) == set()
-    jsonschema.Draft202012Validator(schemas.load("plan")).validate(document)
+    closed_form.validate(document, "plan")
     assert document["conversion"] is None
     told = document["weights"]["converted"]
     assert told["source"] == given

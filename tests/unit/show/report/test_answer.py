@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
+import closed_form
 import pytest
 from check_inputs import eight_h200, facts, speeds, target, two_h100
 
-from kimi_prov import schemas
 from kimi_prov.show.report import check
 from kimi_prov.show.report.cost import Use
 from kimi_prov.sizing.load import Load
@@ -16,7 +15,7 @@ from kimi_prov.sizing.load import Load
 
 def answer(*targets: dict[str, Any], load: Load | None = None) -> dict[str, Any]:
     document = check.document(targets, load)
-    jsonschema.Draft202012Validator(schemas.load("check")).validate(document)
+    closed_form.validate(document, "check")
     found: dict[str, Any] = document["answer"]
     return found
 

@@ -1,0 +1,57 @@
+"""`kimi-prov/backup/v1`: what `backup` saved and `restore` put back."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Bytes, Count, Required
+
+
+class Backup(TypedDict):
+    """What kimi-prov backup or restore did.
+
+    A host that failed has ok and detail alone. Sizes in bytes.
+    """
+
+    schema: Literal["kimi-prov/backup/v1"]
+    ok: bool
+    hosts: dict[str, BackedUpHost]
+
+
+class BackedUpHost(TypedDict, total=False):
+    """What was saved of one host, or put back."""
+
+    ok: Required[bool]
+    detail: Required[str]
+    file: str
+    """The archive, on the control machine."""
+    bytes: Bytes
+    """Of that file."""
+    sha256: str
+    """Of the archive in clear."""
+    encrypted_with: Literal["age", "gpg"] | None
+    made_unix: Count
+    """When it was made: seconds since 1970, of that machine's clock."""
+    hostname: str
+    """Of the machine that it was made on, as that calls itself."""
+    keys: list[str]
+    """Names of the API keys whose hashes are in it, but for the machine's own."""
+    certificate_sha256: str | None
+    """Fingerprint of the certificate in it; null where there is none."""
+    acme_account: bool
+    history: Count
+    """Entries of the history."""
+    page: WebUiCounts | None
+    left_out: list[str]
+    """What was not copied, or not put back, each with the reason."""
+
+
+class WebUiCounts(TypedDict):
+    """What the web UI keeps, of the schema kimi-prov/web/v1."""
+
+    version: str
+    made_unix: int
+    accounts: Count
+    chats: Count
+    uploads: Count
+    left_out: list[str]

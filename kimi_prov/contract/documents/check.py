@@ -1,0 +1,284 @@
+"""`kimi-prov/check/v1`: whether machines will do, and what they cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from kimi_prov.contract.documents.facts import Facts
+from kimi_prov.contract.documents.findings import Finding
+from kimi_prov.contract.documents.form import Amount, NotRequired, Positive, Rule
+from kimi_prov.contract.documents.plan import MachinePlan
+from kimi_prov.contract.documents.ranges import AmountRange
+
+Pace = Literal["chat", "slow", "batch", "blocked"]
+Cheaper = Literal["self-hosting", "api"]
+
+
+class Check(TypedDict):
+    """What `kimi-prov check` found about one or more machines."""
+
+    schema: Literal["kimi-prov/check/v1"]
+    ok: bool
+    """No target has a blocker."""
+    load: CheckedLoad | None
+    answer: Answer
+    targets: Annotated[list[CheckedTarget], Rule(min_items=1)]
+
+
+class CheckedLoad(TypedDict):
+    """What was asked, and what was assumed beside it; null: no load was given."""
+
+    users: LoadFigure | None
+    """Requests in flight at peak."""
+    tokens_per_day: LoadFigure | None
+    """Output tokens of all requests."""
+    ttft_s: LoadFigure | None
+    """The longest time to the first token."""
+    tpot_ms: LoadFigure | None
+    """The longest between two tokens."""
+    input_tokens: LoadFigure | None
+    """Of a typical prompt."""
+    output_tokens: LoadFigure | None
+    """Of a typical answer."""
+
+
+class LoadFigure(TypedDict):
+    """A figure of the load."""
+
+    value: Annotated[float, Rule(exclusive_minimum=0)]
+    assumed: bool
+    """Nobody gave it."""
+
+
+class Answer(TypedDict):
+    """Which target is recommended, and why."""
+
+    sentence: str
+    recommended: str | None
+    """A target's name; null: none will do."""
+    ranking: list[RankedTarget]
+    """Every target, the recommended one first, the blocked ones last."""
+
+
+class RankedTarget(TypedDict):
+    """A target in the order of the recommendation."""
+
+    target: str
+    serves: bool
+    """Nothing blocks it."""
+    pace: Pace | None
+    """By the slower of one request alone and each at the planned number or, with a load, of one
+    machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3; null: the speed
+    is not estimated."""
+    machines: Positive | None
+    """That carry the load; null: none do, or no load."""
+    machines_low: Positive | None
+    """At the fast end of the speeds."""
+    machines_high: Positive | None
+    """At the slow end; null: no number of them."""
+    usd_per_hour: Amount | None
+    """Of all these machines; of one without a load."""
+    usd_total: Amount | None
+    """Of the same over `years`."""
+    years: Amount | None
+    usd_per_million_output_tokens: AmountRange
+    priced_by: Literal["quote", "usual rent"] | None
+    lacks: list[str]
+    reason: str
+
+
+class CheckedTarget(TypedDict):
+    """One machine, or several equal ones."""
+
+    name: Annotated[str, Rule(min_length=1)]
+    """Unique in this document."""
+    facts: Facts
+    plan: MachinePlan
+    findings: list[Finding]
+    curve: list[CurvePoint]
+    """For 1, 2, 4, ... requests at once, the planned number, and as many as run."""
+    pace: Pace | None
+    """By the slower of one request alone and each at the planned number or, with a load, of one
+    machine's share: chat 10 tokens a second or more, slow 3 or more, batch under 3; null: the speed
+    is not estimated."""
+    sizing: Sizing | None
+    suggestion: NotRequired[Suggestion]
+    cost: Cost
+    assumptions: list[Assumption]
+    measured: NotRequired[list[MeasuredInstead]]
+    """Figures of this machine that stand in place of the catalogue's."""
+    effect: NotRequired[dict[str, MeasuredEffect] | None]
+    """Figures of plan.throughput planned without what was measured, and with it."""
+
+
+class CurvePoint(TypedDict):
+    """Speeds with one number of requests at once."""
+
+    concurrency: Positive
+    """Requests at once."""
+    decode_tok_s: AmountRange
+    """Of each request."""
+    aggregate_tok_s: AmountRange
+    """Of all of them."""
+    prefill_tok_s: AmountRange
+    """Of one prompt."""
+    ttft_s: AmountRange
+
+
+class Sizing(TypedDict):
+    """How many machines carry the load."""
+
+    machines: AmountRange
+    """low at the fast end of the speeds; null: no number of them."""
+    requests_a_machine: Positive | None
+    """At peak."""
+    most_requests: Positive | None
+    """That one machine carries within the limits."""
+    bound_by: Literal["users", "tokens_per_day", "ttft", "tpot", "nothing serves it"]
+    ttft_s: AmountRange
+    """At `requests_a_machine`; of one request alone where no number carries it."""
+    tpot_ms: AmountRange
+    """Likewise."""
+
+
+class Suggestion(TypedDict):
+    """Of a machine that `--suggest` made: which kind, and the next smaller one that does not do."""
+
+    kind: Literal["gpu", "hybrid", "cpu"]
+    smaller: SmallerMachine | None
+
+
+class SmallerMachine(TypedDict):
+    """The next smaller machine, and why it does not do."""
+
+    name: str
+    why: str
+
+
+class Cost(TypedDict):
+    """What the machine and its tokens cost."""
+
+    currency: Literal["USD"]
+    utilisation: Annotated[float, Rule(maximum=1, exclusive_minimum=0)]
+    """Share of all hours in which it works at the planned number of requests."""
+    input_tokens_per_output_token: Amount
+    purchase_usd: Amount | None
+    amortise_years: Amount | None
+    power_price_usd_per_kwh: Amount | None
+    power_kw: Amount | None
+    """At full work, with cooling."""
+    usd_per_hour_parts: HourParts
+    usd_per_hour: Amount | None
+    """At the stated use; null: no price."""
+    usd_per_hour_excludes: list[Literal["power"]]
+    usual_rent_usd_per_hour: Amount | None
+    usual_rent_source: str | None
+    usual_cards_usd: UsualCards | None
+    output_tok_s_at_full_use: AmountRange
+    usd_per_million_output_tokens: AmountRange
+    """With the input tokens that come with them, at the stated use."""
+    concurrency_computed: list[Positive]
+    """Requests at once for which the break-even was computed."""
+    break_even: list[BreakEven]
+    """The model's own API first."""
+    by_use: list[CostByUse]
+    by_load: list[CostByLoad]
+    """For 1, 4, 16, 64 and 256 requests at once, in the stated share of all hours."""
+    years: CostOfYears
+    unknown: list[str]
+
+
+class HourParts(TypedDict):
+    """What an hour is made of."""
+
+    purchase: Amount | None
+    power: Amount | None
+    rent: Amount | None
+
+
+class UsualCards(TypedDict):
+    """What its cards usually cost."""
+
+    low: Amount | None
+    high: Amount | None
+    source: str
+
+
+class BreakEven(TypedDict):
+    """When the machine is cheaper than an API."""
+
+    api: str
+    api_usd_per_million_output_tokens: Amount | None
+    usd_per_hour_at_most: Amount | None
+    """What an hour may cost to break even at the stated use."""
+    cost_over_api_at_full_use: Amount | None
+    utilisation: Amount | None
+    """Use from which self-hosting is cheaper; null: not known, or never."""
+    output_tokens_per_day: int | None
+    cheaper: Cheaper | None
+    at_best: BreakEvenAtBest | None
+
+
+class BreakEvenAtBest(TypedDict):
+    """The same with as many requests at once as make a token cheapest."""
+
+    concurrency: Positive
+    output_tok_s: Amount | None
+    usd_per_hour_at_most: Amount | None
+    cost_over_api_at_full_use: Amount | None
+    utilisation: Amount | None
+    output_tokens_per_day: int | None
+    cheaper: Cheaper | None
+
+
+class CostByUse(TypedDict):
+    """With another share of all hours."""
+
+    utilisation: float
+    usd_per_million_output_tokens: Amount | None
+    cheaper: Cheaper | None
+
+
+class CostByLoad(TypedDict):
+    """With another number of requests at once."""
+
+    concurrency: Positive
+    running: Positive | None
+    """Of them, the rest waits."""
+    output_tok_s: Amount | None
+    usd_per_million_output_tokens: AmountRange
+    api_usd_per_million_output_tokens: Amount | None
+    utilisation: Amount | None
+    """Use from which self-hosting is cheaper; null: not known, or never."""
+    cheaper: Cheaper | None
+
+
+class CostOfYears(TypedDict):
+    """What the machine costs over the years of its amortisation, power included."""
+
+    years: float
+    usd: Amount | None
+
+
+class Assumption(TypedDict):
+    """A figure that nobody gave."""
+
+    what: str
+    value: str
+    source: str
+
+
+class MeasuredInstead(TypedDict):
+    """A figure of this machine in place of one of the catalogue."""
+
+    what: str
+    measured: Amount
+    instead_of: Amount | None
+    unit: str
+
+
+class MeasuredEffect(TypedDict):
+    """A speed without what was measured, and with it."""
+
+    before: AmountRange
+    after: AmountRange

@@ -1,0 +1,41 @@
+"""`kimi-prov/clean/v1`: folders that nothing uses."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Bytes, Required
+
+
+class Clean(TypedDict):
+    """What kimi-prov clean found and freed.
+
+    A host that failed has ok and detail alone. Sizes in bytes on the disk.
+    """
+
+    schema: Literal["kimi-prov/clean/v1"]
+    ok: bool
+    hosts: dict[str, CleanedHost]
+
+
+class CleanedHost(TypedDict, total=False):
+    """What was found and freed on one host."""
+
+    ok: Required[bool]
+    detail: str
+    items: list[CleanItem]
+    bytes: Bytes
+    removed: bool
+    """false: it would be."""
+    keeps: list[str]
+    """What can still be put back."""
+
+
+class CleanItem(TypedDict):
+    """A folder that nothing uses."""
+
+    kind: Literal["environment", "python", "weights"]
+    path: str
+    bytes: Bytes
+    of: str
+    """What it was."""

@@ -1,0 +1,51 @@
+"""`kimi-prov/diagnose/v1`: problems that were recognised on machines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Rule
+
+
+class Diagnose(TypedDict):
+    """What is recognised on machines that serve, and the bundle for a bug report."""
+
+    schema: Literal["kimi-prov/diagnose/v1"]
+    ok: bool
+    """Whether every host was reached and serves, and nothing keeps one from it."""
+    made_at: str
+    """UTC, as 2026-11-24T03:04:05Z."""
+    version: str
+    """Of kimi-prov on the control machine."""
+    bundle: str | None
+    """The file that was written; null in the bundle's own copy, and where no host gave anything."""
+    bundle_bytes: int | None
+    hosts: dict[str, DiagnosedHost]
+
+
+class DiagnosedHost(TypedDict):
+    """What was recognised on one host."""
+
+    ok: bool
+    reached: bool
+    provisioned: bool
+    detail: str
+    findings: list[Diagnosis]
+    missing: dict[str, str]
+    """Parts that could not be gathered, with the reason."""
+
+
+class Diagnosis(TypedDict):
+    """A problem that was recognised."""
+
+    id: Annotated[str, Rule(pattern=r"^diagnose\.[a-z_]+$")]
+    severity: Literal["blocker", "warning", "info"]
+    """Keeps the model from serving; was seen while it serves; was over when the engine last
+    answered."""
+    title: str
+    observed: str
+    """Unit, time and the line, secrets masked; or the figures."""
+    required: str
+    fix: str
+    source: str
+    concerns: Literal["deployment"]

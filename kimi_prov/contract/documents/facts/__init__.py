@@ -1,0 +1,82 @@
+"""`kimi-prov/facts/v1`: what a machine is."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.facts.gpus import AmdFacts, GibFacts, GpuFacts, NvidiaFacts
+from kimi_prov.contract.documents.facts.kimi import KimiFacts
+from kimi_prov.contract.documents.facts.machine import (
+    CgroupFacts,
+    CpuFacts,
+    DiskFacts,
+    FilesystemFacts,
+    HostFacts,
+    MemoryFacts,
+    NumaFacts,
+    PackageFacts,
+    PythonFacts,
+    SecurityFacts,
+    TunableFacts,
+)
+from kimi_prov.contract.documents.facts.measured import BenchFacts, MeasuredFacts
+from kimi_prov.contract.documents.facts.network import FirewallFacts, NetworkFacts
+from kimi_prov.contract.documents.facts.quote import GroupFacts, NicFacts, PriceFacts
+from kimi_prov.contract.documents.form import NotRequired, Required
+
+
+class Facts(TypedDict, total=False):
+    """What a machine is. Sizes in bytes; null is unknown. Further keys are allowed."""
+
+    schema: Required[Literal["kimi-prov/facts/v1"]]
+    collected_at: str
+    clock: ClockFacts
+    host: Required[HostFacts]
+    python: Required[PythonFacts]
+    cpu: Required[CpuFacts]
+    numa: Required[NumaFacts]
+    memory: Required[MemoryFacts]
+    filesystems: Required[list[FilesystemFacts]]
+    gpus: Required[list[GpuFacts]]
+    nvidia: Required[NvidiaFacts | None]
+    tunables: Required[TunableFacts]
+    network: Required[NetworkFacts]
+    firewall: Required[FirewallFacts]
+    packages: Required[PackageFacts]
+    kimi: Required[KimiFacts]
+    origin: OriginFacts
+    origins: dict[str, str]
+    """Values that came from elsewhere than the origin: the catalogue, a measurement."""
+    note: str | None
+    cgroup: CgroupFacts
+    disks: list[DiskFacts]
+    nics: list[NicFacts]
+    group: GroupFacts | None
+    amd: AmdFacts | None
+    ld_conf: dict[str, list[str]] | None
+    gib: GibFacts | None
+    measured: MeasuredFacts | None
+    price: PriceFacts | None
+    bench: list[BenchFacts] | None
+    """What a bench of this machine measured; `check --measured` adds it."""
+    security: SecurityFacts
+
+
+class ClockFacts(TypedDict):
+    """The machine's clock beside the control machine's."""
+
+    synchronized: NotRequired[bool | None]
+    """Whether a time server keeps it."""
+    offset_s: NotRequired[int]
+    """Seconds by which it is ahead of the control machine's; negative: behind. Only where a plan
+    was made from there."""
+
+
+class OriginFacts(TypedDict):
+    """Where the facts come from."""
+
+    kind: Literal["probe", "recording", "spec", "made", "suggested"]
+    """probe, recording (a folder of what commands said), spec (a quote), or made from one of
+    them."""
+    name: NotRequired[str | None]
+    detail: NotRequired[str | None]

@@ -1,0 +1,116 @@
+"""`kimi-prov/history/v1`: what was applied to machines."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Positive, Required
+
+
+class History(TypedDict):
+    """What was applied to each machine.
+
+    A host that was not reached has ok and detail alone.
+    """
+
+    schema: Literal["kimi-prov/history/v1"]
+    ok: bool
+    hosts: dict[str, HistoryOfHost]
+
+
+class HistoryOfHost(TypedDict, total=False):
+    """What was applied to one host."""
+
+    ok: Required[bool]
+    detail: Required[str]
+    current: int | None
+    """The entry that is in place."""
+    switch: OpenSwitch | None
+    entries: list[HistoryEntry]
+    """Oldest first."""
+
+
+# A key that is a word of Python.
+_From = TypedDict("_From", {"from": int})
+
+
+class OpenSwitch(_From):
+    """A switch that has not ended."""
+
+    entry: int
+    phase: Literal["writing", "switching", "returning"]
+    since: str
+    under_way: bool
+    """false: it was cut, and the next apply takes it over."""
+    serves: Literal["former", "new", "both", "none"]
+
+
+class HistoryEntry(TypedDict):
+    """One apply or rollback."""
+
+    number: Positive
+    kind: Literal["apply", "rollback", "found"]
+    """found: it was in place when an apply of this version first changed it."""
+    restores: int | None
+    """Of a rollback: the entry whose files it put back."""
+    started_at: str
+    ended_at: str | None
+    by: EntryBy | None
+    inventory: str | None
+    """As it was given on the control machine."""
+    kimi_prov: str | None
+    """Version of kimi-prov."""
+    result: Literal["done", "failed", "returned", "interrupted"] | None
+    """returned: the machine went back to `returned_to`; failed: that did not serve either; null:
+    under way."""
+    why: str | None
+    """Why it did not end as done."""
+    returned_to: int | None
+    serves: ServedByEntry | None
+    gateway: GatewayOfEntry | None
+    speed: ProbedSpeed | None
+    speed_before: ProbedSpeed | None
+    """Of what served before, by the same probe."""
+    seconds_without_service: float | None
+    restorable: bool
+    """Whether rollback can put it back."""
+
+
+class EntryBy(TypedDict):
+    """Who did it, and from where."""
+
+    user: str
+    control_host: str
+
+
+class ServedByEntry(TypedDict):
+    """What it served; null of an entry that did not get so far."""
+
+    engine: str
+    variant: str
+    version: str
+    env_name: str
+    model: str
+    revision: str
+    format: str | None
+    context: int
+    served_names: list[str]
+
+
+class GatewayOfEntry(TypedDict):
+    """Of a gateway, which serves nothing itself: to whom it sent. No way back goes to it."""
+
+    address: str | None
+    """The address that two gateways share."""
+    hosts: list[str]
+
+
+class ProbedSpeed(TypedDict):
+    """By the short probe, after the switch; null where no engine was started anew."""
+
+    decode_tok_s: float
+    """Of one request, the best of the rounds."""
+    first_token_s: float
+    tokens: int
+    """Of each answer."""
+    rounds: int

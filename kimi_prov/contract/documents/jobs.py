@@ -1,0 +1,61 @@
+"""`kimi-prov/jobs/v1`: the jobs of a rendered folder."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import JobId, JobName
+
+
+class Jobs(TypedDict):
+    """The jobs of a folder that `render slurm` made, and where its servers answer."""
+
+    schema: Literal["kimi-prov/jobs/v1"]
+    folder: str
+    """The folder, on the cluster."""
+    root: str
+    """KIMI_ROOT."""
+    jobs: list[Job]
+    """The newest first."""
+
+
+class Job(TypedDict):
+    """A job of the folder."""
+
+    id: JobId
+    name: JobName | None
+    """Which of the folder's jobs; null for one that somebody added."""
+    job_name: str
+    """SLURM's name of it."""
+    state: str | None
+    """As SLURM has it: PENDING, RUNNING, ...; null where it no longer knows the job."""
+    reason: str | None
+    """Why it waits or has ended."""
+    nodes: str | None
+    """Its nodes, as SLURM writes them."""
+    starts_at: str | None
+    """UTC, ISO 8601; of a job that waits as SLURM estimates it."""
+    ends_at: str | None
+    """End of the walltime, or of the job; UTC, ISO 8601."""
+    left_s: int | None
+    """Seconds left of the walltime."""
+    log: str | None
+    """What it prints, in the folder; null where there is none."""
+    endpoint: EndpointOfJob | None
+
+
+class EndpointOfJob(TypedDict):
+    """Where its server answers."""
+
+    state: Literal["loading", "ready", "draining", "ended", "failed", "lost"]
+    """lost: its file says that it is open, and SLURM that its job is not."""
+    url: str
+    """Base URL on the cluster."""
+    node: str
+    model: str
+    certificate_sha256: str | None
+    """Fingerprint of the server's certificate."""
+    successor: JobId | None
+    notes: list[str]
+    file: str
+    """The endpoint's file."""

@@ -1,0 +1,129 @@
+"""Plan: the engine, the model and how they are started."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Bytes, Count, CpuList, NotRequired, Positive, Rule
+
+
+class EnginePlan(TypedDict):
+    """The engine, and the environment that it runs in."""
+
+    name: Literal["vllm", "ktransformers"]
+    variant: Literal["cuda", "rocm", "cpu"]
+    version: str
+    reason: str
+    distribution: str
+    module: str
+    env_name: str
+    env_dir: str
+    python: str
+    python_version: str
+    python_reason: NotRequired[str]
+    lock: str
+    locks: NotRequired[list[str]]
+    provisioned: NotRequired[bool]
+    torch: NotRequired[str | None]
+    cuda: NotRequired[str | None]
+
+
+class ModelPlan(TypedDict):
+    """The model that is served."""
+
+    name: str
+    revision: str
+    dir: str
+    serve_dir: str
+    served_names: Annotated[list[str], Rule(min_items=1)]
+    random_weights: bool
+    trained_on: NotRequired[Literal["suite"]]
+    architecture: str
+    context: Count
+    context_max: Positive
+    weights_format: str
+    bytes: Bytes
+    kv_dtype: NotRequired[Literal["bf16", "fp8"]]
+
+
+class InstancePlan(TypedDict):
+    """An engine that runs."""
+
+    index: Count
+    argv: Annotated[list[str], Rule(min_items=1)]
+    env: dict[str, str]
+    numactl: list[str]
+    numa_nodes: list[Count]
+    cpus: CpuList | None
+    gpus: list[Count]
+    port: Count | None
+    """null on a host of a group that is not its head."""
+    gpu_nodes: NotRequired[list[Count]]
+    unit: NotRequired[str]
+
+
+class ParallelPlan(TypedDict):
+    """How the model is cut over GPUs and hosts."""
+
+    hosts: NotRequired[Positive]
+    tensor: Positive
+    expert: bool
+    decode_context: Positive
+    pipeline: Positive
+    data: Positive
+
+
+class ExpertsPlan(TypedDict):
+    """How experts are computed on the processors."""
+
+    by: Literal["native", "kt-kernel", "vllm"]
+    dense_weights: NotRequired[Literal["bf16", "int8"]]
+    threads: int | None
+    nodes: list[int]
+
+
+class HybridPlan(TypedDict):
+    """How GPUs and processors share the model."""
+
+    method: str | None
+    threads: Positive
+    pools: Positive
+    nodes: list[Count]
+    gpu_experts: Count | None
+
+
+class SpeculativePlan(TypedDict):
+    """The draft model, and how many tokens it proposes."""
+
+    name: str
+    method: str
+    tokens: Positive
+
+
+class StandInPlan(TypedDict):
+    """..."""
+
+    said: str
+    engine: EnginePlan
+    model: ModelPlan
+    instances: Annotated[list[InstancePlan], Rule(min_items=1)]
+    blockers: list[str]
+
+
+class MoeTuningPlan(TypedDict):
+    """How the kernels of experts are tuned for this machine; null where there is no tuner."""
+
+    read: bool
+    """Whether the engine would look into a tuned table."""
+    reason: str
+    dir: str
+    script: str
+    url: str
+    sha256: str
+    argv: list[str]
+
+
+class NcclPlan(TypedDict):
+    """How GPUs speak with each other."""
+
+    guard: bool

@@ -1,0 +1,150 @@
+"""Plan: the ports, who may come to them, and what answers there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Count, NotRequired, Positive, Required, Rule
+
+
+class ProxyPlan(TypedDict):
+    """The proxy, which has the opened port."""
+
+    port: Count
+    tls: TlsPlan
+    backends: list[BackendPlan]
+    allowed_networks: list[str]
+    timeouts: dict[str, Any]
+
+
+class TlsPlan(TypedDict):
+    """The certificate."""
+
+    mode: Literal["self-signed", "files", "acme"]
+    trusted: bool
+    """Whether browsers can trust it without being told to."""
+    acme: AcmePlan | None
+    cert_file: str | None
+    key_file: str | None
+    names: list[str]
+
+
+class AcmePlan(TypedDict):
+    """What is ordered by ACME, and how; null where nothing is."""
+
+    directory_url: str
+    contact: str | None
+    names: list[str]
+    challenge: Literal["http-01", "dns-01"]
+    port: int | None
+    """Port of the loopback on which the client answers http-01."""
+    dns_hook: str | None
+    ca_bundle: str | None
+
+
+class BackendPlan(TypedDict):
+    """An engine behind the proxy."""
+
+    index: Count
+    port: Count
+
+
+class FirewallPlan(TypedDict, total=False):
+    """Who may come to which port."""
+
+    port: Required[Count]
+    ports: list[Count]
+    """All that it guards."""
+    ipv4: Required[list[str]]
+    ipv6: Required[list[str]]
+    metrics: MetricsFirewall
+    manager: Required[Literal["nftables", "ufw", "firewalld"]]
+    challenge_port: Required[int | None]
+    """Port that is open to all while a challenge of ACME is answered."""
+    peers_ipv4: list[str]
+    """Addresses of the other members of a group; in a group alone."""
+    peers_ipv6: list[str]
+    peer_ports: list[str]
+    """Ports that the members alone reach: 29501 or 29510-29541."""
+
+
+class MetricsFirewall(TypedDict):
+    """One more port, for networks of its own; where metrics are shown alone."""
+
+    port: int
+    node_port: int
+    ipv4: list[str]
+    ipv6: list[str]
+
+
+class GatewayBefore(TypedDict):
+    """A gateway through which clients come."""
+
+    host: str
+    """Its name in the inventory."""
+    address: str
+    """From which it knocks."""
+    key_name: Annotated[str, Rule(pattern=r"^gateway\.")]
+    """The name of the key by which it comes in."""
+
+
+class WebUiPlan(TypedDict):
+    """The page to talk to the model; null where none is wished for. Sizes in bytes."""
+
+    name: NotRequired[str]
+    version: str
+    lock: str
+    python: NotRequired[str]
+    env_name: str
+    env_dir: str
+    port: int
+    """Behind the proxy, with its certificate."""
+    backend_port: int
+    """The page's own, on the loopback."""
+    api_port: int
+    """On the loopback, where the page reaches the engines through the proxy."""
+    data: str
+    """Accounts, chats and uploads."""
+    unit: str
+    user: str
+    key_name: str
+    signup: NotRequired[bool]
+    sees_images: NotRequired[bool]
+    upload_max_bytes: NotRequired[int]
+    install_bytes: NotRequired[int]
+    environment: dict[str, str]
+    """Its variables, but for secrets."""
+
+
+class UsagePlan(TypedDict):
+    """How long it is known what keys used."""
+
+    keep_days: Positive
+    """Days for which it is kept what each key used."""
+
+
+class MetricsPlan(TypedDict):
+    """Metrics on a port of their own, behind the proxy; null where none are wished for."""
+
+    port: int
+    """Behind the proxy, with its certificate."""
+    node_port: int
+    """The node exporter's own, on the loopback."""
+    allowed_networks: list[str]
+    gpus: Literal["nvidia"] | None
+    """Whose GPUs are asked."""
+    package: str
+    key_name: str
+    key_given: bool
+    """Whether the control machine has the key; else the machine makes one."""
+    dir: str
+    """Files that the node exporter shows."""
+    monitor_local: bool
+    """Whether the machine runs Prometheus and Alertmanager for itself."""
+
+
+class TimeoutsPlan(TypedDict):
+    """How long things may take."""
+
+    start_s: Count
+    unit_start_s: NotRequired[int]

@@ -1,0 +1,113 @@
+"""Plan: weights, and where they lie."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Bytes, Count, NotRequired, Positive, Rule, Sha256
+
+
+class WeightsPlan(TypedDict):
+    """Which weights are fetched, from where."""
+
+    source: str
+    manifest: WeightsManifest | None
+    dir: str
+    bytes: Bytes
+    workers: Count
+    token_file: str | None
+    hf_endpoint: str | None
+    bucket: NotRequired[BucketPlan]
+    ca_bundle: str | None
+    draft: NotRequired[DraftWeights | None]
+    converted: ConvertedWeights | None
+
+
+class WeightsManifest(TypedDict):
+    """The files of weights."""
+
+    files: list[WeightsFile]
+
+
+class WeightsFile(TypedDict):
+    """A file of weights."""
+
+    path: str
+    size: Count
+    sha256: Sha256
+
+
+class BucketPlan(TypedDict):
+    """How buckets are reached; not there where no weights come from one."""
+
+    credentials_file: str | None
+    endpoint: str | None
+    region: str | None
+
+
+class DraftWeights(TypedDict):
+    """Weights of the draft model."""
+
+    source: str
+    manifest: WeightsManifest | None
+    dir: str
+    bytes: Bytes
+
+
+class ConvertedWeights(TypedDict):
+    """Weights that are fetched converted."""
+
+    source: str
+    manifest: WeightsManifest | None
+    dir: str
+    bytes: Bytes
+    pools: Positive
+
+
+# A key that is a word of Python.
+_From = TypedDict("_From", {"from": str})
+
+
+class ConversionPlan(_From):
+    """How weights are converted on the machine."""
+
+    method: Literal["AMXINT4", "AMXINT8"]
+    dir: str
+    bytes: Bytes
+    layer_bytes: Bytes
+    layers: Count
+    memory_bytes: Bytes
+    threads: Count
+    nodes: Annotated[list[Count], Rule(min_items=1)]
+    argv: Annotated[list[str], Rule(min_items=1)]
+
+
+class RamDiskPlan(TypedDict):
+    """Whether a RAM disk holds the weights, and how it is mounted."""
+
+    enabled: bool
+    size_bytes: Bytes
+    reason: str
+    path: str
+    options: str
+    workers: Count
+    files_dir: str
+    service: NotRequired[str | None]
+    units: NotRequired[list[str]]
+    absent_units: NotRequired[list[str]]
+
+
+class PageCachePlan(TypedDict):
+    """Whether the page cache is filled at boot instead."""
+
+    enabled: bool
+    reason: str
+
+
+class DiskPlan(TypedDict):
+    """What the disk has to hold."""
+
+    path: str
+    required_bytes: Bytes
+    mounts_for: NotRequired[list[str]]
+    """Paths whose file systems the units wait for, links followed."""

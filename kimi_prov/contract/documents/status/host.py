@@ -1,0 +1,115 @@
+"""Status: what machines and gateways have alike."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import NotRequired, Timestamp
+
+
+class AppliedStatus(TypedDict):
+    """What was applied last; null where a version without a history did it."""
+
+    entry: int
+    """Its number in kimi-prov history."""
+    at: str
+    by: AppliedBy | None
+    kimi_prov: str | None
+    switch: SwitchStatus | None
+
+
+class AppliedBy(TypedDict):
+    """Who applied it."""
+
+    user: NotRequired[str]
+    control_host: NotRequired[str]
+
+
+class SwitchStatus(TypedDict, total=False):
+    """A switch to another version that has not ended."""
+
+    entry: int
+    phase: Literal["writing", "switching", "returning"]
+    under_way: bool
+
+
+class DriftStatus(TypedDict):
+    """What kimi-drift.timer found last; null where no timer looks."""
+
+    timer: str
+    """systemd's state of it."""
+    looked_at: Timestamp | None
+    complete: bool | None
+    differences: int | None
+    findings: dict[str, int]
+    """How many of each id."""
+    detail: str
+
+
+class UpdatesStatus(TypedDict):
+    """Updates of the operating system that wait, by the package lists that are there.
+
+    null where apt is not the manager, or does not say it (updates_error).
+    """
+
+    lists_age_seconds: int | None
+    """Since the lists were refreshed."""
+    waiting: list[WaitingPackage]
+    others: int
+    """Packages that wait and are of none of these kinds."""
+    restart_reasons: list[str]
+    """Why the machine has to start again; empty where it has not."""
+    stale_units: list[str]
+    """Our units that run libraries which were replaced since they started."""
+
+
+class WaitingPackage(TypedDict):
+    """A package that waits."""
+
+    name: str
+    installed: str
+    candidate: str
+    kind: Literal["security", "kernel", "microcode", "driver"]
+    held: bool
+
+
+class WebUiStatus(TypedDict, total=False):
+    """The page to talk to the model; null where none is planned."""
+
+    name: str
+    version: str | None
+    """Of the environment that runs."""
+    planned_version: str
+    lock: str | None
+    environment: str | None
+    port: int
+    signup: bool
+    answers: bool
+    data: str
+    data_bytes: int
+    memory_bytes: int | None
+    admin_not_shown_yet: bool
+
+
+class CertificateStatus(TypedDict):
+    """The certificate of the port."""
+
+    mode: Literal["self-signed", "files", "acme"]
+    state: Literal["ok", "failing", "expiring", "expired", "early", "absent"]
+    detail: str
+    fix: str | None
+    names: list[str]
+    issuer: str | None
+    not_before: str | None
+    not_after: str | None
+    last_order: LastOrder | None
+
+
+class LastOrder(TypedDict):
+    """The last order by ACME."""
+
+    tried: str
+    ok: bool
+    kind: str | None
+    detail: str | None
+    fix: str | None

@@ -1,0 +1,225 @@
+"""Status: a host that serves."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Count, NotRequired, Required, Timestamp
+from kimi_prov.contract.documents.status.host import (
+    AppliedStatus,
+    CertificateStatus,
+    DriftStatus,
+    UpdatesStatus,
+    WebUiStatus,
+)
+from kimi_prov.contract.documents.status.monitor import MetricsStatus
+from kimi_prov.contract.documents.status.now import NowStatus
+from kimi_prov.contract.documents.status.rest import RestStatus
+
+
+class MachineStatus(TypedDict, total=False):
+    """A host that serves."""
+
+    ok: Required[bool]
+    provisioned: Required[Literal[True]]
+    detail: Required[str]
+    stand_ins: Required[list[str]]
+    state: Literal["serving", "starting", "stopping", "stopped", "asleep", "failed"]
+    """Stopped and asleep are on purpose, and ok; an earlier version says nothing of it."""
+    rest: RestStatus
+    units: Required[dict[str, UnitStatus]]
+    applied: AppliedStatus | None
+    group: GroupStatus | None
+    versions: Required[VersionsStatus]
+    model: Required[ModelStatus]
+    disks: list[DiskStatus]
+    """File systems that hold something of ours, by the first folder of ours there."""
+    ram_disk: Required[RamDiskStatus]
+    web: WebUiStatus | None
+    port: Required[PortStatus | None]
+    memory: Required[MemoryStatus]
+    placement: Required[list[PlacementStatus]]
+    updates: UpdatesStatus | None
+    updates_error: str | None
+    """Why it is not known what waits: apt failed, or did not answer in 30 s."""
+    uptime_seconds: Required[float]
+    watchdog: WatchdogStatus | None
+    now: NowStatus
+    drift: DriftStatus | None
+    metrics: MetricsStatus | None
+
+
+class UnitStatus(TypedDict):
+    """A unit of systemd."""
+
+    state: str
+    sub_state: str
+    enabled: bool
+    restarts: int
+    uptime_seconds: float | None
+
+
+class GroupStatus(TypedDict):
+    """The hosts that serve the model together with this one; null where it serves alone."""
+
+    name: str
+    rank: Count
+    """0 is the head, which has the port."""
+    head: str
+    members: list[MemberAddress]
+    unit: str
+    """What runs this host's part of the model."""
+    phase: Literal["waiting", "starting", "serving", "stopped"]
+    """waiting: for other hosts; starting: the engine loads."""
+    said: str
+    """Last line of the unit about the group."""
+    failed_rounds: Count
+    """Starts in a row that failed although every host was there."""
+
+
+class MemberAddress(TypedDict):
+    """A host of the group."""
+
+    host: str
+    address: str
+
+
+class VersionsStatus(TypedDict, total=False):
+    """What is installed."""
+
+    engine: Required[str | None]
+    engine_variant: Required[str | None]
+    engine_version: Required[str | None]
+    engine_directory: Required[str | None]
+    engine_locks: list[str] | None
+    """The lock files that the engine's environment was made from."""
+    engine_python: str | None
+    """The interpreter that the engine's environment was made with."""
+    engine_interpreter: InterpreterStatus | None
+    driver: str | None
+    """Version of NVIDIA's driver that is loaded."""
+    driver_failed: str | None
+    """Which version of it was tried here in vain, and why; null for none. An earlier version says
+    nothing of it."""
+    proxy: Required[str | None]
+
+
+class InterpreterStatus(TypedDict):
+    """The build of CPython that was brought for it; null where it is the machine's own."""
+
+    version: str
+    build: str
+    sha256: str
+    dir: str
+
+
+class ModelStatus(TypedDict):
+    """The model that is served."""
+
+    name: str
+    revision: str
+    served_names: list[str]
+    directory: str
+    bytes: int
+    context: int
+    weights_verified: bool
+
+
+class DiskStatus(TypedDict):
+    """A file system."""
+
+    path: str
+    size_bytes: int
+    free_bytes: int
+    """For who is not root."""
+
+
+class RamDiskStatus(TypedDict):
+    """The RAM disk."""
+
+    planned: bool
+    reason: str
+    mounted: MountedRamDisk | None
+
+
+class MountedRamDisk(TypedDict):
+    """As it is mounted."""
+
+    size_bytes: int
+    used_bytes: int
+
+
+class PortStatus(TypedDict):
+    """null on a host of a group that is not its head."""
+
+    number: int
+    listening: list[str]
+    allowed_networks: list[str]
+    guarded: bool
+    certificate_sha256: str
+    certificate: NotRequired[CertificateStatus]
+    keys: list[str]
+    key_not_shown_yet: bool
+    engines: list[EngineBehind]
+
+
+class EngineBehind(TypedDict):
+    """An engine as the proxy sees it."""
+
+    name: str
+    status: str
+    requests: int
+
+
+class MemoryStatus(TypedDict):
+    """Memory of the host."""
+
+    host_total_bytes: int
+    host_available_bytes: int
+    engines: list[EngineMemory]
+
+
+class EngineMemory(TypedDict):
+    """Memory of an engine."""
+
+    index: int
+    cgroup_bytes: int | None
+    resident_bytes: int
+
+
+class PlacementStatus(TypedDict):
+    """Where an engine runs, and where its memory lies."""
+
+    index: int
+    cpus: list[str]
+    policies: list[str]
+    bytes_by_node: dict[str, int]
+    threads: int
+    huge_bytes: int | None
+
+
+class WatchdogStatus(TypedDict):
+    """What sees that an engine hangs; null for a machine of an earlier version."""
+
+    enabled: bool
+    state: str
+    """systemd's state of it."""
+    reason: str
+    """Why its limits are what they are, or why there is none."""
+    bundles: int
+    """Folders in /var/lib/kimi/hangs."""
+    last_hang: LastHang | None
+
+
+class LastHang(TypedDict):
+    """The last engine that hung."""
+
+    unit: str
+    at: Timestamp
+    why: str
+    still_s: float
+    """Seconds without a step until it was told."""
+    done: Literal["restarted", "left alone", "left to the group"]
+    served_again_s: float | None
+    """Seconds from its last step until it went on; null while it has not."""
+    bundle: str | None

@@ -1,0 +1,75 @@
+"""Status: metrics, and a host that watches others."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Timestamp
+
+
+class MonitorHostStatus(TypedDict):
+    """A host that watches others and does not serve."""
+
+    ok: bool
+    provisioned: Literal[True]
+    detail: str
+    stand_ins: list[str]
+    monitor: MonitorStatus
+
+
+class MonitorStatus(TypedDict):
+    """Prometheus and Alertmanager on this machine."""
+
+    prometheus: str | None
+    """systemd's state of it."""
+    alertmanager: str | None
+    """systemd's state of it."""
+    answers: bool
+    """Whether Prometheus told what follows."""
+    listen: str
+    port: int
+    targets: int
+    targets_down: int
+    down: list[TargetDown]
+    """The first 50 of them."""
+    alerts_firing: int
+    alerts: list[FiringAlert]
+    """The first 50 of them, the oldest first."""
+    series_bytes: int
+    """Disk that Prometheus' series take."""
+    series_limit_bytes: int | None
+    """monitor_retention_bytes; null where an earlier version made it."""
+
+
+class TargetDown(TypedDict):
+    """A target that does not answer."""
+
+    host: str
+    job: str
+    engine: str
+    """Its instance; empty for the other jobs."""
+
+
+class FiringAlert(TypedDict):
+    """An alert that fires."""
+
+    name: str
+    host: str
+    severity: str
+    summary: str
+    since: Timestamp
+
+
+class MetricsStatus(TypedDict):
+    """Where metrics are read; null where none are shown."""
+
+    port: int
+    allowed_networks: list[str]
+    listening: list[str]
+    """Addresses on which it is open."""
+    node_exporter: str | None
+    """systemd's state of it."""
+    timer: str | None
+    """systemd's state of it."""
+    written_at: Timestamp | None
+    monitor: MonitorStatus | None

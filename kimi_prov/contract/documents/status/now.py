@@ -1,0 +1,59 @@
+"""Status: what a machine does at this moment."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class NowStatus(TypedDict):
+    """A sample of a second or two; what is not told is null, with the reason."""
+
+    apart_s: float
+    """Seconds between the two readings of the engines' counts."""
+    engines: list[EngineNow]
+    gpus: list[GpuNow] | None
+    gpus_problem: str | None
+    memory_read_bytes_per_s: float | None
+    memory_write_bytes_per_s: float | None
+    memory_problem: str | None
+    amx_busy_share: float | None
+    """Of the cycles of all cores."""
+    amx_problem: str | None
+
+
+class EngineNow(TypedDict):
+    """What an engine does."""
+
+    index: int
+    unit: str
+    answers: bool
+    """Whether it told its metrics."""
+    running: int | None
+    waiting: int | None
+    cache_used_share: float | None
+    requests_at_proxy: int | None
+    decode_tok_s: float | None
+    """Tokens of answers."""
+    prefill_tok_s: float | None
+    """Tokens of prompts."""
+
+
+class GpuNow(TypedDict):
+    """What a GPU does."""
+
+    index: int | None
+    name: str
+    busy_share: float | None
+    memory_busy_share: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    temperature_c: float | None
+    memory_temperature_c: float | None
+    clock_mhz: float | None
+    clock_max_mhz: float | None
+    ecc_uncorrected: int | None
+    """Errors since the driver was loaded."""
+    throttled: list[str] | None
+    """What slows it down now."""

@@ -1,0 +1,30 @@
+"""`kimi-prov/stop/v1`: how machines stopped to serve."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import NotRequired
+
+
+class Stop(TypedDict):
+    """What kimi-prov stop has stopped.
+
+    A host that failed has ok and detail alone; of a folder for a cluster there is one row, with the
+    service's name.
+    """
+
+    schema: Literal["kimi-prov/stop/v1"]
+    ok: bool
+    hosts: dict[str, StoppedHost]
+
+
+class StoppedHost(TypedDict):
+    """How one host stopped."""
+
+    ok: bool
+    detail: str
+    requests_cut: NotRequired[int | None]
+    """Answers that did not end in time; null for a cluster's."""
+    seconds: NotRequired[float | None]
+    """The drain and the engine's end."""

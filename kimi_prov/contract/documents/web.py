@@ -1,0 +1,38 @@
+"""`kimi-prov/web/v1`: what was saved of web UIs, or put back."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kimi_prov.contract.documents.form import Bytes, Count, Required
+
+
+class WebUi(TypedDict):
+    """What kimi-prov web backup or web restore did.
+
+    A host that failed has ok and detail alone. Sizes in bytes.
+    """
+
+    schema: Literal["kimi-prov/web/v1"]
+    ok: bool
+    hosts: dict[str, WebUiOfHost]
+
+
+class WebUiOfHost(TypedDict, total=False):
+    """What was saved of one host's web UI, or put back."""
+
+    ok: Required[bool]
+    detail: Required[str]
+    file: str
+    """The archive, on the control machine."""
+    bytes: Bytes
+    sha256: str
+    version: str
+    """Of the page that was copied."""
+    made_unix: int
+    """When it was copied: seconds since 1970, of that machine's clock."""
+    accounts: Count
+    chats: Count
+    uploads: Count
+    left_out: list[str]
+    """Uploads with names that no archive takes."""
