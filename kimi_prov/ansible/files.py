@@ -25,12 +25,20 @@ def differing(
     return [file for file in whole if found.get(file["dest"]) != _described(file)]
 
 
-def has_units(
-    facts: Mapping[str, Any], files: Iterable[Mapping[str, Any]], names: Iterable[str]
+def units_differ(
+    facts: Mapping[str, Any],
+    files: Iterable[Mapping[str, Any]],
+    names: Iterable[str],
+    wanted: bool = True,  # noqa: FBT001, FBT002  (a filter's argument)
 ) -> bool:
-    """Tell whether a machine has these unit files as they should be, and these units are up."""
+    """Tell whether a machine lacks these units, or still has one where they are not `wanted`.
+
+    It has them where their files are as they should be and all of `names` are up.
+    """
     states = facts["kimi"].get("units") or {}
-    return not differing(files, facts) and all(states.get(name) == "active" for name in names)
+    if not wanted:
+        return any(name in states for name in names)
+    return any(states.get(name) != "active" for name in names) or bool(differing(files, facts))
 
 
 def _described(file: Mapping[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -143,16 +144,23 @@ def test_a_wheel_built_while_a_lab_is_up_has_none_of_its_files(tmp_path):
     assert [name for name in names if name.endswith("lab.yml")] == []
 
 
+def roles_in(tasks) -> Iterator[str]:
+    """Names of the roles that plays and tasks call, at any depth."""
+    for part in tasks or ():
+        for way in ("import", "include"):
+            if call := part.get(f"ansible.builtin.{way}_role"):
+                yield call["name"]
+        yield from (role["role"] for role in part.get("roles", ()))
+        for inner in ("tasks", "block", "rescue", "always"):
+            yield from roles_in(part.get(inner))
+
+
 def test_every_role_that_a_playbook_names_is_in_the_wheel(wheel):
     archive = zipfile.ZipFile(wheel)
-    site = yaml.safe_load(archive.read("kimi_prov/_bundle/playbooks/site.yml"))
-    tasks = [task for play in site for part in play["tasks"] for task in part.get("block", [part])]
-    called = [
-        task.get(f"ansible.builtin.{way}_role") for task in tasks for way in ("import", "include")
-    ]
-    roles = {call["name"] for call in called if call}
     names = set(archive.namelist())
-    assert {"preflight", "nvidia_driver", "serve"} <= roles
+    books = [n for n in names if re.fullmatch(r"kimi_prov/_bundle/playbooks/.*\.yml", n)]
+    roles = {role for book in books for role in roles_in(yaml.safe_load(archive.read(book)))}
+    assert {"preflight", "nvidia_driver", "serve", "monitor", "tune_moe"} <= roles
     assert {r for r in roles if f"kimi_prov/_bundle/roles/{r}/tasks/main.yml" not in names} == set()
 
 

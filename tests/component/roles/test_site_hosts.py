@@ -92,10 +92,16 @@ STUBS = {
 - ansible.builtin.debug: {msg: "proven {{ inventory_hostname }}"}
 """,
     "update/tasks/undrain": '- ansible.builtin.debug: {msg: "undrained {{ inventory_hostname }}"}',
-    "metrics/tasks/main": '- ansible.builtin.debug: {msg: "metrics of {{ inventory_hostname }}"}',
-    "web_ui/tasks/main": '- ansible.builtin.debug: {msg: "page of {{ inventory_hostname }}"}',
+    "metrics/tasks/converge": """
+- ansible.builtin.debug: {msg: "metrics of {{ inventory_hostname }}"}
+""",
+    "web_ui/tasks/converge": '- ansible.builtin.debug: {msg: "page of {{ inventory_hostname }}"}',
     "ready/tasks/main": '- ansible.builtin.debug: {msg: "served {{ inventory_hostname }}"}',
 }
+
+
+# These say for which machines there is something to do.
+REAL = ("metrics/tasks/main", "web_ui/tasks/main")
 
 
 @dataclass
@@ -125,7 +131,8 @@ def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any
         for file in role.glob("tasks/*.yml"):
             stub = roles / role.name / "tasks" / file.name
             stub.parent.mkdir(parents=True, exist_ok=True)
-            stub.write_text(STUBS.get(f"{role.name}/tasks/{file.stem}", "[]"))
+            name = f"{role.name}/tasks/{file.stem}"
+            stub.write_text(file.read_text() if name in REAL else STUBS.get(name, "[]"))
     usual = {"action": "install", "may": True, "breaks": False, "kernel": False, "there": {}}
     usual |= {"page": False}
     usual |= {"serving": {"kimi-serve@0.service": {}}}
@@ -146,7 +153,8 @@ def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
     (folder / "ansible.cfg").write_text("")
     shutil.copy(PLAYBOOKS / f"{playbook}.yml", folder)
-    shutil.copytree(PLAYBOOKS / "tasks", folder / "tasks")
+    for part in ("site", "tasks"):
+        shutil.copytree(PLAYBOOKS / part, folder / part)
     settings = {
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_ROLES_PATH": str(roles),

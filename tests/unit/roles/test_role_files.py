@@ -63,16 +63,24 @@ def test_a_file_of_the_control_machine_is_compared_by_its_bytes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("found", "state", "has"),
-    [("a", "active", True), ("b", "active", False), ("a", "inactive", False), ("a", None, False)],
+    ("found", "state", "differ"),
+    [("a", "active", False), ("b", "active", True), ("a", "inactive", True), ("a", None, True)],
     ids=["all of it", "another file", "a unit that is down", "an unknown unit"],
 )
-def test_units_are_installed_where_files_are_in_place_and_units_are_up(
-    found: str, state: str | None, has: bool
+def test_units_differ_where_a_file_is_another_or_a_unit_is_not_up(
+    found: str, state: str | None, differ: bool
 ) -> None:
     machine = facts(found)
     machine["kimi"]["units"] = {"x.timer": state} if state else {}
-    assert files.has_units(machine, [{"dest": PATH, "content": "a"}], ["x.timer"]) is has
+    wanted = [{"dest": PATH, "content": "a"}]
+    assert files.units_differ(machine, wanted, ["x.timer"]) is differ
+
+
+@pytest.mark.parametrize("state", ["active", "inactive", None])
+def test_units_that_are_not_wanted_differ_where_the_machine_knows_one(state: str | None) -> None:
+    machine = facts("a")
+    machine["kimi"]["units"] = {"x.timer": state} if state else {}
+    assert files.units_differ(machine, [], ["x.timer"], False) is bool(state)
 
 
 def test_an_option_of_a_role_is_refused_with_its_line() -> None:

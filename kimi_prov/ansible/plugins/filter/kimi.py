@@ -50,7 +50,7 @@ class FilterModule:
         """Map the names that templates use."""
         return {
             "differing_files": files.differing,
-            "has_units": files.has_units,
+            "units_differ": files.units_differ,
             "systemd_quote": unit_files.quote_argument,
             "systemd_assignment": unit_files.quote_assignment,
             "unit_protection": protection.format_unit_lines,
