@@ -64,7 +64,7 @@ ROOMS = {
         "measurements",
     ),
     "show": ("streams", "exit_handling output", "text", "live report"),
-    "commands": ("common slurm", "access check", "kubernetes render"),
+    "commands": ("common", "access check", "kubernetes render slurm"),
 }
 # What lies loose in these packages is one file a command, above all their rooms.
 LOOSE_ON_TOP = {"commands"}

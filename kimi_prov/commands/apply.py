@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from kimi_prov.acceptance import suite
 from kimi_prov.commands.common import playbook_run, rendered
-from kimi_prov.commands.kubernetes import apply
+from kimi_prov.commands.common.options import (
+    CATALOG,
+    EXTRA,
+    INVENTORY_OR_FOLDER,
+    LIMIT,
+    cluster_options,
+    playbook_options,
+)
+from kimi_prov.commands.kubernetes import apply as kubernetes
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
-from kimi_prov.runner import locks
 from kimi_prov.show.output import say, show
 from kimi_prov.show.text import run_summary
-from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,16 +31,30 @@ if TYPE_CHECKING:
     from kimi_prov.runner.run import FinishedRun
 
 
-def run(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
-    """Apply the plan; end with the endpoint and the time of each phase, on standard output."""
+@click.command()
+@INVENTORY_OR_FOLDER
+@LIMIT
+@click.option("--tags", metavar="TAGS", help="Only these parts, by role name.")
+@click.option("--skip-tags", metavar="TAGS", help="All but these parts.")
+@click.option("--check", is_flag=True, help="Change nothing, say what would change.")
+@click.option("--diff", is_flag=True, help="Show what changes in files.")
+@EXTRA
+@CATALOG
+@cluster_options
+@playbook_options
+def apply(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
+    """Bring machines, or a cluster, to a served model; the same command again changes nothing.
+
+    DIR is a folder that `render kubernetes` made: it goes to a cluster through kubectl, and the
+    weights are fetched before the engine starts.
+    """
     if rendered.is_kubernetes(path, "apply", target, options.given("check", "diff")):
-        return apply.run(path, target, check=options.check, diff=options.diff)
+        return kubernetes.run(path, target, check=options.check, diff=options.diff)
     inventory, request = playbook_run.prepare("apply", "site", path, options)
     if options.check:
         finished = playbook_run.run(request, inventory)
     else:
-        with locks.held(path, "apply", state_home()) as descriptor:
-            finished = playbook_run.run(request, inventory, (descriptor,))
+        finished = playbook_run.run_locked(path, request, inventory)
     code = playbook_run.conclude(finished)
     if code is ExitCode.OK:
         show(_summary(finished, inventory, options))

@@ -6,14 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    PATH,
+    YES,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.operate import encryption
 from kimi_prov.show.output import say
 from kimi_prov.show.text import backup as backup_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
     from kimi_prov.show.output import Output
@@ -26,17 +34,36 @@ _IN_CLEAR = (
 _REPLACED = "API keys, certificate, history, and ALL accounts and chats of the page"
 
 
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The file to write, of one host.  [default: HOST-backup-TIME.tar.gz here]",
+)
+@click.option(
+    "--recipient",
+    "recipients",
+    multiple=True,
+    metavar="KEY",
+    help="Encrypt it to age1..., an SSH public key, a gpg fingerprint, or a file of such. "
+    "May be repeated.",
+)
+@output_options
+@playbook_options
 def backup(
     path: Path,
-    to: Path | None,
-    recipients: Sequence[str],
     options: PlaybookOptions,
     output: Output,
+    to: Path | None,
+    recipients: tuple[str, ...],
 ) -> ExitCode:
-    """Write an archive of each host; `to` names it where there is one host.
+    """Copy what of each host cannot be made again into a file here that only you may read.
 
-    Raises UserError where a file of that name is there or cannot be written, and for a recipient
-    that nothing can be encrypted to.
+    That is the hashes of the API keys, the certificate with its key, the ACME account, the history,
+    and the page's accounts, chats and uploads. Everything runs on meanwhile.
     """
     output.check()
     chosen = encryption.recipients(recipients)
@@ -46,46 +73,53 @@ def backup(
     variables: dict[str, Any] = {
         "backup_work": "backup",
         "backup_file": file_transfer.new_file(to, "backup", suffix),
-        "backup_recipients": [_named(text) for text in recipients],
+        "backup_recipients": [_recipient_variable(text) for text in recipients],
     }
     inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
     if not chosen:
         say(_IN_CLEAR)
     finished = playbook_run.run(request, inventory)
-    return host_reports.publish(
-        "backup", finished, output, backup_text.backup, file_transfer.unreached
-    )
+    return host_reports.publish("backup", finished, output, backup_text.backup)
 
 
-def _named(recipient: str) -> str:
+def _recipient_variable(recipient: str) -> str:
     """Return a recipient so that another process finds the same."""
     return file_transfer.variable(Path(recipient)) if Path(recipient).is_file() else recipient
 
 
+@click.command()
+@INVENTORY
+@click.argument("file", type=PATH)
+@LIMIT
+@click.option(
+    "--identity", type=PATH, metavar="FILE", help="The private key of a backup encrypted by age."
+)
+@YES
+@output_options
+@playbook_options
 def restore(
     path: Path,
     file: Path,
-    identity: Path | None,
     options: PlaybookOptions,
     output: Output,
     *,
-    confirmed: bool,
+    identity: Path | None,
+    yes: bool,
 ) -> ExitCode:
-    """Put an archive's content back on one host; ask unless `confirmed`.
+    """Put a backup back on one host on which `apply` has run: its own, or a fresh one.
 
-    Raises UserError where the file is no backup, and where it cannot be decrypted.
+    What is in it is checked before anything is changed. What the plan has no place for is left out
+    and told.
     """
     output.check()
     encryption.program_of(file)
     variables = {"backup_work": "restore", "backup_file": file_transfer.variable(file)}
     inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
-    if not confirmed:
+    if not yes:
         command = ["restore", str(path), str(file)]
         command += ["--identity", str(identity)] if identity else []
         file_transfer.confirm(command, _REPLACED, [*inventory.machines], options.limit)
     with encryption.opened(file, identity) as source:
-        wanted = {**variables, "backup_source": file_transfer.variable(source)}
-        finished = playbook_run.run(replace(request, variables=wanted), inventory)
-    return host_reports.publish(
-        "backup", finished, output, backup_text.restore, file_transfer.unreached
-    )
+        variables |= {"backup_source": file_transfer.variable(source)}
+        finished = playbook_run.run(replace(request, variables=variables), inventory)
+    return host_reports.publish("backup", finished, output, backup_text.restore)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.acceptance import bench
-from kimi_prov.commands.common import bench_results, host_reports
+import click
+
+from kimi_prov.acceptance.bench import changes
+from kimi_prov.commands.common import bench_load, bench_results, host_reports
+from kimi_prov.commands.common.options import INVENTORY, LIMIT, playbook_options, report_options
 from kimi_prov.show.text import bench as bench_text
 from kimi_prov.user_dirs import state_home
 
@@ -13,33 +16,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kimi_prov.commands.common.bench_load import BenchLoad
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.errors import ExitCode
     from kimi_prov.show.output import Output
 
 
-def run(
-    path: Path, options: PlaybookOptions, load: BenchLoad, output: Output, form: str
-) -> ExitCode:
-    """Measure every host; keep the results, each compared with the one before.
+@click.command()
+@INVENTORY
+@LIMIT
+@bench_load.load_options
+@report_options("text", "json", "markdown", "html", by_suffix=True)
+@playbook_options
+def bench(path: Path, options: PlaybookOptions, output: Output, **load: Any) -> ExitCode:  # noqa: ANN401
+    """Measure memory, the kernel and the served model, and say whether that is normal here.
 
-    `form` is text, markdown or html, where the output is not JSON.
+    The model is asked by the engine's own client, with random words, all at once; the options say
+    with what else. What the client, the model or its context cannot do is refused beforehand.
     """
+    chosen = bench_load.parse(load)
     output.check()
-    with load.file() as file:
+    with chosen.file() as file:
         finished = host_reports.collect("bench", path, options, {"bench_load": str(file)})
     for host, result in finished.outcome.documents.items():
-        folder = bench_results.folder(state_home(), path, host)
-        before = bench_results.last(folder)
+        folder = bench_results.folder_of(state_home(), path, host)
+        before = bench_results.read_last(folder)
         if before is not None:
-            result["last"] = bench.changes(before, result)
-        bench_results.keep(folder, {**result, "last": None})
-    return host_reports.publish("bench", finished, output, _renderer(form), _unreached)
+            result["last"] = changes(before, result)
+        bench_results.save(folder, {**result, "last": None})
+    return host_reports.publish("bench", finished, output, _writer(output.format), _unreached)
 
 
-def _renderer(form: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return what turns the document into `form`; only that one is imported."""
+def _writer(form: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what writes the document in this form; only that one is imported."""
     if form == "html":
         from kimi_prov.show.report import bench_html  # noqa: PLC0415
 
@@ -51,5 +59,5 @@ def _renderer(form: str) -> Callable[[Mapping[str, Any]], str]:
     return bench_text.text
 
 
-def _unreached(why: str) -> dict[str, Any]:
-    return {"ok": False, "detail": why, "stand_ins": []}
+def _unreached(reason: str) -> dict[str, Any]:
+    return {**host_reports.unreached(reason), "stand_ins": []}

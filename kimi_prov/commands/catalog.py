@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov.catalog.loader import Catalogue, load
 from kimi_prov.catalog.names import nearest, unknown
-from kimi_prov.contract import clean_text
+from kimi_prov.commands import pin
+from kimi_prov.commands.common.options import CATALOG, PATH, output_options
 from kimi_prov.errors import UserError
-from kimi_prov.show.text import tables
+from kimi_prov.show.text import catalog as catalog_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kimi_prov.show.output import Output
 
 SCHEMA = "kimi-prov/catalog/v1"
@@ -20,11 +25,11 @@ Document = dict[str, Any]
 _Rows = Iterable[tuple[str, Any]]
 
 
-def _one(kind: str) -> Callable[[Catalogue], _Rows]:
+def _rows_of(kind: str) -> Callable[[Catalogue], _Rows]:
     return lambda catalogue: ((kind, row) for row in getattr(catalogue, kind))
 
 
-def _parts(kind: str, *parts: str) -> Callable[[Catalogue], _Rows]:
+def _rows_of_parts(kind: str, *parts: str) -> Callable[[Catalogue], _Rows]:
     return lambda catalogue: (
         (f"{kind}.{part}", row) for part in parts for row in getattr(getattr(catalogue, kind), part)
     )
@@ -35,24 +40,26 @@ def _accepted(catalogue: Catalogue) -> _Rows:
 
 
 _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
-    "models": _one("models"),
-    "drafts": _one("drafts"),
-    "formats": _one("formats"),
-    "cpus": _one("cpus"),
-    "gpus": _one("gpus"),
-    "servers": _one("servers"),
-    "clouds": _one("clouds"),
-    "engines": _one("engines"),
-    "flags": lambda catalogue: (*_one("flags")(catalogue), *_accepted(catalogue)),
-    "systems": _one("systems"),
-    "pythons": _one("pythons"),
-    "web": _one("web"),
-    "drivers": _parts("drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"),
-    "prices": _parts(
+    "models": _rows_of("models"),
+    "drafts": _rows_of("drafts"),
+    "formats": _rows_of("formats"),
+    "cpus": _rows_of("cpus"),
+    "gpus": _rows_of("gpus"),
+    "servers": _rows_of("servers"),
+    "clouds": _rows_of("clouds"),
+    "engines": _rows_of("engines"),
+    "flags": lambda catalogue: (*_rows_of("flags")(catalogue), *_accepted(catalogue)),
+    "systems": _rows_of("systems"),
+    "pythons": _rows_of("pythons"),
+    "web": _rows_of("web"),
+    "drivers": _rows_of_parts(
+        "drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"
+    ),
+    "prices": _rows_of_parts(
         "prices", "api", "gpu_hour", "machine_hour", "storage", "purchase", "assumptions"
     ),
-    "broken": _one("broken"),
-    "groups": _one("groups"),
+    "broken": _rows_of("broken"),
+    "groups": _rows_of("groups"),
 }
 # Kinds whose names people write in many ways.
 _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
@@ -65,14 +72,35 @@ _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
 }
 
 
-def run(kind: str | None, name: str | None, output: Output) -> None:
-    """Write the rows of a kind, of a name, or all."""
+@click.command()
+@click.argument("kind", required=False)
+@click.argument("name", required=False)
+@CATALOG
+@output_options
+@click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token, for `pin`.")
+@click.option("--ca-bundle", type=PATH, metavar="FILE", help="Certificates, for `pin`.")
+def catalog(
+    kind: str | None,
+    name: str | None,
+    output: Output,
+    hf_token_file: Path | None,
+    ca_bundle: Path | None,
+) -> None:
+    """Show what is known: models, cpus, gpus, engines, flags, drivers, prices, broken, ...
+
+    `catalog pin hf://OWNER/NAME@REVISION` writes a manifest for kimi_weights_manifest instead: size
+    and SHA-256 of each file, from the hub (or from the one that HF_ENDPOINT names).
+    """
     output.check()
-    document = show(load(), kind, name)
-    output.write(document, lambda: text(document, output.columns()))
+    if kind == "pin":
+        manifest = pin.pin(name or "", token_file=hf_token_file, ca_bundle=ca_bundle)
+        output.write(manifest, lambda: pin.text(manifest))
+        return
+    document = collect(load(), kind, name)
+    output.write(document, lambda: catalog_text.text(document, output.columns()))
 
 
-def show(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
+def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
     """Return the requested rows; without a kind all of them.
 
     Raises UserError for a kind or a name that is not known, with the nearest ones.
@@ -84,7 +112,7 @@ def show(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
     wanted = [kind] if kind else list(_KINDS)
     rows = [_row(part, row) for one in wanted for part, row in _KINDS[one](catalogue)]
     if kind is not None and name is not None:
-        rows = _named(catalogue, kind, name, rows)
+        rows = _filter_by_name(catalogue, kind, name, rows)
     return {"schema": SCHEMA, "kind": kind, "name": name, "rows": rows}
 
 
@@ -106,18 +134,20 @@ def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
     return {"part": kind, **values, **extra, "name": name}
 
 
-def _named(catalogue: Catalogue, kind: str, name: str, rows: list[Document]) -> list[Document]:
+def _filter_by_name(
+    catalogue: Catalogue, kind: str, name: str, rows: list[Document]
+) -> list[Document]:
     if kind in _FOUND_BY:
-        found = _FOUND_BY[kind](catalogue, name)
-        return [row for row in rows if row["name"] == found.name]
+        record = _FOUND_BY[kind](catalogue, name)
+        return [row for row in rows if row["name"] == record.name]
     low = name.lower()
-    hits = [row for row in rows if low in _names(row)]
+    hits = [row for row in rows if low in _list_names(row)]
     if not hits:
-        raise unknown(kind.removesuffix("s"), name, {row["name"]: _names(row) for row in rows})
+        raise unknown(kind.removesuffix("s"), name, {row["name"]: _list_names(row) for row in rows})
     return hits
 
 
-def _names(row: Document) -> tuple[str, ...]:
+def _list_names(row: Document) -> tuple[str, ...]:
     """Ways to ask for a row of the kinds that have no aliases."""
     name = row["name"].lower()
     if row["part"] == "engines":
@@ -133,92 +163,3 @@ def _names(row: Document) -> tuple[str, ...]:
         minor = row["version"].rpartition(".")[0]
         return (name, row["version"], minor, f"python{minor}")
     return (name, row["part"].rpartition(".")[2])
-
-
-# Beside name and day.
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    "models": ("confidence", "native_format", "context", "released"),
-    "drafts": ("confidence", "repo", "models", "least"),
-    "formats": ("confidence", "kind", "expert_bytes", "rest_bytes"),
-    "cpus": ("confidence", "cores", "memory_channels", "memory_mt_s", "bandwidth_gb_s"),
-    "gpus": ("confidence", "memory_gb", "bandwidth_gb_s", "compute_capability"),
-    "servers": ("confidence", "cpu", "sockets", "gpu", "gpus"),
-    "clouds": ("confidence", "cloud", "gpu", "gpus", "memory_gb"),
-    "engines": ("confidence", "variant", "version", "torch", "cuda", "driver_branch"),
-    "flags": ("engine", "replacement"),
-    "flags.accepted": ("versions", "flags"),
-    "systems": ("glibc", "python", "nvidia_driver", "proven"),
-    "pythons": ("confidence", "build", "glibc"),
-    "web": ("confidence", "variant", "version", "licence"),
-    "drivers.cuda": ("confidence", "driver", "compatible_driver"),
-    "drivers.torch": ("confidence", "torch", "cuda", "driver_branch"),
-    "drivers.rules": ("text",),
-    "drivers.packages": ("packages",),
-    "drivers.releases": ("confidence", "version"),
-    "drivers.repositories": ("confidence", "url", "fingerprint"),
-    "prices.api": ("confidence", "input_usd_per_mtok", "output_usd_per_mtok"),
-    "prices.gpu_hour": ("confidence", "neocloud_usd", "rental_3_years_usd", "power_kw"),
-    "prices.machine_hour": ("confidence", "usd"),
-    "prices.storage": ("confidence", "usd_per_gb_month", "title"),
-    "prices.purchase": ("confidence", "low_usd", "high_usd"),
-    "prices.assumptions": ("value", "unit"),
-    "broken": ("severity", "title"),
-    "groups": ("confidence", "ran", "hosts", "gpus", "tensor", "pipeline", "data", "title"),
-}
-_INDENT = "  "
-
-
-def text(document: Document, width: int | None = None) -> str:
-    """Lay rows out as tables, or one name's rows with all that is known of them.
-
-    `width`: columns of a terminal; without one, each row and each entry is one line.
-    """
-    if document["name"] is not None:
-        return "\n\n".join(_whole(row, width) for row in document["rows"]) + "\n"
-    kinds = list(dict.fromkeys(row["part"] for row in document["rows"]))
-    laid = [
-        _table(kind, [r for r in document["rows"] if r["part"] == kind], width) for kind in kinds
-    ]
-    return "\n\n".join(laid) + "\n"
-
-
-def _table(kind: str, rows: list[Document], width: int | None) -> str:
-    columns = ["name", "checked", *(c for c in _COLUMNS[kind] if any(c in row for row in rows))]
-    cells = [[_shown(row, column) for column in columns] for row in rows]
-    room = width and width - len(_INDENT)
-    return "\n".join([f"{kind}:", *(_INDENT + line for line in tables.lines(columns, cells, room))])
-
-
-def _shown(row: Document, column: str) -> str:
-    cell = _cell(row.get(column))
-    if column == "name" and row["status"] != "available":
-        return f"{cell}, {row['status']}"
-    return cell
-
-
-def _whole(row: Document, width: int | None) -> str:
-    lines = [f"{_cell(row['name'])} ({row['part']})"]
-    for key, value in row.items():
-        if key not in ("name", "part") and value not in (None, (), [], ""):
-            lines += _entry(key, value, _INDENT)
-    return "\n".join(part for line in lines for part in tables.broken(line, width))
-
-
-def _entry(key: str, value: Any, indent: str) -> list[str]:  # noqa: ANN401
-    if isinstance(value, dict):
-        inner = [line for k, v in value.items() for line in _entry(k, v, indent + "  ")]
-        return [f"{indent}{key}:", *inner]
-    if isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
-        return [f"{indent}{key}:", *(f"{indent}  - {_cell(list(v.values()))}" for v in value)]
-    return [f"{indent}{key}: {_cell(value)}"]
-
-
-def _cell(value: Any) -> str:  # noqa: ANN401
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_cell(part) for part in value if part is not None)
-    # A site's own rows may hold anything: no second line of theirs passes for one of ours.
-    return clean_text.clean_row(value)

@@ -7,14 +7,20 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kimi_prov.clients import answers, conversation
 from kimi_prov.clients.conversation import Conversation
-from kimi_prov.commands import connect_folder, connect_target
 from kimi_prov.commands.access import connect_inventory, served
+from kimi_prov.commands.common.options import (
+    EXTRA,
+    LIMIT,
+    PATH,
+    playbook_options_beside_api_key,
+)
+from kimi_prov.commands.connect import PLACE, classify, open_folder, server_options
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.commands.access.connect_inventory import ConnectOptions, Link
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
-    from kimi_prov.commands.connect_folder import FolderOptions
+    from kimi_prov.commands.connect import FolderOptions
 
 # A model on CPUs may take minutes before the first token.
 _ANSWER_S = 600.0
@@ -57,38 +63,66 @@ class ChatOptions:
     reasoning: bool | None = None
 
 
-def run(
-    target: str,
+@click.command()
+@PLACE
+@LIMIT
+@EXTRA
+@click.option("--model", metavar="NAME", help="One of the names that are served.")
+@click.option("--system", metavar="TEXT", help="The system prompt.  [default: the makers']")
+@click.option("--instant", is_flag=True, help="Answers without reasoning.")
+@click.option(
+    "--image",
+    "images",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Goes with the first question.  May be repeated.",
+)
+@click.option(
+    "--reasoning/--no-reasoning",
+    default=None,
+    help="Show the reasoning.  [default: on a terminal alone]",
+)
+@server_options
+@playbook_options_beside_api_key
+def chat(
+    place: str,
     options: PlaybookOptions,
-    of_folder: FolderOptions,
     chosen: ConnectOptions,
-    chat: ChatOptions,
+    of_folder: FolderOptions,
+    **begin: Any,  # noqa: ANN401
 ) -> ExitCode:
-    """Chat with the one served model of an inventory or rendered folder, or with that at a URL."""
-    images = [conversation.image(file) for file in chat.images]
+    """Talk to a served model: answers as they come, reasoning dimmed, tokens and speed at the end.
+
+    /help lists what is typed there. Without a terminal standard input is one prompt, and standard
+    output the answer alone. The key comes from KIMI_API_KEY or --key-file. A DIR that `render` made
+    is reached as `connect DIR` reaches it; there the key is found on the cluster.
+    """
+    start = ChatOptions(**begin)
+    images = [conversation.image(file) for file in start.images]
     for number in signals.ending():
-        signal.signal(number, _ended)
-    kind = connect_target.kind_of(target, options, of_folder, chosen)
+        signal.signal(number, _end)
+    kind = classify(place, options, of_folder, chosen)
     if kind == "url":
         given = chosen.given(None)
         key = connect_inventory.required(given, "ask the server's administrator for one")
-        there = served.with_model(served.of_url(target, given), key, chat.model)
+        there = served.with_model(served.of_url(place, given), key, start.model)
         link = connect_inventory.Link(there, key)
-        return _talk(link, chat, images)
-    path = Path(target)
+        return _talk(link, start, images)
+    path = Path(place)
     way = (
-        connect_folder.link(path, of_folder)
+        open_folder(path, of_folder)
         if kind == "folder"
         else connect_inventory.one_host(path, options, chosen, "chat")
     )
     with way as link:
-        if chat.model is not None:
-            link.there = served.with_model(link.there, link.key, chat.model)
+        if start.model is not None:
+            link.there = served.with_model(link.there, link.key, start.model)
             link.chosen = True
-        return _talk(link, chat, images)
+        return _talk(link, start, images)
 
 
-def _ended(_number: int, _frame: object) -> None:
+def _end(_number: int, _frame: object) -> None:
     """End the chat, and not its answer alone, as Ctrl-C does."""
     raise click.exceptions.Abort
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from kimi_prov.commands.common import host_reports, playbook_run
+from kimi_prov.commands.common import host_reports
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    YES,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say
-from kimi_prov.show.text import clean
+from kimi_prov.show.text import clean as clean_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +30,22 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def run(
-    path: Path, options: PlaybookOptions, output: Output, *, confirmed: bool, check: bool
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option("--check", "only_check", is_flag=True, help="Only say what would be freed.")
+@YES
+@output_options
+@playbook_options
+def clean(
+    path: Path, options: PlaybookOptions, output: Output, *, only_check: bool, yes: bool
 ) -> ExitCode:
-    """Say what would be freed, ask, and free it; with `check` only say it."""
+    """Say which weights and environments no version needs that `rollback` can put back; free them.
+
+    `kimi_keep_versions` says how many versions those are.
+    """
     output.check()
-    if not confirmed and not check and not sys.stdin.isatty():
+    if not yes and not only_check and not sys.stdin.isatty():
         words = ["kimi-prov", "clean", str(path)]
         words += ["--limit", options.limit] if options.limit else []
         raise UserError(
@@ -36,26 +53,17 @@ def run(
             fix=f"see what:  {shlex.join([*words, '--check'])}; if that is meant:  "
             f"{shlex.join([*words, '--yes'])}",
         )
-    if not confirmed:
-        found = _play(path, options, remove=False)
-        size = sum(int(row["bytes"]) for row in found.outcome.documents.values())
-        if check or not size:
-            return _publish(found, output)
-        say(clean_text.clean_block(clean.text({"hosts": found.outcome.documents})))
+    if not yes:
+        unused = _run(path, options, remove=False)
+        size = sum(int(row["bytes"]) for row in unused.outcome.documents.values())
+        if only_check or not size:
+            return host_reports.publish("clean", unused, output, clean_report.text)
+        say(clean_text.clean_block(clean_report.text({"hosts": unused.outcome.documents})))
         if not click.confirm(f"Remove these, {format_bytes(size)} in all?", err=True):
             raise UserError("nothing was removed: the answer was no", fix="answer y, or give --yes")
-    return _publish(_play(path, options, remove=True), output)
+    removed = _run(path, options, remove=True)
+    return host_reports.publish("clean", removed, output, clean_report.text)
 
 
-def _play(path: Path, options: PlaybookOptions, *, remove: bool) -> FinishedRun:
-    variables = {"clean_remove": remove}
-    inventory, request = playbook_run.prepare("clean", "clean", path, options, variables)
-    return playbook_run.run(request, inventory)
-
-
-def _publish(finished: FinishedRun, output: Output) -> ExitCode:
-    return host_reports.publish("clean", finished, output, clean.text, _unreached)
-
-
-def _unreached(why: str) -> dict[str, Any]:
-    return {"ok": False, "detail": why}
+def _run(path: Path, options: PlaybookOptions, *, remove: bool) -> FinishedRun:
+    return host_reports.collect("clean", path, options, {"clean_remove": remove})

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov.acceptance import bench_results
 from kimi_prov.catalog.loader import load
+from kimi_prov.commands.common.options import CATALOG, OUTPUT, PATH
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import contribution, rows
-from kimi_prov.show.output import say
+from kimi_prov.show.output import Output, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from kimi_prov.show.output import Output
 
 _HEAD = """\
 # Speeds that `kimi-prov bench` measured, in the form of the catalogue's speeds.yaml. Keep the rows
@@ -22,41 +23,51 @@ _HEAD = """\
 """
 
 
-def run(path: Path, output: Output) -> None:
-    """Write the rows of every host that was measured; refuse a document that has none."""
-    output.check()
-    found, refused = _rows(path)
+@click.command()
+@click.argument("results", type=PATH, metavar="BENCH")
+@CATALOG
+@OUTPUT
+def contribute(results: Path, output: Path | None) -> None:
+    """Write rows of the catalogue's speeds from results of `bench`, without names or addresses.
+
+    BENCH is what `bench --format json` wrote. Keep the rows as speeds.yaml in a catalogue of your
+    own (`--catalog`), or send them in as a pull request. Stand-ins are no measurement: refused.
+    """
+    report = Output(file=output)
+    report.check()
+    speeds, refused = _read_rows(results)
     for line in refused:
         say(f"left out: {line}")
-    if not found:
+    if not speeds:
         raise UserError(
-            f"{path}: no host of it was measured",
+            f"{results}: no host of it was measured",
             fix="measure one that serves a real model:  kimi-prov bench INVENTORY --format json "
             "--output bench.json",
         )
-    output.write({"schema": contribution.SCHEMA, "rows": found}, lambda: text(found))
+    report.write({"schema": contribution.SCHEMA, "rows": speeds}, lambda: _text(speeds))
 
 
-def _rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
-    found: dict[str, contribution.Row] = {}
+def _read_rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
+    """Return the rows of every host that was measured, and why the others have none."""
+    speeds: dict[str, contribution.Row] = {}
     refused = []
     for host, result in bench_results.read(path).items():
-        why = bench_results.refusal(result)
+        reason = bench_results.refusal(result)
         try:
-            made = [] if why else contribution.make_rows(result, load())
+            made = [] if reason else contribution.make_rows(result, load())
         except UserError as error:
-            made, why = [], str(error)
-        found.update((row["id"], row) for row in made)
-        refused += [f"{host}: {why}"] if why else []
-    return list(found.values()), refused
+            made, reason = [], str(error)
+        speeds.update((row["id"], row) for row in made)
+        refused += [f"{host}: {reason}"] if reason else []
+    return list(speeds.values()), refused
 
 
-def text(found: Sequence[contribution.Row]) -> str:
+def _text(speeds: Sequence[contribution.Row]) -> str:
     """Write rows as YAML; which of them the estimator sets aside, and why, stands at the top."""
     import yaml  # noqa: PLC0415  (only who writes it pays for it)
 
-    _, aside = rows.read_rows(found, "these rows")
+    _, aside = rows.read_rows(speeds, "these rows")
     notes = [f"# {row.id} is not scored: {row.reason}\n" for row in aside]
-    document: dict[str, Any] = {"schema": contribution.SCHEMA, "rows": list(found)}
+    document: dict[str, Any] = {"schema": contribution.SCHEMA, "rows": list(speeds)}
     body = yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1000)
     return "".join([_HEAD, *notes, body])

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common.options import INVENTORY, LIMIT, YES, playbook_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.runner import locks
 from kimi_prov.show.output import show
 from kimi_prov.show.text import run_summary
-from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,23 +22,30 @@ if TYPE_CHECKING:
     from kimi_prov.runner.inventory import Inventory
 
 
-def run(
-    path: Path, options: PlaybookOptions, *, confirmed: bool, purge: bool, purge_web: bool
+@click.command()
+@INVENTORY
+@LIMIT
+@YES
+@click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
+@click.option("--purge-web", is_flag=True, help="Remove the page's chats and accounts too.")
+@playbook_options
+def destroy(
+    path: Path, options: PlaybookOptions, *, yes: bool, purge_weights: bool, purge_web: bool
 ) -> ExitCode:
-    """Put the machines back as they were; ask on the terminal unless `confirmed`.
+    """Put the machines back as they were.
 
-    `purge` removes the weights too, `purge_web` what the page's accounts keep.
+    The weights stay unless `--purge-weights` is given, and what the page's accounts keep unless
+    `--purge-web` is.
     """
     variables = {
         "destroy_confirmed": True,
-        "destroy_purge_weights": purge,
+        "destroy_purge_weights": purge_weights,
         "destroy_purge_web": purge_web,
     }
     inventory, request = playbook_run.prepare("destroy", "destroy", path, options, variables)
-    if not confirmed:
-        _confirm(path, inventory, options.limit, purge=purge, purge_web=purge_web)
-    with locks.held(path, "destroy", state_home()) as descriptor:
-        finished = playbook_run.run(request, inventory, (descriptor,))
+    if not yes:
+        _confirm(path, inventory, options.limit, purge=purge_weights, purge_web=purge_web)
+    finished = playbook_run.run_locked(path, request, inventory)
     code = playbook_run.conclude(finished)
     if code is ExitCode.OK:
         documents = sorted(finished.outcome.documents.items())

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import click
+
 from kimi_prov import __version__
-from kimi_prov.commands.common import gateway_faults, group_lifecycle, playbook_run
+from kimi_prov.commands.common import file_transfer, gateway_faults, group_lifecycle, playbook_run
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    PATH,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.diagnosis import bundle, evidence, rules
 from kimi_prov.runner import redaction
-from kimi_prov.show.output import check_file
-from kimi_prov.show.text import diagnose
+from kimi_prov.show.text import diagnose as diagnose_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,16 +33,28 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Gather, recognise, write the bundle; exit 3 where the model cannot serve for what is found.
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The bundle to write.  [default: kimi-diagnose-TIME.tar.gz here]",
+)
+@output_options
+@playbook_options
+def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
+    """Write a bundle for a bug report, and say what is recognised in logs and metrics.
 
-    Raises UserError where a file of the bundle's name is there, or cannot be written.
+    The bundle has facts, plan, units, logs, metrics and versions of each host, secrets masked; only
+    you may read it. Exits 3 where something was recognised that keeps the model from serving.
     """
     output.check()
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     name = f"kimi-diagnose-{when}"
     file = to or Path(f"{name}.tar.gz")
-    _require_new(file)
+    file_transfer.require_new(file)
     with tempfile.TemporaryDirectory(prefix="kimi-diagnose-") as folder:
         variables = {"diagnose_folder": folder}
         inventory, request = playbook_run.prepare("diagnose", "diagnose", path, options, variables)
@@ -71,7 +90,7 @@ def run(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -
         document["bundle"] = str(file)
         document["bundle_bytes"] = _write(file, name, document, gathered)
     if hosts:
-        output.write(document, lambda: diagnose.text(document))
+        output.write(document, lambda: diagnose_text.text(document))
     return playbook_run.conclude(finished, *([ExitCode.BLOCKED] if blockers else []))
 
 
@@ -121,17 +140,6 @@ def _unreached(why: str) -> dict[str, Any]:
 
 def _blocks(finding: Mapping[str, Any]) -> bool:
     return bool(finding["severity"] == "blocker")
-
-
-def _require_new(file: Path) -> None:
-    check_file("--to", file)
-    folder = file.absolute().parent
-    if file.exists():
-        raise UserError(f"{file}: there is a file already", fix="name another with --to")
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(
-            f"{file}: no file can be written there", fix="name one in a folder of yours with --to"
-        )
 
 
 def _write(

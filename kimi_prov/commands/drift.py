@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.acceptance import drift
+import click
+
+from kimi_prov.acceptance.drift import unreached
 from kimi_prov.commands.common import host_reports
+from kimi_prov.commands.common.options import (
+    CATALOG,
+    EXTRA,
+    INVENTORY,
+    LIMIT,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.show.text import drift as drift_text
 
 if TYPE_CHECKING:
@@ -16,9 +26,21 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def run(path: Path, options: PlaybookOptions, output: Output, *, weights: bool) -> ExitCode:
-    """Compare every host with what was applied; drift, or not all looked at, makes it exit 1."""
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option("--weights", is_flag=True, help="Read every byte of the weights again: minutes.")
+@EXTRA
+@CATALOG
+@output_options
+@playbook_options
+def drift(path: Path, options: PlaybookOptions, output: Output, *, weights: bool) -> ExitCode:
+    """Say what on the machines is not as it was applied, since when and through what.
+
+    Changes nothing. Exits 1 where something differs, and where not all could be looked at
+    (`complete: false`). What `apply` would decide otherwise today is told apart and is no drift.
+    """
     output.check()
-    given = {"drift_weights": weights, "drift_inventory": str(path)}
-    finished = host_reports.collect("drift", path, options, given)
-    return host_reports.publish("drift", finished, output, drift_text.text, drift.unreached)
+    variables = {"drift_weights": weights, "drift_inventory": str(path)}
+    finished = host_reports.collect("drift", path, options, variables)
+    return host_reports.publish("drift", finished, output, drift_text.text, unreached)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
-from kimi_prov.runner import locks
-from kimi_prov.show.text import history
-from kimi_prov.user_dirs import state_home
+from kimi_prov.commands.common.options import INVENTORY, LIMIT, output_options, playbook_options
+from kimi_prov.show.text import history as history_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,27 +18,44 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Report what was applied to every host, oldest first."""
+@click.command()
+@INVENTORY
+@LIMIT
+@output_options
+@playbook_options
+def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
+    """Say what was applied when, by whom and from where, what served, how fast, how it ended."""
     output.check()
     finished = host_reports.collect("history", path, options)
-    return host_reports.publish("history", finished, output, history.text, _unreached)
+    return host_reports.publish("history", finished, output, history_text.text)
 
 
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The entry of `history`.  [default: the last that served something else]",
+)
+@output_options
+@playbook_options
 def rollback(path: Path, number: int | None, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Put an entry of the history back, and report the history; `number` None: the last other."""
+    """Put back the files of an entry of the history, start what they say, and verify it.
+
+    Keys, certificates, packages and the driver stay as they are, and nothing is planned anew. Where
+    it does not serve, the machine goes back by itself to what served, and the command exits 1. The
+    inventory still says otherwise: change it too, or the next `apply` upgrades again.
+    """
     output.check()
     variables = {} if number is None else {"rollback_to": number}
     inventory, request = playbook_run.prepare("rollback", "rollback", path, options, variables)
-    with locks.held(path, "rollback", state_home()) as descriptor:
-        finished = playbook_run.run(request, inventory, (descriptor,))
+    finished = playbook_run.run_locked(path, request, inventory)
     outcome = finished.outcome
     hosts = dict(outcome.documents)
     if hosts:
         document = {"schema": "kimi-prov/history/v1", "ok": not outcome.failures, "hosts": hosts}
-        output.write(document, lambda: history.last(document))
+        output.write(document, lambda: history_text.last(document))
     return playbook_run.conclude(finished)
-
-
-def _unreached(why: str) -> dict[str, Any]:
-    return {"ok": False, "detail": why}

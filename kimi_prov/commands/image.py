@@ -16,10 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kimi_prov import __version__
 from kimi_prov.catalog import loader
+from kimi_prov.commands.common.options import CATALOG, PATH
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import lock_files, zipapp
@@ -39,7 +41,7 @@ KIND = "image"
 _SOURCES = Path(zipapp.__file__).resolve().parent / "image"
 _CONTAINERFILE = "Containerfile"
 # Distributions whose own Python is the one that the locks are for.
-BASES = {
+_BASES = {
     "3.11": "docker.io/library/debian:12-slim",
     "3.12": "docker.io/library/ubuntu:24.04",
 }
@@ -48,18 +50,47 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 _EPOCH = 1580601600
 
 
-def run(
-    name: str,
-    folder: Path,
+@click.command()
+@click.argument("engine", metavar="ENGINE")
+@click.option(
+    "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."
+)
+@click.option(
+    "--python",
+    type=click.Choice(list(_BASES)),
+    default="3.11",
+    show_default=True,
+    help="The Python of the base image.",
+)
+@click.option(
+    "--base",
+    metavar="IMAGE",
+    help="The base image, of Debian's kind.  [default: Debian 12; for Python 3.12 Ubuntu 24.04]",
+)
+@click.option(
+    "--find-links",
+    type=PATH,
+    metavar="DIR",
+    help="Wheels that no index has: those that the locks name are taken along.",
+)
+@click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too.")
+@CATALOG
+def image(
+    engine: str,
+    output: Path,
     *,
     python: str,
     base: str | None,
     find_links: Path | None,
     force: bool,
 ) -> ExitCode:
-    """Write the folder, and say how it is built. Raises UserError."""
+    """Write the folder that an image for pods is built from, by buildah, podman or docker.
+
+    ENGINE: vllm-cuda, vllm-cpu, or one with its version, as vllm-cuda-0.32.0. The image holds the
+    engine by the locks of the catalogue, what runs in its pods, and its bill of materials.
+    """
     catalogue = loader.load()
-    engine = found(name, catalogue)
+    row = _find_engine(engine, catalogue)
     if base is not None and not _IMAGE.fullmatch(base):
         raise UserError(
             f"--base {clean_text.clean_line(base)}: this is no name of an image",
@@ -69,27 +100,24 @@ def run(
         raise UserError(
             f"{clean_text.clean_line(find_links)}: this is no folder", fix="name a folder of wheels"
         )
-    files = context(engine, catalogue, python, base or BASES[python], find_links)
-    locks = hashlib.sha256(catalogue.lock(engine.lock_name(python)).encode()).hexdigest()
-    rendered = frame.Rendered(KIND, name, locks, files)
-    done = frame.write(folder, rendered, force=force)
-    say(
-        f"{clean_text.clean_line(folder)}: {len(done.written)} files written, "
-        f"{len(done.unchanged)} unchanged"
-    )
+    files = _make_files(row, catalogue, python, base or _BASES[python], find_links)
+    lock_sha256 = _sha256(catalogue.lock(row.lock_name(python)))
+    done = frame.write(output, frame.Rendered(KIND, engine, lock_sha256, files), force=force)
+    counts = f"{len(done.written)} files written, {len(done.unchanged)} unchanged"
+    say(f"{clean_text.clean_line(output)}: {counts}")
     for path in done.kept:
         say(f"  kept, for it was changed by hand: {path} (--force overwrites it)")
-    say(f"next:  {clean_text.clean_row(command(engine, folder, locks))}")
+    say(f"next:  {clean_text.clean_row(_build_command(row, output, lock_sha256))}")
     return ExitCode.OK
 
 
-def command(engine: Engine, folder: Path, lock_sha256: str) -> str:
+def _build_command(engine: Engine, folder: Path, lock_sha256: str) -> str:
     """Return the line that builds the image; the same folder and base give the same digest."""
-    tag = clean_text.quote_word(tag_of(engine, lock_sha256))
-    return f"buildah build --timestamp {epoch()} --tag {tag} {clean_text.quote_word(folder)}"
+    tag = clean_text.quote_word(_make_tag(engine, lock_sha256))
+    return f"buildah build --timestamp {_read_epoch()} --tag {tag} {clean_text.quote_word(folder)}"
 
 
-def found(name: str, catalogue: Catalogue) -> Engine:
+def _find_engine(name: str, catalogue: Catalogue) -> Engine:
     """Return the engine that a name such as vllm-cuda or vllm-cuda-0.32.0 means."""
     rows = {f"{row.name}-{row.variant}-{row.version}": row for row in catalogue.engines}
     rows |= {f"{row.name}-{row.variant}": row for row in reversed(catalogue.engines)}
@@ -108,18 +136,18 @@ def found(name: str, catalogue: Catalogue) -> Engine:
     return engine
 
 
-def epoch() -> int:
+def _read_epoch() -> int:
     """Return the time that all files of the image get."""
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     return int(given) if given.isdigit() else _EPOCH
 
 
-def tag_of(engine: Engine, lock_sha256: str) -> str:
+def _make_tag(engine: Engine, lock_sha256: str) -> str:
     """Return the image's name: of what is in it."""
     return f"kimi-prov/{engine.name}-{engine.variant}:{engine.version}-{lock_sha256[:10]}"
 
 
-def context(
+def _make_files(
     engine: Engine, catalogue: Catalogue, python: str, base: str, find_links: Path | None
 ) -> list[File]:
     """Return the files of the folder: what a build reads, and nothing of this computer beside.
@@ -142,7 +170,7 @@ def context(
         {name: texts[name] for name in names},
     )
     files = [
-        File(_CONTAINERFILE, _containerfile(values)),
+        File(_CONTAINERFILE, _render_containerfile(values)),
         File("install", (_SOURCES / "install").read_bytes(), 0o755),
         File("kimi-pod", (_SOURCES / "kimi-pod").read_bytes(), 0o755),
         File("os_packages.py", (_SOURCES / "os_packages.py").read_bytes()),
@@ -163,15 +191,15 @@ def _wheels(locks: Sequence[Path], find_links: Path | None) -> list[File]:
 
 
 def _values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]:
-    digest = hashlib.sha256(lock.encode()).hexdigest()
+    digest = _sha256(lock)
     return {
         "engine": engine.name,
         "variant": engine.variant,
         "version": engine.version,
         "program_version": __version__,
-        "epoch": epoch(),
-        "created": datetime.fromtimestamp(epoch(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "tag": tag_of(engine, digest),
+        "epoch": _read_epoch(),
+        "created": datetime.fromtimestamp(_read_epoch(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "tag": _make_tag(engine, digest),
         "base": base,
         "python": python,
         "packages": system.list_image_packages(compiles=engine.variant != "cpu"),
@@ -180,11 +208,15 @@ def _values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]
     }
 
 
-def _containerfile(values: Mapping[str, Any]) -> bytes:
-    found = Environment(
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _render_containerfile(values: Mapping[str, Any]) -> bytes:
+    environment = Environment(
         loader=FileSystemLoader(_SOURCES),
         undefined=StrictUndefined,
         autoescape=False,  # noqa: S701  (no page: values are of the catalogue, the base is a name)
         keep_trailing_newline=True,
     )
-    return found.get_template(f"{_CONTAINERFILE}.j2").render(values).encode()
+    return environment.get_template(f"{_CONTAINERFILE}.j2").render(values).encode()

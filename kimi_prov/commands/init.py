@@ -7,6 +7,9 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import click
+
+from kimi_prov.commands.common.options import CATALOG, PATH
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
@@ -15,19 +18,51 @@ from kimi_prov.show.output import say, show, write_whole
 # What a lab that is up has written beside the profile is no part of it.
 _GENERATED = "lab.yml"
 # A row of the catalogue answers to each of them.
-DEFAULT_SYSTEM, _WITHOUT_GPUS = "gpu-server", "cpu-server"
+_DEFAULT_SYSTEM, _CPU_SYSTEM = "gpu-server", "cpu-server"
 
 
-def run(directory: Path, profile: str) -> None:
+@click.command()
+@click.argument("directory", type=PATH, required=False)
+@click.option("--profile", metavar="NAME", help="lab, localhost, ...")
+@click.option("--spec", type=PATH, metavar="FILE", help="Write a spec sheet for `check` instead.")
+@click.option(
+    "--system",
+    metavar="NAME",
+    help="What the sheet starts from: cpu-server, gpu-server, dgx-h200, ...",
+)
+@CATALOG
+def init(
+    directory: Path | None, profile: str | None, spec: Path | None, system: str | None
+) -> None:
+    """Write an inventory to start from, with its variables explained; or a spec sheet.
+
+    An inventory needs DIRECTORY and `--profile`. A spec sheet needs `--spec FILE`: it describes a
+    server of `kimi-prov catalog servers`, says in comments what to change, and `check` takes it.
+    """
+    if spec is not None:
+        if directory is not None or profile is not None:
+            raise click.UsageError("--spec takes neither DIRECTORY nor --profile.")
+        _write_spec(spec, _DEFAULT_SYSTEM if system is None else system)
+        return
+    if system is not None:
+        raise click.UsageError("--system belongs to --spec FILE.")
+    if directory is None:
+        raise click.UsageError("Missing argument 'DIRECTORY', or --spec FILE.")
+    if profile is None:
+        raise click.UsageError("Missing option '--profile'.")
+    _write_inventory(directory, profile)
+
+
+def _write_inventory(directory: Path, profile: str) -> None:
     """Write the inventory, print its files, and name the command that comes next."""
-    for file in write(directory, profile):
+    for file in _write_profile(directory, profile):
         show(f"{clean_text.clean_row(file)}\n")
     first = "lab up" if profile.startswith("lab") else "plan"
     say(f"next: edit what it says, then  kimi-prov {first} {clean_text.quote_word(directory)}")
     say(f"docs: {resources.root() / 'docs'}")
 
 
-def run_spec(file: Path, system: str) -> None:
+def _write_spec(file: Path, system: str) -> None:
     """Write a spec sheet of a server of the catalogue, and name the command that comes next."""
     from kimi_prov.catalog import loader  # noqa: PLC0415  (an inventory needs neither)
     from kimi_prov.facts import new_sheet  # noqa: PLC0415
@@ -37,7 +72,7 @@ def run_spec(file: Path, system: str) -> None:
     _write_new(file, new_sheet.text_of(server, catalogue))
     show(f"{clean_text.clean_row(file)}\n")
     say(f"this is {server.name}: {server.title}")
-    say(f"others: --system {_WITHOUT_GPUS}, {DEFAULT_SYSTEM}, or one of  kimi-prov catalog servers")
+    say(f"others: --system {_CPU_SYSTEM}, {_DEFAULT_SYSTEM}, or one of  kimi-prov catalog servers")
     say(f"next: edit what it says, then  kimi-prov check {clean_text.quote_word(file)}")
 
 
@@ -57,7 +92,7 @@ def profiles() -> list[str]:
     return sorted(p.parent.name for p in folder.glob("*/hosts.yml"))
 
 
-def write(target: Path, profile: str) -> list[Path]:
+def _write_profile(target: Path, profile: str) -> list[Path]:
     """Write the profile's inventory to `target`, whole; return its files.
 
     Raises UserError where something is there already: nothing is overwritten.

@@ -7,7 +7,11 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common.option_types import Expiry, key_limits
+from kimi_prov.commands.common.options import INVENTORY, LIMIT, playbook_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say, show
@@ -22,40 +26,87 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BACK = "`kimi-prov apply` makes the page another, and brings back what kimi_api_keys_file names"
 
 
-def names(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCode:
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
+@click.option("--list", "listed", is_flag=True, help="Print the keys: made, expires, limits, used.")
+@click.option("--add", metavar="NAME", help="Make a key of this name, and print it once.")
+@click.option("--set", "change", metavar="NAME", help="Change when a key ends, or its limits.")
+@click.option("--remove", metavar="NAME", help="Take a key away, and print those that are left.")
+@click.option(
+    "--expires", type=Expiry(), metavar="TIME", help="30d, 12h, 45m, a day as 2027-01-31, or never."
+)
+@key_limits
+@playbook_options
+def key(  # noqa: PLR0913  (one for each option)
+    path: Path,
+    options: PlaybookOptions,
+    *,
+    rotate: bool,
+    listed: bool,
+    add: str | None,
+    change: str | None,
+    remove: str | None,
+    expires: dict[str, int | None] | None,
+    limits: dict[str, int | None],
+) -> ExitCode:
+    """Print `HOST KEY` for the API key that nobody has seen yet. It is shown once.
+
+    So is the password of a page's first administrator that was made. A limit of 0 is none. Limits
+    and expiry hold from a key's next request on.
+    """
+    named = [name for name in (add, change, remove) if name is not None]
+    if rotate + listed + len(named) > 1:
+        raise click.UsageError("give one of --rotate, --list, --add, --set and --remove")
+    request = {**(expires or {}), **({"limits": limits} if limits else {})}
+    if request and add is None and change is None:
+        raise click.UsageError("--expires and limits go with --add or --set")
+    if change is not None and not request:
+        raise click.UsageError("--set: give --expires or a limit")
+    if add is not None:
+        return _write_key(path, options, add, request, add=True)
+    if change is not None:
+        return _write_key(path, options, change, request, add=False)
+    if listed or remove is not None:
+        return _list_keys(path, options, remove=remove)
+    return _show_new_keys(path, options, rotate=rotate)
+
+
+def _list_keys(path: Path, options: PlaybookOptions, *, remove: str | None) -> ExitCode:
     """Print `HOST NAME made=... expires=... limits=... used=...` for each key that there is.
 
     `remove` takes one away before.
     """
     if remove is not None:
         _require_name(remove)
-    wanted = {"kimi_key_list": True, "kimi_key_remove": remove or ""}
-    inventory, request = playbook_run.prepare("key", "key", path, options, wanted)
+    variables = {"kimi_key_list": True, "kimi_key_remove": remove or ""}
+    inventory, request = playbook_run.prepare("key", "key", path, options, variables)
     finished = playbook_run.run(request, inventory)
-    rows = _served(list(map(json.loads, finished.key_lines)))
+    rows = _report_heads([json.loads(line) for line in finished.key_lines])
     for row in rows:
-        for found in row["keys"]:
-            show(clean_text.clean_row(f"{row['host']} {found['name']}{_told(found)}") + "\n")
+        for entry in row["keys"]:
+            show(clean_text.clean_row(f"{row['host']} {entry['name']}{_describe(entry)}") + "\n")
         if row.get("removed"):
             gone = f"{row['host']}: {row['removed']} is refused from now on"
             say(clean_text.clean_row(f"{gone}; {_BACK}"))
     return playbook_run.conclude(finished)
 
 
-def ruled(
-    path: Path, options: PlaybookOptions, name: str, wish: Mapping[str, Any], *, add: bool
+def _write_key(
+    path: Path, options: PlaybookOptions, name: str, rule: Mapping[str, Any], *, add: bool
 ) -> ExitCode:
     """Make a key and print `HOST KEY` for each host, or change the rule of one that there is.
 
-    `wish`: {"limits": {name: number, or None for none}, "ends": unix time or None, or "ends_in_s"}.
+    `rule`: {"limits": {name: number, or None for none}, "ends": unix time or None, or "ends_in_s"}.
     Exit 1 where an engine does not hold it to a limit yet.
     """
     _require_name(name)
-    wanted = {("kimi_key_add" if add else "kimi_key_set"): name, "kimi_key_wish": dict(wish)}
-    inventory, request = playbook_run.prepare("key", "key", path, options, wanted)
+    variables = {("kimi_key_add" if add else "kimi_key_set"): name, "kimi_key_wish": dict(rule)}
+    inventory, request = playbook_run.prepare("key", "key", path, options, variables)
     finished = playbook_run.run(request, inventory)
-    rows = _served([json.loads(line) for line in finished.key_lines])
-    loose = False
+    rows = _report_heads([json.loads(line) for line in finished.key_lines])
+    unlimited = False
     for row in rows:
         if row.get("key"):
             show(clean_text.clean_row(f"{row['host']} {row['key']}") + "\n")
@@ -65,13 +116,13 @@ def ruled(
                     f"{row['host']}: {name} is held to it from its next request on"
                 )
             )
-        loose = bool(wish.get("limits") and row["uncounted"]) or loose
-        for index in row["uncounted"] if wish.get("limits") else ():
+        for index in row["uncounted"] if rule.get("limits") else ():
+            unlimited = True
             late = f"{row['host']}: engine {index} runs since before it could count: no limit holds"
             say(clean_text.clean_row(f"{late} there until `systemctl restart kimi-serve@{index}`"))
     if any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
-    return playbook_run.conclude(finished, *([ExitCode.FAILED] if loose else []))
+    return playbook_run.conclude(finished, *([ExitCode.FAILED] if unlimited else []))
 
 
 def _require_name(name: str) -> None:
@@ -82,24 +133,24 @@ def _require_name(name: str) -> None:
         )
 
 
-def _told(key: Mapping[str, Any]) -> str:
+def _describe(key: Mapping[str, Any]) -> str:
     """Write what is known of a key; nothing where the machine's version tells names alone."""
     if "limits" not in key:
         return ""
     limits = ",".join(f"{name}:{number}" for name, number in key["limits"].items())
-    ends = _time(key["ends"], "never") + (" EXPIRED" if key["ended"] else "")
-    made = _time(key["made"], "unknown")
-    used = _time(key["last_used"], "never")
+    ends = _format_time(key["ends"], "never") + (" EXPIRED" if key["ended"] else "")
+    made = _format_time(key["made"], "unknown")
+    used = _format_time(key["last_used"], "never")
     return f" made={made} expires={ends} limits={limits or 'none'} used={used}"
 
 
-def _time(at: float | None, none: str) -> str:
+def _format_time(at: float | None, none: str) -> str:
     if at is None:
         return none
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _served(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _report_heads(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Say which hosts have no keys, since the head of their group serves; return the others."""
     for row in rows:
         if row.get("elsewhere"):
@@ -107,7 +158,7 @@ def _served(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if not row.get("elsewhere")]
 
 
-def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
+def _show_new_keys(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
     """Print `HOST KEY` for each host whose key nobody has seen yet; `rotate` makes new ones.
 
     After them `HOST E-MAIL PASSWORD` of a page's first administrator that was made.
@@ -116,9 +167,9 @@ def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
         "key", "key", path, options, {"kimi_key_rotate": rotate}
     )
     finished = playbook_run.run(request, inventory)
-    told = _served([json.loads(line) for line in finished.key_lines])
-    admins = [row for row in told if "web_admin" in row]
-    rows = [row for row in told if "web_admin" not in row]
+    lines = _report_heads([json.loads(line) for line in finished.key_lines])
+    admins = [row for row in lines if "web_admin" in row]
+    rows = [row for row in lines if "web_admin" not in row]
     for row in rows:
         if row.get("key"):
             # One line for each machine: none of them speaks for another.
@@ -131,6 +182,6 @@ def run(path: Path, options: PlaybookOptions, *, rotate: bool) -> ExitCode:
         show(clean_text.clean_row(f"{row['host']} {admin['email']} {admin['password']}") + "\n")
     if admins or any(row.get("key") for row in rows):
         say("keep it now: it is not shown again")
-    told_of = {row["host"] for row in admins}
-    missing = not all(row.get("key") or row["host"] in told_of for row in rows)
+    with_admin = {row["host"] for row in admins}
+    missing = not all(row.get("key") or row["host"] in with_admin for row in rows)
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if missing else []))

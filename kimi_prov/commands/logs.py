@@ -9,11 +9,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import click
+
 from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common.options import INVENTORY, LIMIT, output_options, playbook_options
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.errors import UserError
 from kimi_prov.show.output import write_whole
-from kimi_prov.show.text import logs
+from kimi_prov.show.text import logs as logs_text
 from kimi_prov.show.text.logs import LogScreen, Timeline
 
 if TYPE_CHECKING:
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
     from kimi_prov.errors import ExitCode
     from kimi_prov.show.output import Output
 
-LINES = 100
+_DEFAULT_LINES = 100
 # Where a time says how far back to go.
-MOST_LINES = 20_000
+_MAX_LINES = 20_000
 # How long a line waits for others that belong before it, in seconds: of a host that is asked once
 # all come together, and a slow one is waited for so long.
 _HOLD_S, _FIRST_S = 0.7, 3.0
@@ -36,19 +39,41 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _YEAR = re.compile(r"\d{4}-")
 
 
-def run(
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option("--follow", is_flag=True, help="Go on as they grow, until Ctrl-C.")
+@click.option(
+    "--unit",
+    "units",
+    multiple=True,
+    metavar="NAME",
+    help="Only this one: serve, serve@0, proxy, fetch, ...; may be given again.",
+)
+@click.option(
+    "--since", metavar="TIME", help="No older lines: 10min, 2h, 3d, 14:05, '2026-11-24 14:05'."
+)
+@click.option(
+    "--lines",
+    type=click.IntRange(1, _MAX_LINES),
+    metavar="N",
+    help="The last N of each host.  [default: 100; all, with --since]",
+)
+@output_options
+@playbook_options
+def logs(
     path: Path,
     options: PlaybookOptions,
     output: Output,
     *,
-    units: Sequence[str],
+    follow: bool,
+    units: tuple[str, ...],
     since: str | None,
     lines: int | None,
-    follow: bool,
 ) -> ExitCode:
-    """Write the lines; with `follow` until somebody ends it.
+    """Show what the units of all hosts write, in one order of time; secrets are masked.
 
-    Raises UserError for a unit or a time that is none, and for --follow with --output.
+    With `--format json` each line is a document of its own.
     """
     output.check()
     if follow and output.file is not None:
@@ -57,9 +82,9 @@ def run(
             fix=f"send standard output there:  > {clean_text.quote_word(output.file)}",
         )
     variables = {
-        "logs_units": named(units),
-        "logs_since": 0 if since is None else earliest(since, time.time()),
-        "logs_lines": lines or (LINES if since is None else MOST_LINES),
+        "logs_units": find_units(units),
+        "logs_since": 0 if since is None else parse_since(since, time.time()),
+        "logs_lines": lines or (_DEFAULT_LINES if since is None else _MAX_LINES),
         "logs_follow": follow,
     }
     inventory, request = playbook_run.prepare("logs", "logs", path, options, variables)
@@ -72,9 +97,9 @@ def run(
     screen = LogScreen(
         output.format,
         Timeline(_HOLD_S, _FIRST_S) if follow else Timeline(_HOLD_S, _ONCE_S),
-        kept.append if to_file else logs.to_standard_output,
+        kept.append if to_file else logs_text.to_standard_output,
         terminal=not to_file and sys.stdout.isatty(),
-        colour=logs.colours(),
+        colour=logs_text.colours(),
     )
     finished = playbook_run.run(request, inventory, screen=screen)
     if output.file is not None:
@@ -82,7 +107,7 @@ def run(
     return playbook_run.conclude(finished)
 
 
-def named(units: Sequence[str]) -> list[str]:
+def find_units(units: Sequence[str]) -> list[str]:
     """Return the units, or patterns of them, that were named; all of ours where none was."""
     found = [unit_names.find_unit(text) for text in units]
     for text, name in zip(units, found, strict=True):
@@ -95,7 +120,7 @@ def named(units: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for name in found if name)) or list(unit_names.list_journals())
 
 
-def earliest(text: str, now: float) -> int:
+def parse_since(text: str, now: float) -> int:
     """Return the time that --since names, in whole seconds since 1970.
 
     `10min`, `2h` and `3d` are before now; a date, or a time of today or of a date, is this

@@ -22,19 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kimi_prov.show.output import Output
-
 _HUB = "https://huggingface.co"
 # A file that the hub keeps outside of its large storage is small.
 _SMALL_BYTES = 64 << 20
 _PART = 1 << 20
-
-
-def run(address: str, output: Output, token_file: Path | None, ca_bundle: Path | None) -> None:
-    """Write the manifest of `hf://OWNER/NAME@REVISION`."""
-    output.check()
-    document = pin(address, token_file=token_file, ca_bundle=ca_bundle)
-    output.write(document, lambda: text(document))
 
 
 def pin(

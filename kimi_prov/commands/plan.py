@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common.options import (
+    CATALOG,
+    EXTRA,
+    INVENTORY,
+    LIMIT,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
-from kimi_prov.show.text import plan
+from kimi_prov.show.text import plan as plan_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +29,15 @@ if TYPE_CHECKING:
 _BLOCKER = "blocker"
 
 
-def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Print every host's plan. Blockers make it exit 3, after the plan was printed."""
+@click.command()
+@INVENTORY
+@LIMIT
+@EXTRA
+@CATALOG
+@output_options
+@playbook_options
+def plan(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
+    """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
     output.check()
     inventory, request = playbook_run.prepare("plan", "plan", path, options)
     finished = playbook_run.run(request, inventory)
@@ -36,4 +53,4 @@ def run(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
 
 def _text(plans: Mapping[str, Mapping[str, Any]]) -> str:
     named = [(clean_text.clean_row(host), found) for host, found in plans.items()]
-    return "\n".join(f"{host}\n{'=' * len(host)}\n{plan.plan(found)}" for host, found in named)
+    return "\n".join(f"{host}\n{'=' * len(host)}\n{plan_text.plan(found)}" for host, found in named)

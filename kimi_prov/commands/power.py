@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands.common import file_transfer, host_reports, playbook_run, rendered
+import click
+
+from kimi_prov.commands.common import host_reports, playbook_run, rendered
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    INVENTORY_OR_FOLDER,
+    LIMIT,
+    cluster_options,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.commands.kubernetes import apply
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes.kubectl import Target
-from kimi_prov.runner import locks
 from kimi_prov.show.output import say
-from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,39 +29,75 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
+DRAIN = click.option(
+    "--drain",
+    "drain_s",
+    type=click.IntRange(0, 86_400),
+    metavar="SECONDS",
+    help="What answers under way have before they are cut.  [default: 300]",
+)
+
+
+@click.command()
+@INVENTORY_OR_FOLDER
+@LIMIT
+@DRAIN
+@output_options
+@cluster_options
+@playbook_options
 def stop(
     path: Path, options: PlaybookOptions, output: Output, target: Target, drain_s: int | None
 ) -> ExitCode:
-    """Stop what serves; `drain_s`: seconds that answers under way have."""
+    """End what is served, on purpose, over reboots too; `start` or `apply` starts it again.
+
+    Answers under way may end first. Memory and GPUs are free then; weights, keys, page, history and
+    certificate stay, and the port answers 503 with the reason. DIR is a folder that `render
+    kubernetes` made: its volume stays.
+    """
     if rendered.is_kubernetes(path, "stop", target, options.given() | {"drain": drain_s}):
         output.check()
         return apply.stop(path, target, output)
-    return _play("stop", path, options, output, _drain(drain_s))
+    return _run("stop", path, options, output, _drain_variables(drain_s))
 
 
+@click.command()
+@INVENTORY_OR_FOLDER
+@LIMIT
+@output_options
+@cluster_options
+@playbook_options
 def start(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
-    """Start what was stopped or sleeps, and wait until it answers."""
+    """Start what was stopped or is asleep, and wait until it answers.
+
+    It says how long that will take, by what the last starts on the machine took.
+    """
     if rendered.is_kubernetes(path, "start", target, options.given()):
         output.check()
         return apply.start(path, target, output)
-    return _play("start", path, options, output, {})
+    return _run("start", path, options, output, {})
 
 
+@click.command()
+@INVENTORY
+@LIMIT
+@DRAIN
+@output_options
+@playbook_options
 def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int | None) -> ExitCode:
-    """Restart what serves, one instance after the other. Raises UserError for a folder."""
+    """Restart what is served: instance after instance, so that the others go on serving."""
     if rendered.is_kubernetes(path, "restart", Target()):
         raise UserError(
             f"{path}: restart is for an inventory, and this was rendered for Kubernetes",
             fix=f"kimi-prov stop {clean_text.quote_word(path)}, then kimi-prov start",
         )
-    return _play("restart", path, options, output, _drain(drain_s))
+    return _run("restart", path, options, output, _drain_variables(drain_s))
 
 
-def _drain(seconds: int | None) -> dict[str, Any]:
+def _drain_variables(seconds: int | None) -> dict[str, Any]:
     return {} if seconds is None else {"stop_drain_s": seconds}
 
 
-def _play(
+def _run(
     command: str,
     path: Path,
     options: PlaybookOptions,
@@ -62,9 +106,8 @@ def _play(
 ) -> ExitCode:
     output.check()
     inventory, request = playbook_run.prepare(command, command, path, options, variables)
-    with locks.held(path, command, state_home()) as descriptor:
-        finished = playbook_run.run(request, inventory, (descriptor,))
-    code = host_reports.publish(command, finished, output, _text, file_transfer.unreached)
+    finished = playbook_run.run_locked(path, request, inventory)
+    code = host_reports.publish(command, finished, output, _text)
     if command == "stop" and code is ExitCode.OK:
         say(f"next:  kimi-prov start {clean_text.quote_word(path)}")
     return code

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from kimi_prov.commands.common.options import OUTPUT, PATH
 from kimi_prov.contract import clean_text
 from kimi_prov.on_host.probe import collect as target_probe
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.packaging.zipapp import build_zipapp
-from kimi_prov.show.output import check_file, show
+from kimi_prov.show.output import Output, check_file, show
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kimi_prov.show.output import Output
 
-
-def run(output: Output, zipapp: Path | None, *, measure: bool) -> None:
-    """Write this machine's facts, or the zipapp that does so elsewhere."""
-    if zipapp is not None:
-        check_file("--bundle", zipapp)
-        show(f"{clean_text.clean_row(bundle(zipapp))}\n")
+@click.command()
+@OUTPUT
+@click.option("--bundle", type=PATH, metavar="FILE", help="Write one file that does it elsewhere.")
+@click.option("--measure", is_flag=True, help="Time memory, disk, hashing and GPUs too.")
+def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
+    """Describe this machine as JSON; needs no root and changes nothing."""
+    if bundle is not None:
+        if output is not None or measure:
+            raise click.UsageError(
+                "--bundle takes neither --output nor --measure: it probes nothing."
+            )
+        check_file("--bundle", bundle)
+        show(f"{clean_text.clean_row(write_bundle(bundle))}\n")
         return
-    output.check()
-    output.write(probe(measure=measure), str)
+    report = Output("json", output)
+    report.check()
+    report.write(describe_machine(measure=measure), str)
 
 
-def probe(*, measure: bool = False) -> dict[str, Any]:
+def describe_machine(*, measure: bool = False) -> dict[str, Any]:
     """Return the facts of the machine we stand on. Changes nothing and needs no root.
 
     `measure` times memory, disk, hashing and GPUs as well: ten seconds, and a few for each GPU.
@@ -34,6 +44,6 @@ def probe(*, measure: bool = False) -> dict[str, Any]:
     return target_probe.described(Machine(), timed=measure)
 
 
-def bundle(dest: Path) -> Path:
+def write_bundle(dest: Path) -> Path:
     """Write the one file that a vendor runs: `python3 FILE > facts.json`. Returns its path."""
     return build_zipapp(dest)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov.commands.common import bucket_access
+from kimi_prov.commands.common.options import output_options
 from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.lifecycle import session_history
 from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsError
-from kimi_prov.show.text import sessions
+from kimi_prov.show.text import sessions as sessions_text
 
 if TYPE_CHECKING:
     from kimi_prov.show.output import Output
@@ -20,22 +23,26 @@ _STALL_S = 60.0
 _READ_S = 300.0
 
 
-def run(address: str, options: bucket_access.Options, output: Output) -> None:
-    """List the sessions, the oldest first."""
+@click.command()
+@click.argument("bucket", metavar="s3://BUCKET|gs://BUCKET")
+@bucket_access.bucket_options("read")
+@output_options
+def sessions(bucket: str, access: bucket_access.BucketOptions, output: Output) -> None:
+    """List what sessions of machines cost that took their weights from a bucket."""
     output.check()
-    folder = find_sessions_folder(address)
+    folder = find_sessions_folder(bucket)
     if folder is None:
         raise UserError(
-            f"{address}: expected s3://BUCKET or gs://BUCKET",
+            f"{bucket}: expected s3://BUCKET or gs://BUCKET",
             fix="name what kimi_weights_source of the machines names",
         )
-    document = {"schema": SCHEMA, "ok": True, "bucket": folder, **_found(folder, options)}
-    output.write(document, lambda: sessions.text(document))
+    document = {"schema": SCHEMA, "ok": True, "bucket": folder, **_read(folder, access)}
+    output.write(document, lambda: sessions_text.text(document))
 
 
-def _found(folder: str, options: bucket_access.Options) -> dict[str, Any]:
+def _read(folder: str, access: bucket_access.BucketOptions) -> dict[str, Any]:
     try:
-        rows = session_history.read(Bucket(folder, bucket_access.of(options), _STALL_S), _READ_S)
+        rows = session_history.read(Bucket(folder, bucket_access.parse(access), _STALL_S), _READ_S)
     except AbsentError:
         rows = []
     except CredentialsError as error:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov.commands.common import (
     gateway_faults,
     group_lifecycle,
@@ -14,7 +16,14 @@ from kimi_prov.commands.common import (
     playbook_run,
     rendered,
 )
-from kimi_prov.commands.kubernetes import status
+from kimi_prov.commands.common.options import (
+    INVENTORY_OR_FOLDER,
+    LIMIT,
+    cluster_options,
+    output_options,
+    playbook_options,
+)
+from kimi_prov.commands.kubernetes import status as kubernetes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.live.watch import WatchScreen, draws
 from kimi_prov.show.output import say
@@ -30,10 +39,61 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def run(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
+@click.command()
+@INVENTORY_OR_FOLDER
+@LIMIT
+@click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
+@click.option("--watch", is_flag=True, help="Go on showing what each machine does, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(1, 3600),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks of --watch.",
+)
+@output_options
+@cluster_options
+@playbook_options
+@click.pass_context
+def status(  # noqa: PLR0913  (one for each option)
+    context: click.Context,
+    /,
+    path: Path,
+    options: PlaybookOptions,
+    output: Output,
+    target: Target,
+    *,
+    sbom: bool,
+    watch: bool,
+    interval: float,
+) -> ExitCode:
+    """Say what runs: units, versions, model, RAM disk, port. Exits 1 when a host does not serve.
+
+    DIR is a folder that `render kubernetes` made: its pods, restarts, nodes and state are told, and
+    what was stopped on purpose exits 0.
+
+    With `--watch` it shows tokens a second, requests, cache, GPUs and memory anew every few
+    seconds: as one picture on a terminal, as a line for each look elsewhere.
+
+    With `--sbom` it writes a software bill of materials instead, for all hosts in one document: a
+    list of packages with `--format text`. Exits 1 when a host is not provisioned.
+    """
+    if sbom and watch:
+        raise click.UsageError("--sbom and --watch: a list of packages does not change by itself")
+    if watch:
+        return _watch(path, options, output, target, interval)
+    if not sbom:
+        return _report(path, options, output, target)
+    if context.get_parameter_source("form") is click.core.ParameterSource.DEFAULT:
+        output = replace(output, format="json")
+    return _write_sbom(path, options, output, target)
+
+
+def _report(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Report what runs on every host; one that does not serve makes it exit 1."""
     if rendered.is_kubernetes(path, "status", target, options.given()):
-        return status.run(path, target, output)
+        return kubernetes.run(path, target, output)
     output.check()
     finished = host_reports.collect("status", path, options)
     documents = group_lifecycle.judged(gateway_faults.judged(finished.outcome.documents))
@@ -41,7 +101,7 @@ def run(path: Path, options: PlaybookOptions, output: Output, target: Target) ->
     return host_reports.publish("status", finished, output, status_text.text, _unreached)
 
 
-def watch(
+def _watch(
     path: Path, options: PlaybookOptions, output: Output, target: Target, every_s: float
 ) -> ExitCode:
     """Show what every host does, again and again until somebody ends it.
@@ -66,9 +126,7 @@ def watch(
     return playbook_run.conclude(finished)
 
 
-def bill_of_materials(
-    path: Path, options: PlaybookOptions, output: Output, target: Target
-) -> ExitCode:
+def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Write what every host's engine environment is made of; exit 1 where one is not known."""
     rendered.is_kubernetes(path, "status --sbom", target, {"sbom": True})
     from kimi_prov.catalog import loader  # noqa: PLC0415  (a status without it pays for neither)
@@ -125,5 +183,5 @@ def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
     return None
 
 
-def _unreached(why: str) -> dict[str, Any]:
-    return {"ok": False, "provisioned": False, "detail": why, "stand_ins": []}
+def _unreached(reason: str) -> dict[str, Any]:
+    return {**host_reports.unreached(reason), "provisioned": False, "stand_ins": []}

@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
+import click
+
+from kimi_prov.commands.common import host_reports, playbook_run
+from kimi_prov.commands.common.options import (
+    CATALOG,
+    EXTRA,
+    INVENTORY,
+    LIMIT,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.errors import UserError
-from kimi_prov.runner import locks
-from kimi_prov.show.text import update
-from kimi_prov.user_dirs import state_home
+from kimi_prov.show.text import update as update_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +27,22 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def run(
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--reboot-ok",
+    is_flag=True,
+    help="Restart the machines that have to.  [default: as update_reboot_ok says]",
+)
+@click.option(
+    "--defer-restart", is_flag=True, help="Leave out what takes effect by a restart alone."
+)
+@EXTRA
+@CATALOG
+@output_options
+@playbook_options
+def update(
     path: Path,
     options: PlaybookOptions,
     output: Output,
@@ -27,9 +50,12 @@ def run(
     reboot_ok: bool,
     defer_restart: bool,
 ) -> ExitCode:
-    """Update the hosts, one after the other in the inventory's order; the first failure ends it.
+    """Install security packages, kernel, microcode and the planned driver, a machine at a time.
 
-    Raises UserError where a restart is both allowed and deferred.
+    Before a restart no more requests are sent to the engines, and those under way may end;
+    afterwards the model has to pass `verify`. Gateways come at last, one by one. The first machine
+    that fails ends it: those after it stay as they are. Without consent to a restart a machine that
+    needs one is refused: exit 3.
     """
     if reboot_ok and defer_restart:
         raise UserError(
@@ -40,10 +66,9 @@ def run(
     variables: dict[str, Any] = {"update_reboot_ok": True} if reboot_ok else {}
     variables |= {"update_defer_restart": True} if defer_restart else {}
     inventory, request = playbook_run.prepare("update", "update", path, options, variables)
-    with locks.held(path, "update", state_home()) as descriptor:
-        finished = playbook_run.run(request, inventory, (descriptor,))
+    finished = playbook_run.run_locked(path, request, inventory)
     # The acceptance suite's document of a host that failed it is not this command's.
     documents = finished.outcome.documents
     own = {host: found for host, found in documents.items() if "installed" in found}
     finished = replace(finished, outcome=replace(finished.outcome, documents=own))
-    return host_reports.publish("update", finished, output, update.text, file_transfer.unreached)
+    return host_reports.publish("update", finished, output, update_text.text)

@@ -5,12 +5,20 @@ Decides: what counts as usage (how it is shown).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands.common import playbook_run
+import click
+
+from kimi_prov.commands.common import host_reports, playbook_run
+from kimi_prov.commands.common.option_types import Day
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    playbook_options,
+    report_options,
+)
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.show.text import usage
+from kimi_prov.show.text import usage as usage_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,62 +31,65 @@ SCHEMA = "kimi-prov/usage/v1"
 _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 
 
-@dataclass(frozen=True)
-class Span:
-    """Days from `since` to `until`, both included, None for all; and by what rows are put."""
-
-    since: str | None
-    until: str | None
-    by: str
-
-
-def run(
-    path: Path, span: Span, options: PlaybookOptions, output: Output, *, csv: bool = False
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option("--since", type=Day(), metavar="DAY", help="First day, as 2026-11-24 or 30d (UTC).")
+@click.option("--until", type=Day(), metavar="DAY", help="Last day.  [default: today]")
+@click.option("--by", type=click.Choice(["key", "day", "host"]), default="key", show_default=True)
+@report_options("text", "json", "csv")
+@playbook_options
+def usage(
+    path: Path,
+    *,
+    since: str | None,
+    until: str | None,
+    by: str,
+    options: PlaybookOptions,
+    output: Output,
 ) -> ExitCode:
-    """Report what the keys of every host used; exit 1 where some of it was not counted."""
+    """Say what each key used: requests, tokens in and out, and requests that a limit kept out."""
     output.check()
-    if span.since and span.until and span.since > span.until:
-        raise UserError(
-            f"--since {span.since} is after --until {span.until}", fix="exchange the two"
-        )
-    wanted = {"kimi_usage_since": span.since or "", "kimi_usage_until": span.until or ""}
-    inventory, request = playbook_run.prepare("usage", "usage", path, options, wanted)
-    finished = playbook_run.run(request, inventory)
+    if since and until and since > until:
+        raise UserError(f"--since {since} is after --until {until}", fix="exchange the two")
+    variables = {"kimi_usage_since": since or "", "kimi_usage_until": until or ""}
+    finished = host_reports.collect("usage", path, options, variables)
     documents = finished.outcome.documents.items()
     hosts = {host: {"rows": [], "uncounted": [], **found} for host, found in documents}
     for failure in finished.outcome.failures:
         if failure.host:
-            hosts.setdefault(failure.host, {"ok": False, "detail": failure.cause})
+            hosts.setdefault(failure.host, host_reports.unreached(failure.cause))
     if hosts:
+        write = usage_text.csv if output.format == "csv" else usage_text.text
         document = {
             "schema": SCHEMA,
             "ok": all(found.get("ok") for found in hosts.values()),
-            "since": span.since,
-            "until": span.until,
-            "by": span.by,
-            "rows": grouped(hosts, span.by),
+            "since": since,
+            "until": until,
+            "by": by,
+            "rows": sum_rows(hosts, by),
             "hosts": hosts,
         }
-        output.write(document, lambda: (usage.csv if csv else usage.text)(document))
+        output.write(document, lambda: write(document))
     bad = any(not found.get("ok") for found in hosts.values())
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if bad else []))
 
 
-def grouped(hosts: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
+def sum_rows(hosts: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
     """Sum the hosts' rows up: one row a key, or a key and day, or a key and host."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    sums: dict[tuple[str, ...], dict[str, Any]] = {}
     for host, row in _rows(hosts):
         first = {"key": {}, "day": {"day": row["day"]}, "host": {"host": host}}[by]
         name = (*first.values(), row["key"])
-        whole = found.setdefault(
+        total = sums.setdefault(
             name, {**first, "key": row["key"], **dict.fromkeys(_NUMBERS, 0), "refused": {}}
         )
-        for number in _NUMBERS:
-            whole[number] += row[number]
+        for column in _NUMBERS:
+            total[column] += row[column]
         for reason, times in row["refused"].items():
-            whole["refused"][reason] = whole["refused"].get(reason, 0) + times
-    return [found[name] for name in sorted(found)]
+            total["refused"][reason] = total["refused"].get(reason, 0) + times
+    return [sums[name] for name in sorted(sums)]
 
 
 def _rows(hosts: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    return ((host, row) for host, told in hosts.items() for row in told.get("rows") or ())
+    return ((host, row) for host, answer in hosts.items() for row in answer.get("rows") or ())

@@ -5,14 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.acceptance import suite
+import click
+
+from kimi_prov.acceptance import suite as suites
 from kimi_prov.commands.common import host_reports, rendered
-from kimi_prov.commands.kubernetes import verify
+from kimi_prov.commands.common.options import (
+    INVENTORY_OR_FOLDER,
+    LIMIT,
+    PATH,
+    SUITES,
+    cluster_options,
+    output_options,
+    playbook_options,
+)
+from kimi_prov.commands.kubernetes import verify as kubernetes
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.acceptance import catalogue
 from kimi_prov.on_host.acceptance.catalogue import Selection
 from kimi_prov.show.output import check_writable, write_whole
-from kimi_prov.show.text import junit
+from kimi_prov.show.text import junit as junit_text
 from kimi_prov.show.text import verify as verify_text
 
 if TYPE_CHECKING:
@@ -25,68 +36,97 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def selection(name: str, only: Sequence[str], leave: Sequence[str]) -> Selection:
+def _select(suite: str, only: Sequence[str], skip: Sequence[str]) -> Selection:
     """Return which checks are run. Raises UserError for a name that fits no check of the suite."""
-    own = catalogue.NAMES if name == catalogue.FULL else ()
-    known = (*catalogue.PORT, *suite.OF_MACHINE, *own)
-    for option, patterns in (("--only", only), ("--skip", leave)):
+    own = catalogue.NAMES if suite == catalogue.FULL else ()
+    known = (*catalogue.PORT, *suites.OF_MACHINE, *own)
+    for option, patterns in (("--only", only), ("--skip", skip)):
         for pattern in patterns:
             length = catalogue.may_be_needle(pattern)
             taken = any(Selection(only=(pattern,)).takes(check) for check in known)
-            if not taken and not (length and name == catalogue.FULL):
+            if not taken and not (length and suite == catalogue.FULL):
                 elsewhere = length or pattern in catalogue.NAMES
                 raise UserError(
-                    f"{option} {pattern}: no check of the suite {name} has this name; there are "
+                    f"{option} {pattern}: no check of the suite {suite} has this name; there are "
                     f"{', '.join(known)}",
                     fix="add --suite full" if elsewhere else "correct the name",
                 )
-    return Selection(name, tuple(only), tuple(leave))
+    return Selection(suite, tuple(only), tuple(skip))
 
 
-def run(
+@click.command()
+@INVENTORY_OR_FOLDER
+@LIMIT
+@output_options
+@cluster_options
+@click.option(
+    "--api-key-file",
+    type=PATH,
+    metavar="FILE",
+    help="API key for a cluster's service.  [default: KIMI_API_KEY, else the cluster's secret]",
+)
+@click.option(
+    "--suite",
+    type=SUITES,
+    default="basic",
+    show_default=True,
+    help="full: long prompts, images, tools, code and more; minutes to hours.",
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Only checks of this name; * fits any.")
+@click.option("--skip", multiple=True, metavar="NAME", help="All but checks of this name.")
+@click.option("--junit", type=PATH, metavar="FILE", help="Write the result there as JUnit XML too.")
+@playbook_options
+def verify(  # noqa: PLR0913  (one for each option)
     path: Path,
     options: PlaybookOptions,
     output: Output,
     target: Target,
     *,
-    chosen: Selection,
-    key_file: Path | None,
-    junit_file: Path | None,
+    api_key_file: Path | None,
+    suite: str,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    junit: Path | None,
 ) -> ExitCode:
-    """Check every served model; a check that fails makes it exit 1.
+    """Check that the served model answers rightly, and who can reach its port.
 
-    `key_file`: the API key's, for the service of a cluster. On machines verify has its own.
-    `junit_file`: where the result is written as JUnit XML too.
+    DIR is a folder that `render kubernetes` made: the checks go through a forwarded port of its
+    service.
+
+    What was not run is told as skipped, with the reason: neither failed nor passed.
     """
-    if junit_file is not None:
-        check_writable("--junit", junit_file)
-        if output.file is not None and junit_file.resolve() == output.file.resolve():
+    selection = _select(suite, only, skip)
+    if junit is not None:
+        check_writable("--junit", junit)
+        if output.file is not None and junit.resolve() == output.file.resolve():
             raise UserError(
-                f"--junit {junit_file}: --output names the same file", fix="name another file"
+                f"--junit {junit}: --output names the same file", fix="name another file"
             )
 
-    def also(document: Mapping[str, Any]) -> None:
-        if junit_file is not None:
-            write_whole(junit_file, junit.text(document))
+    def write_junit(document: Mapping[str, Any]) -> None:
+        if junit is not None:
+            write_whole(junit, junit_text.text(document))
 
-    kubernetes = rendered.is_kubernetes(path, "verify", target, options.given())
-    if key_file is not None and not kubernetes:
+    on_kubernetes = rendered.is_kubernetes(path, "verify", target, options.given())
+    if api_key_file is not None and not on_kubernetes:
         raise UserError(
             f"--api-key-file: belongs to a folder for Kubernetes, and {path} is none",
             fix="leave it out",
         )
     output.check()
-    if junit_file is not None:
+    if junit is not None:
         # A run that ends without a report must not leave that of an earlier one.
-        junit_file.unlink(missing_ok=True)
-    if kubernetes:
-        return verify.run(path, target, output, key_file, chosen, also)
-    finished = host_reports.collect("verify", path, options, {"verify_suite": asdict(chosen)})
-    return host_reports.publish("verify", finished, output, verify_text.text, _unreached, also)
+        junit.unlink(missing_ok=True)
+    if on_kubernetes:
+        return kubernetes.run(path, target, output, api_key_file, selection, write_junit)
+    finished = host_reports.collect("verify", path, options, {"verify_suite": asdict(selection)})
+    return host_reports.publish(
+        "verify", finished, output, verify_text.text, _unreached, write_junit
+    )
 
 
-def _unreached(why: str) -> dict[str, Any]:
-    check = {"name": "machine", "status": "fail", "detail": why, "seconds": 0.0}
+def _unreached(reason: str) -> dict[str, Any]:
+    check = {"name": "machine", "status": "fail", "detail": reason, "seconds": 0.0}
     return {
         "ok": False,
         "endpoint": "",

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    PATH,
+    YES,
+    output_options,
+    playbook_options,
+)
 from kimi_prov.errors import UserError
 from kimi_prov.operate import encryption
-from kimi_prov.show.text import web
+from kimi_prov.show.text import web as web_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,24 +27,38 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 
-def backup(path: Path, to: Path | None, options: PlaybookOptions, output: Output) -> ExitCode:
-    """Write an archive of each host's page; `to` names it where there is one host.
-
-    Raises UserError where a file of that name is there, or cannot be written.
-    """
+@click.command()
+@INVENTORY
+@LIMIT
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The archive to write, of one host.  [default: HOST-web-TIME.tar.gz here]",
+)
+@output_options
+@playbook_options
+def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
+    """Copy it from each host while the page runs, into a file here that only you may read."""
     output.check()
     variables = {"web_work": "backup", "web_file": file_transfer.new_file(to, "web", ".tar.gz")}
-    inventory, request = playbook_run.prepare("web", "web", path, options, variables)
-    finished = playbook_run.run(request, inventory)
-    return host_reports.publish("web", finished, output, web.backup, file_transfer.unreached)
+    finished = host_reports.collect("web", path, options, variables)
+    return host_reports.publish("web", finished, output, web_text.backup)
 
 
+@click.command()
+@INVENTORY
+@click.argument("file", type=PATH)
+@LIMIT
+@YES
+@output_options
+@playbook_options
 def restore(
-    path: Path, file: Path, options: PlaybookOptions, output: Output, *, confirmed: bool
+    path: Path, file: Path, options: PlaybookOptions, output: Output, *, yes: bool
 ) -> ExitCode:
-    """Put an archive in the place of what one host's page keeps; ask unless `confirmed`.
+    """Put a backup in the place of what the page of one host keeps, on any machine.
 
-    Raises UserError where the file is no archive.
+    A page that does not answer with it gets its own again.
     """
     output.check()
     if encryption.program_of(file, wanted="an archive that `kimi-prov web backup` wrote"):
@@ -44,10 +68,10 @@ def restore(
         )
     variables = {"web_work": "restore", "web_file": file_transfer.variable(file)}
     inventory, request = playbook_run.prepare("web", "web", path, options, variables)
-    if not confirmed:
+    if not yes:
         command = ["web", "restore", str(path), str(file)]
         # Behind gateways the first of them has the page of all.
         names = [*inventory.gateways][:1] or [*inventory.hosts]
         file_transfer.confirm(command, "ALL accounts, chats and uploads", names, options.limit)
     finished = playbook_run.run(request, inventory)
-    return host_reports.publish("web", finished, output, web.restore, file_transfer.unreached)
+    return host_reports.publish("web", finished, output, web_text.restore)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import click
 
 from kimi_prov.catalog.loader import load
 from kimi_prov.commands import pin
 from kimi_prov.commands.common import bucket_access
+from kimi_prov.commands.common.options import CATALOG, PATH, output_options
 from kimi_prov.contract.addresses import BUCKET_ADDRESS
-from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.sizes import format_bytes, format_file_count
 from kimi_prov.errors import ExitCode, UserError
@@ -21,9 +23,10 @@ from kimi_prov.on_host.weights.rclone import AbsentError, Bucket, CredentialsErr
 from kimi_prov.on_host.weights.sources import Stream, Web
 from kimi_prov.operate.seed import Limits, Seeding
 from kimi_prov.show.output import say
+from kimi_prov.show.text import seed as seed_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from kimi_prov.catalog.prices import Prices
@@ -39,40 +42,74 @@ _MAKE = {
 }
 
 
-@dataclass(frozen=True)
-class Options(bucket_access.Options):
-    """What the command line names beside the two addresses."""
-
-    hf_token_file: Path | None = None
-    workers: int = 4
-    estimate: bool = False
-
-
-def run(address: str, target: str, options: Options, output: Output) -> None:
-    """Fill the bucket, or only say what it would take."""
+@click.command("seed")
+@click.argument("address", metavar="hf://OWNER/NAME@REVISION")
+@click.argument("bucket", metavar="s3://BUCKET/FOLDER|gs://BUCKET/FOLDER")
+@bucket_access.bucket_options("write to")
+@click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=4,
+    metavar="N",
+    help="Files at a time.  [default: 4]",
+)
+@click.option("--estimate", is_flag=True, help="Only say what is missing and what it costs.")
+@CATALOG
+@output_options
+def weights_seed(
+    address: str,
+    bucket: str,
+    access: bucket_access.BucketOptions,
+    output: Output,
+    *,
+    hf_token_file: Path | None,
+    workers: int,
+    estimate: bool,
+) -> None:
+    """Fill a bucket from the hub, each file verified on the way; whole files are kept."""
     output.check()
-    bucket = _bucket(target, options)
-    pinned = pin.pin(address, token_file=options.hf_token_file, ca_bundle=options.ca_bundle)
+    store = _bucket(bucket, access)
+    pinned = pin.pin(address, token_file=hf_token_file, ca_bundle=access.ca_bundle)
     manifest = manifests.parse(pinned, address)
-    cost = storage(load().prices, bucket, manifest)
+    cost = _storage_cost(load().prices, store, manifest)
     say(
         f"{address}: {format_file_count(len(manifest.files))}, {format_bytes(manifest.total_bytes)}"
     )
-    say(cost_text(cost))
-    seeding = Seeding(
-        manifest, bucket, _hub(address, manifest, options), say, Limits(workers=options.workers)
-    )
+    say(seed_text.storage_cost(cost))
+    open_file = _opener(address, manifest, hf_token_file, access.ca_bundle)
+    seeding = Seeding(manifest, store, open_file, say, Limits(workers=workers))
     began = time.monotonic()
-    try:
+    with _explained(store):
         left = seeding.missing()
-        held = len(manifest.files) - len(left)
+        complete = len(manifest.files) - len(left)
         missing = sum(entry.size for entry in left)
-        say(
-            f"{bucket.name}: {held} there and verified, {len(left)} missing "
-            f"({format_bytes(missing)})"
-        )
-        if not options.estimate:
+        amount = f"{len(left)} missing ({format_bytes(missing)})"
+        say(f"{store.name}: {complete} there and verified, {amount}")
+        if not estimate:
             seeding.run()
+    document = {
+        "schema": SCHEMA,
+        "ok": True,
+        "source": address,
+        "revision": manifest.revision,
+        "bucket": store.name,
+        "files": len(manifest.files),
+        "bytes": manifest.total_bytes,
+        "missing_bytes": missing,
+        "uploaded_bytes": seeding.uploaded_bytes,
+        "seconds": round(time.monotonic() - began, 1),
+        "complete": not estimate or not left,
+        "storage": cost,
+    }
+    output.write(document, lambda: seed_text.text(document))
+
+
+@contextmanager
+def _explained(bucket: Bucket) -> Iterator[None]:
+    """Raise UserError, exit 1, with what can be done where a bucket or the hub fails."""
+    try:
+        yield
     except CredentialsError as error:
         raise UserError(
             error.message,
@@ -92,38 +129,9 @@ def run(address: str, target: str, options: Options, output: Output) -> None:
             fix=error.fix or "run the same command again: whole files are kept",
             exit_code=ExitCode.FAILED,
         ) from None
-    document = {
-        "schema": SCHEMA,
-        "ok": True,
-        "source": address,
-        "revision": manifest.revision,
-        "bucket": bucket.name,
-        "files": len(manifest.files),
-        "bytes": manifest.total_bytes,
-        "missing_bytes": missing,
-        "uploaded_bytes": seeding.uploaded_bytes,
-        "seconds": round(time.monotonic() - began, 1),
-        "complete": not options.estimate or not left,
-        "storage": cost,
-    }
-    output.write(document, lambda: text(document))
 
 
-def text(document: Mapping[str, Any]) -> str:
-    """Say what was done, and what to write into an inventory."""
-    if not document["complete"]:
-        return f"{document['bucket']}: {format_bytes(document['missing_bytes'])} would be brought"
-    brought = document["uploaded_bytes"]
-    took = f" in {format_duration(document['seconds'])}" if brought else ""
-    return (
-        f"{document['bucket']}: {format_file_count(document['files'])}, "
-        f"{format_bytes(document['bytes'])}, verified against {document['source']} at "
-        f"{document['revision']}; {format_bytes(brought)} brought{took}\n"
-        f"kimi_weights_source: {document['bucket']}"
-    )
-
-
-def storage(prices: Prices, bucket: Bucket, manifest: Manifest) -> dict[str, Any] | None:
+def _storage_cost(prices: Prices, bucket: Bucket, manifest: Manifest) -> dict[str, Any] | None:
     """Estimate what the bucket costs a month; None for a provider whose price is not known."""
     row = next((row for row in prices.storage if row.name == bucket.scheme), None)
     if row is None or bucket.access.endpoint:
@@ -136,35 +144,26 @@ def storage(prices: Prices, bucket: Bucket, manifest: Manifest) -> dict[str, Any
     }
 
 
-def cost_text(cost: Mapping[str, Any] | None) -> str:
-    """Say what storing costs, and what is not in it."""
-    if cost is None:
-        return "storing it: no price is known of this provider"
-    return (
-        f"storing it: about ${cost['usd_per_month']:.2f} a month (estimated: "
-        f"${cost['usd_per_gb_month']:.3f} a GB and month, {cost['basis']}); requests are cents, "
-        "and reading it from another region or cloud costs more than all of this"
-    )
-
-
-def _bucket(target: str, options: Options) -> Bucket:
-    named = BUCKET_ADDRESS.fullmatch(target)
-    if named is None or not named[3]:
+def _bucket(address: str, access: bucket_access.BucketOptions) -> Bucket:
+    match = BUCKET_ADDRESS.fullmatch(address)
+    if match is None or not match[3]:
         raise UserError(
-            f"{target}: expected s3://BUCKET/FOLDER or gs://BUCKET/FOLDER",
+            f"{address}: expected s3://BUCKET/FOLDER or gs://BUCKET/FOLDER",
             fix="write for example  kimi-prov weights seed hf://moonshotai/Kimi-K2.5@main "
             "s3://weights-of-site/kimi-k2.5",
         )
-    return Bucket(target, bucket_access.of(options), _STALL_S)
+    return Bucket(address, bucket_access.parse(access), _STALL_S)
 
 
-def _hub(address: str, manifest: Manifest, options: Options) -> Any:  # noqa: ANN401
-    """Give what opens a file of the repository, at the commit of the manifest."""
-    base, headers = pin.files_at(address, str(manifest.revision), options.hf_token_file)
-    ca = options.ca_bundle or os.environ.get("SSL_CERT_FILE")
+def _opener(
+    address: str, manifest: Manifest, token_file: Path | None, ca_bundle: Path | None
+) -> Callable[[Entry, int], Stream]:
+    """Return what opens a file of the repository, at the commit of the manifest."""
+    base, headers = pin.files_at(address, str(manifest.revision), token_file)
+    ca = ca_bundle or os.environ.get("SSL_CERT_FILE")
     web = Web(str(ca) if ca else None, _STALL_S)
 
-    def opened(entry: Entry, offset: int) -> Stream:
+    def open_file(entry: Entry, offset: int) -> Stream:
         return web.open(f"{base}/{quote(entry.path)}", headers, offset, entry)
 
-    return opened
+    return open_file

@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-Format = Literal["text", "json"]
+Format = Literal["text", "json", "markdown", "html", "csv"]
+_SUFFIXES: dict[str, Format] = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+}
 # Nobody reads a report in fewer columns.
 _NARROWEST = 20
 
 
 @dataclass(frozen=True)
 class Output:
-    """What the reader chose: format, and a file in place of standard output."""
+    """What the reader chose: format, and a file in place of standard output.
+
+    A format that is not JSON is what the command makes of its document.
+    """
 
     format: Format = "text"
     file: Path | None = None
@@ -54,6 +64,11 @@ class Output:
             return
         self.check()
         write_whole(self.file, content)
+
+
+def format_of(file: Path | None) -> Format:
+    """Return the format that the suffix of a report's file stands for; text where it says none."""
+    return "text" if file is None else _SUFFIXES.get(file.suffix.lower(), "text")
 
 
 def check_writable(option: str, file: Path) -> None:

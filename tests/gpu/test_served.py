@@ -18,8 +18,8 @@ import pytest
 from machines import kimi_prov
 from waiting import until
 
-from kimi_prov.commands import lab as commands
 from kimi_prov.contract import paths, protection
+from kimi_prov.lab import operations as commands
 
 if TYPE_CHECKING:
     from conftest import Clock

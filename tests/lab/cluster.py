@@ -31,7 +31,7 @@ import yaml
 from machines import make_lab, run
 from waiting import until
 
-from kimi_prov.commands import lab as lab_command
+from kimi_prov.lab import operations as lab_command
 from kimi_prov.lab.inventory import identify
 from kimi_prov.lab.state import LabState, state_home
 

@@ -21,8 +21,8 @@ from hatchling.builders.wheel import WheelBuilder
 from machines import CHECKOUT, kimi_prov, make_lab
 from waiting import until
 
-from kimi_prov.commands import lab as commands
 from kimi_prov.lab import files, settings
+from kimi_prov.lab import operations as commands
 from kimi_prov.on_host.lifecycle import session_history
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.rclone import AbsentError

@@ -16,8 +16,8 @@ from upgrades import settings_file
 from waiting import until
 from weights_server import Server
 
-from kimi_prov.commands import lab as commands
 from kimi_prov.contract import paths
+from kimi_prov.lab import operations as commands
 from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:

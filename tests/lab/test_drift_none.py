@@ -10,7 +10,7 @@ import yaml
 from machines import kimi_prov, make_lab
 from waiting import until
 
-from kimi_prov.commands import lab as commands
+from kimi_prov.lab import operations as commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from machines import CHECKOUT, Host, kimi_prov
 
-from kimi_prov.commands import lab
+from kimi_prov.lab import operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,14 +28,14 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     assert made.returncode == 0, made.stderr
     hosts = yaml.safe_load((CHECKOUT / "inventories" / "lab-qemu" / "hosts.yml").read_text())
     (name,) = hosts["kimi"]["hosts"]
-    lab.up(inventory)
+    operations.up(inventory)
     try:
         host = Host(name, hosts["kimi"]["hosts"][name]["lab_address"], inventory)
         done = kimi_prov("apply", inventory, timeout=9000)
         assert done.returncode == 0, done.stdout + done.stderr
         yield host
     finally:
-        lab.down(inventory)
+        operations.down(inventory)
 
 
 # A chat of one token through the port, with the key by which the machine tests itself.
@@ -129,7 +129,7 @@ def test_one_engine_killed_the_port_still_answers(emulated: Host) -> None:
 
 def test_after_a_reboot_it_serves_with_no_hand_on_it(emulated: Host) -> None:
     before = emulated.ssh("cat /proc/sys/kernel/random/boot_id")
-    lab.reboot(emulated.inventory, emulated.name)
+    operations.reboot(emulated.inventory, emulated.name)
     for unit in ("srv-kimi-ram.mount", "kimi-stage", "kimi-serve@0", "kimi-serve@1"):
         waited_for(emulated, unit)
     assert emulated.ssh("cat /proc/sys/kernel/random/boot_id") != before

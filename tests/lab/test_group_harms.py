@@ -14,7 +14,7 @@ from groups import AT_ONCE_S, AWAY, RANK_UNIT, REFUSED, SERVED, START_S, make_gr
 from machines import kimi_prov
 from waiting import until
 
-from kimi_prov.commands import lab as lab_command
+from kimi_prov.lab import operations as lab_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,8 +24,8 @@ from machines import HANGS_S, kimi_prov
 from upgrades import settings_file
 from waiting import until
 
-from kimi_prov.commands import lab as lab_command
 from kimi_prov.contract import paths
+from kimi_prov.lab import operations as lab_command
 from kimi_prov.on_host.endpoint import api_client, tls
 
 if TYPE_CHECKING:

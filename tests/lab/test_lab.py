@@ -18,9 +18,8 @@ import pytest
 from machines import KIMI_PROV, make_lab
 from waiting import until
 
-from kimi_prov.commands import lab
 from kimi_prov.errors import UserError
-from kimi_prov.lab import images
+from kimi_prov.lab import images, operations
 from kimi_prov.lab.inventory import identify
 from kimi_prov.lab.settings import apt_settings
 from kimi_prov.lab.state import state_home
@@ -38,14 +37,14 @@ KERNEL = (
 )
 UP = """
 import pathlib, sys
-from kimi_prov.commands import lab
+from kimi_prov.lab import operations as lab
 lab.up(pathlib.Path(sys.argv[1]))
 """
 
 
 def ask(inventory: Path, host: str, command: str, *, check: bool = True) -> str:
     """Output of a command on a lab host."""
-    argv = lab.ssh_command(inventory, host, [command])
+    argv = operations.ssh_command(inventory, host, [command])
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert not check or done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -125,15 +124,15 @@ def below(*folders: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = make_lab(tmp_path_factory.mktemp("pair") / "inv", "10.93.21", ["one"], ["two"])
-    lab.up(made.inventory)
+    operations.up(made.inventory)
     yield made.inventory
-    lab.down(made.inventory)
+    operations.down(made.inventory)
 
 
 def test_up_again_leaves_running_hosts_as_they_are(pair: Path) -> None:
-    before = lab.list_hosts(pair)
+    before = operations.list_hosts(pair)
     said: list[str] = []
-    assert lab.up(pair, said.append) == before
+    assert operations.up(pair, said.append) == before
     assert sorted(said) == ["one: is up", "two: is up"]
     assert [(h.name, h.address, h.state) for h in before] == [
         ("one", "10.93.21.11", "up"),
@@ -161,7 +160,7 @@ def test_systemd_has_no_complaint_and_the_machine_is_bare(pair: Path) -> None:
 
 
 def test_an_operator_may_become_root(pair: Path) -> None:
-    argv = lab.ssh_command(pair, "one", ["sudo -n id -un"])
+    argv = operations.ssh_command(pair, "one", ["sudo -n id -un"])
     argv = [part.replace("root@", "operator@") for part in argv]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "root\n"
 
@@ -179,23 +178,23 @@ def test_hardened_units_memory_policies_and_sized_tmpfs_work(pair: Path) -> None
 
 def test_a_host_keeps_its_files_over_reboot_and_poweroff(pair: Path) -> None:
     ask(pair, "one", "echo kept > /etc/kept")
-    lab.reboot(pair, "one")
+    operations.reboot(pair, "one")
     assert ask(pair, "one", "cat /etc/kept") == "kept"
     for hard in (False, True):
-        lab.power(pair, "one", on=False, hard=hard)
-        states = {host.name: host.state for host in lab.list_hosts(pair)}
+        operations.power(pair, "one", on=False, hard=hard)
+        states = {host.name: host.state for host in operations.list_hosts(pair)}
         assert states == {"one": "off", "two": "up"}
         with pytest.raises(UserError, match="lab host one is off"):
-            lab.ssh_command(pair, "one")
-        lab.power(pair, "one", on=True)
+            operations.ssh_command(pair, "one")
+        operations.power(pair, "one", on=True)
         assert ask(pair, "one", "cat /etc/kept") == "kept"
 
 
 def test_a_cable_can_be_pulled_and_plugged_in_again(pair: Path) -> None:
-    lab.link(pair, "two", up=False)
+    operations.link(pair, "two", up=False)
     ping = "ping -c1 -W1 10.93.21.12 >/dev/null && echo reached"
     assert ask(pair, "one", ping, check=False) == ""
-    lab.link(pair, "two", up=True)
+    operations.link(pair, "two", up=True)
     assert until(lambda: ask(pair, "one", ping, check=False) == "reached")
 
 
@@ -203,28 +202,28 @@ def test_a_network_that_is_taken_is_refused(pair: Path, tmp_path: Path) -> None:
     rival = make_lab(tmp_path / "rival", "10.93.21", ["three"]).inventory
     before = traces(rival)
     with pytest.raises(UserError, match=r"lab_network 10\.93\.21\.0/24 is taken") as refused:
-        lab.up(rival)
+        operations.up(rival)
     assert f"kimi-prov lab down {pair}" in refused.value.fix
     assert_nothing_new(rival, before)
     assert not (state_home() / identify(rival)[0]).exists()
 
 
 def test_the_network_of_a_lab_that_was_killed_can_be_had(doomed: Path, tmp_path: Path) -> None:
-    lab.up(doomed)
-    for host in lab.list_hosts(doomed):
+    operations.up(doomed)
+    for host in operations.list_hosts(doomed):
         psutil.Process(host.pid).kill()
-    assert until(lambda: {host.state for host in lab.list_hosts(doomed)} == {"off"})
+    assert until(lambda: {host.state for host in operations.list_hosts(doomed)} == {"off"})
     heir = make_lab(tmp_path / "heir", "10.93.22", ["three"]).inventory
     said: list[str] = []
-    lab.up(heir, said.append)
+    operations.up(heir, said.append)
     try:
         assert any("a lab that does not run" in line for line in said)
         assert ask(heir, "three", "hostname") == "three"
         with pytest.raises(UserError, match="is taken"):
-            lab.up(doomed)
+            operations.up(doomed)
     finally:
-        lab.down(heir)
-    lab.up(doomed)
+        operations.down(heir)
+    operations.up(doomed)
     assert ask(doomed, "one", "hostname") == "one"
 
 
@@ -235,7 +234,7 @@ def doomed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     inventory = make_lab(tmp_path / "inv", "10.93.22", ["one"], ["two"]).inventory
     yield inventory
     with contextlib.suppress(UserError):
-        lab.down(inventory)
+        operations.down(inventory)
 
 
 def _kill_nothing(inventory: Path) -> None:
@@ -243,14 +242,14 @@ def _kill_nothing(inventory: Path) -> None:
 
 
 def _kill_nspawn(inventory: Path) -> None:
-    (record,) = [h for h in lab.list_hosts(inventory) if h.name == "one"]
+    (record,) = [h for h in operations.list_hosts(inventory) if h.name == "one"]
     for process in psutil.Process(record.pid).children(recursive=True):
         if process.name() == "systemd-nspawn":
             process.kill()
 
 
 def _kill_outermost(inventory: Path) -> None:
-    (record,) = [h for h in lab.list_hosts(inventory) if h.name == "one"]
+    (record,) = [h for h in operations.list_hosts(inventory) if h.name == "one"]
     assert record.pid is not None
     os.kill(record.pid, signal.SIGKILL)
 
@@ -288,12 +287,12 @@ def _lose_all(inventory: Path) -> None:
 def test_down_leaves_nothing(crash: object, doomed: Path, tmp_path: Path) -> None:
     state, inventory = tmp_path / "state", doomed
     files, before = below(tmp_path), traces(inventory)
-    lab.up(inventory)
+    operations.up(inventory)
     during = traces(inventory)
     for kind in ("processes", "network namespaces", "links", "tables"):
         assert during[kind] - before[kind], f"the test would not see {kind}"
     crash(inventory)  # type: ignore[operator]
-    lab.down(inventory)
+    operations.down(inventory)
     assert_nothing_new(inventory, before)
     assert below(tmp_path) - {str(state)} <= files
 
@@ -313,12 +312,12 @@ def test_an_up_that_was_killed_is_cleared_away_and_can_be_repeated(doomed: Path)
             starting.kill()
         if delay == cuts[-1]:
             break
-        lab.down(inventory)
+        operations.down(inventory)
         assert_nothing_new(inventory, before)
-    lab.up(inventory)
+    operations.up(inventory)
     assert ask(inventory, "one", "systemctl is-system-running") == "running"
     for _ in range(2):
-        lab.down(inventory)
+        operations.down(inventory)
 
 
 def test_what_a_killed_build_has_mounted_is_not_removed(
@@ -363,11 +362,11 @@ def test_debian_13_is_a_host_as_well(tmp_path: Path) -> None:
     hosts = inventory / "hosts.yml"
     hosts.write_text(hosts.read_text().replace("debian-12", "debian-13"))
     try:
-        lab.up(inventory)
+        operations.up(inventory)
         assert ask(inventory, "one", ". /etc/os-release; echo $VERSION_CODENAME") == "trixie"
         assert ask(inventory, "one", "systemctl is-system-running") == "running"
     finally:
-        lab.down(inventory)
+        operations.down(inventory)
 
 
 @pytest.mark.slow
@@ -379,7 +378,7 @@ def test_an_emulated_host_has_two_nodes_and_a_kernel_of_its_own(tmp_path: Path) 
     )
     before = traces(inventory)
     try:
-        lab.up(inventory)
+        operations.up(inventory)
         assert "NUMA node(s):1" not in ask(inventory, "one", "lscpu | tr -d ' '")
         assert (
             ask(inventory, "one", "ls -d /sys/devices/system/node/node[0-9]*").count("node/") == 2
@@ -388,9 +387,9 @@ def test_an_emulated_host_has_two_nodes_and_a_kernel_of_its_own(tmp_path: Path) 
         ask(inventory, "one", "sysctl -w kernel.numa_balancing=0 && touch /root/kept")
         ask(inventory, "one", "ping -c1 -W10 two")
         with pytest.raises(UserError, match="no cable"):
-            lab.link(inventory, "one", up=False)
-        lab.reboot(inventory, "one")
+            operations.link(inventory, "one", up=False)
+        operations.reboot(inventory, "one")
         ask(inventory, "one", "test -e /root/kept")
     finally:
-        lab.down(inventory)
+        operations.down(inventory)
     assert_nothing_new(inventory, before)

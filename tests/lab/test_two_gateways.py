@@ -18,7 +18,7 @@ from gateways import Load, Site, site_up
 from machines import kimi_prov
 from waiting import until
 
-from kimi_prov.commands import lab as lab_command
+from kimi_prov.lab import operations as lab_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from machines import HANGS_S
 from upgrades import INT4, NO_START, SECOND, Run, Shaken, applying, changed, streaming
 from waiting import until
 
-from kimi_prov.commands import lab as commands
 from kimi_prov.contract import paths
+from kimi_prov.lab import operations as commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from machines import CHECKOUT, make_lab, run
 from waiting import until
 from weights_server import HubHandler, Server
 
-from kimi_prov.commands import lab as commands
 from kimi_prov.lab import model as lab_model
+from kimi_prov.lab import operations as commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

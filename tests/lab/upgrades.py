@@ -28,10 +28,10 @@ import yaml
 from machines import HANGS_S, KIMI_PROV, Lab, descendants, kimi_prov, make_lab
 from weights_server import Server
 
-from kimi_prov.commands import lab as commands
 from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
 from kimi_prov.lab import model as lab_model
+from kimi_prov.lab import operations as commands
 from kimi_prov.lab.state import HostState, LabState, state_home
 from kimi_prov.on_host.endpoint import api_client
 

@@ -134,23 +134,14 @@ def of_host(
     asked = api_client.Endpoint(
         tunnel.ADDRESS if resolve else called, forwarded or port, compute_fingerprint(chain), _ASK_S
     )
-    # Of the URL that clients are given, which names what the certificate names.
-    url = replace(asked, host=called).url
-    row = known_model(found["catalog_name"])
-    # A gateway alone does not tell what engine is behind it.
-    engine = found["engine"] or {}
-    known = load().engine(**engine) if engine else None
     server = Server(
-        base_url=url,
+        # The URL that clients are given names what the certificate names.
+        base_url=replace(asked, host=called).url,
         model=clean_text.clean_line(found["model"]),
         certificate_file=_trusted(host, chain, called, files, given) if files else None,
         key_file=str(given.key_file.absolute()) if given.key_file else None,
         key_hint=given.key_hint,
         context=found["context"],
-        engine=f"{engine['name']} {engine['version']}" if engine else None,
-        messages_api=known.messages_api if known and known.version == engine["version"] else None,
-        usage=row.usage if row else None,
-        sees=bool(row.architecture.vision_params) if row else None,
         resolve=resolve,
     )
     page = None
@@ -158,14 +149,29 @@ def of_host(
         page = f"{replace(asked, host=called, port=found['page_port']).url.removesuffix('v1')}"
     return Served(
         host,
-        server,
+        _add_catalogue(server, found),
         asked,
         tuple(found["models"]),
-        engine,
+        found["engine"] or {},
         page,
         tuple(found["allowed_networks"]),
         str(found["login"][-1]) if forwarded and found["login"] else None,
         tuple(found["stand_ins"]),
+    )
+
+
+def _add_catalogue(server: Server, found: Mapping[str, Any]) -> Server:
+    """Add what the catalogue knows of the model and its engine."""
+    row = known_model(found["catalog_name"])
+    # A gateway alone does not tell what engine is behind it.
+    engine = found["engine"] or {}
+    known = load().engine(**engine) if engine else None
+    return replace(
+        server,
+        engine=f"{engine['name']} {engine['version']}" if engine else None,
+        messages_api=known.messages_api if known and known.version == engine["version"] else None,
+        usage=row.usage if row else None,
+        sees=bool(row.architecture.vision_params) if row else None,
     )
 
 

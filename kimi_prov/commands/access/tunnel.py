@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from kimi_prov.commands.slurm.folder import SSH, last_line
+from kimi_prov.commands.common.ssh import SSH, last_line
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes.kubectl import environment

@@ -35,13 +35,13 @@ class Result:
         )
 
 
-def paired(files: Sequence[Path], targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Any]:
+def pair(files: Sequence[Path], targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Any]:
     """Give each target (its name and facts) its results, a list for each.
 
     By the host's name; what is alone in its file goes to a target that is alone. Raises UserError
     for a file none of whose hosts is a target.
     """
-    found: list[list[Result]] = [[] for _ in targets]
+    results: list[list[Result]] = [[] for _ in targets]
     for file in files:
         hosts = [Result(file, host, row) for host, row in bench_results.read(file).items()]
         pairs = [(place, row) for row in hosts for place in _places(row.host, targets)]
@@ -54,11 +54,11 @@ def paired(files: Sequence[Path], targets: Sequence[tuple[str, Mapping[str, Any]
                 fix="give --measured the results of a target's own machine, under the same name",
             )
         for place, row in pairs:
-            why = bench_results.refusal(row.found)
-            if why:
-                raise row.refusal(why)
-            found[place].append(row)
-    return found
+            reason = bench_results.refusal(row.found)
+            if reason:
+                raise row.refusal(reason)
+            results[place].append(row)
+    return results
 
 
 def _places(host: str, targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[int]:

@@ -24,22 +24,22 @@ _SHEET = re.compile(
 )
 KINDS = "name a spec sheet, a facts file (kimi-prov probe --output FILE) or a recorded folder"
 _RECORDED = ("lscpu.json", "cpuinfo.txt", "meminfo.txt", "nvidia-smi-q.xml")
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 
-def facts(path: Path, command: str) -> dict[str, Any]:
+def read(path: Path, command: str) -> dict[str, Any]:
     """Read a target, which is data whatever stands in it. Raises UserError for what is none.
 
     `command` is named with the option that takes what is no data.
     """
     if os.path.isdir(path):  # noqa: PTH112  (never raises)
-        if not _recorded(path):
+        if not _is_recording(path):
             raise _no_target(path, "no recording lies in this folder", command)
         from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
 
         return recording.read(path)
-    document = _read(path)
+    document = _read_file(path)
     if _kind(path, document.text, command) == "spec":
         from kimi_prov.facts import spec  # noqa: PLC0415
 
@@ -49,11 +49,11 @@ def facts(path: Path, command: str) -> dict[str, Any]:
     return documented.of(document)
 
 
-def _read(path: Path) -> Document:
+def _read_file(path: Path) -> Document:
     """Read the text of a target. All reading of files from elsewhere happens here."""
     if path != documents.STANDARD_INPUT and not os.path.lexists(path):
-        raise UserError(f"{path}: there is no such file{_near(path)}", fix=KINDS)
-    return documents.read(path, what="a target", limit=_LARGEST_BYTES, fix=KINDS)
+        raise UserError(f"{path}: there is no such file{_hint(path)}", fix=KINDS)
+    return documents.read(path, what="a target", limit=_MAX_BYTES, fix=KINDS)
 
 
 def _kind(path: Path, text: str, command: str) -> str:
@@ -68,14 +68,14 @@ def _kind(path: Path, text: str, command: str) -> str:
         )
     if schema is not None and json_like:
         return "facts"
-    if schema is not None or _SHEET.search(text) or (json_like and _sheet_in_json(text)):
+    if schema is not None or _SHEET.search(text) or (json_like and _is_sheet(text)):
         return "spec"
     wanted = " or ".join(_READERS)
     problem = f"this is no spec sheet and no facts file: it names no schema {wanted}"
     raise _no_target(path, problem, command)
 
 
-def _sheet_in_json(text: str) -> bool:
+def _is_sheet(text: str) -> bool:
     """Tell whether the keys of a JSON without a schema are those of a spec sheet."""
     from kimi_prov.facts import natural  # noqa: PLC0415
 
@@ -94,7 +94,7 @@ def _no_target(path: Path, problem: str, command: str) -> UserError:
     )
 
 
-def _recorded(path: Path) -> bool:
+def _is_recording(path: Path) -> bool:
     known = {name + end for name in _RECORDED for end in ("", ".gz")}
     try:
         return any(entry.name in known for entry in path.iterdir())
@@ -105,7 +105,7 @@ def _recorded(path: Path) -> bool:
         ) from None
 
 
-def _near(path: Path) -> str:
+def _hint(path: Path) -> str:
     """Name the entry of that folder that was probably meant."""
     try:
         names = [entry.name for entry in path.parent.iterdir()]
@@ -115,12 +115,12 @@ def _near(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def name(path: Path, facts: Mapping[str, Any]) -> str:
+def name_of(path: Path, facts: Mapping[str, Any]) -> str:
     """Return what a target is called: as it names itself, else as its file is named."""
     return str((facts.get("origin") or {}).get("name") or path.stem)
 
 
-def says(facts: Mapping[str, Any]) -> dict[str, Any]:
+def variables_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables that a target's file gives; what an operator gives wins over them."""
     group = facts.get("group")
     return {"kimi_hosts_per_model": int(group["hosts"])} if group else {}

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common.option_types import FiniteRange, ImageSize, Numbers
+from kimi_prov.commands.common.options import PATH, add_options
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from kimi_prov.acceptance.bench_prompts import Prompts
 
@@ -37,103 +38,97 @@ _OPTIONS = {
 }
 
 
-def loaded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a load."""
-    file = click.Path(path_type=Path)
-    for option in reversed(
-        (
-            click.option(
-                "--profile",
-                metavar="NAME",
-                help="The load of a shipped inventory, by its name; options win over it.",
-            ),
-            click.option(
-                "--load",
-                "load_file",
-                type=file,
-                metavar="FILE",
-                help="The same from a file of the schema kimi-prov/load/v1; options win over it.",
-            ),
-            click.option(
-                "--requests",
-                type=click.IntRange(1, 100_000),
-                metavar="N",
-                help="Requests of each load.  [default: two for each at once, 3 for one]",
-            ),
-            click.option(
-                "--rate",
-                "rate_per_s",
-                type=FiniteRange(0.001, 100_000),
-                metavar="R",
-                help="Requests a second.  [default: all at once]",
-            ),
-            click.option(
-                "--concurrency",
-                type=Numbers(),
-                metavar="N[,N...]",
-                help="Requests in flight at most, a load for each.  [default: 1, 4, 16, ... to "
-                "kimi_concurrency; with --rate no bound]",
-            ),
-            click.option(
-                "--prompt-tokens",
-                "input_tokens",
-                type=click.IntRange(1, 10_000_000),
-                metavar="N",
-                help="Of each prompt.  [default: as predicted]",
-            ),
-            click.option(
-                "--answer-tokens",
-                "output_tokens",
-                type=click.IntRange(1, 10_000_000),
-                metavar="N",
-                help="Of each answer.  [default: as predicted, or as the file has it]",
-            ),
-            click.option(
-                "--rounds",
-                type=click.IntRange(1, 20),
-                metavar="N",
-                help="Run the sweep so often: medians, and their spread.  [default: 1]",
-            ),
-            click.option(
-                "--warm-up",
-                type=click.IntRange(0, 1000),
-                metavar="N",
-                help="Requests before all that is measured.  [default: 1]",
-            ),
-            click.option(
-                "--chat/--completions",
-                default=None,
-                help="Which endpoint is asked.  [default: completions; with images chat]",
-            ),
-            click.option(
-                "--images",
-                type=click.IntRange(0, 16),
-                metavar="N",
-                help="Images of random pixels with each request; asks the chat endpoint.",
-            ),
-            click.option(
-                "--image-size",
-                type=ImageSize(),
-                metavar="WxH",
-                help="Of each of these images, in pixels.  [default: 1024x1024]",
-            ),
-            click.option(
-                "--prompts",
-                type=file,
-                metavar="FILE",
-                help="Prompts in ShareGPT's or VisionArena's form, instead of random words.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+# Gives a command the options of a load.
+load_options = add_options(
+    click.option(
+        "--profile",
+        metavar="NAME",
+        help="The load of a shipped inventory, by its name; options win over it.",
+    ),
+    click.option(
+        "--load",
+        "load_file",
+        type=PATH,
+        metavar="FILE",
+        help="The same from a file of the schema kimi-prov/load/v1; options win over it.",
+    ),
+    click.option(
+        "--requests",
+        type=click.IntRange(1, 100_000),
+        metavar="N",
+        help="Requests of each load.  [default: two for each at once, 3 for one]",
+    ),
+    click.option(
+        "--rate",
+        "rate_per_s",
+        type=FiniteRange(0.001, 100_000),
+        metavar="R",
+        help="Requests a second.  [default: all at once]",
+    ),
+    click.option(
+        "--concurrency",
+        type=Numbers(),
+        metavar="N[,N...]",
+        help="Requests in flight at most, a load for each.  [default: 1, 4, 16, ... to "
+        "kimi_concurrency; with --rate no bound]",
+    ),
+    click.option(
+        "--prompt-tokens",
+        "input_tokens",
+        type=click.IntRange(1, 10_000_000),
+        metavar="N",
+        help="Of each prompt.  [default: as predicted]",
+    ),
+    click.option(
+        "--answer-tokens",
+        "output_tokens",
+        type=click.IntRange(1, 10_000_000),
+        metavar="N",
+        help="Of each answer.  [default: as predicted, or as the file has it]",
+    ),
+    click.option(
+        "--rounds",
+        type=click.IntRange(1, 20),
+        metavar="N",
+        help="Run the sweep so often: medians, and their spread.  [default: 1]",
+    ),
+    click.option(
+        "--warm-up",
+        type=click.IntRange(0, 1000),
+        metavar="N",
+        help="Requests before all that is measured.  [default: 1]",
+    ),
+    click.option(
+        "--chat/--completions",
+        default=None,
+        help="Which endpoint is asked.  [default: completions; with images chat]",
+    ),
+    click.option(
+        "--images",
+        type=click.IntRange(0, 16),
+        metavar="N",
+        help="Images of random pixels with each request; asks the chat endpoint.",
+    ),
+    click.option(
+        "--image-size",
+        type=ImageSize(),
+        metavar="WxH",
+        help="Of each of these images, in pixels.  [default: 1024x1024]",
+    ),
+    click.option(
+        "--prompts",
+        type=PATH,
+        metavar="FILE",
+        help="Prompts in ShareGPT's or VisionArena's form, instead of random words.",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class BenchLoad:
     """A load as the machine takes it, and the prompts of a file."""
 
-    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
     prompts: Prompts | None = None
 
     @contextlib.contextmanager
@@ -142,7 +137,7 @@ class BenchLoad:
         with tempfile.TemporaryDirectory(prefix="kimi-prov-bench-") as folder:
             path = Path(folder) / "load.json"
             rows = list(self.prompts.rows) if self.prompts else []
-            path.write_text(json.dumps({"load": self.asked, "prompts": rows}), encoding="utf-8")
+            path.write_text(json.dumps({"load": self.request, "prompts": rows}), encoding="utf-8")
             yield path
 
 
@@ -151,51 +146,51 @@ def profiles() -> list[str]:
     return sorted(path.stem for path in (resources.root() / _PROFILES).glob("*.yml"))
 
 
-def of(options: Mapping[str, Any]) -> BenchLoad:
-    """Sort the options of `loaded`. Raises UserError for what is no load, or excludes another."""
+def parse(options: Mapping[str, Any]) -> BenchLoad:
+    """Sort the options of a load. Raises UserError for what is no load, or excludes another."""
     given = {name: value for name, value in options.items() if value is not None}
     profile, load_file = given.pop("profile", None), given.pop("load_file", None)
     prompts_file, size = given.pop("prompts", None), given.pop("image_size", None)
     if profile and load_file:
         raise UserError("--profile and --load exclude each other", fix="give one of them")
-    base = _profile(profile) if profile else _file(load_file) if load_file else {}
-    asked = {**base, **given, "profile": profile}
+    base = _read_profile(profile) if profile else _read_file(load_file) if load_file else {}
+    request = {**base, **given, "profile": profile}
     if size:
-        asked["image_width"], asked["image_height"] = size
-        if not asked.get("images"):
+        request["image_width"], request["image_height"] = size
+        if not request.get("images"):
             raise UserError("--image-size is the size of no image", fix="give --images N with it")
-    if given.get("chat") is False and asked.get("images") and prompts_file is None:
+    if given.get("chat") is False and request.get("images") and prompts_file is None:
         raise UserError(
             "--completions and --images exclude each other: only a chat has images",
             fix="give --images 0 with --completions",
         )
     if prompts_file is None:
-        return BenchLoad(asked)
+        return BenchLoad(request)
     for name in ("images", "input_tokens"):
         if given.get(name):
             raise UserError(
                 f"--prompts and {_OPTIONS[name]} exclude each other: the file says what is asked",
                 fix=f"leave out {_OPTIONS[name]}",
             )
-        asked.pop(name, None)
+        request.pop(name, None)
     from kimi_prov.acceptance import bench_prompts  # noqa: PLC0415
 
-    found = bench_prompts.read(prompts_file)
-    asked |= {"form": found.form, "prompts": len(found.rows), "pictures": found.pictures}
-    if found.left_out:
-        asked["unanswered"] = found.left_out
-    return BenchLoad(asked, found)
+    prompts = bench_prompts.read(prompts_file)
+    request |= {"form": prompts.form, "prompts": len(prompts.rows), "pictures": prompts.pictures}
+    if prompts.left_out:
+        request["unanswered"] = prompts.left_out
+    return BenchLoad(request, prompts)
 
 
-def _profile(name: str) -> dict[str, Any]:
+def _read_profile(name: str) -> dict[str, Any]:
     if name not in profiles():
         raise UserError(
             f"--profile: there is no load {name!r}", fix=f"one of: {', '.join(profiles())}"
         )
-    return _file(resources.root() / _PROFILES / f"{name}.yml")
+    return _read_file(resources.root() / _PROFILES / f"{name}.yml")
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
     from kimi_prov.sizing import load_file  # noqa: PLC0415
 
     return load_file.read_bench(path)

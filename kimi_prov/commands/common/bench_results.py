@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def folder(state: Path, inventory: Path, host: str) -> Path:
+def folder_of(state: Path, inventory: Path, host: str) -> Path:
     """Folder of one host's results; `state` is the folder of this user's state."""
     real = str(inventory.resolve())
     words = _NAME.sub("-", inventory.resolve().name).strip("-.") or "inventory"
@@ -28,21 +28,21 @@ def folder(state: Path, inventory: Path, host: str) -> Path:
     return state / "bench" / owner / (_NAME.sub("-", host).strip("-.") or "host")
 
 
-def last(place: Path) -> dict[str, Any] | None:
+def read_last(folder: Path) -> dict[str, Any] | None:
     """Return the newest result kept in a host's folder; one that cannot be read is passed over."""
-    for path in sorted(place.glob("*.json"), reverse=True):
+    for path in sorted(folder.glob("*.json"), reverse=True):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            result = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(result, dict):
+            return result
     return None
 
 
-def keep(place: Path, result: dict[str, Any]) -> Path:
-    """Keep a result under the time at which it is kept; return its file."""
-    make_private(place)
-    path = place / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+def save(folder: Path, result: dict[str, Any]) -> Path:
+    """Write a result under the present time; return its file."""
+    make_private(folder)
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
     write_private(path, clean_text.as_json(result, indent=1) + "\n")
     return path

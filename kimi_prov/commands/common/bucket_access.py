@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from kimi_prov.commands.common.options import PATH, pack_options
 from kimi_prov.contract.addresses import is_sent_in_clear
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.weights.rclone import Access
@@ -13,9 +16,11 @@ from kimi_prov.on_host.weights.rclone import Access
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.commands.common.options import Decorator
+
 
 @dataclass(frozen=True)
-class Options:
+class BucketOptions:
     """The options of every command that goes to a bucket."""
 
     credentials_file: Path | None = None
@@ -24,7 +29,35 @@ class Options:
     ca_bundle: Path | None = None
 
 
-def of(options: Options) -> Access:
+def bucket_options(use: str) -> Decorator:
+    """Give a command the options by which a bucket is reached, as one argument `access`.
+
+    `use`: what the credentials have to allow.
+    """
+    options = {
+        "credentials_file": click.option(
+            "--credentials-file",
+            type=PATH,
+            metavar="FILE",
+            help=f"The bucket's, to {use} it.  [default: this machine's role]",
+        ),
+        "endpoint": click.option(
+            "--endpoint", metavar="URL", help="A server of the protocol, in place of theirs."
+        ),
+        "region": click.option("--region", metavar="NAME", help="Region of an s3:// bucket."),
+        "ca_bundle": click.option(
+            "--ca-bundle", type=PATH, metavar="FILE", help="Certificates of the site's own."
+        ),
+    }
+
+    def pack(values: dict[str, Any]) -> dict[str, Any]:
+        access = BucketOptions(**{name: values.pop(name) for name in options})
+        return {**values, "access": access}
+
+    return lambda command: pack_options(command, options.values(), pack)
+
+
+def parse(options: BucketOptions) -> Access:
     """Return the access; without credentials it is by this machine's role. Raises UserError."""
     if options.endpoint and is_sent_in_clear(options.endpoint):
         raise UserError(

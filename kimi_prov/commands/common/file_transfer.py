@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,7 +25,7 @@ def new_file(to: Path | None, kind: str, suffix: str) -> str:
     Raises UserError where a file of that name is there, or cannot be written.
     """
     if to is not None:
-        _require_new(to)
+        require_new(to)
         return variable(to)
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     return variable(Path(f"{{host}}-{kind}-{when}{suffix}"))
@@ -39,7 +39,8 @@ def variable(path: Path) -> str:
     return text
 
 
-def _require_new(file: Path) -> None:
+def require_new(file: Path) -> None:
+    """Raise UserError where --to names a file that is there, or that cannot be written."""
     check_file("--to", file)
     if file.exists():
         raise UserError(f"{file}: there is a file already", fix="name another with --to")
@@ -64,8 +65,3 @@ def confirm(command: Sequence[str], what: str, names: Sequence[str], limit: str 
         )
     if not click.confirm(f"Replace {what} of {hosts}?", err=True):
         raise UserError("not restored: the answer was no", fix="answer y, or give --yes")
-
-
-def unreached(why: str) -> dict[str, Any]:
-    """Return the entry of a host that told nothing."""
-    return {"ok": False, "detail": why}

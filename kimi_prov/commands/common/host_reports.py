@@ -1,4 +1,4 @@
-"""Commands whose playbook gives one document a host: `verify`, `status`, `drift` and `bench`."""
+"""Commands whose playbook gives one document a host: `verify`, `status`, `drift`, `bench`, ..."""
 
 from __future__ import annotations
 
@@ -31,12 +31,17 @@ def collect(
     return playbook_run.run(request, inventory)
 
 
+def unreached(reason: str) -> dict[str, Any]:
+    """Return the entry of a host that gave no document."""
+    return {"ok": False, "detail": reason}
+
+
 def publish(
     command: str,
     finished: FinishedRun,
     output: Output,
     text: Callable[[Mapping[str, Any]], str],
-    unreached: Callable[[str], dict[str, Any]],
+    unreached: Callable[[str], dict[str, Any]] = unreached,
     also: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> ExitCode:
     """Write the hosts' documents as one; exit 1 where one of them is not `ok`.

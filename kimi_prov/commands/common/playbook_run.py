@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
-from kimi_prov.runner import connection
+from kimi_prov.runner import connection, locks
 from kimi_prov.runner import inventory as inventories
 from kimi_prov.runner import run as runner
 from kimi_prov.runner.arguments import Request
@@ -17,6 +17,7 @@ from kimi_prov.runner.connection import ConnectionOptions
 from kimi_prov.show.live import screens
 from kimi_prov.show.output import say
 from kimi_prov.show.text import run_summary
+from kimi_prov.user_dirs import state_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,6 +98,15 @@ def run(
             exit_code=ExitCode.FAILED,
         )
     return runner.run(request, inventory, screen or screens.choose(), inherit=inherit)
+
+
+def run_locked(path: Path, request: Request, inventory: Inventory) -> FinishedRun:
+    """Run the playbook while no other command changes the machines of this inventory.
+
+    `path`: of the inventory. Raises UserError, exit 3, where another does.
+    """
+    with locks.held(path, request.command, state_home()) as descriptor:
+        return run(request, inventory, (descriptor,))
 
 
 def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:

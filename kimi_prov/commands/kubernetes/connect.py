@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.clients import snippets
-from kimi_prov.commands.access import connection, proof, served, tunnel
-from kimi_prov.commands.access.connect_inventory import Link
+from kimi_prov.commands.access import proof, served, tunnel
+from kimi_prov.commands.access.connect_inventory import SCHEMA, Link
 from kimi_prov.commands.kubernetes import access
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
@@ -19,6 +19,7 @@ from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.operate.kubernetes import answers, diagnosis, observe
 from kimi_prov.operate.kubernetes.folder import Folder
 from kimi_prov.show.output import say
+from kimi_prov.show.text import connect as connect_text
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _STEP_S = 0.2
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Request:
     """A rendered folder, and how its service is reached; as the options say.
 
     `ca`: the authority that clients are told to trust, None for the certificate itself.
@@ -188,7 +189,7 @@ class Session:
         assert self.output is not None  # noqa: S101  (who shows has one)
         ready = [pod for pod in found.pods if answers.holds(pod, "Ready")]
         document: dict[str, Any] = {
-            "schema": connection.SCHEMA,
+            "schema": SCHEMA,
             "base_url": way.endpoint.url,
             "model": self.folder.plan["model"]["served_names"][0],
             "certificate_file": str(certificate),
@@ -198,7 +199,7 @@ class Session:
             "node": answers.text(ready[0], "spec", "nodeName") if ready else "",
             "ends_at": None,
         }
-        self.output.write(document, lambda: connection.text(document))
+        self.output.write(document, lambda: connect_text.cluster(document))
         if not _trusted(way):
             say(
                 f"note: by its names or its issuer the certificate is none for {tunnel.ADDRESS}: a "
@@ -226,21 +227,21 @@ def _trusted(way: Way) -> bool:
         return True
 
 
-def run(wanted: Wanted, output: Output, snippet: str | None = None) -> ExitCode:
+def run(request: Request, output: Output, snippet: str | None = None) -> ExitCode:
     """Connect to the service of a rendered folder and hold the way.
 
     With the name of a `snippet` that is told in place of the document.
     """
     output.check()
-    return _session(wanted, output, snippet).run()
+    return _session(request, output, snippet).run()
 
 
-def _session(wanted: Wanted, output: Output | None = None, snippet: str | None = None) -> Session:
-    folder, whole = Folder.read(wanted.path, wanted.target), wanted.path.resolve()
-    key = access.read_key(folder, wanted.key_file)
+def _session(request: Request, output: Output | None = None, snippet: str | None = None) -> Session:
+    folder, whole = Folder.read(request.path, request.target), request.path.resolve()
+    key = access.read_key(folder, request.key_file)
     mark = hashlib.sha256(f"{folder.kubectl.where}:{whole}".encode()).hexdigest()[:8]
     files = state_home() / "connect" / f"{whole.name}-{mark}" / "newest"
-    return Session(folder, output, key, files, wanted.port, wanted.every_s, wanted.ca, snippet)
+    return Session(folder, output, key, files, request.port, request.every_s, request.ca, snippet)
 
 
 @dataclass
@@ -273,12 +274,12 @@ class _Held:
 
 
 @contextlib.contextmanager
-def link(wanted: Wanted) -> Iterator[Link]:
+def link(request: Request) -> Iterator[Link]:
     """Give the model of a rendered folder, with the key proven, for as long as it is used.
 
     One that starts is waited for. Raises UserError where it is stopped, or fails.
     """
-    session = _session(wanted)
+    session = _session(request)
     held = _Held(session)
     with held.stack:
         yield Link(held.open(), session.key, held)

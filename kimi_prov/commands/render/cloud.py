@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands.render.folder import Kind
+import click
+
+from kimi_prov.commands.common.options import add_options, connection_options
+from kimi_prov.commands.render.folder import Kind, render, render_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.render.cloud import findings, folders, ranking, variables
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.errors import ExitCode
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render import frame
@@ -24,22 +28,55 @@ _NEXT = {
 }
 
 
-def cloud_init() -> Kind:
-    """Return what a folder of user data is rendered by."""
-    return _kind(folders.CLOUD_INIT)
+# Gives a command the options of a cloud's machine.
+_cloud_options = add_options(
+    click.option("--cloud", "cloud", metavar="gcp|aws", help="Whose machine.  [default: gcp]"),
+    click.option(
+        "--terms",
+        "cloud_terms",
+        metavar="spot-first|spot|on-demand",
+        help="On which terms.  [default: spot-first]",
+    ),
+    click.option(
+        "--package", "cloud_package", metavar="WHAT", help="What pip installs as kimi-prov there."
+    ),
+)
 
 
-def skypilot() -> Kind:
-    """Return what a folder of SkyPilot's tasks is rendered by."""
-    return _kind(folders.SKYPILOT)
+@click.command("cloud-init")
+@render_options
+@_cloud_options
+@connection_options
+def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
+    """Write user data by which a cloud's machine brings itself up, and ends when nobody asks.
+
+    TARGET is data that describes the machine: a spec sheet, a facts file that `probe` wrote there,
+    or a recorded folder. No cloud is asked; check.sh in the folder does. Nothing is written where
+    the plan has a blocker: exit 3.
+    """
+    return render(_kind(folders.CLOUD_INIT), **options)
+
+
+@click.command("skypilot")
+@render_options
+@_cloud_options
+@connection_options
+def render_skypilot(**options: Any) -> ExitCode:  # noqa: ANN401
+    """Write a task for SkyPilot: a machine that brings itself up, and ends when nobody asks.
+
+    TARGET is data that describes the machine: a spec sheet, a facts file that `probe` wrote there,
+    or a recorded folder. No cloud is asked. Nothing is written where the plan has a blocker: exit
+    3.
+    """
+    return render(_kind(folders.SKYPILOT), **options)
 
 
 def _kind(name: str) -> Kind:
-    def told(folder: Path, notes: int) -> str:
-        found = [f"{notes} notes are in README.md there"] if notes else []
-        return "\n".join([*found, f"next:  cd {clean_text.quote_word(folder)}, then {_NEXT[name]}"])
+    def describe(folder: Path, notes: int) -> str:
+        lines = [f"{notes} notes are in README.md there"] if notes else []
+        return "\n".join([*lines, f"next:  cd {clean_text.quote_word(folder)}, then {_NEXT[name]}"])
 
-    def found(
+    def find(
         _name: str,
         plan: Mapping[str, Any],
         settings: Settings,
@@ -51,7 +88,7 @@ def _kind(name: str) -> Kind:
             rows += findings.size(settings.cloud, folders.metadata(settings))
         return rows
 
-    def rendered(
+    def make(
         target: str,
         plan: Mapping[str, Any],
         rows: Sequence[Finding],
@@ -62,7 +99,7 @@ def _kind(name: str) -> Kind:
         files_of = folders.cloud_init if name == folders.CLOUD_INIT else folders.skypilot
         return files_of(target, plan, rows, settings, ranking.chosen(settings, catalogue))
 
-    return Kind(name, _require, variables.of_machine, found, rendered, told)
+    return Kind(name, _require, variables.of_machine, find, make, describe)
 
 
 def _require(settings: Settings) -> None:

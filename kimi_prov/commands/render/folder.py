@@ -7,10 +7,13 @@ import textwrap
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from kimi_prov import documents
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import targets
-from kimi_prov.commands.check.check import DEFAULT_MODEL
+from kimi_prov.commands.check.options import DEFAULT_MODEL
+from kimi_prov.commands.common.options import CATALOG, MODEL, PATH, add_options, model_options
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
@@ -29,10 +32,38 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.runner.connection import ConnectionOptions
 
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _WIDTH = 80
-_OWN = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
+_PREFIX = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
+
+# Gives a command the options of every kind of folder that is rendered.
+render_options = add_options(
+    click.argument("target", type=PATH, required=False),
+    click.option(
+        "--inventory",
+        type=PATH,
+        metavar="PATH",
+        help="Probe a host of an inventory instead; Ansible runs what it says.",
+    ),
+    click.option(
+        "--host", metavar="NAME", help="Which host of the inventory, where it has several."
+    ),
+    click.option(
+        "--output", type=PATH, required=True, metavar="DIR", help="The folder that is written."
+    ),
+    click.option(
+        "--vars",
+        "vars_file",
+        type=PATH,
+        metavar="FILE",
+        help="YAML with variables kimi_*; options win over it.",
+    ),
+    click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too."),
+    CATALOG,
+    MODEL,
+    model_options,
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +93,7 @@ class RenderOptions:
 
         def locate(name: str) -> str | None:
             if name in self.named:
-                return "--" + _OWN.sub("", name).replace("_", "-")
+                return "--" + _PREFIX.sub("", name).replace("_", "-")
             return in_file(name) if name in self.from_file else None
 
         base = self.file.parent if self.file else base
@@ -75,7 +106,7 @@ class Kind:
     """What a folder is rendered for.
 
     `require` raises UserError for settings that lack something; `settings` gives those that count
-    there, `findings` what holds of a plan, `rendered` the files, `told` what to do next.
+    there, `findings` what holds of a plan, `render` the files, `describe` what to do next.
     """
 
     name: str
@@ -84,33 +115,46 @@ class Kind:
     findings: Callable[
         [str, Mapping[str, Any], Settings, Mapping[str, Any], Catalogue], Sequence[Finding]
     ]
-    rendered: Callable[
+    render: Callable[
         [str, Mapping[str, Any], Sequence[Finding], Settings, Mapping[str, Any], Catalogue],
         frame.Rendered,
     ]
-    told: Callable[[Path, int], str]
+    describe: Callable[[Path, int], str]
 
 
-def options(
+def render(  # noqa: PLR0913  (one for each option)
+    kind: Kind,
     *,
+    target: Path | None,
+    inventory: Path | None,
+    host: str | None,
+    connection: ConnectionOptions,
     output: Path,
     force: bool,
     vars_file: Path | None,
-    **named: object,
-) -> RenderOptions:
-    """Sort the options of the command line. Raises UserError for a file that has no variables."""
-    given = {f"kimi_{name}": value for name, value in named.items() if value is not None}
-    return RenderOptions(output, force, given, _variables(vars_file), vars_file)
+    **variables: object,
+) -> ExitCode:
+    """Render a folder for the machine that the values of the options describe."""
+    if (target is None) == (inventory is None):
+        raise click.UsageError("give TARGET or --inventory PATH")
+    if host is not None and inventory is None:
+        raise click.UsageError("--host belongs to --inventory PATH.")
+    named = {f"kimi_{name}": value for name, value in variables.items() if value is not None}
+    chosen = RenderOptions(output, force, named, _read_variables(vars_file), vars_file)
+    if target is not None:
+        return _render_target(target, kind, chosen)
+    assert inventory is not None  # noqa: S101  (one of the two)
+    return _render_inventory(inventory, host, kind, chosen, connection)
 
 
-def _variables(path: Path | None) -> dict[str, Any]:
+def _read_variables(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    document = documents.read(path, what="a file of variables", limit=_LARGEST_BYTES, fix=_VARS_FIX)
-    found = document.yaml(_VARS_FIX) or {}
-    if not isinstance(found, dict):
+    document = documents.read(path, what="a file of variables", limit=_MAX_BYTES, fix=_VARS_FIX)
+    variables = document.yaml(_VARS_FIX) or {}
+    if not isinstance(variables, dict):
         raise UserError(f"{path}: this is no mapping of variables", fix=_VARS_FIX)
-    for name in found:
+    for name in variables:
         if not str(name).startswith("kimi_"):
             line = documents.line_of(document.text, (name,))
             raise UserError(
@@ -118,19 +162,19 @@ def _variables(path: Path | None) -> dict[str, Any]:
                 "variable kimi_...",
                 fix="remove it; docs/reference/variables.md lists all variables",
             )
-    return {str(name): value for name, value in found.items()}
+    return {str(name): value for name, value in variables.items()}
 
 
-def of_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
+def _render_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
     """Render for a machine that is described in a file."""
     frame.check(chosen.output, kind.name)
-    facts = targets.facts(path, f"render {kind.name}")
-    name = targets.name(path, facts)
-    settings = chosen.settings(name, targets.says(facts))
+    facts = targets.read(path, f"render {kind.name}")
+    name = targets.name_of(path, facts)
+    settings = chosen.settings(name, targets.variables_of(facts))
     return _render(name, facts, settings, kind, chosen)
 
 
-def of_inventory(
+def _render_inventory(
     path: Path,
     host: str | None,
     kind: Kind,
@@ -176,7 +220,7 @@ def _render(
             say(_told(row))
         say("nothing was written")
         return ExitCode.BLOCKED
-    rendered = kind.rendered(name, plan, found, settings, facts, catalogue)
+    rendered = kind.render(name, plan, found, settings, facts, catalogue)
     done = frame.write(chosen.output, rendered, force=chosen.force)
     _report(chosen.output, plan, found, done, kind)
     return ExitCode.OK
@@ -207,7 +251,7 @@ def _report(
         f"{model['name']} with {engine['name']} {engine['version']} on {nodes} "
         f"node{'s' if nodes > 1 else ''}; {format_bytes(plan['weights']['bytes'])} of weights"
     )
-    say(kind.told(folder, len(infos)))
+    say(kind.describe(folder, len(infos)))
 
 
 def _told(row: Mapping[str, Any]) -> str:

@@ -5,26 +5,74 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands.render.folder import Kind
+import click
+
+from kimi_prov.commands.common.options import PATH, connection_options
+from kimi_prov.commands.render.folder import Kind, render, render_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.planner.findings import sort_by_severity
-from kimi_prov.render.kubernetes import findings, folder, quota
+from kimi_prov.render.kubernetes import findings, folder
+from kimi_prov.render.kubernetes import quota as quotas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.errors import ExitCode
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render import frame
 
 
-def kind(quotas: Sequence[Path]) -> Kind:
-    """Return what a folder of objects is rendered by; `quotas`: files of the namespace's."""
-    found = partial(_findings, quotas)
-    return Kind(folder.KIND, _require, findings.of_pod, found, _rendered, _told)
+@click.command("kubernetes")
+@render_options
+@click.option("--image", "kubernetes_image", metavar="IMAGE", help="The image with the engine.")
+@click.option(
+    "--name", "kubernetes_name", metavar="NAME", help="Name of the objects.  [default: kimi]"
+)
+@click.option(
+    "--namespace",
+    "kubernetes_namespace",
+    metavar="NAME",
+    help="Their namespace.  [default: kubectl's]",
+)
+@click.option(
+    "--storage-class",
+    "kubernetes_storage_class",
+    metavar="NAME",
+    help="Class of the volumes.  [default: the cluster's]",
+)
+@click.option(
+    "--hostname",
+    "kubernetes_hostname",
+    metavar="NAME",
+    help="Name of the API for clients outside the cluster.",
+)
+@click.option("--ingress-class", "kubernetes_ingress_class", metavar="NAME", help="Its Ingress.")
+@click.option(
+    "--gateway-class", "kubernetes_gateway_class", metavar="NAME", help="Its Gateway instead."
+)
+@click.option(
+    "--quota",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="ResourceQuota and LimitRange of the namespace, as `kubectl get -o yaml` gives them.",
+)
+@connection_options
+def render_kubernetes(quota: tuple[Path, ...], **options: Any) -> ExitCode:  # noqa: ANN401
+    """Write objects for a Kubernetes cluster: volume, fetching Job, server, Service and the rest.
+
+    TARGET is data that describes one node: a spec sheet, a facts file that `probe` wrote there, or
+    a recorded folder. The same input gives the same bytes; files that were changed by hand since
+    stay. No cluster is asked; what it must have is told. Nothing is written where the plan or a
+    quota has a blocker: exit 3.
+    """
+    find = partial(_find, quota)
+    kind = Kind(folder.KIND, _require, findings.of_pod, find, _render, _describe)
+    return render(kind, **options)
 
 
 def _require(settings: Settings) -> None:
@@ -35,34 +83,34 @@ def _require(settings: Settings) -> None:
         )
 
 
-def _findings(
-    quotas: Sequence[Path],
+def _find(
+    quota_files: Sequence[Path],
     name: str,
     plan: Mapping[str, Any],
     settings: Settings,
     facts: Mapping[str, Any],
     catalogue: Catalogue,
 ) -> Sequence[Finding]:
-    rows = quota.read(quotas, settings.kubernetes_namespace)
-    found = findings.of_plan(plan, settings, facts, catalogue)
-    if any(row["severity"] == "blocker" for row in found):
-        return found
-    demand = quota.demand_of(quota.load(folder.objects(name, plan, settings, facts)))
-    held = findings.of_quota(rows, demand, settings.kubernetes_namespace)
-    return sort_by_severity([*found, *held])
+    rows = quotas.read(quota_files, settings.kubernetes_namespace)
+    of_plan = findings.of_plan(plan, settings, facts, catalogue)
+    if any(row["severity"] == "blocker" for row in of_plan):
+        return of_plan
+    demand = quotas.demand_of(quotas.load(folder.objects(name, plan, settings, facts)))
+    of_quota = findings.of_quota(rows, demand, settings.kubernetes_namespace)
+    return sort_by_severity([*of_plan, *of_quota])
 
 
-def _rendered(
+def _render(
     name: str,
     plan: Mapping[str, Any],
-    found: Sequence[Finding],
+    rows: Sequence[Finding],
     settings: Settings,
     facts: Mapping[str, Any],
     _catalogue: Catalogue,
 ) -> frame.Rendered:
-    return folder.rendered(name, plan, found, settings, facts)
+    return folder.rendered(name, plan, rows, settings, facts)
 
 
-def _told(path: Path, notes: int) -> str:
-    found = [f"{notes} notes on what the cluster must have are in README.md there"] if notes else []
-    return "\n".join([*found, f"next:  kimi-prov apply {clean_text.quote_word(path)}"])
+def _describe(path: Path, notes: int) -> str:
+    lines = [f"{notes} notes on what the cluster must have are in README.md there"] if notes else []
+    return "\n".join([*lines, f"next:  kimi-prov apply {clean_text.quote_word(path)}"])

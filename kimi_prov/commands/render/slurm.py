@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.commands.render.folder import Kind
+import click
+
+from kimi_prov.commands.common.options import connection_options
+from kimi_prov.commands.render.folder import Kind, render, render_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.render.slurm import findings, jobs
@@ -14,13 +17,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.errors import ExitCode
     from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def kind() -> Kind:
-    """Return what a folder of jobs is rendered by."""
-    return Kind(jobs.KIND, _require, findings.of_job, _findings, jobs.rendered, _told)
+@click.command("slurm")
+@render_options
+@click.option("--root", "slurm_root", metavar="DIR", help="Folder on the shared file system.")
+@connection_options
+def render_slurm(**options: Any) -> ExitCode:  # noqa: ANN401
+    """Write jobs for a SLURM cluster: environment, weights, server, tuner, benchmark, checks.
+
+    TARGET is data that describes one node: a spec sheet, a facts file that `probe` wrote there, or
+    a recorded folder. The same input gives the same bytes; files that were changed by hand since
+    stay. Nothing is written where the plan has a blocker: exit 3.
+    """
+    kind = Kind(jobs.KIND, _require, findings.of_job, _findings, jobs.rendered, _describe)
+    return render(kind, **options)
 
 
 def _require(settings: Settings) -> None:
@@ -41,7 +55,7 @@ def _findings(
     return findings.of_plan(plan, settings)
 
 
-def _told(folder: Path, notes: int) -> str:
-    found = [f"{notes} notes on what a job lacks are in README.md there"] if notes else []
-    found += [f"next:  kimi-prov submit {clean_text.quote_word(folder)}"]
-    return "\n".join([*found, "       on the login node, or from here with --login USER@HOST"])
+def _describe(folder: Path, notes: int) -> str:
+    lines = [f"{notes} notes on what a job lacks are in README.md there"] if notes else []
+    lines += [f"next:  kimi-prov submit {clean_text.quote_word(folder)}"]
+    return "\n".join([*lines, "       on the login node, or from here with --login USER@HOST"])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
+from kimi_prov.commands.common.ssh import SSH, last_line
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.contract.errors import EXIT_PERMANENT, HostError
 from kimi_prov.errors import ExitCode, UserError
@@ -35,10 +36,6 @@ _NO_CONNECTION = 255
 _NOT_THERE = 66
 _LARGEST_BYTES = 64 << 20
 _ENV_BYTES = 1 << 20
-SSH = (
-    *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
-    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
-)
 # What a login shell or a module prints goes with the messages; the answer is the last line.
 _CALL = f"""\
 cd -- "$1" 2>/dev/null || exit {_NOT_THERE}
@@ -185,10 +182,10 @@ class Folder:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
+            settings = f"{clean_text.quote_word(self.there)}/{SETTINGS}"
             raise UserError(
                 f"{where}: the folder's program did not answer: {last_line(told)}",
-                fix=f"look at {clean_text.quote_word(self.there)}/{SETTINGS}: KIMI_PYTHON, "
-                "KIMI_MODULES",
+                fix=f"look at {settings}: KIMI_PYTHON, KIMI_MODULES",
                 exit_code=ExitCode.BAD_INPUT if code == EXIT_PERMANENT else ExitCode.FAILED,
             )
         error = HostError.from_answer(found)
@@ -258,8 +255,3 @@ def _setting(path: Path, text: str, name: str) -> str:
 def _modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
     yield from ((row["path"], int(row["mode"], 8)) for row in record["files"])
     yield frame.RECORD, 0o644
-
-
-def last_line(told: str) -> str:
-    """Return the last line of a program's messages, clean and short."""
-    return clean_text.clean_line(told.rpartition("\n")[2])[:300] or "it gave no reason"

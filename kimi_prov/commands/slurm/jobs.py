@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from kimi_prov.commands.common.options import LOGIN, PATH, SUITES, output_options
 from kimi_prov.commands.slurm.folder import Folder
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
@@ -13,27 +16,41 @@ from kimi_prov.show.output import say
 from kimi_prov.show.text import slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from kimi_prov.show.output import Output
 
 # How a program answers that took every word for a job's name.
 _OLDER = "no job is called '--suite'"
+_RENDERED = click.argument("path", type=PATH, metavar="DIR")
 
 
+@click.command()
+@_RENDERED
+@click.argument("names", nargs=-1, metavar="[JOB]...")
+@LOGIN
+@click.option(
+    "--suite",
+    type=SUITES,
+    help="The checks of the job accept; full asks SLURM for a walltime of 4 hours.  "
+    "[default: basic]",
+)
+@click.option("--force", is_flag=True, help="Overwrite files that were changed there, too.")
+@output_options
 def submit(
     path: Path,
-    login: str | None,
-    names: Sequence[str],
+    names: tuple[str, ...],
     output: Output,
     *,
+    login: str | None,
+    suite: str | None,
     force: bool,
-    suite: str | None = None,
 ) -> ExitCode:
-    """Bring the folder to the cluster where it is not, and submit its jobs.
+    """Submit jobs of a folder that `render slurm` made: environment, weights and server.
 
-    `suite`: of the checks that the job `accept` runs. Raises UserError.
+    JOB names others: environment, weights, serve, tune, bench, accept. What is complete, or waits
+    or runs already, is named and left out. With `--login` the folder is copied to the cluster
+    first, to renders/ below its root.
     """
     output.check()
     if suite is not None:
@@ -43,7 +60,7 @@ def submit(
             raise UserError(error.message, fix=error.fix) from None
     folder = Folder.read(path, login)
     if folder.login:
-        _tell(folder, folder.bring(force=force))
+        _report_copy(folder, folder.bring(force=force))
     more = ["--suite", suite] if suite else []
     try:
         document = folder.call("submit", *more, *names, schema="submit")
@@ -63,7 +80,7 @@ def submit(
     return ExitCode.OK
 
 
-def _tell(folder: Folder, done: dict[str, Any]) -> None:
+def _report_copy(folder: Folder, done: dict[str, Any]) -> None:
     """Say what was copied to the cluster, and what was left alone there."""
     written = done.get("written") or []
     say(f"{folder.login}:{clean_text.clean_line(folder.there)}: {len(written)} files written")
@@ -74,18 +91,34 @@ def _tell(folder: Folder, done: dict[str, Any]) -> None:
         )
 
 
+@click.command()
+@_RENDERED
+@LOGIN
+@output_options
 def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
-    """Say what the folder's jobs do, and where its servers answer."""
+    """Say what the jobs of a rendered folder do: state, nodes, address, time left, successor.
+
+    Exits 1 where the newest server failed or was lost.
+    """
     output.check()
     document = Folder.read(path, login).call("jobs", schema="jobs")
     output.write(document, lambda: slurm.jobs(document))
     return ExitCode.FAILED if slurm.serves_no_more(document) else ExitCode.OK
 
 
+@click.command()
+@_RENDERED
+@click.argument("names", nargs=-1, metavar="[JOB|ID]...")
+@LOGIN
+@click.option("--now", is_flag=True, help="Kill a server too, with the answers that it gives.")
+@output_options
 def cancel(
-    path: Path, login: str | None, names: Sequence[str], output: Output, *, now: bool
+    path: Path, names: tuple[str, ...], login: str | None, output: Output, *, now: bool
 ) -> ExitCode:
-    """End jobs of the folder, a server's gently."""
+    """End jobs of a rendered folder, by name or number; without either, all of them.
+
+    A server takes no more requests, lets answers end, and has no successor.
+    """
     output.check()
     words = [*(["--now"] if now else []), *names]
     document = Folder.read(path, login).call("cancel", *words, schema="cancel")

@@ -22,92 +22,109 @@ from kimi_prov.show.text.formats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kimi_prov.show.report.findings import Target
     from kimi_prov.show.text.formats import Span
 
 
-def table(targets: Sequence[Target]) -> list[tuple[str, list[Cell]]]:
+_Row = tuple[str, list[Cell]]
+
+
+def table(targets: Sequence[Target]) -> list[_Row]:
     """Set the targets side by side: a label, and a cell for each; the best of a row is marked."""
-    fits = [status(t) != "blocked" for t in targets]
+    return [*_machines(targets), *_speeds(targets), *_needs(targets), *_costs(targets)]
 
-    def best(
-        label: str, texts: list[str], values: list[float | None], pick: Callable[..., float]
-    ) -> tuple[str, list[Cell]]:
-        mine = [value if fit else None for value, fit in zip(values, fits, strict=True)]
-        return label, cells([clean(text) for text in texts], mine, pick)
 
-    def plain(label: str, texts: list[str]) -> tuple[str, list[Cell]]:
-        return label, cells([clean(text) for text in texts])
+def _plain(label: str, texts: Iterable[str]) -> _Row:
+    return label, cells([clean(text) for text in texts])
+
+
+def _best(
+    targets: Sequence[Target],
+    label: str,
+    texts: Iterable[str],
+    values: Sequence[float | None],
+    pick: Callable[..., float],
+) -> _Row:
+    """Mark the best of those that serve."""
+    mine = [
+        None if status(target) == "blocked" else value
+        for target, value in zip(targets, values, strict=True)
+    ]
+    return label, cells([clean(text) for text in texts], mine, pick)
+
+
+def _machines(targets: Sequence[Target]) -> list[_Row]:
+    """Give the verdict, what the machines are, and what they serve."""
+    models = [target["plan"]["model"] for target in targets]
+    together = [_plain("Hosts that serve together", map(hosts.joined, targets))]
+    caches = [cache_tokens(target) for target in targets]
+    return [
+        _plain("Verdict", [STATUS[status(t)] for t in targets]),
+        _plain("Pace", [PACE[t["pace"]] for t in targets]),
+        _plain("Blockers", [str(len(of_severity(t, "blocker"))) for t in targets]),
+        _plain("Warnings", [str(len(warnings(t))) for t in targets]),
+        *(together if any(hosts.of(t) > 1 for t in targets) else []),
+        _plain("Processors", map(processor, targets)),
+        _plain("Memory", map(memory, targets)),
+        _plain("GPUs", map(gpus, targets)),
+        _plain("Engine", map(engine, targets)),
+        _plain("Model, format", [f"{row['name']}, {row['weights_format']}" for row in models]),
+        _plain("Context, tokens", [f"{row['context']:,}" for row in models]),
+        _best(targets, "Cache, tokens", [f"{cache:,}" for cache in caches], caches, max),
+    ]
+
+
+def _speeds(targets: Sequence[Target]) -> list[_Row]:
+    """Give the speeds and times, as far as they are estimated."""
+    speeds = [target["plan"]["throughput"] for target in targets]
 
     def figures(
         key: str, label: str, shown: Callable[[Span], str], pick: Callable[..., float]
-    ) -> tuple[str, list[Cell]]:
-        found = [span(t["plan"]["throughput"].get(key) or {}) for t in targets]
-        texts, values = marked(key, map(shown, found), [row.expected for row in found], targets)
-        return best(label, texts, values, pick)
-
-    def speed(key: str, label: str) -> tuple[str, list[Cell]]:
-        return figures(key, label, str, max)
-
-    def time(key: str, label: str) -> tuple[str, list[Cell]]:
-        return figures(key, label, duration_range, min)
+    ) -> _Row:
+        spans = [span(row.get(key) or {}) for row in speeds]
+        texts, values = marked(key, map(shown, spans), [row.expected for row in spans], targets)
+        return _best(targets, label, texts, values, pick)
 
     many = each_of(targets)
-    costs = [t["cost"] for t in targets]
-    each = [span(cost["usd_per_million_output_tokens"]) for cost in costs]
-    hours: list[float | None] = [cost["usd_per_hour"] for cost in costs]
-    totals: list[float | None] = [cost["years"]["usd"] for cost in costs]
-    caches: list[float | None] = [cache_tokens(t) for t in targets]
     return [
-        plain("Verdict", [STATUS[status(t)] for t in targets]),
-        plain("Pace", [PACE[t["pace"]] for t in targets]),
-        plain("Blockers", [str(len(of_severity(t, "blocker"))) for t in targets]),
-        plain("Warnings", [str(len(warnings(t))) for t in targets]),
-        *(
-            [plain("Hosts that serve together", [hosts.joined(t) for t in targets])]
-            if any(hosts.of(t) > 1 for t in targets)
-            else []
-        ),
-        plain("Processors", [processor(t) for t in targets]),
-        plain("Memory", [memory(t) for t in targets]),
-        plain("GPUs", [gpus(t) for t in targets]),
-        plain("Engine", [engine(t) for t in targets]),
-        plain(
-            "Model, format",
-            [
-                f"{t['plan']['model']['name']}, {t['plan']['model']['weights_format']}"
-                for t in targets
-            ],
-        ),
-        plain("Context, tokens", [f"{t['plan']['model']['context']:,}" for t in targets]),
-        best("Cache, tokens", [f"{cache_tokens(t):,}" for t in targets], caches, max),
-        plain(
-            "Requests at once, planned (N)",
-            [f"{t['plan']['throughput']['concurrency']:,}" for t in targets],
-        ),
-        speed("single_tok_s", "Decode, one request alone, tokens/s"),
-        speed("decode_tok_s", f"Decode, each of {many} at once, tokens/s"),
-        speed("aggregate_tok_s", f"Decode, all {many} together, tokens/s"),
-        speed("prefill_tok_s", "Prefill, tokens/s"),
-        time("single_ttft_s", "Time to first token, alone"),
-        time("ttft_s", f"Time to first token, with {many} at once"),
-        time("load_s", "From start to first answer"),
-        plain("Host memory needed", [_ram(t) for t in targets]),
-        plain("RAM disk", [_ram_disk(t) for t in targets]),
-        plain("Disk needed", [_disk(t) for t in targets]),
-        best("Power", [_power(t) for t in targets], [cost["power_kw"] for cost in costs], min),
-        plain("Price", [price(t) for t in targets]),
-        best("Cost of an hour", [hourly(t) for t in targets], hours, min),
-        best("Cost over the years", [over_years(t) for t in targets], totals, min),
-        best(
-            "Cost of a million output tokens",
-            [money_range(found) for found in each],
-            [found.expected for found in each],
-            min,
-        ),
-        plain("Cheaper than the API", [cheaper_from(t) for t in targets]),
+        _plain("Requests at once, planned (N)", [f"{row['concurrency']:,}" for row in speeds]),
+        figures("single_tok_s", "Decode, one request alone, tokens/s", str, max),
+        figures("decode_tok_s", f"Decode, each of {many} at once, tokens/s", str, max),
+        figures("aggregate_tok_s", f"Decode, all {many} together, tokens/s", str, max),
+        figures("prefill_tok_s", "Prefill, tokens/s", str, max),
+        figures("single_ttft_s", "Time to first token, alone", duration_range, min),
+        figures("ttft_s", f"Time to first token, with {many} at once", duration_range, min),
+        figures("load_s", "From start to first answer", duration_range, min),
+    ]
+
+
+def _needs(targets: Sequence[Target]) -> list[_Row]:
+    """Give the memory, disk and power that it takes."""
+    power = [target["cost"]["power_kw"] for target in targets]
+    return [
+        _plain("Host memory needed", map(_ram, targets)),
+        _plain("RAM disk", map(_ram_disk, targets)),
+        _plain("Disk needed", map(_disk, targets)),
+        _best(targets, "Power", map(_power, targets), power, min),
+    ]
+
+
+def _costs(targets: Sequence[Target]) -> list[_Row]:
+    """Give the price, and what an hour, the years and a million tokens cost."""
+    costs = [target["cost"] for target in targets]
+    hours = [cost["usd_per_hour"] for cost in costs]
+    totals = [cost["years"]["usd"] for cost in costs]
+    million = [span(cost["usd_per_million_output_tokens"]) for cost in costs]
+    expected = [row.expected for row in million]
+    label = "Cost of a million output tokens"
+    return [
+        _plain("Price", map(price, targets)),
+        _best(targets, "Cost of an hour", map(hourly, targets), hours, min),
+        _best(targets, "Cost over the years", map(over_years, targets), totals, min),
+        _best(targets, label, map(money_range, million), expected, min),
+        _plain("Cheaper than the API", map(cheaper_from, targets)),
     ]
 
 

@@ -106,6 +106,16 @@ class _Notes:
     def add(self, what: str, value: str, source: str) -> None:
         self.rows.append({"what": what, "value": value, "source": source})
 
+    def add_use(self, utilisation: Rate, concurrency: int, inputs: Rate) -> None:
+        hours = f"{share(utilisation.value)} of all hours"
+        self.add("Use", f"{hours}, then {concurrency} requests at once", utilisation.source)
+        tokens = f"{inputs.value:g} tokens for each output token, none cached"
+        self.add("Input", tokens, inputs.source)
+
+    def add_api(self, api: Api) -> None:
+        prices = f"${api.input_usd:,.2f} per million input tokens, ${api.output_usd:,.2f} output"
+        self.add(f"API price of {api.name}", prices, api.source)
+
     def chosen(self, name: str, given: float | None) -> Rate:
         """Give what the command line has, else the catalogue's assumption."""
         return self.known.assumed[name] if given is None else Rate(given, "given by the reader")
@@ -149,28 +159,16 @@ def of(
         inputs = Rate(load.inputs, "the load")
     price = _of_hosts(facts.get("price") or {}, together, notes)
     hour, parts = _hour(price, use, utilisation.value, notes)
-    rate = _rate(plan["throughput"], inputs.value, notes)
-    curve = curves.of(plan["throughput"])
+    speed = plan["throughput"]
+    rate, curve = _rate(speed, inputs.value, notes), curves.of(speed)
     points = _points(curve, inputs.value)
     years = notes.chosen("amortise", use.amortise_years).value
     apis = _comparable(str(plan["model"]["name"]), known.apis)
     worths = [_worth(api, inputs.value) for api in apis[:1]]
     if rate["expected"]:
-        many = plan["throughput"]["concurrency"]
-        notes.add(
-            "Use",
-            f"{share(utilisation.value)} of all hours, then {many} requests at once",
-            utilisation.source,
-        )
-        notes.add(
-            "Input", f"{inputs.value:g} tokens for each output token, none cached", inputs.source
-        )
+        notes.add_use(utilisation, speed["concurrency"], inputs)
     for api in apis:
-        notes.add(
-            f"API price of {api.name}",
-            f"${api.input_usd:,.2f} per million input tokens, ${api.output_usd:,.2f} output",
-            api.source,
-        )
+        notes.add_api(api)
     document = {
         "currency": "USD",
         "utilisation": utilisation.value,

@@ -1,4 +1,4 @@
-"""The forms of a report, by the name that `--format` has for them and by a file's suffix."""
+"""What writes a check document, by the form of the report."""
 
 from __future__ import annotations
 
@@ -6,28 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 
-_FORMS = {
-    ".html": "html",
-    ".htm": "html",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".json": "json",
-}
-
-
-def form_of(file: Path | None) -> str:
-    """Give the form that the suffix of the report's file stands for; text where it says none."""
-    return "text" if file is None else _FORMS.get(file.suffix.lower(), "text")
-
-
-def renderer(form: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return what turns a check document into `form`: text, markdown or html.
-
-    Only the chosen form is imported.
-    """
+def find_writer(form: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what writes a check document as text, markdown or html; only that one is imported."""
     if form == "html":
         from kimi_prov.show.report import html  # noqa: PLC0415
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,34 @@ def several(document: Mapping[str, Any], inventory: str) -> str:
 def one(document: Mapping[str, Any], url: str) -> str:
     """Write the document of one server."""
     return "\n".join([*_server(document, url), *_snippets(clean_text.quote_word(url))])
+
+
+def cluster(document: Mapping[str, Any]) -> str:
+    """Write what a client of a cluster needs; the key itself is never written."""
+    url, name = document["base_url"], clean_text.clean_line(document["model"])
+    certificate, key = (shlex.quote(document[n]) for n in ("certificate_file", "key_file"))
+    through = f" through {document['login']}" if document["login"] else ""
+    job = f"job {document['job']} on " if document["job"] else ""
+    server = f"{job}{document['node'] or 'a node that is not known'}{through}"
+    return "\n".join(
+        [
+            f"base URL     {url}",
+            f"model        {name}",
+            f"server       {server}",
+            *([f"until        {document['ends_at'] or 'not known'}"] if document["job"] else []),
+            f"certificate  {document['certificate_file']}",
+            f"key file     {document['key_file']}",
+            "",
+            f"cert={certificate}",
+            f"key={key}",
+            'curl --cacert "$cert" -H @<(echo "Authorization: Bearer $(cat "$key")") \\',
+            f"  {url}/models",
+            "",
+            "# OpenAI's client:",
+            f"export OPENAI_BASE_URL={url}",
+            'export SSL_CERT_FILE="$cert" OPENAI_API_KEY="$(cat "$key")"',
+        ]
+    )
 
 
 def _server(row: Mapping[str, Any], target: str) -> list[str]:

@@ -9,7 +9,7 @@ import closed_form
 import gathering
 import pytest
 
-from kimi_prov.commands.logs import earliest, named
+from kimi_prov.commands.logs import find_units, parse_since
 from kimi_prov.errors import UserError
 
 START_US = 1_760_000_000_000_000
@@ -122,27 +122,27 @@ def test_a_time_is_so_long_ago_or_a_clock_s(monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
-        assert earliest("10min", NOW) == NOW - 600
-        assert earliest("2h ago", NOW) == NOW - 7200
-        assert earliest("3d", NOW) == NOW - 259_200
-        assert earliest("2025-10-10", NOW) == 1_760_054_400
-        assert earliest("2025-10-10 12:30", NOW) == 1_760_099_400
-        assert earliest("12:30", NOW) == 1_760_099_400
-        assert earliest("999999d", NOW) == 1
+        assert parse_since("10min", NOW) == NOW - 600
+        assert parse_since("2h ago", NOW) == NOW - 7200
+        assert parse_since("3d", NOW) == NOW - 259_200
+        assert parse_since("2025-10-10", NOW) == 1_760_054_400
+        assert parse_since("2025-10-10 12:30", NOW) == 1_760_099_400
+        assert parse_since("12:30", NOW) == 1_760_099_400
+        assert parse_since("999999d", NOW) == 1
     finally:
         monkeypatch.undo()
         time.tzset()
     for odd in ("", "ten", "5 parsecs", "2025-13-01", "25:00", "99999-01-01"):
         with pytest.raises(UserError, match="this is no time"):
-            earliest(odd, NOW)
+            parse_since(odd, NOW)
 
 
 def test_units_are_known_by_short_names():
-    assert named(["proxy", "serve", "kimi-proxy.service"]) == [
+    assert find_units(["proxy", "serve", "kimi-proxy.service"]) == [
         "kimi-proxy.service",
         "kimi-serve@*.service",
     ]
-    everything = named([])
+    everything = find_units([])
     assert "kimi-serve@*.service" in everything
     assert "srv-kimi-ram.mount" in everything
     assert "kimi-serve@.service" not in everything

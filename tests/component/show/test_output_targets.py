@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.commands import probe
+from kimi_prov.cli import cli
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import Output
 
@@ -49,7 +49,7 @@ def write(file: Path) -> None:
 
 
 def bundle(file: Path) -> None:
-    probe.run(Output("json"), file, measure=False)
+    cli.main(["probe", "--bundle", str(file)], standalone_mode=False)
 
 
 @pytest.mark.parametrize(("option", "into"), [("--output", write), ("--bundle", bundle)])

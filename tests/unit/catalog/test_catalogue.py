@@ -75,7 +75,7 @@ def test_every_lock_is_named_for_an_engine_or_a_page_of_the_catalogue() -> None:
 
 
 def test_every_row_says_where_it_comes_from_and_how_sure_it_is() -> None:
-    document = catalog.show(load(), None, None)
+    document = catalog.collect(load(), None, None)
     closed_form.validate(json.loads(json.dumps(document)), "catalog")
     assert {row["part"].split(".")[0] for row in document["rows"]} == set(catalog._KINDS)
 

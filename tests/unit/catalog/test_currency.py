@@ -16,6 +16,7 @@ from kimi_prov.catalog.model_bytes import checkpoint_bytes, state_bytes
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
 from kimi_prov.show.report.prices import for_machine
+from kimi_prov.show.text import catalog as catalog_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ ASSUMPTION = "{name: electricity, value: 0.3, unit: USD per kWh, source: our bil
 
 
 def rows(kind: str | None = None) -> list[dict]:
-    return catalog.show(load(), kind, None)["rows"]
+    return catalog.collect(load(), kind, None)["rows"]
 
 
 def test_every_row_has_a_source_and_a_day() -> None:
@@ -39,21 +40,21 @@ def test_every_row_has_a_source_and_a_day() -> None:
 
 
 def test_the_document_fits_its_schema() -> None:
-    document = json.loads(json.dumps(catalog.show(load(), None, None)))
+    document = json.loads(json.dumps(catalog.collect(load(), None, None)))
     closed_form.validate(document, "catalog")
 
 
 @pytest.mark.parametrize("kind", list(catalog._KINDS))
 def test_each_line_of_a_table_says_when_it_was_checked(kind: str) -> None:
-    document = catalog.show(load(), kind, None)
-    lines = [line for line in catalog.text(document).splitlines() if line.startswith("  ")]
+    document = catalog.collect(load(), kind, None)
+    lines = [line for line in catalog_text.text(document).splitlines() if line.startswith("  ")]
     dates = {row["checked"] for row in document["rows"]}
     headers = {row["part"] for row in document["rows"]}
     assert sum(any(day in line for day in dates) for line in lines) == len(lines) - len(headers)
 
 
 def test_one_row_says_when_it_was_checked_and_how_it_stands() -> None:
-    text = catalog.text(catalog.show(load(), "gpus", "h200"))
+    text = catalog_text.text(catalog.collect(load(), "gpus", "h200"))
     assert re.search(r"^  checked: \d{4}-\d\d-\d\d$", text, re.MULTILINE)
     assert "  status: available" in text
 
@@ -104,13 +105,13 @@ def test_prices_in_a_report_name_their_day() -> None:
 
 
 def test_what_is_only_announced_is_marked_in_every_form() -> None:
-    document = catalog.show(load(), "gpus", None)
+    document = catalog.collect(load(), "gpus", None)
     announced = [row["name"] for row in document["rows"] if row["status"] == "announced"]
     assert announced
-    text = catalog.text(document)
+    text = catalog_text.text(document)
     for name in announced:
         assert f"{name}, announced" in text
-        assert "  status: announced" in catalog.text(catalog.show(load(), "gpus", name))
+        assert "  status: announced" in catalog_text.text(catalog.collect(load(), "gpus", name))
     assert "H200 SXM, " not in text
 
 

@@ -63,18 +63,18 @@ def test_every_shipped_inventory_that_is_no_second_lab_has_its_load() -> None:
 
 
 def test_options_win_over_a_profile_and_the_rest_of_it_stays() -> None:
-    found = bench_load.of({"profile": "dgx-h200", "requests": 5, "image_size": (640, 480)})
-    assert found.asked["requests"] == 5
-    assert found.asked["rate_per_s"] == 20
-    assert (found.asked["image_width"], found.asked["image_height"]) == (640, 480)
-    found = bench_load.of({"profile": "dgx-h200", "chat": False, "images": 0})
-    assert found.asked["chat"] is False
+    found = bench_load.parse({"profile": "dgx-h200", "requests": 5, "image_size": (640, 480)})
+    assert found.request["requests"] == 5
+    assert found.request["rate_per_s"] == 20
+    assert (found.request["image_width"], found.request["image_height"]) == (640, 480)
+    found = bench_load.parse({"profile": "dgx-h200", "chat": False, "images": 0})
+    assert found.request["chat"] is False
 
 
 def test_a_load_file_of_a_team_is_measured_with_its_users(tmp_path) -> None:
     file = tmp_path / "load.yml"
     file.write_text("schema: kimi-prov/load/v1\nusers: 12\ninput_tokens: 2048\n")
-    found = bench_load.of({"load_file": file}).asked
+    found = bench_load.parse({"load_file": file}).request
     assert (found["concurrency"], found["input_tokens"]) == ([12], 2048)
     file.write_text("schema: kimi-prov/load/v1\nusers: 10001\n")
     code, said = asked("inventories/localhost", "--load", file)

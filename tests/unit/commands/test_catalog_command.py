@@ -9,6 +9,7 @@ import pytest
 from kimi_prov.catalog.loader import load
 from kimi_prov.cli import cli
 from kimi_prov.commands import catalog
+from kimi_prov.show.text import catalog as catalog_text
 
 
 @pytest.mark.parametrize(
@@ -31,22 +32,22 @@ from kimi_prov.commands import catalog
     ],
 )
 def test_one_name_shows_its_rows_with_their_source(kind: str, name: str, rows: list[str]) -> None:
-    document = catalog.show(load(), kind, name)
+    document = catalog.collect(load(), kind, name)
     assert [row["name"] for row in document["rows"]] == rows
-    text = catalog.text(document)
+    text = catalog_text.text(document)
     assert "source: " in text
     assert "confidence: " in text
 
 
 def test_an_engine_is_found_with_and_without_its_version() -> None:
-    every = catalog.show(load(), "engines", "vllm")["rows"]
+    every = catalog.collect(load(), "engines", "vllm")["rows"]
     assert len(every) > 3
-    [one] = catalog.show(load(), "engines", "vllm-cuda-0.19.1")["rows"]
+    [one] = catalog.collect(load(), "engines", "vllm-cuda-0.19.1")["rows"]
     assert one["version"] == "0.19.1"
 
 
 def rows(kind: str | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = catalog.show(load(), kind, None)["rows"]
+    found: list[dict[str, Any]] = catalog.collect(load(), kind, None)["rows"]
     return found
 
 

@@ -23,7 +23,7 @@ from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.show.report import check, prices
 from kimi_prov.show.report.cost import Use
-from kimi_prov.show.report.forms import renderer
+from kimi_prov.show.report.forms import find_writer
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "h200-x8"
 
@@ -165,4 +165,4 @@ def test_odd_facts_are_judged_and_shown(changes: Any) -> None:
         found, parsing.parse_settings({"kimi_model": "kimi-k2.5"}, host="h"), catalogue
     )
     target = check.target("h", found, plan, Use(), prices.for_machine(found, catalogue))
-    assert renderer("text")(check.document([target]))
+    assert find_writer("text")(check.document([target]))

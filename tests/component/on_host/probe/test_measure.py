@@ -41,7 +41,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 def test_all_is_measured_and_nothing_stays(short: Path) -> None:
-    document = commands.probe(measure=True)
+    document = commands.describe_machine(measure=True)
     closed_form.validate(document, "facts")
     found = document["measured"]
     assert found["memory"]["reason"] is None

@@ -15,7 +15,7 @@ import pytest
 from check_inputs import document
 from check_runs import SHEETS, report
 
-from kimi_prov.show.report.forms import renderer
+from kimi_prov.show.report.forms import find_writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +100,7 @@ def browse(tmp_path: Path, *options: str) -> str:
 
 def page(tmp_path: Path, extra: str = "</body>", text: str | None = None) -> str:
     file = tmp_path / "report.html"
-    text = renderer("html")(document()) if text is None else text
+    text = find_writer("html")(document()) if text is None else text
     file.write_text(text.replace("</body>", extra), encoding="utf-8")
     return file.as_uri()
 

@@ -10,7 +10,7 @@ import pytest
 from check_inputs import GIB, document, eight_h200, facts, no_gpu, read, speeds, target, two_h100
 
 from kimi_prov.show.report import capacity, check, comparison, findings, memory_bars, verdict
-from kimi_prov.show.report.forms import renderer
+from kimi_prov.show.report.forms import find_writer
 from kimi_prov.show.text import formats
 
 
@@ -37,7 +37,7 @@ def test_names_become_unique() -> None:
 
 @pytest.mark.parametrize("form", ["text", "markdown", "html"])
 def test_every_form_names_targets_verdicts_blockers_and_how_to_mend_them(form: str) -> None:
-    page = renderer(form)(document())
+    page = find_writer(form)(document())
     flat = unspaced("".join(read(page).text) if form == "html" else page.replace("\\", ""))
     for words in ("vendor-a", "vendor-b", "blocked", "driver.branch", "kimi-k2.5", "API"):
         assert unspaced(words) in flat, words
@@ -48,13 +48,13 @@ def test_every_form_names_targets_verdicts_blockers_and_how_to_mend_them(form: s
 
 def test_text_keeps_to_80_columns_and_to_printable_characters() -> None:
     evil = no_gpu("bad\x1b[31m\u202ename\n")
-    page = renderer("text")(check.document([eight_h200(), evil]))
+    page = find_writer("text")(check.document([eight_h200(), evil]))
     assert max(map(len, page.splitlines())) <= 80
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", page)
 
 
 def test_markdown_leaves_a_strangers_text_harmless() -> None:
-    page = renderer("markdown")(check.document([no_gpu("a | b <b>*x*</b>")]))
+    page = find_writer("markdown")(check.document([no_gpu("a | b <b>*x*</b>")]))
     assert "a \\| b \\<b\\>\\*x\\*\\</b\\>" in page
     tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
     assert len(tables) >= 4
@@ -63,7 +63,7 @@ def test_markdown_leaves_a_strangers_text_harmless() -> None:
 
 
 def test_html_is_one_file_without_script_that_fetches_nothing() -> None:
-    page = renderer("html")(document())
+    page = find_writer("html")(document())
     reader = read(page)
     assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in reader.tags}
     for _, given in reader.tags:
@@ -75,7 +75,7 @@ def test_html_is_one_file_without_script_that_fetches_nothing() -> None:
 
 
 def test_html_can_be_read_with_a_keyboard_and_a_screen_reader() -> None:
-    reader = read(renderer("html")(document()))
+    reader = read(find_writer("html")(document()))
     given = dict(reader.tags)
     assert given["html"]["lang"] == "en"
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
@@ -101,7 +101,7 @@ def test_html_can_be_read_with_a_keyboard_and_a_screen_reader() -> None:
 
 
 def test_many_targets_are_set_side_by_side_in_one_table() -> None:
-    page = renderer("html")(check.document([eight_h200(f"m{n}") for n in range(9)]))
+    page = find_writer("html")(check.document([eight_h200(f"m{n}") for n in range(9)]))
     assert page.count('<table class="sides">') == 1
 
 
@@ -110,8 +110,8 @@ def test_bars_add_up_to_the_memory_and_show_what_does_not_fit() -> None:
         assert sum(part.size for part in bar.segments) == bar.total
     short = memory_bars.memory(two_h100())[0]
     assert short.needed > short.total
-    assert "too little" in renderer("html")(check.document([two_h100()]))
-    assert "TOO MUCH" in renderer("text")(check.document([two_h100()]))
+    assert "too little" in find_writer("html")(check.document([two_h100()]))
+    assert "TOO MUCH" in find_writer("text")(check.document([two_h100()]))
 
 
 def test_gpus_that_the_plan_does_not_use_are_a_bar_of_their_own() -> None:
@@ -162,14 +162,14 @@ def test_what_is_not_known_is_called_unknown() -> None:
     assert cells["Cost of an hour"] == "unknown"
     assert cells["Price"] == "unknown; such GPUs usually rent for $13.92 an hour"
     for form in ("text", "markdown", "html"):
-        assert "None" not in renderer(form)(check.document([found]))
+        assert "None" not in find_writer(form)(check.document([found]))
 
 
 def test_a_blocker_says_what_mending_costs_where_that_is_known() -> None:
     found = two_h100()
     for row, known in zip(found["findings"], (0, 12000), strict=False):
         row |= {"cost_usd": known, "cost_basis": "six more cards"}
-    page = renderer("text")(check.document([found]))
+    page = find_writer("text")(check.document([found]))
     assert "costs: work, nothing to buy" in page
     assert "costs: about $12,000: six more cards" in page
 

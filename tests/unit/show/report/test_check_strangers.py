@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from kimi_prov.show.report import check
-from kimi_prov.show.report.forms import renderer
+from kimi_prov.show.report.forms import find_writer
 
 BASE = document()["targets"]
 # Half characters too: JSON can name them.
@@ -40,11 +40,11 @@ def targets(draw):
 @given(some.lists(targets(), min_size=1, max_size=3))
 def test_every_form_of_any_document_is_whole(found: list[dict[str, object]]) -> None:
     report = check.document(found)
-    reader = read(renderer("html")(report))
+    reader = read(find_writer("html")(report))
     assert not {"script", "img", "iframe"} & {tag for tag, _ in reader.tags}
     for form in ("text", "markdown"):
-        page = renderer(form)(report)
+        page = find_writer(form)(report)
         assert page.encode()
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", page)
-    for line in renderer("markdown")(report).splitlines():
+    for line in find_writer("markdown")(report).splitlines():
         assert not re.search(r"(?<!\\)<", line)

@@ -11,7 +11,7 @@ from check_inputs import KNOWN, eight_h200, facts, read, speeds, target, two_h10
 
 from kimi_prov.show.report import check, comparison, cost_text, plots
 from kimi_prov.show.report.cost import Api, Use
-from kimi_prov.show.report.forms import renderer
+from kimi_prov.show.report.forms import find_writer
 from kimi_prov.sizing.load import Load
 
 FORMS = pytest.mark.parametrize("form", ["text", "markdown", "html"])
@@ -20,7 +20,7 @@ DEAR = (Api("kimi-k2.5", "kimi-k2.5", 300, 3000, "made up: everything is cheaper
 
 def said(form: str, *targets: dict[str, Any], load: Load | None = None) -> str:
     """The words of a form, without its marks and line breaks."""
-    page = renderer(form)(check.document(targets, load))
+    page = find_writer(form)(check.document(targets, load))
     if form == "html":
         page = " ".join(read(page).text)
     return " ".join(re.sub(r"[\\\\*|]", " ", page).split())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import schemas
 from kimi_prov.clients import snippets
 from kimi_prov.commands.access import proof, served, tunnel
-from kimi_prov.commands.access.connect_inventory import Link
+from kimi_prov.commands.access.connect_inventory import SCHEMA, Link
 from kimi_prov.commands.slurm.folder import Folder
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.contract.errors import HostError
@@ -27,6 +26,7 @@ from kimi_prov.on_host.cluster import endpoint, slurm
 from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.render import frame
 from kimi_prov.show.output import say
+from kimi_prov.show.text import connect as connect_text
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from kimi_prov.show.output import Output
 
-SCHEMA = "kimi-prov/connect/v1"
 _ASK_S = 20.0
 _STEP_S = 0.2
 _ANEW = "submit the server's job again"
@@ -304,7 +303,7 @@ class Follower:
     def _show(self, document: Mapping[str, Any], opened: Opened) -> None:
         assert self.output is not None  # noqa: S101  (who shows has one)
         if self.snippet is None:
-            self.output.write(document, lambda: text(document))
+            self.output.write(document, lambda: connect_text.cluster(document))
             return
         name, files = self.snippet, self.session.files
         given = served.Given(key_file=Path(document["key_file"]))
@@ -339,7 +338,7 @@ class Follower:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Request:
     """Which server of a rendered folder, and how it is reached; as the options say."""
 
     path: Path
@@ -362,15 +361,15 @@ class Wanted:
         return {self.job} if self.job else None
 
 
-def run(wanted: Wanted, output: Output, snippet: str | None = None) -> ExitCode:
+def run(request: Request, output: Output, snippet: str | None = None) -> ExitCode:
     """Connect to the newest server of a rendered folder, or to a job's, and follow it.
 
     With the name of a `snippet` that is told in place of the document.
     """
     output.check()
-    session = wanted.session()
+    session = request.session()
     try:
-        return Follower(session, output, wanted.every_s, wanted.chain, snippet).run()
+        return Follower(session, output, request.every_s, request.chain, snippet).run()
     finally:
         session.close()
 
@@ -399,43 +398,15 @@ class _Way:
 
 
 @contextmanager
-def link(wanted: Wanted) -> Iterator[Link]:
+def link(request: Request) -> Iterator[Link]:
     """Give a server of a rendered folder, with the key proven, for as long as it is used.
 
     One that loads is waited for. Raises UserError where none answers, waits or loads.
     """
-    session = wanted.session(apart=True)
+    session = request.session(apart=True)
     try:
-        follower = Follower(session, None, wanted.every_s, wanted.chain)
+        follower = Follower(session, None, request.every_s, request.chain)
         way = _Way(follower)
         yield Link(*way.open(), way)
     finally:
         session.close()
-
-
-def text(document: Mapping[str, Any]) -> str:
-    """Write what a client needs; the key itself is never written."""
-    url, name = document["base_url"], clean_text.clean_line(document["model"])
-    certificate, key = (shlex.quote(document[n]) for n in ("certificate_file", "key_file"))
-    through = f" through {document['login']}" if document["login"] else ""
-    job = f"job {document['job']} on " if document["job"] else ""
-    server = f"{job}{document['node'] or 'a node that is not known'}{through}"
-    return "\n".join(
-        [
-            f"base URL     {url}",
-            f"model        {name}",
-            f"server       {server}",
-            *([f"until        {document['ends_at'] or 'not known'}"] if document["job"] else []),
-            f"certificate  {document['certificate_file']}",
-            f"key file     {document['key_file']}",
-            "",
-            f"cert={certificate}",
-            f"key={key}",
-            'curl --cacert "$cert" -H @<(echo "Authorization: Bearer $(cat "$key")") \\',
-            f"  {url}/models",
-            "",
-            "# OpenAI's client:",
-            f"export OPENAI_BASE_URL={url}",
-            'export SSL_CERT_FILE="$cert" OPENAI_API_KEY="$(cat "$key")"',
-        ]
-    )

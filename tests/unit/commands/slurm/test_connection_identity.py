@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.commands.access.connection import Identity, next_step
+from kimi_prov.commands.slurm.connect import Identity, next_step
 
 
 def row(number: str, state: str | None, shown: str | None, successor: str | None = None) -> Any:

@@ -1,0 +1,108 @@
+"""Each target of a check becomes facts, a plan and a cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.catalog import loader
+from kimi_prov.commands.check import measured, targets
+from kimi_prov.commands.check.options import DEFAULT_MODEL
+from kimi_prov.planner import measurements
+from kimi_prov.planner.plan import find_blockers, make_plan_with_curve
+from kimi_prov.show.report import check as reports
+from kimi_prov.show.report import group_targets
+from kimi_prov.show.report.prices import for_machine
+from kimi_prov.sizing import demand
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kimi_prov.commands.check.options import CheckOptions
+    from kimi_prov.errors import ExitCode
+    from kimi_prov.runner.connection import ConnectionOptions
+
+
+def judge_files(paths: Sequence[Path], options: CheckOptions) -> list[dict[str, Any]]:
+    """Judge targets that lie here as files, each held to what a bench of its machine measured."""
+    facts = [targets.read(path, "check") for path in paths]
+    names = [targets.name_of(path, row) for path, row in zip(paths, facts, strict=True)]
+    results = measured.pair(options.measured, list(zip(names, facts, strict=True)))
+    return [
+        _judge_file(name, row, given, options)
+        for name, row, given in zip(names, facts, results, strict=True)
+    ]
+
+
+def _judge_file(
+    name: str,
+    facts: Mapping[str, Any],
+    results: Sequence[measured.Result],
+    options: CheckOptions,
+) -> dict[str, Any]:
+    # What the file itself says of a bench was held against no machine.
+    facts = {key: value for key, value in facts.items() if key != "bench"}
+    if results:
+        facts["bench"] = measured.readings(results)
+    return _judge(name, facts, options, results)
+
+
+def _judge(
+    name: str,
+    facts: Mapping[str, Any],
+    options: CheckOptions,
+    results: Sequence[measured.Result] = (),
+) -> dict[str, Any]:
+    """Plan a machine and judge the plan.
+
+    With a load it is planned for the requests that come on one of the machines that carry it.
+    """
+    catalogue, load = loader.load(), options.load
+    settings = options.settings(name, targets.variables_of(facts))
+    plan = make_plan_with_curve(facts, settings, catalogue)
+    measured.refuse_others(results, facts, plan, catalogue)
+    if load is not None and "kimi_concurrency" not in options.variables:
+        share = demand.of_plan(plan, load, serves=not find_blockers(plan))["requests_a_machine"]
+        if share not in (None, settings.concurrency):
+            settings = replace(settings, concurrency=share)
+            plan = make_plan_with_curve(facts, settings, catalogue)
+    prices = for_machine(facts, catalogue)
+    target = reports.target(name, facts, plan, options.use, prices, load)
+    return reports.with_measured(
+        target, measurements.make_document(facts, plan, settings, catalogue)
+    )
+
+
+def judge_suggestions(options: CheckOptions) -> list[dict[str, Any]]:
+    """Judge the least machines of the catalogue that will do."""
+    from kimi_prov.commands.check.suggest import suggestions  # noqa: PLC0415  (only who asks pays)
+
+    rows = suggestions(loader.load(), options.settings("--suggest"), options.load)
+    return [
+        {
+            **_judge(row.offer.name, row.facts, options),
+            "suggestion": {"kind": row.offer.kind, "smaller": row.smaller},
+        }
+        for row in rows
+    ]
+
+
+def judge_inventory(
+    path: Path, options: CheckOptions, connection: ConnectionOptions
+) -> tuple[list[dict[str, Any]], ExitCode]:
+    """Probe and plan all hosts of an inventory, several at a time; nothing on them is changed."""
+    from kimi_prov.commands.common import playbook_run  # noqa: PLC0415  (Ansible's half second)
+
+    login = playbook_run.PlaybookOptions(connection=connection)
+    inventory, request = playbook_run.prepare("check", "plan", path, login, options.variables)
+    if not any("kimi_model" in found for found in inventory.hosts.values()):
+        request = replace(request, variables={"kimi_model": DEFAULT_MODEL, **options.variables})
+    finished = playbook_run.run(request, inventory)
+    catalogue, outcome = loader.load(), finished.outcome
+    rows = []
+    for host, plan in group_targets.joined(outcome.plans).items():
+        facts = outcome.facts[group_targets.head(host, plan)]
+        prices = for_machine(facts, catalogue)
+        rows.append(reports.target(host, facts, plan, options.use, prices, options.load))
+    return rows, playbook_run.conclude(finished)

@@ -1,0 +1,82 @@
+"""What the options of `check` ask for: settings of each target, how it is paid for, and a load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kimi_prov.errors import UserError
+from kimi_prov.planner.settings import parsing
+from kimi_prov.show.report.cost import Use
+from kimi_prov.sizing import load as loads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kimi_prov.planner.settings.parsing import Settings
+    from kimi_prov.sizing.load import Load
+
+DEFAULT_MODEL = "kimi-k2.5"
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Options of the command line: settings by their variable's name, only those given.
+
+    `load` is what shall be carried, `suggest` asks for machines of the catalogue too.
+    """
+
+    variables: Mapping[str, Any]
+    use: Use
+    load: Load | None = None
+    suggest: bool = False
+    measured: tuple[Path, ...] = ()
+
+    def settings(self, host: str, own: Mapping[str, Any] | None = None) -> Settings:
+        """Return a target's settings; options win over its `own` variables. Raises UserError."""
+        variables = {"kimi_model": DEFAULT_MODEL, **(own or {}), **self.variables}
+        return parsing.parse_settings(variables, host=host, locate=self.option_of)
+
+    def option_of(self, variable: str) -> str | None:
+        """Return the option that gave a variable, for messages about its value."""
+        option = "--" + variable.removeprefix("kimi_").replace("_", "-")
+        return option if variable in self.variables else None
+
+
+def parse(
+    *,
+    amortise_years: float | None,
+    utilisation: float | None,
+    power_price: float | None,
+    load_file: Path | None = None,
+    suggest: bool = False,
+    measured: tuple[Path, ...] = (),
+    **named: object,
+) -> CheckOptions:
+    """Sort the options of the command line; None stands for one that was not given.
+
+    Raises UserError for a load file that is none, and for users together with a concurrency.
+    """
+    settings = {name: value for name, value in named.items() if value is not None}
+    request = {name: settings.pop(name) for name in loads.NAMES if name in settings}
+    variables = {f"kimi_{name}": value for name, value in settings.items()}
+    use = Use(amortise_years, utilisation, power_price)
+    chosen = CheckOptions(variables, use, suggest=suggest, measured=measured)
+    if load_file is not None:
+        from kimi_prov.sizing import load_file as files  # noqa: PLC0415
+
+        request = {**files.read(load_file), **request}
+    if not request:
+        return chosen
+    if "users" in request and "kimi_concurrency" in variables:
+        raise UserError(
+            "--users and --concurrency exclude each other: both say how many requests there are",
+            fix="give --users N for the machines that carry N requests, or --concurrency N for "
+            "one machine that serves N",
+        )
+    load = loads.of(request, chosen.settings("--concurrency").concurrency)
+    if load is None:
+        return chosen
+    lengths = {"kimi_input_tokens": load.input_tokens, "kimi_output_tokens": load.output_tokens}
+    return replace(chosen, variables={**variables, **lengths}, load=load)

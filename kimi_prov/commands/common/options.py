@@ -1,0 +1,239 @@
+"""Options that several commands have, and what they become for the function that runs.
+
+Their defaults and types alone are needed here; what a command makes of them is imported at its run.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    # Gives a command an option, or several.
+    Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+PATH = click.Path(path_type=Path)
+INVENTORY = click.argument("path", type=PATH, metavar="INVENTORY")
+# An inventory, or a folder that a render made.
+INVENTORY_OR_FOLDER = click.argument("path", type=PATH, metavar="INVENTORY|DIR")
+LIMIT = click.option("--limit", metavar="PATTERN", help="Only these hosts or groups.")
+EXTRA = click.option(
+    "-e", "--extra-vars", "extra", multiple=True, metavar="@FILE", help="Variables from a file."
+)
+OUTPUT = click.option(
+    "--output", type=PATH, metavar="FILE", help="Write the report there, not to standard output."
+)
+YES = click.option("--yes", is_flag=True, help="Do not ask.")
+LOGIN = click.option(
+    "--login",
+    metavar="USER@HOST",
+    help="The cluster's login node; '' for this machine.  [default: KIMI_LOGIN in cluster.env]",
+)
+SUITES = click.Choice(["basic", "full"])
+
+
+def _set_catalog(_context: click.Context, _option: click.Parameter, value: Path | None) -> None:
+    """Hand the site's rows on by the environment, which reaches Ansible's processes too."""
+    if value is not None:
+        os.environ["KIMI_PROV_CATALOG"] = str(value.absolute())
+
+
+CATALOG = click.option(
+    "--catalog",
+    type=PATH,
+    metavar="DIR",
+    callback=_set_catalog,
+    expose_value=False,
+    is_eager=True,
+    help="Rows of your own over the catalogue's.  [env: KIMI_PROV_CATALOG]",
+)
+MODEL = click.option("--model", metavar="NAME", help="The model to serve.  [default: kimi-k2.5]")
+_CONNECTION = {
+    "user": click.option("-u", "--user", metavar="NAME", help="Log in as this user."),
+    "ask_pass": click.option("-k", "--ask-pass", is_flag=True, help="Ask for the SSH password."),
+    "ask_become_pass": click.option(
+        "-K", "--ask-become-pass", is_flag=True, help="Ask for the password to become root."
+    ),
+    "private_key": click.option(
+        "--private-key", "--key-file", "private_key", type=PATH, metavar="FILE", help="SSH key."
+    ),
+    "ssh_common_args": click.option(
+        "--ssh-common-args", metavar="ARGS", help="For every ssh and sftp: a jump host, say."
+    ),
+    "forks": click.option(
+        "-f", "--forks", type=click.IntRange(1), metavar="N", help="Hosts at a time."
+    ),
+    "timeout": click.option(
+        "-T", "--timeout", type=click.IntRange(1), metavar="S", help="Seconds to wait for SSH."
+    ),
+    "ask_vault_pass": click.option(
+        "-J",
+        "--ask-vault-pass",
+        "--ask-vault-password",
+        "ask_vault_pass",
+        is_flag=True,
+        help="Ask for Ansible Vault's password.",
+    ),
+    "vault_password_files": click.option(
+        "--vault-password-file",
+        "--vault-pass-file",
+        "vault_password_files",
+        type=PATH,
+        multiple=True,
+        metavar="FILE",
+        help="File or program that gives it.",
+    ),
+    "vault_ids": click.option(
+        "--vault-id", "vault_ids", multiple=True, metavar="LABEL@FILE", help="The same, by label."
+    ),
+    "connection_password_file": click.option(
+        "--connection-password-file",
+        "--conn-pass-file",
+        "connection_password_file",
+        type=PATH,
+        metavar="FILE",
+        help="File that holds the SSH password.",
+    ),
+    "become_password_file": click.option(
+        "--become-password-file",
+        "--become-pass-file",
+        "become_password_file",
+        type=PATH,
+        metavar="FILE",
+        help="File that holds the password to become root.",
+    ),
+}
+# Of a command whose --key-file is the API key's.
+_CONNECTION_BESIDE_API_KEY = {
+    **_CONNECTION,
+    "private_key": click.option(
+        "--private-key", "private_key", type=PATH, metavar="FILE", help="SSH key."
+    ),
+}
+CLUSTER_OPTIONS = {
+    "context": click.option(
+        "--context", metavar="NAME", help="kubectl's context.  [default: the current one]"
+    ),
+    "namespace": click.option(
+        "--namespace",
+        metavar="NAME",
+        help="Namespace of a folder that names none.  [default: the context's]",
+    ),
+}
+# What of a command's options goes through to ansible-playbook, beside those of the connection.
+_OF_PLAYBOOK = ("limit", "tags", "skip_tags", "check", "diff", "extra")
+
+
+def add_options(*options: Decorator) -> Decorator:
+    """Give a command several options, listed in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+# How a model is to be served on machines that are described, not managed.
+model_options = add_options(
+    click.option("--context", metavar="N|auto", help="Tokens of one conversation."),
+    click.option("--concurrency", metavar="N", help="Requests at the same time."),
+    click.option(
+        "--hosts-per-model",
+        metavar="N",
+        help="Equal machines that serve the model together.  [default: as a sheet says, else 1]",
+    ),
+    click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts."),
+    click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache."),
+)
+
+
+def pack_options(
+    command: Callable[..., Any],
+    options: Iterable[Decorator],
+    pack: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Callable[..., Any]:
+    """Give a command options; `pack` makes of the values of all options what it gets."""
+
+    @wraps(command)
+    def run(*arguments: Any, **values: Any) -> Any:  # noqa: ANN401
+        return command(*arguments, **pack(values))
+
+    return add_options(*options)(run)
+
+
+def report_options(*formats: str, by_suffix: bool = False) -> Decorator:
+    """Give a command --format and --output, as one argument `output`.
+
+    `by_suffix`: where no format is given, the suffix of the file tells it.
+    """
+    choice = click.Choice(list(formats))
+    if by_suffix:
+        text = "The report's form.  [default: by the suffix of --output, else text]"
+        form = click.option("--format", "form", type=choice, help=text)
+    else:
+        form = click.option("--format", "form", type=choice, default="text", show_default=True)
+
+    def pack(values: dict[str, Any]) -> dict[str, Any]:
+        from kimi_prov.show.output import Output, format_of  # noqa: PLC0415  (at its run)
+
+        form, file = values.pop("form"), values.pop("output")
+        return {**values, "output": Output(form or format_of(file), file)}
+
+    return lambda command: pack_options(command, (form, OUTPUT), pack)
+
+
+output_options = report_options("text", "json")
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a Kubernetes cluster, as one argument `target`."""
+    return pack_options(command, CLUSTER_OPTIONS.values(), pack_cluster)
+
+
+def pack_cluster(values: dict[str, Any]) -> dict[str, Any]:
+    """Make `target` of the values of the options of a cluster."""
+    from kimi_prov.operate.kubernetes.kubectl import Target  # noqa: PLC0415  (at its run)
+
+    target = Target(**{name: values.pop(name) for name in CLUSTER_OPTIONS})
+    return {**values, "target": target}
+
+
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command Ansible's options of the connection, as one argument `connection`."""
+    return pack_options(command, _CONNECTION.values(), _pack_connection)
+
+
+def playbook_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command Ansible's options of the connection.
+
+    With what else of its options goes through to ansible-playbook they are one argument `options`.
+    """
+    return pack_options(command, _CONNECTION.values(), _pack_playbook)
+
+
+def playbook_options_beside_api_key(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Do the same for a command that takes an API key by --key-file."""
+    return pack_options(command, _CONNECTION_BESIDE_API_KEY.values(), _pack_playbook)
+
+
+def _pack_connection(values: dict[str, Any]) -> dict[str, Any]:
+    from kimi_prov.runner.connection import ConnectionOptions  # noqa: PLC0415  (at its run)
+
+    login = ConnectionOptions(**{name: values.pop(name) for name in _CONNECTION})
+    return {**values, "connection": login}
+
+
+def _pack_playbook(values: dict[str, Any]) -> dict[str, Any]:
+    from kimi_prov.commands.common.playbook_run import PlaybookOptions  # noqa: PLC0415
+
+    values = _pack_connection(values)
+    own = {name: values.pop(name) for name in ("connection", *_OF_PLAYBOOK) if name in values}
+    return {**values, "options": PlaybookOptions(**own)}

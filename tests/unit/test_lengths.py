@@ -1,0 +1,86 @@
+"""What a person reads at once stays small: a folder, a file, a function.
+
+Nothing is added to the exceptions, and no number is raised; one that fits leaves them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "kimi_prov"
+MAX_FILES, MAX_LINES, MAX_FUNCTION_LINES = 35, 600, 60
+
+FOLDERS = {
+    # One file a command.
+    "commands": 64,
+    "catalog": 40,
+}
+FILES = {
+    "planner/settings/definitions.py": 1306,
+    "planner/settings/parsing.py": 773,
+    "lab/model.py": 712,
+    "operate/diagnosis/rules.py": 603,
+}
+# The longest function of a file.
+FUNCTIONS = {
+    "contract/paths.py": 78,
+    "facts/host.py": 72,
+    "lab/inventory.py": 68,
+    "on_host/bench/serving.py": 64,
+    "on_host/engine/serve.py": 69,
+    "on_host/probe/cuda_child.py": 70,
+    "on_host/status/machine.py": 94,
+    "planner/engine/expert_backend.py": 71,
+    "planner/gateways.py": 127,
+    "planner/memory/gpu.py": 69,
+    "planner/memory/hybrid.py": 75,
+    "planner/plan.py": 165,
+    "planner/selection/engine.py": 65,
+    "planner/settings/parsing.py": 67,
+    "planner/storage/conversion.py": 61,
+    "planner/throughput/prediction.py": 85,
+    "planner/web.py": 63,
+    "render/kubernetes/findings.py": 67,
+    "render/kubernetes/folder.py": 82,
+    "show/report/cost.py": 61,
+}
+
+
+def sources() -> list[Path]:
+    return [file for file in sorted(PACKAGE.rglob("*.py")) if "engine_plugins" not in file.parts]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def too_large(sizes: dict[str, int], most: int, exceptions: dict[str, int]) -> dict[str, int]:
+    """Return what is larger than it may be, and exceptions that are needed no more."""
+    large = {name: size for name, size in sizes.items() if size > exceptions.get(name, most)}
+    return large | {name: sizes.get(name, 0) for name in exceptions if sizes.get(name, 0) <= most}
+
+
+def test_a_folder_has_few_files() -> None:
+    files = [file for file in PACKAGE.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    sizes = Counter(name_of(file.parent) for file in files)
+    shrinking = {name: most for name, most in FOLDERS.items() if name != "commands"}
+    assert sizes.pop("commands") <= FOLDERS["commands"]
+    assert too_large(sizes, MAX_FILES, shrinking) == {}
+
+
+def test_a_file_has_few_lines() -> None:
+    sizes = {name_of(file): len(file.read_text().splitlines()) for file in sources()}
+    assert too_large(sizes, MAX_LINES, FILES) == {}
+
+
+def longest_function(file: Path) -> int:
+    nodes = ast.walk(ast.parse(file.read_text()))
+    functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return max(((node.end_lineno or 0) - node.lineno + 1 for node in functions), default=0)
+
+
+def test_a_function_has_few_lines() -> None:
+    sizes = {name_of(file): longest_function(file) for file in sources()}
+    assert too_large(sizes, MAX_FUNCTION_LINES, FUNCTIONS) == {}
