@@ -65,7 +65,7 @@ def document(
         "normal": not slow if judged else None,
         "model": plan["model"]["name"],
         "engine": {key: engine[key] for key in ("name", "variant", "version")},
-        "machine": outline.of(facts),
+        "machine": outline.make_outline(facts),
         "serving": served(plan),
         "measured_at": facts["collected_at"],
         "load": {"average": measured["load"], "busy": measured["busy"]},

@@ -7,11 +7,11 @@ from typing import Literal
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.currency import Row
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 
 
 @dataclass(frozen=True)
-class Broken(Row):
+class BrokenCombination(Row):
     """A combination that is known not to work. What a row leaves out does not matter to it.
 
     Versions from `since` on and before `before`; `tensor_parallel_above` ranks or fewer are well,
@@ -60,15 +60,15 @@ class Combination:
     hosts: int = 1
 
 
-def matches(row: Broken, given: Combination) -> bool:
+def match_combination(row: BrokenCombination, given: Combination) -> bool:
     """Whether a combination is the one that the row is about."""
     flags = {*given.flags, *(flag.split("=", 1)[0] for flag in given.flags)}
-    version = number(given.version)
+    version = parse_version(given.version)
     return (
         row.engine == given.engine
         and row.variant in (None, given.variant)
-        and (row.since is None or version >= number(row.since))
-        and (row.before is None or version < number(row.before))
+        and (row.since is None or version >= parse_version(row.since))
+        and (row.before is None or version < parse_version(row.before))
         and (not row.models or given.model in row.models)
         and (not row.formats or given.weights_format in row.formats)
         and (not row.capabilities or given.capability in row.capabilities)

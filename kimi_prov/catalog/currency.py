@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
-from kimi_prov.catalog.names import Form
+from kimi_prov.catalog.names import TextPattern
 
 Day = Annotated[
     str,
-    Form(
+    TextPattern(
         "a day (YYYY-MM-DD)",
         re.compile(r"20\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
     ),
@@ -39,6 +39,6 @@ class _Sourced(Protocol):
     def checked(self) -> str | None: ...
 
 
-def dated(row: _Sourced) -> str:
+def format_dated_source(row: _Sourced) -> str:
     """Return a row's source with the day on which it was last checked, for what a reader trusts."""
     return f"{row.source}; checked {row.checked}" if row.checked else row.source

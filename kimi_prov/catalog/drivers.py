@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.currency import Row
 from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Drivers:
     def branch_for(self, cuda: str) -> int | None:
         """Driver branch that a CUDA version was made for; None where it is not known."""
         row = next((row for row in self.cuda if row.name == cuda), None)
-        return next(iter(number(row.driver)), None) if row else None
+        return next(iter(parse_version(row.driver)), None) if row else None
 
     def release(self, branch: int) -> str | None:
         """Version of a branch to install; None where the catalogue pins none."""

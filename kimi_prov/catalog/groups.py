@@ -62,39 +62,39 @@ class GroupLayout:
     @property
     def text(self) -> str:
         """The sizes in short: "TP8 PP2", "DP16 EP"."""
-        return sizes(self)
+        return format_sizes(self)
 
 
-def sizes(row: GroupLayout | GroupRecipe) -> str:
+def format_sizes(row: GroupLayout | GroupRecipe) -> str:
     """Write sizes in short, those that are 1 left out: "TP8 PP2"."""
     named = (("TP", row.tensor), ("PP", row.pipeline), ("DP", row.data))
     words = [f"{name}{size}" for name, size in named if size > 1]
     return " ".join([*(words or ["TP1"]), *(["EP"] if row.expert else [])])
 
 
-def ran(rows: Iterable[GroupRecipe], given: GroupLayout) -> tuple[GroupRecipe, ...]:
+def find_proven(rows: Iterable[GroupRecipe], given: GroupLayout) -> tuple[GroupRecipe, ...]:
     """Return the rows whose source says that just this answered."""
-    return tuple(row for row in rows if row.ran and _same(row, given))
+    return tuple(row for row in rows if row.ran and _is_same_model(row, given))
 
 
-def nearest(rows: Iterable[GroupRecipe], given: GroupLayout) -> GroupRecipe | None:
+def find_nearest(rows: Iterable[GroupRecipe], given: GroupLayout) -> GroupRecipe | None:
     """Return the row that has most in common with what is to run; None where none is near.
 
     Layout and number of hosts weigh most, then model, GPU and format. A layout that only stands in
     a configuration comes after those that ran.
     """
 
-    def near(row: GroupRecipe) -> tuple[int, bool]:
+    def score(row: GroupRecipe) -> tuple[int, bool]:
         shape = (row.tensor, row.pipeline, row.data) == (given.tensor, given.pipeline, given.data)
         common = 4 * (shape and row.hosts == given.hosts) + 2 * (given.model in row.models)
         common += (row.gpu == given.gpu) + (given.weights_format in row.formats)
         return common, row.ran
 
-    known = [row for row in rows if row.engine == given.engine and near(row)[0] > 2]
-    return max(known, key=near, default=None)
+    known = [row for row in rows if row.engine == given.engine and score(row)[0] > 2]
+    return max(known, key=score, default=None)
 
 
-def _same(row: GroupRecipe, given: GroupLayout) -> bool:
+def _is_same_model(row: GroupRecipe, given: GroupLayout) -> bool:
     return (
         given.model in row.models
         and given.weights_format in row.formats

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from kimi_prov.catalog.broken import Broken, Combination, matches
+from kimi_prov.catalog.broken import BrokenCombination, Combination, match_combination
 from kimi_prov.catalog.clouds import CloudMachine
 from kimi_prov.catalog.drivers import (
     Cuda,
@@ -24,7 +24,13 @@ from kimi_prov.catalog.flags import Flag, FlagSet, FlagState, Verdict
 from kimi_prov.catalog.groups import GroupRecipe
 from kimi_prov.catalog.hardware import Cpu, Gpu
 from kimi_prov.catalog.models import Draft, Format, Model
-from kimi_prov.catalog.names import forms, index, plain, unknown, unknown_part
+from kimi_prov.catalog.names import (
+    index_rows,
+    list_name_forms,
+    normalize_name,
+    refuse_unknown,
+    refuse_unknown_part,
+)
 from kimi_prov.catalog.prices import (
     ApiPrice,
     Assumption,
@@ -38,8 +44,8 @@ from kimi_prov.catalog.pythons import Interpreter
 from kimi_prov.catalog.reading import HERE, Files
 from kimi_prov.catalog.servers import Server
 from kimi_prov.catalog.systems import System
-from kimi_prov.catalog.versions import between
-from kimi_prov.catalog.web import Page
+from kimi_prov.catalog.versions import find_verdict
+from kimi_prov.catalog.web import WebUi
 
 if TYPE_CHECKING:
     from kimi_prov.errors import UserError
@@ -118,9 +124,9 @@ class Catalogue:
         return self._rows("clouds", CloudMachine)
 
     @cached_property
-    def web(self) -> tuple[Page, ...]:
+    def web(self) -> tuple[WebUi, ...]:
         """Pages to talk to the model; the last is installed."""
-        return self._rows("web", Page, ("name", "variant", "version"))
+        return self._rows("web", WebUi, ("name", "variant", "version"))
 
     @cached_property
     def drivers(self) -> Drivers:
@@ -147,9 +153,9 @@ class Catalogue:
         )
 
     @cached_property
-    def broken(self) -> tuple[Broken, ...]:
+    def broken(self) -> tuple[BrokenCombination, ...]:
         """Combinations that are known not to work."""
-        return self._rows("broken", Broken, ("id",))
+        return self._rows("broken", BrokenCombination, ("id",))
 
     @cached_property
     def groups(self) -> tuple[GroupRecipe, ...]:
@@ -180,25 +186,29 @@ class Catalogue:
     def model(self, name: str) -> Model:
         """Find a model by name, alias or repository; refuses others with the nearest names."""
         wanted = name.strip().lower().rsplit("/", 1)[-1]
-        found = index(self.models, lambda row: (row.name, *row.aliases)).get(wanted)
+        found = index_rows(self.models, lambda row: (row.name, *row.aliases)).get(wanted)
         if found is None:
-            raise unknown("model", name, {row.name: row.aliases for row in self.models})
+            raise refuse_unknown("model", name, {row.name: row.aliases for row in self.models})
         return found
 
     def draft(self, name: str) -> Draft:
         """Find a draft model by name or repository; refuses others with the nearest names."""
         wanted = name.strip().lower().rsplit("/", 1)[-1]
-        found = index(self.drafts, lambda row: (row.name,)).get(wanted)
+        found = index_rows(self.drafts, lambda row: (row.name,)).get(wanted)
         if found is None:
-            raise unknown("draft model", name, {row.name: (row.repo,) for row in self.drafts})
+            raise refuse_unknown(
+                "draft model", name, {row.name: (row.repo,) for row in self.drafts}
+            )
         return found
 
     def format(self, name: str) -> Format:
         """Find a weight format by name or alias; refuses others with the nearest names."""
         wanted = name.strip().lower()
-        found = index(self.formats, lambda row: (row.name, *row.aliases)).get(wanted)
+        found = index_rows(self.formats, lambda row: (row.name, *row.aliases)).get(wanted)
         if found is None:
-            raise unknown("weight format", name, {row.name: row.aliases for row in self.formats})
+            raise refuse_unknown(
+                "weight format", name, {row.name: row.aliases for row in self.formats}
+            )
         return found
 
     def cpu(self, name: str) -> Cpu:
@@ -217,33 +227,35 @@ class Catalogue:
 
     def server(self, name: str) -> Server:
         """Find a server by name or alias; refuses others with the nearest names."""
-        found = index(self.servers, lambda row: [plain(n) for n in (row.name, *row.aliases)])
-        row = found.get(plain(name))
+        found = index_rows(
+            self.servers, lambda row: [normalize_name(n) for n in (row.name, *row.aliases)]
+        )
+        row = found.get(normalize_name(name))
         if row is None:
             known = {row.name: (*row.aliases, row.title) for row in self.servers}
-            raise unknown_part("system", name, known, "servers")
+            raise refuse_unknown_part("system", name, known, "servers")
         return row
 
     def unknown_cpu(self, name: str) -> UserError:
         """Return the refusal of a processor that is not known."""
         known = {row.name: row.aliases for row in self.cpus}
-        return unknown_part("CPU", name, known, "cpus")
+        return refuse_unknown_part("CPU", name, known, "cpus")
 
     def unknown_gpu(self, name: str) -> UserError:
         """Return the refusal of a GPU that is not known."""
         known = {row.name: (*row.aliases, *row.machine_names) for row in self.gpus}
-        return unknown_part("GPU", name, known, "gpus")
+        return refuse_unknown_part("GPU", name, known, "gpus")
 
     def find_cpu(self, name: str) -> Cpu | None:
         """Find a processor by a name as people or /proc/cpuinfo have it, or None."""
-        return self._cpu_names.get(plain(name))
+        return self._cpu_names.get(normalize_name(name))
 
     def find_gpu(self, name: str, memory_bytes: int | None = None) -> Gpu | None:
         """Find a GPU by a name as people or its driver have it; None where none is known.
 
         Memory tells apart GPUs that have one name.
         """
-        hits = self._gpu_names.get(plain(name))
+        hits = self._gpu_names.get(normalize_name(name))
         if memory_bytes is None or not hits:
             return hits[0] if hits else None
         return min(hits, key=lambda row: abs(row.memory_bytes - memory_bytes))
@@ -267,29 +279,31 @@ class Catalogue:
         row = next((r for r in rows if r.value is not None and r.value == value), None)
         row = row or next((r for r in rows if r.value is None), None)
         if row is not None:
-            status: Verdict | Literal["unknown"] = between(row.versions, version) or "unknown"
+            status: Verdict | Literal["unknown"] = find_verdict(row.versions, version) or "unknown"
             return FlagState(name, status, row.replacement, row.reason, row.source, row.becomes)
         for found in self.flag_sets:
             if found.engine == engine and name in found.flags:
                 all_of_them: dict[str, Verdict] = dict.fromkeys(found.versions, "accepted")
-                verdict = between(all_of_them, version) or "unknown"
+                verdict = find_verdict(all_of_them, version) or "unknown"
                 return FlagState(name, verdict, source=found.source)
         return FlagState(name, "unknown")
 
-    def broken_with(self, given: Combination) -> tuple[Broken, ...]:
+    def broken_with(self, given: Combination) -> tuple[BrokenCombination, ...]:
         """Return the broken combinations that this one is."""
-        return tuple(row for row in self.broken if matches(row, given))
+        return tuple(row for row in self.broken if match_combination(row, given))
 
     @cached_property
     def _cpu_names(self) -> dict[str, Cpu]:
-        found = index(self.cpus, lambda row: [plain(n) for n in (row.name, *row.aliases)])
-        return {**index(self.cpus, lambda row: forms(row.name)), **found}
+        found = index_rows(
+            self.cpus, lambda row: [normalize_name(n) for n in (row.name, *row.aliases)]
+        )
+        return {**index_rows(self.cpus, lambda row: list_name_forms(row.name)), **found}
 
     @cached_property
     def _gpu_names(self) -> dict[str, list[Gpu]]:
         found: dict[str, list[Gpu]] = {}
         for row in self.gpus:
-            for name in {plain(n) for n in (row.name, *row.aliases, *row.machine_names)}:
+            for name in {normalize_name(n) for n in (row.name, *row.aliases, *row.machine_names)}:
                 found.setdefault(name, []).append(row)
         return found
 
@@ -297,7 +311,7 @@ class Catalogue:
         return self._files.rows(file, file, kind, key)
 
 
-def load(overlay: Path | None = None) -> Catalogue:
+def load_catalogue(overlay: Path | None = None) -> Catalogue:
     """Return the catalogue, with the rows of `overlay` (or of KIMI_PROV_CATALOG) over ours.
 
     Reading happens when a kind is first asked for; a row that is not whole raises UserError naming

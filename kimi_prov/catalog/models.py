@@ -140,7 +140,7 @@ class Model(Row):
     note: str | None = None
 
     @property
-    def made(self) -> bool:
+    def is_synthetic(self) -> bool:
         """Whether this project made its weights: nothing of it says how real ones fare."""
         return self.random_weights or self.trained_on is not None
 

@@ -16,43 +16,47 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Form:
+class TextPattern:
     """What a text of the catalogue has to look like where a path or an address is made of it."""
 
     words: str
     pattern: re.Pattern[str]
 
 
-PathName = Annotated[str, Form("a plain name (letters, digits, . _ + -)", PLAIN_NAME)]
-HubName = Annotated[str, Form("a repository of the hub (OWNER/NAME)", HUB_REPOSITORY)]
-Revision = Annotated[str, Form("a revision (letters, digits, . _ - /)", HUB_REVISION)]
+PathName = Annotated[str, TextPattern("a plain name (letters, digits, . _ + -)", PLAIN_NAME)]
+HubName = Annotated[str, TextPattern("a repository of the hub (OWNER/NAME)", HUB_REPOSITORY)]
+Revision = Annotated[str, TextPattern("a revision (letters, digits, . _ - /)", HUB_REVISION)]
 
 _MAKERS = re.compile(r"\b(nvidia|amd|intel|geforce|instinct|tesla|radeon|ryzen)\b")
-_CHAFF = re.compile(r"\((r|tm|c)\)|®|™|@.*$|\b\d+-cores?\b|\b(cpu|processor)\b")
+_IGNORED_WORDS = re.compile(r"\((r|tm|c)\)|®|™|@.*$|\b\d+-cores?\b|\b(cpu|processor)\b")
 _GENERATION = re.compile(r" (?=v\d+$)")
 _NUMBER = re.compile(r"[a-z]*\d[a-z0-9]*")
-_MOST_NUMBERS = 6
+_MAX_NUMBERS = 6
 # How much of a likeness the model numbers are, the least that is proposed, and how far behind the
 # best one that may be.
-_NUMBERS_WEIGH, _LEAST_LIKE, _MUCH_WORSE = 0.7, 0.55, 0.12
-_LONGEST = 200
+_NUMBERS_WEIGHT, _MIN_LIKENESS, _MAX_DIFFERENCE = 0.7, 0.55, 0.12
+_MAX_LENGTH = 200
 _TIER = re.compile(r"\b(platinum|gold|silver|bronze)\b")
 
 
-def plain(text: str) -> str:
+def normalize_name(text: str) -> str:
     """Return a name without makers, marks, clock and punctuation: what tells two parts apart."""
     # Cut and on one line: a name is short, and the time that a pattern takes is bounded by that.
-    low = _MAKERS.sub(" ", _CHAFF.sub(" ", " ".join(text[:_LONGEST].lower().split())))
+    low = _MAKERS.sub(" ", _IGNORED_WORDS.sub(" ", " ".join(text[:_MAX_LENGTH].lower().split())))
     return re.sub(r"[^a-z0-9.+]", "", low)
 
 
-def forms(name: str) -> list[str]:
+def list_name_forms(name: str) -> list[str]:
     """Ways in which a processor is called: whole, without its tier, by its number alone."""
     low = _GENERATION.sub("", name.lower())
-    return [plain(low), plain(_TIER.sub(" ", low)), plain(low.rsplit(" ", 1)[-1])]
+    return [
+        normalize_name(low),
+        normalize_name(_TIER.sub(" ", low)),
+        normalize_name(low.rsplit(" ", 1)[-1]),
+    ]
 
 
-def index(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, _T]:
+def index_rows(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, _T]:
     """Map every key to its row; where two rows share one, the first has it."""
     found: dict[str, _T] = {}
     for row in rows:
@@ -61,70 +65,74 @@ def index(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, 
     return found
 
 
-def unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserError:
+def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserError:
     """Say that a name is not known, with the nearest ones first. `known`: names, their aliases."""
-    called = _called(known)
-    near = list(dict.fromkeys(called[hit] for hit in nearest(name.rsplit("/", 1)[-1], called)))
+    called = _index_aliases(known)
+    near = list(dict.fromkeys(called[hit] for hit in find_nearest(name.rsplit("/", 1)[-1], called)))
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
     return UserError(
-        f"unknown {kind} {shown(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
+        f"unknown {kind} {format_value(name)}; {hint}", fix=f"choose one of: {', '.join(known)}"
     )
 
 
-def unknown_part(
+def refuse_unknown_part(
     kind: str, name: str, known: Mapping[str, Iterable[str]], listing: str
 ) -> UserError:
     """Say the same of a processor, a GPU or a server: more than a message lists.
 
     `listing` is the kind of `kimi-prov catalog` that shows them all.
     """
-    called = _called(known)
-    near = list(dict.fromkeys(called[hit] for hit in nearest_parts(name, called)))[:3]
+    called = _index_aliases(known)
+    near = list(dict.fromkeys(called[hit] for hit in find_nearest_parts(name, called)))[:3]
     hint = f"; did you mean {' or '.join(near)}?" if near else "; none has a name like it"
     return UserError(
-        f"unknown {kind} {shown(name)}{hint}",
+        f"unknown {kind} {format_value(name)}{hint}",
         fix=f"`kimi-prov catalog {listing}` lists those that are known",
     )
 
 
-def _called(known: Mapping[str, Iterable[str]]) -> dict[str, str]:
+def _index_aliases(known: Mapping[str, Iterable[str]]) -> dict[str, str]:
     by_alias = {alias: row for row, aliases in known.items() for alias in aliases}
     return {**by_alias, **{row: row for row in known}}
 
 
-def nearest_parts(name: str, names: Iterable[str]) -> list[str]:
+def find_nearest_parts(name: str, names: Iterable[str]) -> list[str]:
     """Return the names of parts like this one, the nearest first: the model number decides."""
-    wanted = name[:_LONGEST].lower()
-    found = [(_likeness(wanted, known.lower()), known) for known in names]
-    least = max((like for like, _ in found), default=0.0) - _MUCH_WORSE
-    return [name for like, name in sorted(found, key=_first) if like >= max(least, _LEAST_LIKE)]
+    wanted = name[:_MAX_LENGTH].lower()
+    found = [(_measure_likeness(wanted, known.lower()), known) for known in names]
+    least = max((like for like, _ in found), default=0.0) - _MAX_DIFFERENCE
+    return [
+        name
+        for like, name in sorted(found, key=_rank_candidate)
+        if like >= max(least, _MIN_LIKENESS)
+    ]
 
 
-def _first(scored: tuple[float, str]) -> tuple[float, str]:
+def _rank_candidate(scored: tuple[float, str]) -> tuple[float, str]:
     return -scored[0], scored[1]
 
 
-def _likeness(wanted: str, known: str) -> float:
-    words = _ratio(plain(wanted), plain(known))
-    numbers = _NUMBER.findall(_CHAFF.sub(" ", wanted))[:_MOST_NUMBERS]
+def _measure_likeness(wanted: str, known: str) -> float:
+    words = _compare_texts(normalize_name(wanted), normalize_name(known))
+    numbers = _NUMBER.findall(_IGNORED_WORDS.sub(" ", wanted))[:_MAX_NUMBERS]
     theirs = _NUMBER.findall(known)
     if not numbers or not theirs:
         return words
-    like = [(max(_ratio(one, other) for other in theirs), len(one)) for one in numbers]
+    like = [(max(_compare_texts(one, other) for other in theirs), len(one)) for one in numbers]
     all_of_them = sum(ratio * size for ratio, size in like) / sum(size for _, size in like)
     # One of them may say no more than how much memory it has.
     best = max(ratio for ratio, size in like if size == max(size for _, size in like) or size > 3)
     share = (all_of_them + best) / 2
-    return _NUMBERS_WEIGH * share + (1 - _NUMBERS_WEIGH) * words
+    return _NUMBERS_WEIGHT * share + (1 - _NUMBERS_WEIGHT) * words
 
 
-def _ratio(one: str, other: str) -> float:
+def _compare_texts(one: str, other: str) -> float:
     import difflib  # noqa: PLC0415  (only a refusal pays for it)
 
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
-def nearest(name: str, names: Iterable[str]) -> list[str]:
+def find_nearest(name: str, names: Iterable[str]) -> list[str]:
     """Return up to three names that look like this one, the nearest first."""
     import difflib  # noqa: PLC0415  (only a refusal pays for it)
 
@@ -133,7 +141,7 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     return [by_low[key] for key in close]
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value as a message may carry it: short, on one line."""
     if isinstance(value, (dict, list, tuple, set)):
         return "a mapping" if isinstance(value, dict) else "a list"

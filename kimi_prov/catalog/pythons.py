@@ -9,16 +9,18 @@ from urllib.parse import unquote, urlsplit
 
 from kimi_prov.catalog.confidence import Confidence  # noqa: TC001  (read at run time)
 from kimi_prov.catalog.currency import Row
-from kimi_prov.catalog.names import Form, PathName
+from kimi_prov.catalog.names import PathName, TextPattern
 
 # The usual base of the builds' URLs, which a mirror stands in for.
-BASE = "https://github.com/astral-sh/python-build-standalone/releases/download"
+BASE_URL = "https://github.com/astral-sh/python-build-standalone/releases/download"
 
-_Version = Annotated[str, Form("a version such as 3.12.16", re.compile(r"3\.\d{1,3}\.\d{1,3}"))]
-_Sha256 = Annotated[str, Form("a SHA-256 (64 hex digits)", re.compile(r"[0-9a-f]{64}"))]
+_Version = Annotated[
+    str, TextPattern("a version such as 3.12.16", re.compile(r"3\.\d{1,3}\.\d{1,3}"))
+]
+_Sha256 = Annotated[str, TextPattern("a SHA-256 (64 hex digits)", re.compile(r"[0-9a-f]{64}"))]
 _Url = Annotated[
     str,
-    Form(
+    TextPattern(
         "the URL of an archive (https://.../NAME.tar.gz)",
         re.compile(r"https?://[!-~]+/[\w.%+-]+\.tar\.(gz|zst)"),
     ),
@@ -66,6 +68,6 @@ class Interpreter(Row):
 
     def mirrored(self, mirror: str | None) -> str:
         """Return its URL at a mirror, which has the builds as their usual place has them."""
-        if mirror is None or not self.url.startswith(f"{BASE}/"):
+        if mirror is None or not self.url.startswith(f"{BASE_URL}/"):
             return self.url
-        return mirror.rstrip("/") + self.url.removeprefix(BASE)
+        return mirror.rstrip("/") + self.url.removeprefix(BASE_URL)

@@ -25,32 +25,32 @@ from typing import (
 )
 
 from kimi_prov import documents
-from kimi_prov.catalog.names import nearest, shown
+from kimi_prov.catalog.names import find_nearest, format_value
 from kimi_prov.documents import Document, Key, line_of, spelled
 from kimi_prov.errors import ExitCode, UserError
 
 HERE = Path(__file__).resolve().parent
 _T = TypeVar("_T")
 _REQUIRED_OF_OVERLAY = ("source", "confidence")
-_LARGEST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where something stands: a file, and the keys and numbers that lead to it."""
 
     file: Path
     path: Key
 
-    def down(self, *steps: str | int) -> Place:
+    def down(self, *steps: str | int) -> Location:
         """Return a place inside this one."""
-        return Place(self.file, (*self.path, *steps))
+        return Location(self.file, (*self.path, *steps))
 
 
 class FaultError(Exception):
     """A value that does not fit, and where it stands."""
 
-    def __init__(self, place: Place, problem: str) -> None:
+    def __init__(self, place: Location, problem: str) -> None:
         super().__init__(problem)
         self.place = place
         self.problem = problem
@@ -61,26 +61,28 @@ class Files:
 
     def __init__(self, overlay: Path | None) -> None:
         self.overlay = overlay
-        self._known: dict[tuple[str, str], dict[str, tuple[Any, Place]]] = {}
-        self._theirs = frozenset() if overlay is None else _listed(overlay)
+        self._known: dict[tuple[str, str], dict[str, tuple[Any, Location]]] = {}
+        self._theirs = frozenset() if overlay is None else _list_overlay_names(overlay)
 
     def rows(self, file: str, section: str, kind: type[_T], key: tuple[str, ...]) -> tuple[_T, ...]:
         """Return a section's rows as records, the site's laid over ours by their key fields."""
         try:
             merged = self._merged(file, section, key)
-            return tuple(make(kind, *self._expanded(file, row, places)) for row, places in merged)
+            return tuple(
+                make_record(kind, *self._expanded(file, row, places)) for row, places in merged
+            )
         except FaultError as fault:
             raise self._error(fault) from None
 
     def _merged(
         self, file: str, section: str, key: tuple[str, ...]
-    ) -> list[tuple[dict[str, Any], Places]]:
-        found: dict[tuple[Any, ...], tuple[dict[str, Any], Places]] = {}
+    ) -> list[tuple[dict[str, Any], RowLocations]]:
+        found: dict[tuple[Any, ...], tuple[dict[str, Any], RowLocations]] = {}
         for path in self._paths(file):
             ours = path.parent == HERE
-            document, day = _document(path), Place(path, ("checked",))
-            for number, row in enumerate(_section(path, section)):
-                place = Place(path, (section, number))
+            document, day = _read_document(path), Location(path, ("checked",))
+            for number, row in enumerate(_read_section(path, section)):
+                place = Location(path, (section, number))
                 if not isinstance(row, dict) or not all(isinstance(k, str) for k in row):
                     raise FaultError(place, "wanted a row of `key: value`")
                 identity = tuple(row.get(name) for name in key)
@@ -91,43 +93,45 @@ class Files:
                     raise FaultError(place, f"key {missing[0]!r} is missing")
                 if any(isinstance(part, (dict, list)) for part in identity):
                     raise FaultError(place, f"{' and '.join(key)} name the row: wanted plain text")
-                before, places = found.get(identity, ({}, Places(place, {})))
+                before, places = found.get(identity, ({}, RowLocations(place, {})))
                 if ours and before:
-                    raise FaultError(place, f"{shown(identity[0])} is there twice")
+                    raise FaultError(place, f"{format_value(identity[0])} is there twice")
                 where = {**places.keys, **{name: place.down(name) for name in row}}
                 # A row that somebody changed was not checked on the day that we checked ours.
                 checked = {"checked": document.get("checked")}
                 where["checked"] = place.down("checked") if "checked" in row else day
-                found[identity] = ({**before, **checked, **row}, Places(place, where))
+                found[identity] = ({**before, **checked, **row}, RowLocations(place, where))
         return list(found.values())
 
     def _expanded(
-        self, file: str, row: dict[str, Any], places: Places
-    ) -> tuple[dict[str, Any], Places]:
+        self, file: str, row: dict[str, Any], places: RowLocations
+    ) -> tuple[dict[str, Any], RowLocations]:
         """Put shared values, named in a row, in the name's place; they stand elsewhere."""
         for key, section in _SHARED.get(file, {}).items():
             name = row.get(key)
             if isinstance(name, str):
                 known = self._shared(file, section)
                 if name not in known:
-                    near = nearest(name, known)
+                    near = find_nearest(name, known)
                     hint = f"; did you mean {near[0]}?" if near else ""
-                    problem = f"no such name among {section}: {shown(name)}{hint}"
-                    raise FaultError(places.of(key), problem)
+                    problem = f"no such name among {section}: {format_value(name)}{hint}"
+                    raise FaultError(places.locate(key), problem)
                 value, place = known[name]
                 row = {**row, key: value}
-                places = Places(places.row, {**places.keys, key: place})
+                places = RowLocations(places.row, {**places.keys, key: place})
         return row, places
 
-    def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Place]]:
+    def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Location]]:
         if (file, section) in self._known:
             return self._known[file, section]
-        found: dict[str, tuple[Any, Place]] = {}
+        found: dict[str, tuple[Any, Location]] = {}
         for path in self._paths(file):
-            part = _document(path).get(section) or {}
+            part = _read_document(path).get(section) or {}
             if not isinstance(part, dict):
-                raise FaultError(Place(path, (section,)), "wanted `name: values`")
-            found.update({name: (part[name], Place(path, (section, str(name)))) for name in part})
+                raise FaultError(Location(path, (section,)), "wanted `name: values`")
+            found.update(
+                {name: (part[name], Location(path, (section, str(name)))) for name in part}
+            )
         self._known[file, section] = found
         return found
 
@@ -140,7 +144,7 @@ class Files:
     def _error(self, fault: FaultError) -> UserError:
         file, path = fault.place.file, fault.place.path
         ours = file.parent == HERE
-        line = line_of(_read(file).text, path)
+        line = line_of(_read_file(file).text, path)
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
         key = f"{spelled(path)}: " if path else ""
         if ours:
@@ -154,7 +158,7 @@ class Files:
         )
 
 
-def _listed(overlay: Path) -> frozenset[str]:
+def _list_overlay_names(overlay: Path) -> frozenset[str]:
     """Return the names in a site's directory; refuses one that holds no file of rows."""
     fix = "name a directory with files such as gpus.yaml, or unset KIMI_PROV_CATALOG"
     if not os.path.isdir(overlay):  # noqa: PTH112  (this one never raises)
@@ -177,25 +181,25 @@ _SHARED = {"models": {"architecture": "architectures"}, "cpus": {"isa": "isa_set
 
 
 @dataclass(frozen=True)
-class Places:
+class RowLocations:
     """Where a row stands, and where each of its keys does: an overlay's stand elsewhere."""
 
-    row: Place
-    keys: dict[str, Place]
+    row: Location
+    keys: dict[str, Location]
 
-    def of(self, key: str) -> Place:
+    def locate(self, key: str) -> Location:
         """Return the place of one key."""
         return self.keys.get(key, self.row)
 
 
-def _document(path: Path) -> dict[str, Any]:
-    document = _parsed(path, _changed(path))
+def _read_document(path: Path) -> dict[str, Any]:
+    document = _parse_file(path, _read_change_time(path))
     if not isinstance(document, dict):
-        raise FaultError(Place(path, ()), "wanted a mapping")
+        raise FaultError(Location(path, ()), "wanted a mapping")
     return document
 
 
-def _changed(path: Path) -> int:
+def _read_change_time(path: Path) -> int:
     """When a file was changed; one that leads nowhere is refused by who reads it."""
     try:
         return path.stat().st_mtime_ns
@@ -204,50 +208,50 @@ def _changed(path: Path) -> int:
 
 
 @cache
-def _parsed(path: Path, _changed: int) -> Any:  # noqa: ANN401
-    return _read(path).yaml(_fix(path), ours=path.parent == HERE)
+def _parse_file(path: Path, _changed: int) -> Any:  # noqa: ANN401
+    return _read_file(path).yaml(_suggest_fix(path), ours=path.parent == HERE)
 
 
-def _read(path: Path) -> Document:
+def _read_file(path: Path) -> Document:
     return documents.read(
-        path, what="a file of catalogue rows", limit=_LARGEST_BYTES, fix=_fix(path)
+        path, what="a file of catalogue rows", limit=_MAX_BYTES, fix=_suggest_fix(path)
     )
 
 
-def _fix(path: Path) -> str:
+def _suggest_fix(path: Path) -> str:
     return f"correct {path}"
 
 
-def _section(path: Path, section: str) -> list[Any]:
-    document = _document(path)
+def _read_section(path: Path, section: str) -> list[Any]:
+    document = _read_document(path)
     rows = document.get(section)
     if rows is None and path.parent != HERE:
         return []
     if not isinstance(rows, list):
-        raise FaultError(Place(path, (section,)), "wanted a list of rows")
+        raise FaultError(Location(path, (section,)), "wanted a list of rows")
     return rows
 
 
-def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
+def make_record(kind: type[_T], row: Any, places: RowLocations) -> _T:  # noqa: ANN401
     """Build a row's record. Raises FaultError for a key or a value that does not fit."""
     if not isinstance(row, dict):
-        raise FaultError(places.row, f"wanted a mapping, found {shown(row)}")
-    known = _hints(cast("Any", kind))
+        raise FaultError(places.row, f"wanted a mapping, found {format_value(row)}")
+    known = _read_type_hints(cast("Any", kind))
     for key in row:
         if key not in known:
-            near = nearest(str(key), known)
+            near = find_nearest(str(key), known)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise FaultError(places.of(str(key)), f"unknown key {shown(key)}{hint}")
+            raise FaultError(places.locate(str(key)), f"unknown key {format_value(key)}{hint}")
     values = {
         key: value
         if known[key] is str and isinstance(value, str)
-        else _value(value, known[key], places.of(key))
+        else _convert_value(value, known[key], places.locate(key))
         for key, value in row.items()
     }
     named = values.get("name") in getattr(kind, "NAMED_ABOVE_ZERO", ())
     for key in ("value",) if named else getattr(kind, "ABOVE_ZERO", ()):
         if values.get(key) == 0:
-            raise FaultError(places.of(key), "wanted a number above 0, found 0")
+            raise FaultError(places.locate(key), "wanted a number above 0, found 0")
     try:
         return kind(**values)
     except TypeError as error:
@@ -257,7 +261,7 @@ def make(kind: type[_T], row: Any, places: Places) -> _T:  # noqa: ANN401
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
+def _read_type_hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in fields(kind)}
 
@@ -265,61 +269,63 @@ def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
 _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def _value(value: Any, kind: Any, place: Place) -> Any:  # noqa: ANN401
+def _convert_value(value: Any, kind: Any, place: Location) -> Any:  # noqa: ANN401
     """Return the value as a record holds it: lists as tuples, mappings as records, days as text."""
     if type(value) is datetime.date:
         value = value.isoformat()
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         some = next(a for a in arguments if a is not type(None))
-        return None if value is None else _value(value, some, place)
+        return None if value is None else _convert_value(value, some, place)
     if origin is Annotated:
         base, form = arguments
-        if not form.pattern.fullmatch(_value(value, base, place)):
-            raise FaultError(place, f"wanted {form.words}, found {shown(value)}")
+        if not form.pattern.fullmatch(_convert_value(value, base, place)):
+            raise FaultError(place, f"wanted {form.words}, found {format_value(value)}")
         return value
     if origin is tuple:
-        wanted = _typed(value, list, place)
+        wanted = _convert_typed(value, list, place)
         plain = arguments[0] is str and all(isinstance(v, str) for v in wanted)
         kept = (
             wanted
             if plain
-            else [_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted)]
+            else [_convert_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted)]
         )
         return tuple(kept)
     if origin is dict:
-        pairs = _typed(value, dict, place)
-        return {str(k): _value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()}
+        pairs = _convert_typed(value, dict, place)
+        return {
+            str(k): _convert_value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()
+        }
     if is_dataclass(kind):
-        keys = _typed(value, dict, place)
-        return make(
+        keys = _convert_typed(value, dict, place)
+        return make_record(
             cast("type[Any]", kind),
             value,
-            Places(place, {key: place.down(str(key)) for key in keys}),
+            RowLocations(place, {key: place.down(str(key)) for key in keys}),
         )
-    unmet = _unmet(value, kind, arguments)
+    unmet = _describe_misfit(value, kind, arguments)
     if unmet is not None:
-        raise FaultError(place, f"wanted {unmet}, found {shown(value)}")
+        raise FaultError(place, f"wanted {unmet}, found {format_value(value)}")
     return value
 
 
-def _unmet(value: Any, kind: Any, choices: tuple[Any, ...]) -> str | None:  # noqa: ANN401
+def _describe_misfit(value: Any, kind: Any, choices: tuple[Any, ...]) -> str | None:  # noqa: ANN401
     """Return what a single value should have been, None where it is that."""
     if get_origin(kind) is Literal:
         return None if value in choices else f"one of {', '.join(str(a) for a in choices)}"
-    if not _is(value, kind):
+    if not _is_of_kind(value, kind):
         return _PLAIN[kind]
     return f"{_PLAIN[kind]} of at least 0" if kind in (int, float) and value < 0 else None
 
 
-def _typed(value: Any, kind: type[_T], place: Place) -> _T:  # noqa: ANN401
+def _convert_typed(value: Any, kind: type[_T], place: Location) -> _T:  # noqa: ANN401
     if not isinstance(value, kind):
         name = "a list" if kind is list else "a mapping"
-        raise FaultError(place, f"wanted {name}, found {shown(value)}")
+        raise FaultError(place, f"wanted {name}, found {format_value(value)}")
     return value
 
 
-def _is(value: Any, kind: type[Any]) -> bool:  # noqa: ANN401
+def _is_of_kind(value: Any, kind: type[Any]) -> bool:  # noqa: ANN401
     if kind is float:
         return (
             isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kimi_prov.catalog.flags import Verdict
 
-_LONGEST = 18  # of a part: what is longer is no version
+_MAX_LENGTH = 18  # of a part: what is longer is no version
 
 
-def number(version: str) -> tuple[int, ...]:
+def parse_version(version: str) -> tuple[int, ...]:
     """Return a version as numbers that compare; what follows the first other text is dropped."""
     found: list[int] = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not 0 < len(digits) <= _LONGEST:
+        if not 0 < len(digits) <= _MAX_LENGTH:
             break
         found.append(int(digits))
         if digits != part:
@@ -23,12 +23,12 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def between(versions: dict[str, Verdict], version: str) -> Verdict | None:
+def find_verdict(versions: dict[str, Verdict], version: str) -> Verdict | None:
     """Return what is known of a version, or what its two nearest neighbours agree on."""
     if version in versions:
         return versions[version]
-    wanted = number(version)
-    known = sorted((number(name), verdict) for name, verdict in versions.items())
+    wanted = parse_version(version)
+    known = sorted((parse_version(name), verdict) for name, verdict in versions.items())
     below = [verdict for at, verdict in known if at <= wanted]
     above = [verdict for at, verdict in known if at > wanted]
     if below and not above:

@@ -10,7 +10,7 @@ from kimi_prov.catalog.names import PathName  # noqa: TC001  (read at run time)
 
 
 @dataclass(frozen=True)
-class Page(Row):
+class WebUi(Row):
     """One version of a page and what it needs. Sizes in bytes.
 
     `install_peak_bytes`: the disk room that installing takes. `memory_bytes`: resident when it has

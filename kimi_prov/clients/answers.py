@@ -16,7 +16,7 @@ _REASONING = ("reasoning", "reasoning_content")
 
 
 @dataclass
-class Taken:
+class AnswerStats:
     """What an answer took: tokens by the engine's own count, seconds since the question.
 
     None where the engine, or an answer that was cut off, does not tell.
@@ -45,8 +45,8 @@ class Piece:
     text: str
 
 
-def pieces(
-    endpoint: api_client.Endpoint, key: str, body: Mapping[str, Any], taken: Taken
+def stream_answer(
+    endpoint: api_client.Endpoint, key: str, body: Mapping[str, Any], taken: AnswerStats
 ) -> Iterator[Piece]:
     """Ask, and give the answer as it comes; `taken` is filled meanwhile.
 
@@ -54,22 +54,22 @@ def pieces(
     """
     try:
         for since, event in api_client.stream(endpoint, key, dict(body)):
-            for piece in _of_event(event or {}, taken):
+            for piece in _parse_event(event or {}, taken):
                 taken.first_s = since if taken.first_s is None else taken.first_s
                 taken.last_s = since
                 yield piece
     except api_client.ApiError as error:
-        raise api_client.ApiError(_plain(str(error))) from None
+        raise api_client.ApiError(_extract_message(str(error))) from None
 
 
-def _of_event(event: Mapping[str, Any], taken: Taken) -> Iterator[Piece]:
+def _parse_event(event: Mapping[str, Any], taken: AnswerStats) -> Iterator[Piece]:
     if isinstance(event.get("error"), dict):
         # Of a stream that had begun with 200.
         raise api_client.ApiError(str(event["error"].get("message")))
     usage = event.get("usage")
     if isinstance(usage, dict):
-        taken.prompt_tokens = _count(usage, "prompt_tokens")
-        taken.tokens = _count(usage, "completion_tokens")
+        taken.prompt_tokens = _read_count(usage, "prompt_tokens")
+        taken.tokens = _read_count(usage, "completion_tokens")
     for choice in event.get("choices") or ():
         delta = choice.get("delta") or {}
         taken.finish = choice.get("finish_reason") or taken.finish
@@ -80,12 +80,12 @@ def _of_event(event: Mapping[str, Any], taken: Taken) -> Iterator[Piece]:
             yield Piece("text", delta["content"])
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
+def _read_count(usage: Mapping[str, Any], name: str) -> int | None:
     value = usage.get(name)
     return value if isinstance(value, int) else None
 
 
-def _plain(told: str) -> str:
+def _extract_message(told: str) -> str:
     """Return an error's own message, out of the JSON in which an engine wraps it."""
     head, brace, rest = told.partition("{")
     try:

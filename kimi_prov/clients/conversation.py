@@ -37,7 +37,7 @@ class Image:
     size_bytes: int
 
 
-def image(file: Path) -> Image:
+def read_image(file: Path) -> Image:
     """Read an image. Raises UserError for what cannot be read and for another kind of file."""
     fix = "name a PNG, JPEG, GIF or WebP of at most 32 MiB"
     try:
@@ -111,11 +111,11 @@ class Conversation:
         """Return it for people; an image by the mark that there was one."""
         lines = [f"# {self.server.model}"]
         for row in self.request()["messages"]:
-            lines += ["", f"## {row['role']}", "", _shown(row["content"])]
+            lines += ["", f"## {row['role']}", "", _format_content(row["content"])]
         return "\n".join(lines) + "\n"
 
 
-def _shown(content: str | Iterable[dict[str, Any]]) -> str:
+def _format_content(content: str | Iterable[dict[str, Any]]) -> str:
     if isinstance(content, str):
         return content
     return "\n\n".join(part.get("text", "(an image)") for part in content)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract import gateways
 from kimi_prov.errors import UserError
 
@@ -68,15 +68,15 @@ class Server:
         return self.usage is None or self.usage.thinking == "optional"
 
 
-def known_model(name: str) -> Model | None:
+def find_model(name: str) -> Model | None:
     """Return the catalogue's row of a model by its name or alias; None where there is none."""
     try:
-        return load().model(name.rpartition("/")[2].lower())
+        return load_catalogue().model(name.rpartition("/")[2].lower())
     except UserError:
         return None
 
 
-def described(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]:
+def describe_server(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]:
     """Return what clients need of a plan as applied, with the public certificate. Pure.
 
     A host of a group that is not its head serves nobody: {"elsewhere": the head}. Nor does one

@@ -71,22 +71,22 @@ TOPICS = {
 SNIPPETS = {**CLIENTS, **TOPICS}
 
 
-def listed() -> str:
+def list_snippets() -> str:
     """Return the names with what each shows, a line each."""
     width = max(map(len, SNIPPETS))
     return "\n".join(f"{name:{width}}  {row.title}" for name, row in SNIPPETS.items())
 
 
-def text(name: str, server: Server) -> str:
+def format_snippet(name: str, server: Server) -> str:
     """Return a snippet for a server.
 
     Raises UserError where the server has not what the snippet is for.
     """
-    _check(name, server)
+    _check_snippet(name, server)
     snippet = SNIPPETS[name]
     thinks = server.thinks
     body = (
-        _environment()
+        _make_environment()
         .get_template(f"{name}.j2")
         .render(
             model=server.model,
@@ -96,16 +96,16 @@ def text(name: str, server: Server) -> str:
             thinks=thinks,
             switches=server.switches,
             certificate_file=server.certificate_file,
-            curl_options=_curl_options(server),
+            curl_options=_make_curl_options(server),
             # Half of a short context is for the question.
             limit=lambda tokens: min(tokens, (server.context or 2 * tokens) // 2),
-            trust=lambda variable: _trust(server, variable),
+            trust=lambda variable: _make_trust_option(server, variable),
         )
     )
-    return "\n".join([*_preamble(snippet, server), body.strip("\n")]) + "\n"
+    return "\n".join([*_make_preamble(snippet, server), body.strip("\n")]) + "\n"
 
 
-def _check(name: str, server: Server) -> None:
+def _check_snippet(name: str, server: Server) -> None:
     needs, model = SNIPPETS[name].needs, clean_text.clean_line(server.model)
     usage = server.usage
     if needs == "messages" and server.messages_api is False:
@@ -125,7 +125,7 @@ def _check(name: str, server: Server) -> None:
         raise UserError(f"--for {name}: {model} does not think", fix="--for sampling")
 
 
-def _preamble(snippet: Snippet, server: Server) -> list[str]:
+def _make_preamble(snippet: Snippet, server: Server) -> list[str]:
     url, model = shlex.quote(server.base_url), shlex.quote(server.model)
     lines = [f"# {snippet.title[0].upper()}{snippet.title[1:]}."]
     if snippet.install:
@@ -150,11 +150,11 @@ def _preamble(snippet: Snippet, server: Server) -> list[str]:
     return lines
 
 
-def _trust(server: Server, variable: str) -> str:
+def _make_trust_option(server: Server, variable: str) -> str:
     return f'{variable}="$KIMI_CA_FILE" ' if server.certificate_file else ""
 
 
-def _curl_options(server: Server) -> str:
+def _make_curl_options(server: Server) -> str:
     options = ' --cacert "$KIMI_CA_FILE"' if server.certificate_file else ""
     if server.resolve:
         found = server.resolve
@@ -163,7 +163,7 @@ def _curl_options(server: Server) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  (not at once)
 
     folder = Path(__file__).resolve().parent / "snippets"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.catalog.loader import Catalogue, load
-from kimi_prov.catalog.names import nearest, unknown
+from kimi_prov.catalog.loader import Catalogue, load_catalogue
+from kimi_prov.catalog.names import find_nearest, refuse_unknown
 from kimi_prov.commands import pin
 from kimi_prov.commands.common.options import CATALOG, PATH, output_options
 from kimi_prov.errors import UserError
@@ -96,7 +96,7 @@ def catalog(
         manifest = pin.pin(name or "", token_file=hf_token_file, ca_bundle=ca_bundle)
         output.write(manifest, lambda: pin.text(manifest))
         return
-    document = collect(load(), kind, name)
+    document = collect(load_catalogue(), kind, name)
     output.write(document, lambda: catalog_text.text(document, output.columns()))
 
 
@@ -106,7 +106,7 @@ def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Documen
     Raises UserError for a kind or a name that is not known, with the nearest ones.
     """
     if kind is not None and kind not in _KINDS:
-        near = nearest(kind, _KINDS)
+        near = find_nearest(kind, _KINDS)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"unknown kind {kind!r}{hint}", fix=f"choose one of: {', '.join(_KINDS)}")
     wanted = [kind] if kind else list(_KINDS)
@@ -143,7 +143,9 @@ def _filter_by_name(
     low = name.lower()
     hits = [row for row in rows if low in _list_names(row)]
     if not hits:
-        raise unknown(kind.removesuffix("s"), name, {row["name"]: _list_names(row) for row in rows})
+        raise refuse_unknown(
+            kind.removesuffix("s"), name, {row["name"]: _list_names(row) for row in rows}
+        )
     return hits
 
 

@@ -99,7 +99,7 @@ def chat(
     is reached as `connect DIR` reaches it; there the key is found on the cluster.
     """
     start = ChatOptions(**begin)
-    images = [conversation.image(file) for file in start.images]
+    images = [conversation.read_image(file) for file in start.images]
     for number in signals.ending():
         signal.signal(number, _end)
     kind = classify(place, options, of_folder, chosen)
@@ -212,12 +212,12 @@ class _Chat:
         Raises UserError where it fails.
         """
         text: list[str] = []
-        taken = answers.Taken()
+        taken = answers.AnswerStats()
         try:
             self._reach()
             body = self._talk.request()
             endpoint = replace(self._link.there.endpoint, timeout_s=_ANSWER_S)
-            for piece in answers.pieces(endpoint, self._link.key, body, taken):
+            for piece in answers.stream_answer(endpoint, self._link.key, body, taken):
                 if piece.kind == "text":
                     text.append(piece.text)
                 self._screen.piece(piece)
@@ -267,7 +267,7 @@ class _Chat:
         self.require_sight()
         if not text:
             raise UserError("/image FILE: which file?")
-        found = conversation.image(Path(text.strip("'\"")).expanduser())
+        found = conversation.read_image(Path(text.strip("'\"")).expanduser())
         self._talk.images.append(found)
         size = format_bytes(found.size_bytes)
         self._screen.note(

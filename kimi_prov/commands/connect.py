@@ -147,7 +147,7 @@ def _read_snippet(context: click.Context, option: click.Parameter, value: str | 
     if value is None or value in snippets.SNIPPETS:
         return value
     if value == "list":
-        show(snippets.listed() + "\n")
+        show(snippets.list_snippets() + "\n")
         context.exit()
     raise click.BadParameter(
         f"{clean_text.clean_line(value)}: take one of {', '.join(snippets.SNIPPETS)}",

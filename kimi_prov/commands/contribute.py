@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.acceptance import bench_results
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.commands.common.options import CATALOG, OUTPUT, PATH
 from kimi_prov.errors import UserError
 from kimi_prov.planner.throughput import contribution, rows
@@ -54,7 +54,7 @@ def _read_rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
     for host, result in bench_results.read(path).items():
         reason = bench_results.refusal(result)
         try:
-            made = [] if reason else contribution.make_rows(result, load())
+            made = [] if reason else contribution.make_rows(result, load_catalogue())
         except UserError as error:
             made, reason = [], str(error)
         speeds.update((row["id"], row) for row in made)

@@ -89,7 +89,7 @@ def image(
     ENGINE: vllm-cuda, vllm-cpu, or one with its version, as vllm-cuda-0.32.0. The image holds the
     engine by the locks of the catalogue, what runs in its pods, and its bill of materials.
     """
-    catalogue = loader.load()
+    catalogue = loader.load_catalogue()
     row = _find_engine(engine, catalogue)
     if base is not None and not _IMAGE.fullmatch(base):
         raise UserError(

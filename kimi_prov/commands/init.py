@@ -67,9 +67,9 @@ def _write_spec(file: Path, system: str) -> None:
     from kimi_prov.catalog import loader  # noqa: PLC0415  (an inventory needs neither)
     from kimi_prov.facts import new_sheet  # noqa: PLC0415
 
-    catalogue = loader.load()
+    catalogue = loader.load_catalogue()
     server = catalogue.server(system)
-    _write_new(file, new_sheet.text_of(server, catalogue))
+    _write_new(file, new_sheet.format_sheet(server, catalogue))
     show(f"{clean_text.clean_row(file)}\n")
     say(f"this is {server.name}: {server.title}")
     say(f"others: --system {_CPU_SYSTEM}, {_DEFAULT_SYSTEM}, or one of  kimi-prov catalog servers")

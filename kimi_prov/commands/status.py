@@ -134,7 +134,7 @@ def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Ta
 
     output.check()
     finished = host_reports.collect("status", path, options)
-    catalogue = loader.load()
+    catalogue = loader.load_catalogue()
     machines, unknown = [], []
     for host, found in finished.outcome.documents.items():
         if "monitor" in found or "gateway" in found:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.commands import pin
 from kimi_prov.commands.common import bucket_access
 from kimi_prov.commands.common.options import CATALOG, PATH, output_options
@@ -72,7 +72,7 @@ def weights_seed(
     store = _bucket(bucket, access)
     pinned = pin.pin(address, token_file=hf_token_file, ca_bundle=access.ca_bundle)
     manifest = manifests.parse(pinned, address)
-    cost = _storage_cost(load().prices, store, manifest)
+    cost = _storage_cost(load_catalogue().prices, store, manifest)
     say(
         f"{address}: {format_file_count(len(manifest.files))}, {format_bytes(manifest.total_bytes)}"
     )

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Facts have whole seconds, cut off.
-_STEP_S = 1
+_RESOLUTION_S = 1
 
 
-def compared(facts: Mapping[str, Any], asked: float, answered: float) -> dict[str, Any]:
+def add_clock_offset(facts: Mapping[str, Any], asked: float, answered: float) -> dict[str, Any]:
     """Return the facts with `clock.offset_s`: by how much the machine's clock is ahead.
 
     Its `collected_at` was its time at some moment between `asked` and `answered`, seconds since
@@ -26,6 +26,6 @@ def compared(facts: Mapping[str, Any], asked: float, answered: float) -> dict[st
     offset = 0.0
     if told > answered:
         offset = told - answered
-    elif told + _STEP_S < asked:
-        offset = told + _STEP_S - asked
+    elif told + _RESOLUTION_S < asked:
+        offset = told + _RESOLUTION_S - asked
     return {**facts, "clock": {**(facts.get("clock") or {}), "offset_s": round(offset)}}

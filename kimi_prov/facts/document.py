@@ -13,38 +13,40 @@ if TYPE_CHECKING:
 
     from kimi_prov.documents import Document
 
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
     """Return a facts document from a file. Raises UserError naming file, and line or key."""
-    return of(documents.read(path, what="a facts file", limit=_LARGEST_BYTES, fix=_fix(path.name)))
+    return parse_facts(
+        documents.read(path, what="a facts file", limit=_MAX_BYTES, fix=_suggest_fix(path.name))
+    )
 
 
-def of(document: Document) -> dict[str, Any]:
+def parse_facts(document: Document) -> dict[str, Any]:
     """Return a facts document whose text was read; raises UserError as `read` does."""
-    fix = _fix(Path(document.name).name)
-    return check(document.json(fix), document.name, fix)
+    fix = _suggest_fix(Path(document.name).name)
+    return check_facts(document.json(fix), document.name, fix)
 
 
-def _fix(name: str) -> str:
+def _suggest_fix(name: str) -> str:
     return f"make it again on that machine:  python3 probe.pyz > {name}"
 
 
-def check(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN401  (it is checked)
+def check_facts(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN401  (it is checked)
     """Return the document if it satisfies the facts schema. Raises UserError naming the key."""
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
     errors = jsonschema.Draft202012Validator(schemas.load("facts")).iter_errors(document)
     first = min(errors, key=lambda error: (len(error.absolute_path), error.json_path), default=None)
     if first is not None:
-        key, problem = _deepest(first)
+        key, problem = _find_deepest(first)
         raise UserError(f"{where}: {key}: {problem}", fix=fix)
     found: dict[str, Any] = document
     return found
 
 
-def _deepest(error: ValidationError) -> tuple[str, str]:
+def _find_deepest(error: ValidationError) -> tuple[str, str]:
     """Return key and fault; where a value may be null, the fault of the value that is not."""
     while error.context:
         error = max(error.context, key=lambda part: len(part.absolute_path))

@@ -10,7 +10,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.names import nearest, shown
+from kimi_prov.catalog.names import find_nearest, format_value
 from kimi_prov.contract import clean_text
 from kimi_prov.documents import spelled
 from kimi_prov.errors import UserError
@@ -30,10 +30,10 @@ _NAMES = {
     "boolean": "true or false",
     "null": "nothing",
 }
-_MOST_CHARACTERS = 10_000
+_MAX_CHARACTERS = 10_000
 # Beyond that a list of faults helps nobody.
-_MOST_FAULTS = 20
-_LONGEST_KEY, _LONGEST_PROBLEM = 100, 500
+_MAX_FAULTS = 20
+_MAX_KEY_LENGTH, _MAX_PROBLEM_LENGTH = 100, 500
 
 
 class MisfitError(Exception):
@@ -49,7 +49,7 @@ class MisfitError(Exception):
         self.fix = fix
 
 
-def misfits(
+def find_misfits(
     value: Any,  # noqa: ANN401  (it is checked)
     schema: dict[str, Any],
     path: Key = (),
@@ -59,83 +59,87 @@ def misfits(
     root = root or schema
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-    problem = _constant(value, schema) or _kind(value, schema)
+    problem = _check_constant(value, schema) or _check_kind(value, schema)
     if problem:
         yield MisfitError(path, problem)
         return
     if isinstance(value, dict):
-        yield from _mapping(value, schema, path, root)
+        yield from _check_mapping(value, schema, path, root)
     elif isinstance(value, list):
-        yield from _list(value, schema, path, root)
+        yield from _check_list(value, schema, path, root)
     elif isinstance(value, str):
-        yield from _told(path, _text(value, schema))
-    elif _is(value, "number"):
-        yield from _told(path, _number(value, schema))
+        yield from _make_misfit(path, _check_text(value, schema))
+    elif _is_of_kind(value, "number"):
+        yield from _make_misfit(path, _check_number(value, schema))
     if "anyOf" in schema:
-        yield from _any_of(value, schema["anyOf"], path, root)
+        yield from _check_any_of(value, schema["anyOf"], path, root)
 
 
-def refusal(name: str, faults: Sequence[MisfitError], written: Written, *, fix: str) -> UserError:
+def refuse_misfits(
+    name: str, faults: Sequence[MisfitError], written: Written, *, fix: str
+) -> UserError:
     """Tell every fault of the document `name` with its line and key, in the order of the lines.
 
     `fix` is for faults that do not know better.
     """
     told: dict[str, int] = {}
-    for fault in faults[:_MOST_FAULTS]:
+    for fault in faults[:_MAX_FAULTS]:
         line = written.line(fault.path)
         where = f"{name}:{line}" if line else name
-        key = spelled(fault.path)[:_LONGEST_KEY] or "the document"
-        problem = clean_text.clean_row(f"{key}: {fault.problem}")[:_LONGEST_PROBLEM]
+        key = spelled(fault.path)[:_MAX_KEY_LENGTH] or "the document"
+        problem = clean_text.clean_row(f"{key}: {fault.problem}")[:_MAX_PROBLEM_LENGTH]
         told.setdefault(f"{where}: {problem}", line or 0)
     lines = sorted(told, key=lambda text: told[text])
     fixes = list(dict.fromkeys(fault.fix for fault in faults if fault.fix))
     fix = "; ".join(fixes[:2]) or fix
     if len(lines) == 1:
         return UserError(lines[0], fix=fix)
-    many = len(lines) if len(faults) <= _MOST_FAULTS else f"the first {_MOST_FAULTS}"
+    many = len(lines) if len(faults) <= _MAX_FAULTS else f"the first {_MAX_FAULTS}"
     return UserError("\n".join([f"{name}: {many} faults", *lines]), fix=fix)
 
 
-def _told(path: Key, problem: str | None) -> Iterator[MisfitError]:
+def _make_misfit(path: Key, problem: str | None) -> Iterator[MisfitError]:
     if problem:
         yield MisfitError(path, problem)
 
 
-def _kind(value: Any, schema: dict[str, Any]) -> str | None:  # noqa: ANN401
+def _check_kind(value: Any, schema: dict[str, Any]) -> str | None:  # noqa: ANN401
     kinds = schema.get("type", ())
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    if not kinds or any(_is(value, kind) for kind in kinds):
+    if not kinds or any(_is_of_kind(value, kind) for kind in kinds):
         return None
     expected = " or ".join(_NAMES[kind] for kind in kinds if kind != "null")
-    return f"wanted {expected}, found {shown(value)}"
+    return f"wanted {expected}, found {format_value(value)}"
 
 
-def _constant(value: Any, schema: dict[str, Any]) -> str | None:  # noqa: ANN401
+def _check_constant(value: Any, schema: dict[str, Any]) -> str | None:  # noqa: ANN401
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
-    if choices is None or any(_same(value, choice) for choice in choices):
+    if choices is None or any(_is_same(value, choice) for choice in choices):
         return None
     expected = ", ".join(str(choice) for choice in choices)
     near = (
-        nearest(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else []
+        find_nearest(value, [c for c in choices if isinstance(c, str)])
+        if isinstance(value, str)
+        else []
     )
     hint = f"; did you mean {near[0]!r}?" if near and len(choices) > 1 else ""
     one = "one of " if len(choices) > 1 else ""
-    return f"wanted {one}{expected}, found {shown(value)}{hint}"
+    return f"wanted {one}{expected}, found {format_value(value)}{hint}"
 
 
-def _same(value: Any, choice: Any) -> bool:  # noqa: ANN401
+def _is_same(value: Any, choice: Any) -> bool:  # noqa: ANN401
     return isinstance(value, bool) == isinstance(choice, bool) and bool(value == choice)
 
 
-def _mapping(
+def _check_mapping(
     value: dict[Any, Any], schema: dict[str, Any], path: Key, root: dict[str, Any]
 ) -> Iterator[MisfitError]:
     known = schema.get("properties", {})
     for key in value:
         if not isinstance(key, str):
-            yield MisfitError(path, f"keys are text, found {shown(key)}")
+            yield MisfitError(path, f"keys are text, found {format_value(key)}")
         elif key not in known and schema.get("additionalProperties") is False:
-            near = nearest(key, known)
+            near = find_nearest(key, known)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             yield MisfitError((*path, key), f"unknown key; {hint}")
     for key in schema.get("required", ()):
@@ -143,10 +147,10 @@ def _mapping(
             yield MisfitError(path, f"key {key!r} is missing")
     for key, part in value.items():
         if key in known:
-            yield from misfits(part, known[key], (*path, key), root)
+            yield from find_misfits(part, known[key], (*path, key), root)
 
 
-def _list(
+def _check_list(
     value: list[Any], schema: dict[str, Any], path: Key, root: dict[str, Any]
 ) -> Iterator[MisfitError]:
     most = schema.get("maxItems")
@@ -155,31 +159,31 @@ def _list(
         return
     for number, part in enumerate(value):
         if "items" in schema:
-            yield from misfits(part, schema["items"], (*path, number), root)
+            yield from find_misfits(part, schema["items"], (*path, number), root)
 
 
-def _text(value: str, schema: dict[str, Any]) -> str | None:
-    if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", _MOST_CHARACTERS):
+def _check_text(value: str, schema: dict[str, Any]) -> str | None:
+    if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", _MAX_CHARACTERS):
         return f"too short or too long: {len(value)} characters"
     if "pattern" in schema and not re.search(schema["pattern"], value):
-        return f"{shown(value)} has not the form {schema['pattern']}"
+        return f"{format_value(value)} has not the form {schema['pattern']}"
     return None
 
 
-def _number(value: float, schema: dict[str, Any]) -> str | None:
+def _check_number(value: float, schema: dict[str, Any]) -> str | None:
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     # Not-a-number is within no bounds.
-    return None if low <= value <= high else f"wanted {low} to {high}, found {shown(value)}"
+    return None if low <= value <= high else f"wanted {low} to {high}, found {format_value(value)}"
 
 
-def _any_of(
+def _check_any_of(
     value: Any,  # noqa: ANN401
     choices: list[dict[str, Any]],
     path: Key,
     root: dict[str, Any],
 ) -> Iterator[MisfitError]:
     """Say what is wrong with the form that was meant: the one that was followed the deepest."""
-    tried = [list(misfits(value, choice, path, root)) for choice in choices]
+    tried = [list(find_misfits(value, choice, path, root)) for choice in choices]
     if not all(tried):
         return
     if all(set(choice) == {"required"} for choice in choices):
@@ -189,7 +193,7 @@ def _any_of(
     yield from max(tried, key=lambda faults: max(len(fault.path) for fault in faults))
 
 
-def _is(value: Any, kind: str) -> bool:  # noqa: ANN401
+def _is_of_kind(value: Any, kind: str) -> bool:  # noqa: ANN401
     if kind == "null":
         return value is None
     if kind in ("integer", "number"):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
 
 
-def recognised(facts: Mapping[str, Any], catalogue: Catalogue) -> Mapping[str, Any]:
+def add_known_gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> Mapping[str, Any]:
     """Give the facts with a row for each GPU that is on the bus and that the catalogue knows.
 
     Where the driver reports the GPUs itself, or one of them is unknown, they stay as they are.
@@ -19,18 +19,18 @@ def recognised(facts: Mapping[str, Any], catalogue: Catalogue) -> Mapping[str, A
     numbers = (facts.get("nvidia") or {}).get("pci_ids") or []
     if facts["gpus"] or not numbers:
         return facts
-    known = [_gpu(catalogue, number) for number in numbers]
+    known = [_find_gpu(catalogue, number) for number in numbers]
     if None in known:
         return facts
-    rows = [_row(place, gpu) for place, gpu in enumerate(known) if gpu is not None]
+    rows = [_make_row(place, gpu) for place, gpu in enumerate(known) if gpu is not None]
     return {**facts, "gpus": rows}
 
 
-def _gpu(catalogue: Catalogue, number: str) -> Gpu | None:
+def _find_gpu(catalogue: Catalogue, number: str) -> Gpu | None:
     return next((row for row in catalogue.gpus if number in row.pci_ids), None)
 
 
-def _row(place: int, gpu: Gpu) -> dict[str, Any]:
+def _make_row(place: int, gpu: Gpu) -> dict[str, Any]:
     return {
         "index": place,
         "vendor": "nvidia",

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
 
 # Total memory differs by some MiB between two boots of a machine; a plan must not.
-_STEP = 1 << 28
+_MEMORY_STEP = 1 << 28
 _GIB = 1 << 30
 Address: TypeAlias = "ipaddress.IPv4Interface | ipaddress.IPv6Interface"
 
@@ -140,7 +140,7 @@ class Rdma:
         return self.state == "ACTIVE"
 
     @property
-    def near(self) -> tuple[int, ...]:
+    def near_gpus(self) -> tuple[int, ...]:
         """Indices of the GPUs that reach it without their processor."""
         return tuple(index for index, path in self.paths if path in ("PIX", "PXB"))
 
@@ -249,7 +249,7 @@ class Host:
     @property
     def capability(self) -> str | None:
         """CUDA compute capability that all its GPUs have, such as "9.0"."""
-        return min((one for one in self.capabilities if one), key=number, default=None)
+        return min((one for one in self.capabilities if one), key=parse_version, default=None)
 
     @property
     def gpu(self) -> Gpu | None:
@@ -283,24 +283,24 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
     cpus = tuple(parse_list(cpu.get("online"))) or tuple(range(cpu.get("threads") or 0))
     primary = tuple(parse_list(cpu.get("primary"))) or cpus[: cpu.get("cores") or len(cpus)]
     virtual = bool(facts["host"].get("virtualization") or facts["host"].get("container"))
-    memory = _memory(facts["memory"])
-    processor = _processor(cpu, catalogue)
+    memory = _read_memory(facts["memory"])
+    processor = _find_processor(cpu, catalogue)
     isa = cpu.get("isa")
     if isa is None and processor is not None:
         isa = processor.isa
-    cards, gpu_bytes = _gpus(facts["gpus"], catalogue)
+    cards, gpu_bytes = _read_gpus(facts["gpus"], catalogue)
     kimi = facts["kimi"]
     return Host(
         facts=facts,
-        system=_system(facts["host"]),
-        tunables=_tunables(facts["tunables"]),
+        system=_read_system(facts["host"]),
+        tunables=_read_tunables(facts["tunables"]),
         listeners=tuple(
             Listener(row["port"], row.get("process"), row.get("unit"))
             for row in facts["network"].get("listening") or []
         ),
-        interfaces=tuple(map(_interface, facts["network"].get("interfaces") or ())),
-        rdma=tuple(map(_rdma, facts["network"].get("rdma") or ())),
-        firewall_manager=_firewall_manager(facts["firewall"]),
+        interfaces=tuple(map(_read_interface, facts["network"].get("interfaces") or ())),
+        rdma=tuple(map(_read_rdma, facts["network"].get("rdma") or ())),
+        firewall_manager=_find_firewall_manager(facts["firewall"]),
         filesystems=tuple(
             Filesystem(
                 row["mount"],
@@ -318,23 +318,23 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
         python_version=facts["python"].get("version"),
         cpu_model=cpu.get("model"),
         cores=len(primary) or int(cpu.get("cores") or 0),
-        bandwidth=_bandwidth(facts["memory"].get("bandwidth_bytes_per_s") or {}),
+        bandwidth=_read_bandwidth(facts["memory"].get("bandwidth_bytes_per_s") or {}),
         channels_used=facts["memory"].get("channels_populated"),
         channels_total=facts["memory"].get("channels_total"),
         disk_rates=tuple(
             rate
             for row in facts.get("disks") or ()
-            if (rate := _positive(row.get("read_bytes_per_s")))
+            if (rate := _read_positive(row.get("read_bytes_per_s")))
         ),
         node_bytes=sum(int(row.get("memory_total_bytes") or 0) for row in rows),
         gpu_nodes=tuple(row.get("numa_node") for row in facts["gpus"]),
         memory_bytes=memory,
-        nodes=_nodes(rows, cpus, primary, memory, virtual=virtual),
+        nodes=_read_nodes(rows, cpus, primary, memory, virtual=virtual),
         cpus=cpus,
         primary=primary,
-        pythons=_pythons(facts["python"]),
+        pythons=_read_pythons(facts["python"]),
         isa=frozenset(isa) if isa is not None else None,
-        kernel=_kernel(facts["host"].get("kernel")),
+        kernel=_parse_kernel(facts["host"].get("kernel")),
         virtual=virtual,
         gpu_bytes=gpu_bytes,
         cards=cards,
@@ -343,36 +343,36 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
             for row, card in zip(facts["gpus"], cards, strict=True)
         ),
         processor=processor,
-        measured=_measured(facts),
+        measured=_read_measured(facts),
     )
 
 
-def _measured(facts: Mapping[str, Any]) -> Measured:
+def _read_measured(facts: Mapping[str, Any]) -> Measured:
     gpus = [row.get("measured") or {} for row in facts["gpus"]]
-    together = _slowest(gpus, "copy_together_bytes_per_s")
+    together = _find_slowest(gpus, "copy_together_bytes_per_s")
     return Measured(
-        gpu_bytes=_slowest(gpus, "bandwidth_bytes_per_s"),
-        gpu_copy=together or _slowest(gpus, "copy_bytes_per_s"),
-        bf16_flops=_slowest(gpus, "bf16_flops_per_s"),
-        disk_bytes=_disk(facts),
+        gpu_bytes=_find_slowest(gpus, "bandwidth_bytes_per_s"),
+        gpu_copy=together or _find_slowest(gpus, "copy_bytes_per_s"),
+        bf16_flops=_find_slowest(gpus, "bf16_flops_per_s"),
+        disk_bytes=_find_disk_speed(facts),
     )
 
 
-def _disk(facts: Mapping[str, Any]) -> float:
+def _find_disk_speed(facts: Mapping[str, Any]) -> float:
     """Bytes a second of the disk with the weights, where it was read."""
     found = facts.get("measured") or {}
     disk = {} if found.get("busy") else found.get("disk") or {}
     # With several disks, a file of the system says nothing of the one with the weights.
     of_weights = str(disk.get("path") or "").startswith(("/dev/", paths.MODELS))
     alone = len(facts.get("disks") or ()) == 1
-    return _positive(disk.get("bytes_per_s")) if of_weights or alone else 0.0
+    return _read_positive(disk.get("bytes_per_s")) if of_weights or alone else 0.0
 
 
-def _slowest(rows: list[Mapping[str, Any]], key: str) -> float:
-    return min((_positive(row.get(key)) for row in rows), default=0.0)
+def _find_slowest(rows: list[Mapping[str, Any]], key: str) -> float:
+    return min((_read_positive(row.get(key)) for row in rows), default=0.0)
 
 
-def _system(host: Mapping[str, Any]) -> System:
+def _read_system(host: Mapping[str, Any]) -> System:
     release = host["os"]
     return System(
         id=release.get("id"),
@@ -387,17 +387,17 @@ def _system(host: Mapping[str, Any]) -> System:
     )
 
 
-def _tunables(rows: Mapping[str, Any]) -> Tunables:
-    sysctl = {name: _tunable(row) for name, row in (rows.get("sysctl") or {}).items()}
+def _read_tunables(rows: Mapping[str, Any]) -> Tunables:
+    sysctl = {name: _read_tunable(row) for name, row in (rows.get("sysctl") or {}).items()}
     return Tunables(
         sysctl={name: row for name, row in sysctl.items() if row is not None},
-        thp=_tunable(rows.get("thp")),
-        governor=_tunable(rows.get("governor")),
+        thp=_read_tunable(rows.get("thp")),
+        governor=_read_tunable(rows.get("governor")),
         nofile_max=rows.get("nofile_max"),
     )
 
 
-def _tunable(row: Mapping[str, Any] | None) -> Tunable | None:
+def _read_tunable(row: Mapping[str, Any] | None) -> Tunable | None:
     if row is None:
         return None
     value = row.get("value")
@@ -405,8 +405,8 @@ def _tunable(row: Mapping[str, Any] | None) -> Tunable | None:
     return Tunable(value, bool(row.get("writable")), choices)
 
 
-def _interface(row: Mapping[str, Any]) -> Interface:
-    found = [_address(text) for text in row.get("addresses") or ()]
+def _read_interface(row: Mapping[str, Any]) -> Interface:
+    found = [_parse_address(text) for text in row.get("addresses") or ()]
     return Interface(
         name=row["name"],
         state=row.get("state"),
@@ -418,14 +418,14 @@ def _interface(row: Mapping[str, Any]) -> Interface:
     )
 
 
-def _address(text: str) -> Address | None:
+def _parse_address(text: str) -> Address | None:
     try:
         return ipaddress.ip_interface(text)
     except ValueError:
         return None
 
 
-def _rdma(row: Mapping[str, Any]) -> Rdma:
+def _read_rdma(row: Mapping[str, Any]) -> Rdma:
     return Rdma(
         device=row["device"],
         port=row["port"],
@@ -440,17 +440,17 @@ def _rdma(row: Mapping[str, Any]) -> Rdma:
     )
 
 
-def _firewall_manager(rows: Mapping[str, Any]) -> str:
+def _find_firewall_manager(rows: Mapping[str, Any]) -> str:
     """Name what manages the firewall: ufw, firewalld, or nothing but nftables itself."""
     active = [name for name in ("ufw", "firewalld") if rows.get(name) == "active"]
     return active[0] if active else "nftables"
 
 
-def _bandwidth(rows: Mapping[str, Any]) -> Bandwidth:
-    return Bandwidth(_positive(rows.get("measured")), _positive(rows.get("theoretical")))
+def _read_bandwidth(rows: Mapping[str, Any]) -> Bandwidth:
+    return Bandwidth(_read_positive(rows.get("measured")), _read_positive(rows.get("theoretical")))
 
 
-def _positive(value: object) -> float:
+def _read_positive(value: object) -> float:
     """Give a positive number, also of a measurement that carries it per node; else 0."""
     if isinstance(value, dict):
         value = value.get("all") or value.get("total")
@@ -458,13 +458,13 @@ def _positive(value: object) -> float:
     return float(value) if positive else 0.0  # type: ignore[arg-type]
 
 
-def _processor(cpu: Mapping[str, Any], catalogue: Catalogue | None) -> Cpu | None:
+def _find_processor(cpu: Mapping[str, Any], catalogue: Catalogue | None) -> Cpu | None:
     names = [cpu.get("catalogue_name"), cpu.get("model")]
     found = [catalogue.find_cpu(str(name)) for name in names if name] if catalogue else []
     return next((row for row in found if row is not None), None)
 
 
-def _gpus(
+def _read_gpus(
     rows: list[Mapping[str, Any]], catalogue: Catalogue | None
 ) -> tuple[tuple[Gpu | None, ...], tuple[int, ...]]:
     """Give the catalogue's row of every GPU, and its memory in bytes."""
@@ -480,14 +480,14 @@ def _gpus(
     return tuple(cards), tuple(sizes)
 
 
-def _memory(memory: Mapping[str, Any]) -> int:
+def _read_memory(memory: Mapping[str, Any]) -> int:
     total = int(memory.get("total_bytes") or 0)
     limit = memory.get("cgroup_limit_bytes")
     usable = min(total, limit) if limit else total
-    return int(usable // _STEP * _STEP)
+    return int(usable // _MEMORY_STEP * _MEMORY_STEP)
 
 
-def _nodes(
+def _read_nodes(
     rows: list[Mapping[str, Any]],
     every: tuple[int, ...],
     primary: tuple[int, ...],
@@ -506,8 +506,8 @@ def _nodes(
     for place, row in enumerate(rows):
         cpus = tuple(parse_list(row.get("cpus")))
         if row.get("cpus") is None:
-            cpus = _deal(every, place, len(rows))
-            primary_here = _deal(primary, place, len(rows))
+            cpus = _select_cpus(every, place, len(rows))
+            primary_here = _select_cpus(primary, place, len(rows))
         else:
             primary_here = tuple(cpu for cpu in primary if cpu in set(cpus))
         size = int(row.get("memory_total_bytes") or 0)
@@ -515,15 +515,15 @@ def _nodes(
             size = max(size, share)
         if cpus and size:
             own = primary_here or cpus
-            nodes.append(Node(int(row["id"]), cpus, own, int(size // _STEP * _STEP)))
+            nodes.append(Node(int(row["id"]), cpus, own, int(size // _MEMORY_STEP * _MEMORY_STEP)))
     return tuple(sorted(nodes, key=lambda node: node.id))
 
 
-def _deal(cpus: tuple[int, ...], place: int, parts: int) -> tuple[int, ...]:
+def _select_cpus(cpus: tuple[int, ...], place: int, parts: int) -> tuple[int, ...]:
     return cpus[len(cpus) * place // parts : len(cpus) * (place + 1) // parts]
 
 
-def _pythons(python: Mapping[str, Any]) -> tuple[Python, ...]:
+def _read_pythons(python: Mapping[str, Any]) -> tuple[Python, ...]:
     """Put the system's own first: an interpreter elsewhere may go away with its environment."""
     found = [
         Python(str(row["path"]), str(row["version"]))
@@ -538,6 +538,6 @@ def _pythons(python: Mapping[str, Any]) -> tuple[Python, ...]:
     return tuple(found)
 
 
-def _kernel(text: str | None) -> tuple[int, int]:
+def _parse_kernel(text: str | None) -> tuple[int, int]:
     match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", text or "")
     return (int(match.group(1)), int(match.group(2))) if match else (0, 0)

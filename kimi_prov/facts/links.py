@@ -11,7 +11,7 @@ NAMES = {"infiniband": "InfiniBand", "roce": "RoCE", "ethernet": "Ethernet"}
 _GBIT = 1e9
 
 
-def text(link: Mapping[str, Any]) -> str:
+def format_link(link: Mapping[str, Any]) -> str:
     """Name the link of facts' `group`: "8 x 400 Gbit/s InfiniBand"."""
     speed, ports = link.get("speed_bits_per_s"), int(link.get("count") or 1)
     name = NAMES.get(link["kind"], str(link["kind"]))

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.names import shown
+from kimi_prov.catalog.names import format_value
 from kimi_prov.facts.form import MisfitError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _GIB = 1 << 30
 _GB = 10**9
-_LONGEST = 200
+_MAX_LENGTH = 200
 # Other names for what stands at the top of a sheet, and in its parts.
 _TOP = {
     "gpu": "gpus",
@@ -102,7 +102,7 @@ class Rewritten:
         return path
 
 
-def rewrite(
+def rewrite_sheet(
     document: Any,  # noqa: ANN401  (whatever was parsed)
     schema: Mapping[str, Any],
     *,
@@ -117,13 +117,13 @@ def rewrite(
     if not isinstance(document, dict):
         return Rewritten(document)
     found = Rewritten({})
-    sheet = _renamed(document, (), _TOP, found)
+    sheet = _rename_keys(document, (), _TOP, found)
     sheet.setdefault("schema", schema["properties"]["schema"]["const"])
     sheet.setdefault("name", name)
     for key, part in _PARTS.items():
         if key in sheet:
             sheet[key] = part(sheet[key], (key,), found)
-    found.sheet = _numbers(sheet, schema, schema, (), found, spelling)
+    found.sheet = _rewrite_numbers(sheet, schema, schema, (), found, spelling)
     return found
 
 
@@ -135,11 +135,11 @@ def is_sheet(document: object) -> bool:
     return "cpu" in names and names <= {"name", "note", "hosts", *_PARTS}
 
 
-def _fault(found: Rewritten, path: Key, problem: str, fix: str | None = None) -> None:
+def _add_fault(found: Rewritten, path: Key, problem: str, fix: str | None = None) -> None:
     found.faults.append(MisfitError(found.place(path), problem, fix))
 
 
-def _renamed(
+def _rename_keys(
     mapping: Mapping[Any, Any], path: Key, names: Mapping[str, str], found: Rewritten
 ) -> dict[Any, Any]:
     """Give the keys their one name; what is there twice is a fault."""
@@ -147,7 +147,7 @@ def _renamed(
     for key, value in mapping.items():
         name = names.get(key.lower(), key) if isinstance(key, str) else key
         if name != key and name in mapping:
-            _fault(found, (*path, key), f"there twice: as {key!r} and as {name!r}; keep one")
+            _add_fault(found, (*path, key), f"there twice: as {key!r} and as {name!r}; keep one")
             continue
         if name != key:
             found.written[*path, name] = (*found.place(path), key)
@@ -155,9 +155,9 @@ def _renamed(
     return made
 
 
-def _counted(text: str) -> tuple[int | None, str]:
+def _split_count(text: str) -> tuple[int | None, str]:
     """Take "8x H200" and "H200 x8" apart."""
-    text = text[:_LONGEST].strip()
+    text = text[:_MAX_LENGTH].strip()
     before = _COUNTED.match(text)
     if before:
         return int(before[1]), before[2].strip()
@@ -167,37 +167,41 @@ def _counted(text: str) -> tuple[int | None, str]:
     return int(after[2]), after[1].strip()
 
 
-def _model(count: str, names: Mapping[str, str]) -> Callable[[Any, Key, Rewritten], Any]:
+def _make_model_rewriter(
+    count: str, names: Mapping[str, str]
+) -> Callable[[Any, Key, Rewritten], Any]:
     """Return what brings a processor or a GPU into its form; `count` is the key of how many."""
 
-    def made(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    def rewrite_model(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
         if isinstance(value, str):
-            many, model = _counted(value)
+            many, model = _split_count(value)
             for key in ("model", count):
                 found.written[*path, key] = found.place(path)
             return {"model": model} | ({count: many} if many is not None else {})
         if not isinstance(value, dict):
             return value
-        part = _renamed(value, path, names, found)
+        part = _rename_keys(value, path, names, found)
         if isinstance(part.get("model"), str):
-            many, model = _counted(part["model"])
+            many, model = _split_count(part["model"])
             if many is not None and count not in part:
                 found.written[*path, count] = found.place((*path, "model"))
                 part |= {"model": model, count: many}
             elif many is not None and part[count] == many:
                 part["model"] = model
             elif many is not None:
-                _fault(found, (*path, count), f"{many} by its name, {shown(part[count])} here")
+                _add_fault(
+                    found, (*path, count), f"{many} by its name, {format_value(part[count])} here"
+                )
                 part["model"] = model
         return part
 
-    return made
+    return rewrite_model
 
 
-def _one_or_many(
+def _make_list_rewriter(
     part: Callable[[Any, Key, Rewritten], Any], *, always_a_list: bool
 ) -> Callable[[Any, Key, Rewritten], Any]:
-    def made(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    def rewrite_parts(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
         if isinstance(value, list):
             return [part(one, (*path, number), found) for number, one in enumerate(value)]
         if value is None or not isinstance(value, (str, dict)):
@@ -207,57 +211,59 @@ def _one_or_many(
         found.written[*path, 0] = found.place(path)
         return [part(value, (*path, 0), found)]
 
-    return made
+    return rewrite_parts
 
 
-def _memory(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_memory(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     if isinstance(value, str):
-        return _memory_of(value, path, found)
+        return _parse_memory(value, path, found)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        _fault(found, path, f"{value:g} of what? write memory: {{total_gb: {value:g}}}")
+        _add_fault(found, path, f"{value:g} of what? write memory: {{total_gb: {value:g}}}")
         return {"total_gb": 1}
     if not isinstance(value, dict):
         return value
-    part = _renamed(value, path, {}, found)
+    part = _rename_keys(value, path, {}, found)
     for key in ("speed_mt_s", "configured_mt_s"):
         speed = _SPEED.match(part[key].strip()) if isinstance(part.get(key), str) else None
         if speed:
             part[key] = int(speed[1])
-    return _sized(part, path, found, "total_gb", tera=1024, unit=_GIB)
+    return _rewrite_size(part, path, found, "total_gb", tera=1024, unit=_GIB)
 
 
-def _memory_of(text: str, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _parse_memory(text: str, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     """Take "1.5 TB" and "24x 64 GB DDR5-4800" apart."""
-    many, rest = _counted(text)
+    many, rest = _split_count(text)
     size = _SIZE.match(rest)
     speed = _SPEED.match(size[3].strip()) if size and size[3].strip() else None
     if size is None or (size[3].strip() and speed is None):
         form = '"1536 GB", "24x 64 GB DDR5-4800", or {dimms: 24, dimm_gb: 64, speed_mt_s: 4800}'
-        _fault(found, path, f"wanted memory as {form}, found {shown(text)}")
+        _add_fault(found, path, f"wanted memory as {form}, found {format_value(text)}")
         return {"total_gb": 1}
     key = "total_gb" if many is None else "dimm_gb"
     for name in ("total_gb", "dimms", "dimm_gb", "speed_mt_s"):
         found.written[*path, name] = found.place(path)
-    part: dict[str, Any] = {key: _in_gb(size, 1024, path, found)}
+    part: dict[str, Any] = {key: _convert_to_gb(size, 1024, path, found)}
     part |= {"dimms": many} if many is not None else {}
     return part | ({"speed_mt_s": int(speed[1])} if speed else {})
 
 
-def _in_gb(size: re.Match[str], tera: int, path: Key, found: Rewritten) -> float:
-    number = _read(size[1].strip(), grouped=True)
+def _convert_to_gb(size: re.Match[str], tera: int, path: Key, found: Rewritten) -> float:
+    number = _parse_number(size[1].strip(), grouped=True)
     if number is None or isinstance(number, str):
-        _fault(found, path, number or f"wanted a size such as 3.84 TB, found {shown(size[0])}")
+        _add_fault(
+            found, path, number or f"wanted a size such as 3.84 TB, found {format_value(size[0])}"
+        )
         return 1
-    return _tidy(number * (tera if size[2].lower().startswith("t") else 1))
+    return _round_float(number * (tera if size[2].lower().startswith("t") else 1))
 
 
-def _tidy(value: float) -> float:
+def _round_float(value: float) -> float:
     """Write 3840.0000000000005 as 3840."""
     near = round(value, 6)
     return int(near) if float(near).is_integer() else near
 
 
-def _sized(
+def _rewrite_size(
     part: dict[Any, Any], path: Key, found: Rewritten, form: str, *, tera: int, unit: int
 ) -> dict[Any, Any]:
     """Bring the ways to say a size into the form's key, in its unit."""
@@ -267,68 +273,74 @@ def _sized(
         factors |= {f"{name}_gb": 1, f"{name}_tb": tera, f"{name}_bytes": 1 / unit, name: 0}
     given = [key for key in part if isinstance(key, str) and key in factors]
     if len(given) > 1:
-        _fault(found, (*path, given[1]), f"there twice: {given[0]} says it too; keep one")
+        _add_fault(found, (*path, given[1]), f"there twice: {given[0]} says it too; keep one")
     values = {key: part.pop(key) for key in given}
     for key, value in list(values.items())[:1]:
         if key != form:
             found.written[*path, form] = (*found.place(path), key)
-        part[form] = _converted(value, factors[key], tera, (*path, form), found)
+        part[form] = _convert_size(value, factors[key], tera, (*path, form), found)
     return part
 
 
-def _converted(value: Any, factor: float, tera: int, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
-    size = _SIZE.match(value.strip()[:_LONGEST]) if isinstance(value, str) else None
+def _convert_size(value: Any, factor: float, tera: int, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    size = _SIZE.match(value.strip()[:_MAX_LENGTH]) if isinstance(value, str) else None
     if size is not None and not size[3].strip():
-        return _in_gb(size, tera, path, found)
+        return _convert_to_gb(size, tera, path, found)
     if factor == 0:
-        _fault(found, path, f'wanted a size with its unit, such as "3.84 TB", found {shown(value)}')
+        _add_fault(
+            found,
+            path,
+            f'wanted a size with its unit, such as "3.84 TB", found {format_value(value)}',
+        )
         return 1
-    number = _read(value.strip(), grouped=True) if isinstance(value, str) else value
+    number = _parse_number(value.strip(), grouped=True) if isinstance(value, str) else value
     if isinstance(number, str):
-        _fault(found, path, number)
+        _add_fault(found, path, number)
         return 1
     if isinstance(number, bool) or not isinstance(number, (int, float)) or factor == 1:
         return number
-    return _tidy(number * factor)
+    return _round_float(number * factor)
 
 
-def _disk(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_disk(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     if isinstance(value, str):
-        many, rest = _counted(value)
+        many, rest = _split_count(value)
         size = _SIZE.match(rest)
         words = (size[3] if size else "").lower().replace(",", " ").split()
         if size is None or len(words) > 1 or (words and words[0] not in _KINDS):
             form = '"2x 3.84 TB NVMe" or {kind: nvme, size_gb: 3840, count: 2}'
-            _fault(found, path, f"wanted a disk as {form}, found {shown(value)}")
+            _add_fault(found, path, f"wanted a disk as {form}, found {format_value(value)}")
             return {"size_gb": 1}
         for key in ("kind", "size_gb", "count"):
             found.written[*path, key] = found.place(path)
-        part: dict[str, Any] = {"size_gb": _in_gb(size, 1000, path, found)}
+        part: dict[str, Any] = {"size_gb": _convert_to_gb(size, 1000, path, found)}
         part |= {"kind": words[0]} if words else {}
         return part | ({"count": many} if many is not None else {})
     if not isinstance(value, dict):
         return value
-    part = _renamed(value, path, {}, found)
+    part = _rename_keys(value, path, {}, found)
     if isinstance(part.get("kind"), str):
         part["kind"] = part["kind"].lower()
-    return _sized(part, path, found, "size_gb", tera=1000, unit=_GB)
+    return _rewrite_size(part, path, found, "size_gb", tera=1000, unit=_GB)
 
 
-def _nic(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_nic(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     if not isinstance(value, str):
         return value
-    many, rest = _counted(value)
+    many, rest = _split_count(value)
     link = _LINK.match(rest)
     if link is None:
         form = '"2x 100 Gbit/s" or {speed_gbit_s: 100, count: 2}'
-        _fault(found, path, f"wanted a network card as {form}, found {shown(value)}")
+        _add_fault(found, path, f"wanted a network card as {form}, found {format_value(value)}")
         return {"speed_gbit_s": 1}
     for key in ("speed_gbit_s", "count"):
         found.written[*path, key] = found.place(path)
-    return {"speed_gbit_s": _tidy(float(link[1]))} | ({"count": many} if many is not None else {})
+    return {"speed_gbit_s": _round_float(float(link[1]))} | (
+        {"count": many} if many is not None else {}
+    )
 
 
-def _link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     """Take "8x 400 Gbit/s InfiniBand", "HDR InfiniBand", "100 GbE" and "RoCE" apart."""
     if isinstance(value, dict) and isinstance(value.get("kind"), str):
         kind = value["kind"].strip().lower()
@@ -337,7 +349,7 @@ def _link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
         return value
     for key in ("kind", "speed_gbit_s", "count"):
         found.written[*path, key] = found.place(path)
-    many, rest = _counted(value)
+    many, rest = _split_count(value)
     speed = _FABRIC_SPEED.search(rest)
     words = _FABRIC_SPEED.sub(" ", rest, count=1).lower().replace(",", " ").split()
     rates = [_RATES[word] for word in words if word in _RATES]
@@ -347,55 +359,61 @@ def _link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     kinds |= {"infiniband"} if rates else set()
     strange = [word for word in words if word not in _FABRICS and word not in _RATES]
     if strange or len(kinds) > 1 or (rates and (speed or len(rates) > 1)):
-        _fault(found, path, f"wanted what joins the hosts as {_A_LINK}, found {shown(value)}")
+        _add_fault(
+            found, path, f"wanted what joins the hosts as {_A_LINK}, found {format_value(value)}"
+        )
         return {"kind": "ethernet"}
     if not kinds:
-        problem = f"by InfiniBand, RoCE or Ethernet? write it as {_A_LINK}, found {shown(value)}"
-        _fault(found, path, problem)
+        problem = (
+            f"by InfiniBand, RoCE or Ethernet? write it as {_A_LINK}, found {format_value(value)}"
+        )
+        _add_fault(found, path, problem)
         return {"kind": "ethernet"}
     part: dict[str, Any] = {"kind": kinds.pop()}
-    part |= {"speed_gbit_s": _tidy(float(speed[1]))} if speed else {}
+    part |= {"speed_gbit_s": _round_float(float(speed[1]))} if speed else {}
     part |= {"speed_gbit_s": rates[0]} if rates else {}
     return part | ({"count": many} if many is not None else {})
 
 
-def _software(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_software(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     if isinstance(value, str):
         found.written[*path, "os"] = found.place(path)
         value = {"os": value}
     if not isinstance(value, dict) or not isinstance(value.get("os"), str):
         return value
-    known = _SYSTEM.match(value["os"].strip()[:_LONGEST])
+    known = _SYSTEM.match(value["os"].strip()[:_MAX_LENGTH])
     return {**value, "os": f"{known[1].lower()}-{known[2]}"} if known else value
 
 
-def _price(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_price(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
     """Bring `purchase_eur` and the like into the form: an amount, its currency, its rate."""
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        _fault(found, path, f"to buy or by the hour? write {_A_PRICE}")
+        _add_fault(found, path, f"to buy or by the hour? write {_A_PRICE}")
         return None
     if not isinstance(value, dict):
         return value
     part: dict[Any, Any] = {}
     codes: dict[str, Key] = {}
     for key, amount in value.items():
-        name, code, signed = _priced(key, amount)
+        name, code, signed = _parse_price_key(key, amount)
         if code is not None:
             codes.setdefault(code, (*path, key))
         if name in part:
-            _fault(found, (*path, key), f"there twice: {name} is given already; keep one")
+            _add_fault(found, (*path, key), f"there twice: {name} is given already; keep one")
             continue
         if name != key:
             found.written[*path, name] = (*path, key)
         part[name] = signed
     if len(codes) > 1:
         first, second = list(codes)[:2]
-        _fault(found, codes[second], f"{second} here and {first} before it: keep to one currency")
+        _add_fault(
+            found, codes[second], f"{second} here and {first} before it: keep to one currency"
+        )
         return None
-    return _in_one_currency(part, next(iter(codes), None), path, found)
+    return _merge_currency(part, next(iter(codes), None), path, found)
 
 
-def _priced(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN401
+def _parse_price_key(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN401
     """Return the form's key, the currency that key or amount name, and the bare amount."""
     low = key.lower() if isinstance(key, str) else ""
     if low == "currency":
@@ -409,7 +427,7 @@ def _priced(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN4
     if name is None:
         return key, None, amount
     code = named[2].upper() if named else None
-    money = _MONEY.match(amount.strip()[:_LONGEST]) if isinstance(amount, str) else None
+    money = _MONEY.match(amount.strip()[:_MAX_LENGTH]) if isinstance(amount, str) else None
     sign = (money[1] or money[3]) if money else None
     if money and sign:
         said = _SIGNS.get(sign.lower(), sign.upper())
@@ -418,7 +436,7 @@ def _priced(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN4
     return name, code, amount
 
 
-def _in_one_currency(
+def _merge_currency(
     part: dict[Any, Any], code: str | None, path: Key, found: Rewritten
 ) -> dict[Any, Any] | None:
     """Name the currency once; dollars need no rate, and every other one does."""
@@ -430,7 +448,7 @@ def _in_one_currency(
     right = f"{{{(amounts or ['purchase'])[0]}: 250000, currency: {unit}, usd_per_unit: RATE}}"
     for key in undirected:
         part.pop(key)
-        _fault(
+        _add_fault(
             found,
             (*path, key),
             f"which way round? write usd_per_unit, the dollars for one {unit}",
@@ -439,7 +457,7 @@ def _in_one_currency(
     if code is None:
         if amounts:
             problem = f"in which currency? write {amounts[0]}_usd, or {right}"
-            _fault(found, (*path, amounts[0]), problem)
+            _add_fault(found, (*path, amounts[0]), problem)
             return None
         return part
     if code == "USD":
@@ -451,7 +469,7 @@ def _in_one_currency(
         return part
     part["currency"] = code
     if amounts and part.get("usd_per_unit") is None and not undirected:
-        _fault(
+        _add_fault(
             found,
             (*path, amounts[0]),
             f"{code} without a rate: wanted usd_per_unit, the dollars for one {code}; "
@@ -463,18 +481,18 @@ def _in_one_currency(
 
 
 _PARTS: dict[str, Callable[[Any, Key, Rewritten], Any]] = {
-    "cpu": _model("sockets", _OF_CPU),
-    "memory": _memory,
-    "gpus": _one_or_many(_model("count", _OF_GPUS), always_a_list=False),
-    "disks": _one_or_many(_disk, always_a_list=True),
-    "nics": _one_or_many(_nic, always_a_list=True),
-    "link": _link,
-    "software": _software,
-    "price": _price,
+    "cpu": _make_model_rewriter("sockets", _OF_CPU),
+    "memory": _rewrite_memory,
+    "gpus": _make_list_rewriter(_make_model_rewriter("count", _OF_GPUS), always_a_list=False),
+    "disks": _make_list_rewriter(_rewrite_disk, always_a_list=True),
+    "nics": _make_list_rewriter(_rewrite_nic, always_a_list=True),
+    "link": _rewrite_link,
+    "software": _rewrite_software,
+    "price": _rewrite_price,
 }
 
 
-def _numbers(
+def _rewrite_numbers(
     value: Any,  # noqa: ANN401
     schema: Mapping[str, Any],
     root: Mapping[str, Any],
@@ -487,19 +505,21 @@ def _numbers(
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
     if isinstance(value, dict):
         schemas = [schema, *schema.get("anyOf", ())]
-        known = {k: s for one in schemas for k, s in _resolved(one, root)["properties"].items()}
+        known = {
+            k: s for one in schemas for k, s in _resolve_schema(one, root)["properties"].items()
+        }
         made = {}
         for key, part in value.items():
             if isinstance(key, int) and part is None:
                 # {purchase_usd: 120,000}
                 problem = "between { and } a comma ends a value: write the number without it"
-                _fault(found, path, problem)
+                _add_fault(found, path, problem)
                 continue
             inner = known.get(key) if isinstance(key, str) else None
             made[key] = (
                 part
                 if inner is None
-                else _numbers(part, inner, root, (*path, key), found, spelling)
+                else _rewrite_numbers(part, inner, root, (*path, key), found, spelling)
             )
         return made
     if isinstance(value, list):
@@ -507,17 +527,19 @@ def _numbers(
         if items is None:
             return value
         parts = enumerate(value)
-        return [_numbers(part, items, root, (*path, n), found, spelling) for n, part in parts]
-    return _number(value, schema, path, found, spelling)
+        return [
+            _rewrite_numbers(part, items, root, (*path, n), found, spelling) for n, part in parts
+        ]
+    return _rewrite_number(value, schema, path, found, spelling)
 
 
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
     return {"properties": {}, **schema}
 
 
-def _number(
+def _rewrite_number(
     value: Any,  # noqa: ANN401
     schema: Mapping[str, Any],
     path: Key,
@@ -530,19 +552,19 @@ def _number(
     if isinstance(value, float) and key.startswith("purchase"):
         text = spelling(found.place(path)) or ""
         if _DOTTED.match(text):
-            _fault(found, path, _two_ways(text))
+            _add_fault(found, path, _describe_ambiguity(text))
         return value
     if not isinstance(value, str):
         return value
-    text = _without_unit(value.strip()[:_LONGEST], key)
-    read = _read(text, grouped=kind == "integer" or key in _GROUPED_KEYS)
+    text = _strip_unit(value.strip()[:_MAX_LENGTH], key)
+    read = _parse_number(text, grouped=kind == "integer" or key in _GROUPED_KEYS)
     if isinstance(read, str):
-        _fault(found, path, read)
+        _add_fault(found, path, read)
         return schema.get("minimum", 1)
     return value if read is None else read
 
 
-def _without_unit(text: str, key: str) -> str:
+def _strip_unit(text: str, key: str) -> str:
     for end, units in _UNITS.items():
         if key.endswith(end):
             unit = next((u for u in units if text.lower().endswith(u)), "")
@@ -550,10 +572,10 @@ def _without_unit(text: str, key: str) -> str:
     return text.removeprefix("$").removeprefix("US$").strip() if key.endswith("_usd") else text
 
 
-def _read(text: str, *, grouped: bool) -> float | str | None:
+def _parse_number(text: str, *, grouped: bool) -> float | str | None:
     """Read a number; text is what is wrong with one that has two meanings, None is no number."""
     if _DOTTED.match(text):
-        return _two_ways(text)
+        return _describe_ambiguity(text)
     if _PLAIN.match(text):
         return float(text) if "." in text else int(text)
     if _GROUPED.match(text):
@@ -561,12 +583,12 @@ def _read(text: str, *, grouped: bool) -> float | str | None:
         if grouped or "," not in text:
             return float(bare) if "." in bare else int(bare)
         return f"{text!r} may be {bare} or {text.replace(',', '.')}: write the one that it is"
-    if _POINT_OR_COMMA.match(text) and len(text) <= _LONGEST:
+    if _POINT_OR_COMMA.match(text) and len(text) <= _MAX_LENGTH:
         return f"{text!r}: write the number with a point before its decimals, and nothing else"
     return None
 
 
-def _two_ways(text: str) -> str:
+def _describe_ambiguity(text: str) -> str:
     bare = text.replace(".", "")
     if text.count(".") > 1:
         return f"{text}: write {bare}; a point stands before decimals alone"

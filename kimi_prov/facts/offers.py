@@ -31,7 +31,7 @@ _HYBRID_GPUS = (1, 2)
 # GB of a memory module; one for each channel.
 _MODULES_GB = (32, 64, 96, 128)
 _GPU_SERVER_MODULE_GB = 128
-_LEAST_SOCKETS = 2
+_MIN_SOCKETS = 2
 _DISK = {"kind": "nvme", "size_gb": 3840, "count": 2, "read_gb_s": 7}
 # The system that every engine is pinned for, and a driver that all of them run on.
 _SYSTEM, _DRIVER = "debian-12", "580.159.04"
@@ -52,29 +52,29 @@ class Offer:
 
     def facts(self, catalogue: Catalogue) -> dict[str, Any]:
         """Return the machine's facts; `origin` says that it was made from the catalogue."""
-        found = spec.facts(self.sheet, catalogue, "made from the catalogue's parts")
+        found = spec.make_facts(self.sheet, catalogue, "made from the catalogue's parts")
         found["origin"]["kind"] = "suggested"
         return found
 
 
-def ladders(catalogue: Catalogue) -> Iterator[list[Offer]]:
+def list_ladders(catalogue: Catalogue) -> Iterator[list[Offer]]:
     """Yield the machines of each kind and part, the smallest first."""
-    hosts = _hosts(catalogue)
+    hosts = _choose_hosts(catalogue)
     if not hosts:
         return
     gpus = [gpu for gpu in catalogue.gpus if not gpu.name.endswith(_NOT_OFFERED)]
     for gpu in gpus:
-        yield [_with_gpus(gpu, count, hosts[0]) for count in _counts(gpu)]
+        yield [_make_gpu_offer(gpu, count, hosts[0]) for count in _list_counts(gpu)]
     for cpu in hosts:
-        for sockets in range(1, min(cpu.max_sockets, _LEAST_SOCKETS) + 1):
-            yield [_without_gpus(cpu, sockets, module) for module in _MODULES_GB]
+        for sockets in range(1, min(cpu.max_sockets, _MIN_SOCKETS) + 1):
+            yield [_make_cpu_offer(cpu, sockets, module) for module in _MODULES_GB]
     for gpu in gpus:
-        if _counts(gpu) == _CARDS:
+        if _list_counts(gpu) == _CARDS:
             for count in _HYBRID_GPUS:
-                yield [_hybrid(gpu, count, hosts[0], module) for module in _MODULES_GB]
+                yield [_make_hybrid_offer(gpu, count, hosts[0], module) for module in _MODULES_GB]
 
 
-def _counts(gpu: Gpu) -> tuple[int, ...]:
+def _list_counts(gpu: Gpu) -> tuple[int, ...]:
     if gpu.vendor == "amd":
         return _BOARD
     if not gpu.nvswitch:
@@ -82,50 +82,52 @@ def _counts(gpu: Gpu) -> tuple[int, ...]:
     return _BOARD if float(gpu.compute_capability) >= _BLACKWELL else _SWITCHED
 
 
-def _hosts(catalogue: Catalogue) -> list[Cpu]:
+def _choose_hosts(catalogue: Catalogue) -> list[Cpu]:
     """Give of each generation with AMX or AVX512 the processor with most bandwidth, best first."""
     best: dict[str, Cpu] = {}
     for cpu in catalogue.cpus:
         wide = cpu.vector in ("amx", "avx512") and cpu.memory_channels and cpu.max_sockets > 1
         known = best.get(cpu.microarchitecture)
-        if wide and (known is None or _strength(cpu) > _strength(known)):
+        if wide and (known is None or _rank_cpu(cpu) > _rank_cpu(known)):
             best[cpu.microarchitecture] = cpu
-    return sorted(best.values(), key=_strength, reverse=True)
+    return sorted(best.values(), key=_rank_cpu, reverse=True)
 
 
-def _strength(cpu: Cpu) -> tuple[bool, float, int]:
+def _rank_cpu(cpu: Cpu) -> tuple[bool, float, int]:
     return cpu.vector == "amx", cpu.bandwidth_gb_s, cpu.cores
 
 
-def _with_gpus(gpu: Gpu, count: int, host: Cpu) -> Offer:
-    sheet = _sheet(host, _LEAST_SOCKETS, _GPU_SERVER_MODULE_GB)
+def _make_gpu_offer(gpu: Gpu, count: int, host: Cpu) -> Offer:
+    sheet = _make_sheet(host, _MIN_SOCKETS, _GPU_SERVER_MODULE_GB)
     name = f"{count} x {gpu.name}"
-    return Offer("gpu", name, count, count * gpu.memory_gb, _named(sheet | _gpus(gpu, count), name))
+    return Offer(
+        "gpu", name, count, count * gpu.memory_gb, _add_name(sheet | _make_gpus(gpu, count), name)
+    )
 
 
-def _without_gpus(cpu: Cpu, sockets: int, module: int) -> Offer:
-    sheet = _sheet(cpu, sockets, module)
-    size = _memory_gb(sheet)
+def _make_cpu_offer(cpu: Cpu, sockets: int, module: int) -> Offer:
+    sheet = _make_sheet(cpu, sockets, module)
+    size = _count_memory_gb(sheet)
     name = f"{sockets} x {cpu.name}, {size:,} GB"
-    return Offer("cpu", name, size, 0, _named(sheet, name))
+    return Offer("cpu", name, size, 0, _add_name(sheet, name))
 
 
-def _hybrid(gpu: Gpu, count: int, host: Cpu, module: int) -> Offer:
-    sheet = _sheet(host, _LEAST_SOCKETS, module)
-    size = _memory_gb(sheet)
-    name = f"{count} x {gpu.name}, {_LEAST_SOCKETS} x {host.name}, {size:,} GB"
-    sheet |= _gpus(gpu, count)
-    return Offer("hybrid", name, size, count * gpu.memory_gb, _named(sheet, name))
+def _make_hybrid_offer(gpu: Gpu, count: int, host: Cpu, module: int) -> Offer:
+    sheet = _make_sheet(host, _MIN_SOCKETS, module)
+    size = _count_memory_gb(sheet)
+    name = f"{count} x {gpu.name}, {_MIN_SOCKETS} x {host.name}, {size:,} GB"
+    sheet |= _make_gpus(gpu, count)
+    return Offer("hybrid", name, size, count * gpu.memory_gb, _add_name(sheet, name))
 
 
-def _gpus(gpu: Gpu, count: int) -> dict[str, Any]:
+def _make_gpus(gpu: Gpu, count: int) -> dict[str, Any]:
     return {
         "gpus": {"model": gpu.name, "count": count},
         "software": {"os": _SYSTEM, "nvidia_driver": _DRIVER, "open_module": True},
     }
 
 
-def _sheet(cpu: Cpu, sockets: int, module: int) -> dict[str, Any]:
+def _make_sheet(cpu: Cpu, sockets: int, module: int) -> dict[str, Any]:
     return {
         "schema": spec.SCHEMA,
         "cpu": {"model": cpu.name, "sockets": sockets},
@@ -135,10 +137,10 @@ def _sheet(cpu: Cpu, sockets: int, module: int) -> dict[str, Any]:
     }
 
 
-def _memory_gb(sheet: dict[str, Any]) -> int:
+def _count_memory_gb(sheet: dict[str, Any]) -> int:
     size: int = sheet["memory"]["dimms"] * sheet["memory"]["dimm_gb"]
     return size
 
 
-def _named(sheet: dict[str, Any], name: str) -> dict[str, Any]:
+def _add_name(sheet: dict[str, Any], name: str) -> dict[str, Any]:
     return {**sheet, "name": name}

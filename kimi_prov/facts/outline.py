@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
 
 # A sheet tells what the modules hold, a machine what its firmware and kernel leave of that.
-_MEMORY_OFF = 0.1
+_MAX_MEMORY_DIFFERENCE = 0.1
 
 
-def of(facts: Mapping[str, Any]) -> dict[str, Any]:
+def make_outline(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Give processors, memory and GPUs of a facts document; null is unknown."""
     cpu, memory = facts.get("cpu") or {}, facts.get("memory") or {}
     gpus: dict[tuple[Any, Any], int] = {}
@@ -36,14 +36,14 @@ def of(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def differences(
+def list_differences(
     one: Mapping[str, Any], other: Mapping[str, Any], catalogue: Catalogue
 ) -> list[str]:
     """Say in which parts two outlines are of different machines; unknown differs from nothing.
 
     The catalogue knows one part by several names.
     """
-    processors = [_processor(row, catalogue) for row in (one, other)]
+    processors = [_find_processor(row, catalogue) for row in (one, other)]
     pairs = [("processor", *processors)]
     pairs += [(key, one.get(key), other.get(key)) for key in ("sockets", "cores")]
     found = [
@@ -52,22 +52,22 @@ def differences(
         if there and here and there != here
     ]
     sizes = [float(row.get("memory_bytes") or 0) for row in (one, other)]
-    if all(sizes) and abs(sizes[0] / sizes[1] - 1) > _MEMORY_OFF:
+    if all(sizes) and abs(sizes[0] / sizes[1] - 1) > _MAX_MEMORY_DIFFERENCE:
         there, here = (f"{size / 2**30:.0f} GiB" for size in sizes)
         found.append(f"memory: {there} there, {here} here")
-    there, here = (_cards(row, catalogue) for row in (one, other))
+    there, here = (_format_cards(row, catalogue) for row in (one, other))
     if there != here:
         found.append(f"GPUs: {there} there, {here} here")
     return found
 
 
-def _processor(outline: Mapping[str, Any], catalogue: Catalogue) -> Any:  # noqa: ANN401
+def _find_processor(outline: Mapping[str, Any], catalogue: Catalogue) -> Any:  # noqa: ANN401
     name = outline.get("processor")
     known = catalogue.find_cpu(str(name)) if name else None
     return known.name if known else name
 
 
-def _cards(outline: Mapping[str, Any], catalogue: Catalogue) -> str:
+def _format_cards(outline: Mapping[str, Any], catalogue: Catalogue) -> str:
     counted: dict[str, int] = {}
     for row in outline["gpus"]:
         known = catalogue.find_gpu(str(row["model"]), row["memory_bytes"])

@@ -41,27 +41,27 @@ _OTHERS = ("gpus.csv", "lscpu_e.txt", "numa.txt", "numactl-hardware.txt", "pci.t
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 _PCI = "/sys/bus/pci/devices"
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 # More of each than Linux has.
-_MOST_CPUS = 8192
-_MOST_DEVICES = 4096
-_MOST_NODES = 256
+_MAX_CPUS = 8192
+_MAX_DEVICES = 4096
+_MAX_NODES = 256
 _FIX = f"a recorded folder holds some of: {', '.join([*FILES, *ANSWERS, *_OTHERS])}"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_recording(path: Path) -> dict[str, Any]:
     """Return the facts that a recorded folder tells; null is what it does not.
 
     Raises UserError naming the folder, or the file of it, that cannot be read.
     """
-    texts = _texts(path)
+    texts = _read_texts(path)
     found = collect.collect(Recording(texts))
     found["origin"] = {
         "kind": "recording",
         "name": path.resolve().name,
         "detail": f"recorded: {', '.join(sorted(texts))}",
     }
-    found["collected_at"] = _when(texts.get("nvidia-smi-q.xml", ""))
+    found["collected_at"] = _find_time(texts.get("nvidia-smi-q.xml", ""))
     found["host"]["hostname"] = None
     # Nobody recorded these, and an empty answer would say that there are none.
     found["kimi"] = {}
@@ -70,7 +70,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _texts(path: Path) -> dict[str, str]:
+def _read_texts(path: Path) -> dict[str, str]:
     try:
         there = {entry.name for entry in path.iterdir()}
     except OSError as error:
@@ -79,20 +79,20 @@ def _texts(path: Path) -> dict[str, str]:
     for name in (*FILES, *ANSWERS, *_OTHERS):
         file = next((n for n in (name, f"{name}.gz") if n in there), None)
         if file is not None:
-            texts[name] = _text(path / file)
+            texts[name] = _read_text(path / file)
     if not texts:
         raise UserError(f"{path}: nothing recorded lies there", fix=_FIX)
     return texts
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     content = documents.read_bytes(
-        file, what="such a file", limit=_LARGEST_BYTES, fix="record it again"
+        file, what="such a file", limit=_MAX_BYTES, fix="record it again"
     )
     return content.decode("utf-8", "replace")
 
 
-def _when(xml: str) -> str:
+def _find_time(xml: str) -> str:
     """Return the time that nvidia-smi wrote into its answer; it is local time there."""
     match = re.search(r"<timestamp>([^<]{1,40})</timestamp>", xml)
     return match.group(1) if match else "unknown"
@@ -108,13 +108,13 @@ class Recording(Machine):
         }
         self._answers = {words: texts[name] for name, words in ANSWERS.items() if name in texts}
         if "gpus.csv" in texts:
-            self._answers[("nvidia-smi", "--query-gpu")] = _table(texts["gpus.csv"])
+            self._answers[("nvidia-smi", "--query-gpu")] = _sort_columns(texts["gpus.csv"])
         if "nvidia-smi-q.xml" in texts:
             self._files["/proc/driver/nvidia/gpus"] = ""  # nvidia-smi answered: there is a driver
-        places = list(_places(texts))
-        self._files.update(_topology(places))
-        self._files.update(_nodes(texts, places))
-        self._files.update(_bus(texts.get("pci.txt", "")))
+        places = list(_locate_cpus(texts))
+        self._files.update(_make_topology(places))
+        self._files.update(_list_nodes(texts, places))
+        self._files.update(_parse_bus(texts.get("pci.txt", "")))
         self._folders = {
             place.rsplit("/", cut)[0] for place in self._files for cut in range(1, place.count("/"))
         }
@@ -154,7 +154,7 @@ class Recording(Machine):
         return self._answers.get(words)
 
 
-def _table(text: str) -> str:
+def _sort_columns(text: str) -> str:
     """Put the recorded columns into the order in which the probe asks for them."""
     rows = nvidia_smi.table(text)
     return "\n".join(
@@ -163,25 +163,25 @@ def _table(text: str) -> str:
     )
 
 
-def _places(texts: dict[str, str]) -> Iterator[dict[str, int]]:
+def _locate_cpus(texts: dict[str, str]) -> Iterator[dict[str, int]]:
     """Tell cpu, node, socket and core of each CPU, by `lscpu -e`, else by /proc/cpuinfo."""
     rows = [line.split() for line in texts.get("lscpu_e.txt", "").splitlines()]
     head = rows[0] if rows else []
     if {"CPU", "SOCKET", "CORE"} <= set(head):
-        for row in rows[1 : _MOST_CPUS + 1]:
+        for row in rows[1 : _MAX_CPUS + 1]:
             known = dict(zip(head, row, strict=False))
-            if known.get("ONLINE", "yes") == "yes" and _cpu(known.get("CPU")) is not None:
+            if known.get("ONLINE", "yes") == "yes" and _parse_cpu(known.get("CPU")) is not None:
                 yield {
                     name.lower(): parse_int(known.get(name)) or 0
                     for name in ("CPU", "NODE", "SOCKET", "CORE")
                 }
         return
-    for block in texts.get("cpuinfo.txt", "").split("\n\n")[:_MOST_CPUS]:
+    for block in texts.get("cpuinfo.txt", "").split("\n\n")[:_MAX_CPUS]:
         known = {
             key.strip(): value.strip()
             for key, _, value in (line.partition(":") for line in block.splitlines())
         }
-        number = _cpu(known.get("processor"))
+        number = _parse_cpu(known.get("processor"))
         if number is not None:
             core = parse_int(known.get("core id"))
             yield {
@@ -192,7 +192,7 @@ def _places(texts: dict[str, str]) -> Iterator[dict[str, int]]:
             }
 
 
-def _topology(places: list[dict[str, int]]) -> dict[str, str]:
+def _make_topology(places: list[dict[str, int]]) -> dict[str, str]:
     if not places:
         return {}
     cores: dict[tuple[int, int], list[int]] = {}
@@ -207,11 +207,11 @@ def _topology(places: list[dict[str, int]]) -> dict[str, str]:
     return files
 
 
-def _nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str, str]:
+def _list_nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str, str]:
     """Tell the nodes by the kernel's own files, else by numactl, else by the CPUs' places."""
-    found = _nodes_of_kernel(texts.get("numa.txt", ""))
+    found = _parse_kernel_nodes(texts.get("numa.txt", ""))
     if not found:
-        found = _nodes_of_numactl(texts.get("numactl-hardware.txt", ""))
+        found = _parse_numactl_nodes(texts.get("numactl-hardware.txt", ""))
     if found:
         return found
     members: dict[int, list[int]] = {}
@@ -221,7 +221,7 @@ def _nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str, str
     return {f"{_NODE}/node{n}/cpulist": format_list(cpus) for n, cpus in members.items()}
 
 
-def _nodes_of_kernel(text: str) -> dict[str, str]:
+def _parse_kernel_nodes(text: str) -> dict[str, str]:
     """Read blocks of: the node's folder, its CPUs, its distances, its meminfo."""
     files: dict[str, str] = {}
     sizes: dict[str, list[str]] = {}
@@ -229,24 +229,22 @@ def _nodes_of_kernel(text: str) -> dict[str, str]:
     for line in text.splitlines():
         node = re.fullmatch(rf"{_NODE}/node([0-9]{{1,3}})", line.strip())
         if node:
-            folder = node.group() if int(node.group(1)) < _MOST_NODES else ""
+            folder = node.group() if int(node.group(1)) < _MAX_NODES else ""
         elif folder and line.startswith("Node "):
             sizes.setdefault(f"{folder}/meminfo", []).append(line)
         elif folder and f"{folder}/cpulist" not in files:
-            files[f"{folder}/cpulist"] = format_list(
-                [n for n in parse_list(line) if n < _MOST_CPUS]
-            )
+            files[f"{folder}/cpulist"] = format_list([n for n in parse_list(line) if n < _MAX_CPUS])
         elif folder and f"{folder}/distance" not in files:
             files[f"{folder}/distance"] = line
     files.update({place: "\n".join(lines) for place, lines in sizes.items()})
     return files
 
 
-def _nodes_of_numactl(text: str) -> dict[str, str]:
+def _parse_numactl_nodes(text: str) -> dict[str, str]:
     files: dict[str, str] = {}
     sizes: dict[str, list[str]] = {}
     for match in re.finditer(r"^node ([0-9]{1,3}) cpus:(.*)$", text, re.MULTILINE):
-        cpus = [cpu for word in match.group(2).split() if (cpu := _cpu(word)) is not None]
+        cpus = [cpu for word in match.group(2).split() if (cpu := _parse_cpu(word)) is not None]
         files[f"{_NODE}/node{match.group(1)}/cpulist"] = format_list(cpus)
     for name, key in (("size", "MemTotal"), ("free", "MemFree")):
         for match in re.finditer(
@@ -260,10 +258,10 @@ def _nodes_of_numactl(text: str) -> dict[str, str]:
     return files
 
 
-def _bus(text: str) -> dict[str, str]:
+def _parse_bus(text: str) -> dict[str, str]:
     """Read lines of: address, maker, device, class, node."""
     files = {}
-    for line in text.splitlines()[:_MOST_DEVICES]:
+    for line in text.splitlines()[:_MAX_DEVICES]:
         words = line.split()
         if len(words) >= 4 and re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d", words[0]):
             for name, value in zip(
@@ -273,7 +271,7 @@ def _bus(text: str) -> dict[str, str]:
     return files
 
 
-def _cpu(text: str | None) -> int | None:
+def _parse_cpu(text: str | None) -> int | None:
     """Read the number of a CPU that a machine can have."""
     number = parse_int(text)
-    return number if number is not None and number < _MOST_CPUS else None
+    return number if number is not None and number < _MAX_CPUS else None

@@ -11,7 +11,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.documents import Document, Written
 from kimi_prov.facts import natural
-from kimi_prov.facts.form import MisfitError, misfits, refusal
+from kimi_prov.facts.form import MisfitError, find_misfits, refuse_misfits
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
@@ -28,51 +28,51 @@ _EXAMPLES = (
     f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole, or let  "
     "kimi-prov init --spec FILE  write one"
 )
-_LARGEST_BYTES = 1 << 20
-_MOST_THREADS = 8192
+_MAX_BYTES = 1 << 20
+_MAX_THREADS = 8192
 _GIB = 1 << 30
 _GB = 10**9
-_MT_BYTES = 8 * 10**6  # bytes a second of a channel for each MT/s
+_BYTES_PER_TRANSFER = 8 * 10**6  # bytes a second of a channel for each MT/s
 Sheet = dict[str, Any]
 Origins = dict[str, str]
 
 
-def read(path: Path, catalogue: Catalogue) -> dict[str, Any]:
+def read_sheet(path: Path, catalogue: Catalogue) -> dict[str, Any]:
     """Return the facts that a spec sheet tells; null is what it does not.
 
     Raises UserError naming file, line and key for a sheet that is not whole or names a part that
     the catalogue does not know.
     """
-    return of(
-        documents.read(path, what="a spec sheet", limit=_LARGEST_BYTES, fix=_EXAMPLES), catalogue
+    return parse_sheet(
+        documents.read(path, what="a spec sheet", limit=_MAX_BYTES, fix=_EXAMPLES), catalogue
     )
 
 
-def of(document: Document, catalogue: Catalogue) -> dict[str, Any]:
+def parse_sheet(document: Document, catalogue: Catalogue) -> dict[str, Any]:
     """Return the facts of a sheet whose text was read; raises UserError that names all faults."""
     written = Written(document.text)
     value = document.yaml(_EXAMPLES)
-    sheet, faults = _judged(value, catalogue, _called(document.name), written.spelling)
+    sheet, faults = _check_sheet(value, catalogue, _choose_name(document.name), written.spelling)
     faults += [MisfitError(path, "there twice; keep one of them") for path in written.repeated()]
     if faults:
-        raise refusal(document.name, faults, written, fix=_EXAMPLES)
-    return _facts(sheet, catalogue, document.name)
+        raise refuse_misfits(document.name, faults, written, fix=_EXAMPLES)
+    return _make_facts(sheet, catalogue, document.name)
 
 
-def facts(value: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
+def make_facts(value: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
     """Return the facts of a parsed sheet; raises MisfitError. `detail` says where it came from."""
-    sheet, faults = _judged(value, catalogue, detail, lambda _path: None)
+    sheet, faults = _check_sheet(value, catalogue, detail, lambda _path: None)
     if faults:
         raise faults[0]
-    return _facts(sheet, catalogue, detail)
+    return _make_facts(sheet, catalogue, detail)
 
 
-def _called(name: str) -> str:
+def _choose_name(name: str) -> str:
     """Name a sheet that does not name itself: by its file."""
     return clean_text.clean_line(name.rsplit("/", 1)[-1].rsplit(".", 1)[0])[:200] or "unnamed"
 
 
-def _judged(
+def _check_sheet(
     value: Any,  # noqa: ANN401
     catalogue: Catalogue,
     name: str,
@@ -83,18 +83,18 @@ def _judged(
     The sheet is whole where nothing is.
     """
     schema = schemas.load("spec")
-    found = natural.rewrite(value, schema, name=name, spelling=spelling)
-    unfit = list(misfits(found.sheet, schema))
-    sheet = _whole(found.sheet)
+    found = natural.rewrite_sheet(value, schema, name=name, spelling=spelling)
+    unfit = list(find_misfits(found.sheet, schema))
+    sheet = _to_int_if_whole(found.sheet)
     if isinstance(sheet, dict):
         torn = {fault.path[0] for fault in unfit if fault.path}
-        unfit += _unmet(sheet, catalogue, torn)
+        unfit += _find_unmet(sheet, catalogue, torn)
     for fault in unfit:
         fault.path = found.place(fault.path)
     return sheet, [*found.faults, *unfit]
 
 
-def _unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[MisfitError]:
+def _find_unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[MisfitError]:
     """Yield what the catalogue does not know, and what no machine of these parts can be.
 
     `torn` are the parts of the sheet that do not satisfy the schema.
@@ -104,24 +104,24 @@ def _unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[Misfi
         row = catalogue.find_cpu(cpu["model"])
         if row is None:
             error = catalogue.unknown_cpu(cpu["model"])
-            yield _unknown("cpus", ("cpu", "model"), error)
+            yield _make_misfit("cpus", ("cpu", "model"), error)
         elif "cpu" not in torn:
-            yield from _impossible(cpu, row)
+            yield from _find_impossible(cpu, row)
     if "gpus" not in torn:
-        for path, group in _cards(sheet.get("gpus")):
-            if _card(group, catalogue) is None:
-                yield _unknown("gpus", (*path, "model"), catalogue.unknown_gpu(group["model"]))
+        for path, group in _list_cards(sheet.get("gpus")):
+            if _find_card(group, catalogue) is None:
+                yield _make_misfit("gpus", (*path, "model"), catalogue.unknown_gpu(group["model"]))
     memory, price = sheet.get("memory"), sheet.get("price")
     if isinstance(memory, dict) and "memory" not in torn:
-        yield from _two_sums(memory)
+        yield from _find_two_sums(memory)
     if isinstance(price, dict) and "price" not in torn:
-        yield from _unpriced(price)
+        yield from _find_price_faults(price)
     if sheet.get("link") and sheet.get("hosts", 1) == 1:
         problem = "joins hosts that serve one model together: wanted hosts beside it"
         yield MisfitError(("link",), problem, "write  hosts: 2, or nics for a machine's own ports")
 
 
-def _two_sums(sheet: Sheet) -> Iterator[MisfitError]:
+def _find_two_sums(sheet: Sheet) -> Iterator[MisfitError]:
     if {"dimms", "dimm_gb", "total_gb"} <= set(sheet):
         modules, size, total = sheet["dimms"], sheet["dimm_gb"], sheet["total_gb"]
         if modules * size != total:
@@ -129,26 +129,26 @@ def _two_sums(sheet: Sheet) -> Iterator[MisfitError]:
             yield MisfitError(("memory", "total_gb"), problem)
 
 
-def _impossible(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:
+def _find_impossible(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:
     sockets, cores = sheet.get("sockets", 1), sheet.get("cores", row.cores)
     if sockets > row.max_sockets:
         problem = f"{row.name} goes into machines of at most {row.max_sockets}, found {sockets}"
         yield MisfitError(("cpu", "sockets"), problem)
-    if cores * sockets * sheet.get("threads_per_core", row.threads_per_core) > _MOST_THREADS:
-        yield MisfitError(("cpu",), f"more than {_MOST_THREADS} threads: no Linux has so many")
+    if cores * sockets * sheet.get("threads_per_core", row.threads_per_core) > _MAX_THREADS:
+        yield MisfitError(("cpu",), f"more than {_MAX_THREADS} threads: no Linux has so many")
     nodes = sheet.get("numa_nodes", 1)
     if nodes > cores * sockets:
         yield MisfitError(("cpu", "numa_nodes"), f"wanted at most one for each core, found {nodes}")
 
 
-def _facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
+def _make_facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
     origins: Origins = {}
-    cpu = _processor(sheet["cpu"], catalogue, origins)
+    cpu = _read_processor(sheet["cpu"], catalogue, origins)
     software = sheet.get("software") or {}
-    system = _system(software, catalogue, origins)
+    system = _make_system(software, catalogue, origins)
     system["host"]["arch"] = "aarch64" if cpu.row.vendor == "ARM" else "x86_64"
     origins["host.arch"] = f"catalogue: {cpu.row.name}"
-    groups = list(_groups(sheet.get("gpus"), catalogue))
+    groups = list(_list_gpu_groups(sheet.get("gpus"), catalogue))
     return {
         "schema": _FACTS,
         "origin": {"kind": "spec", "name": sheet["name"], "detail": detail},
@@ -157,10 +157,10 @@ def _facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
         "host": system["host"],
         "python": system["python"],
         "cpu": cpu.facts(),
-        "numa": {"nodes": _nodes(cpu, _memory_bytes(sheet["memory"]))},
-        "memory": _memory(sheet["memory"], cpu, origins),
+        "numa": {"nodes": _make_nodes(cpu, _count_memory_bytes(sheet["memory"]))},
+        "memory": _make_memory(sheet["memory"], cpu, origins),
         "filesystems": [],
-        "disks": [row for disk in sheet.get("disks") or [] for row in _disks(disk)],
+        "disks": [row for disk in sheet.get("disks") or [] for row in _make_disks(disk)],
         "nics": [
             {
                 "name": None,
@@ -171,9 +171,9 @@ def _facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
             for nic in sheet.get("nics") or []
             for _ in range(nic.get("count", 1))
         ],
-        "group": _group(sheet),
-        "gpus": _gpus(groups, origins),
-        "nvidia": _nvidia(groups, software, origins),
+        "group": _make_group(sheet),
+        "gpus": _make_gpus(groups, origins),
+        "nvidia": _make_nvidia(groups, software, origins),
         "tunables": {"sysctl": {}, "thp": None, "governor": None, "nofile_max": None},
         "network": {"addresses": [], "default_ipv6": None, "listening": []},
         "firewall": {"nft": None, "ufw": None, "firewalld": None},
@@ -184,16 +184,16 @@ def _facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
         "ld_conf": None,
         "gib": None,
         "measured": None,
-        "price": _price(sheet.get("price")),
+        "price": _make_price(sheet.get("price")),
     }
 
 
-def _whole(value: Any) -> Any:  # noqa: ANN401
+def _to_int_if_whole(value: Any) -> Any:  # noqa: ANN401
     """Write 8.0 as 8: YAML and JSON do not tell them apart where a whole number is wanted."""
     if isinstance(value, dict):
-        return {key: _whole(part) for key, part in value.items()}
+        return {key: _to_int_if_whole(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_whole(part) for part in value]
+        return [_to_int_if_whole(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -253,7 +253,7 @@ class _Processors:
         }
 
 
-def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Processors:
+def _read_processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Processors:
     row = catalogue.cpu(sheet["model"])
     sockets = sheet.get("sockets", 1)
     for key in ("cores", "threads_per_core", "isa", "bandwidth_gb_s", "tdp_w"):
@@ -279,7 +279,7 @@ def _processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Process
     )
 
 
-def _unknown(kind: str, path: tuple[str | int, ...], error: UserError) -> MisfitError:
+def _make_misfit(kind: str, path: tuple[str | int, ...], error: UserError) -> MisfitError:
     return MisfitError(
         path,
         error.message,
@@ -288,7 +288,7 @@ def _unknown(kind: str, path: tuple[str | int, ...], error: UserError) -> Misfit
     )
 
 
-def _nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:
+def _make_nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:
     """Cores and memory in equal parts, in order."""
     bounds = [n * cpu.total_cores // cpu.nodes for n in range(cpu.nodes + 1)]
     return [
@@ -303,22 +303,22 @@ def _nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:
     ]
 
 
-def _memory_bytes(sheet: Sheet) -> int:
+def _count_memory_bytes(sheet: Sheet) -> int:
     """Modules are sold in GiB, whatever the paper says."""
     modules, size = sheet.get("dimms"), sheet.get("dimm_gb")
     gib: int = modules * size if modules and size else sheet["total_gb"]
     return gib * _GIB
 
 
-def _memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, Any]:
+def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, Any]:
     dimms = sheet["dimms"] if "dimms" in sheet and "dimm_gb" in sheet else None
     speed = int(sheet.get("speed_mt_s") or cpu.mt_s or 0) or None
-    configured = sheet.get("configured_mt_s") or _configured(speed, cpu)
+    configured = sheet.get("configured_mt_s") or _choose_memory_speed(speed, cpu)
     origins["memory.speed_mt_s"] = (
         "sheet" if "speed_mt_s" in sheet else f"catalogue: {cpu.row.name}"
     )
     total = cpu.channels * cpu.sockets if cpu.channels else None
-    populated = _populated(dimms, cpu) if total else None
+    populated = _count_populated_channels(dimms, cpu) if total else None
     measured = sheet.get("measured_gb_s")
     module = {
         "size_bytes": sheet["dimm_gb"] * _GIB if dimms else None,
@@ -330,7 +330,7 @@ def _memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, Any]:
         "populated channels x MT/s x 8 bytes" if populated else f"catalogue: {cpu.row.name}"
     )
     return {
-        "total_bytes": _memory_bytes(sheet),
+        "total_bytes": _count_memory_bytes(sheet),
         "available_bytes": None,
         "swap_total_bytes": None,
         "hugepages_total": None,
@@ -342,19 +342,19 @@ def _memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, Any]:
         "channels_total": total,
         "bandwidth_bytes_per_s": {
             "measured": round(measured * _GB) if measured else None,
-            "theoretical": _theoretical(cpu, populated, configured),
+            "theoretical": _compute_bandwidth(cpu, populated, configured),
         },
     }
 
 
-def _configured(speed: int | None, cpu: _Processors) -> int | None:
+def _choose_memory_speed(speed: int | None, cpu: _Processors) -> int | None:
     """Memory runs no faster than the processor takes it."""
     if speed is None or cpu.fastest_mt_s is None:
         return speed
     return min(speed, cpu.fastest_mt_s)
 
 
-def _populated(dimms: int | None, cpu: _Processors) -> int | None:
+def _count_populated_channels(dimms: int | None, cpu: _Processors) -> int | None:
     """Channels with a module: one for each channel first, sockets in turn."""
     if dimms is None or cpu.channels is None:
         return None
@@ -362,17 +362,17 @@ def _populated(dimms: int | None, cpu: _Processors) -> int | None:
     return sum(min(cpu.channels, share) for share in shares)
 
 
-def _theoretical(cpu: _Processors, populated: int | None, mt_s: int | None) -> int:
+def _compute_bandwidth(cpu: _Processors, populated: int | None, mt_s: int | None) -> int:
     """Bytes a second of the channels that have modules; of all of them where that is not told."""
     full = cpu.bandwidth_gb_s * cpu.sockets * _GB
     if populated is None or cpu.channels is None:
         return round(full)
     if cpu.bandwidth_given or mt_s is None:
         return round(full * populated / (cpu.channels * cpu.sockets))
-    return populated * mt_s * _MT_BYTES
+    return populated * mt_s * _BYTES_PER_TRANSFER
 
 
-def _disks(sheet: Sheet) -> list[dict[str, Any]]:
+def _make_disks(sheet: Sheet) -> list[dict[str, Any]]:
     speed = sheet.get("read_gb_s")
     row = {
         "name": None,
@@ -384,7 +384,7 @@ def _disks(sheet: Sheet) -> list[dict[str, Any]]:
     return [dict(row) for _ in range(sheet.get("count", 1))]
 
 
-def _group(sheet: Sheet) -> dict[str, Any] | None:
+def _make_group(sheet: Sheet) -> dict[str, Any] | None:
     """Return how many hosts serve one model together, and what joins them; None for one alone."""
     hosts, link = sheet.get("hosts", 1), sheet.get("link")
     if hosts == 1:
@@ -401,7 +401,7 @@ def _group(sheet: Sheet) -> dict[str, Any] | None:
     }
 
 
-def _cards(sheet: Any) -> Iterator[tuple[documents.Key, Sheet]]:  # noqa: ANN401
+def _list_cards(sheet: Any) -> Iterator[tuple[documents.Key, Sheet]]:  # noqa: ANN401
     """Yield each kind of GPU with the keys that lead to it."""
     if isinstance(sheet, list):
         yield from ((("gpus", number), group) for number, group in enumerate(sheet))
@@ -409,20 +409,20 @@ def _cards(sheet: Any) -> Iterator[tuple[documents.Key, Sheet]]:  # noqa: ANN401
         yield ("gpus",), sheet
 
 
-def _card(group: Sheet, catalogue: Catalogue) -> Gpu | None:
+def _find_card(group: Sheet, catalogue: Catalogue) -> Gpu | None:
     size = group.get("memory_gb")
     return catalogue.find_gpu(group["model"], round(size * _GIB) if size else None)
 
 
-def _groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  # noqa: ANN401
+def _list_gpu_groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sheet]]:  # noqa: ANN401
     """Return each kind of GPU with its row of the catalogue."""
-    for _, group in _cards(sheet):
-        row = _card(group, catalogue)
+    for _, group in _list_cards(sheet):
+        row = _find_card(group, catalogue)
         if row is not None:
             yield row, group
 
 
-def _gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, Any]]:
+def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for row, group in groups:
         given = group.get("memory_gb")
@@ -461,7 +461,7 @@ def _gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, A
     return rows
 
 
-def _nvidia(
+def _make_nvidia(
     groups: list[tuple[Gpu, Sheet]], software: Mapping[str, Any], origins: Origins
 ) -> dict[str, Any] | None:
     gpus = [
@@ -473,7 +473,7 @@ def _nvidia(
     if not gpus:
         return None
     driver = software.get("nvidia_driver")
-    matrix = _links(gpus)
+    matrix = _make_links(gpus)
     given = any(nvlink for _, nvlink in gpus)
     origins["nvidia.nvlink"] = "sheet" if given else f"catalogue: {gpus[0][0].name}"
     return {
@@ -498,7 +498,7 @@ def _nvidia(
     }
 
 
-def _links(gpus: list[tuple[Gpu, str | None]]) -> list[list[int]] | None:
+def _make_links(gpus: list[tuple[Gpu, str | None]]) -> list[list[int]] | None:
     """Return links between each two GPUs, or None where neither sheet nor catalogue tells."""
     row, nvlink = gpus[0]
     if any(other != gpus[0] for other in gpus):
@@ -515,7 +515,9 @@ def _links(gpus: list[tuple[Gpu, str | None]]) -> list[list[int]] | None:
     return [[links(a, b) for b in range(len(gpus))] for a in range(len(gpus))]
 
 
-def _system(software: Mapping[str, Any], catalogue: Catalogue, origins: Origins) -> dict[str, Any]:
+def _make_system(
+    software: Mapping[str, Any], catalogue: Catalogue, origins: Origins
+) -> dict[str, Any]:
     name, _, version = str(software.get("os") or "").partition("-")
     row = catalogue.system(name, version) if name else None
     kernel, python = software.get("kernel"), software.get("python")
@@ -552,7 +554,7 @@ def _system(software: Mapping[str, Any], catalogue: Catalogue, origins: Origins)
     }
 
 
-def _unpriced(sheet: Sheet) -> Iterator[MisfitError]:
+def _find_price_faults(sheet: Sheet) -> Iterator[MisfitError]:
     """Yield what is wrong between the keys of a price."""
     amounts = [key for key in ("purchase", "hourly") if key in sheet]
     if amounts and ("currency" not in sheet or "usd_per_unit" not in sheet):
@@ -564,7 +566,7 @@ def _unpriced(sheet: Sheet) -> Iterator[MisfitError]:
             yield MisfitError(("price", f"{key}_usd"), f"there twice: {key} says it too; keep one")
 
 
-def _price(sheet: Sheet | None) -> dict[str, Any] | None:
+def _make_price(sheet: Sheet | None) -> dict[str, Any] | None:
     """Return prices in dollars, and the amounts and rate that they were quoted with."""
     if not sheet:
         return None

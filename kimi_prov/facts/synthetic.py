@@ -20,7 +20,7 @@ class Card:
 H100 = Card("NVIDIA H100 80GB HBM3", 81559, 700.0, "9.0")
 
 
-def made(
+def make_variant(
     facts: dict[str, Any],
     name: str,
     *,
@@ -45,7 +45,7 @@ def made(
     }
     origins = found.setdefault("origins", {})
     for number, gpu in enumerate(found["gpus"] if card else []):
-        _change(gpu, card)
+        _change_gpu(gpu, card)
         for key in ("model", "memory_bytes", "power_limit_w", "compute_capability"):
             origins[f"gpus[{number}].{key}"] = "made"
     nvidia = found.get("nvidia")
@@ -58,7 +58,7 @@ def made(
     return found
 
 
-def _change(gpu: dict[str, Any], card: Card | None) -> None:
+def _change_gpu(gpu: dict[str, Any], card: Card | None) -> None:
     if card is None:
         return
     size = card.memory_mib << 20

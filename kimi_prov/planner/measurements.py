@@ -99,7 +99,7 @@ def _list_used_parts(plan: Mapping[str, Any]) -> set[str]:
 
 
 def _read_host(facts: Mapping[str, Any], catalogue: Catalogue) -> Host:
-    return read_host(gpu_names.recognised(facts, catalogue), catalogue)
+    return read_host(gpu_names.add_known_gpus(facts, catalogue), catalogue)
 
 
 def _list_measurements(host: Host, bare: Host) -> list[dict[str, Any]]:

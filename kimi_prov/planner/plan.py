@@ -175,7 +175,7 @@ def _plan_alone(
 ) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
     findings = Findings()
     host = groups.limit_to_smallest(
-        read_host(gpu_names.recognised(facts, catalogue), catalogue), group
+        read_host(gpu_names.add_known_gpus(facts, catalogue), catalogue), group
     )
     model = catalogue.model(settings.model)
     system.check_system(host, catalogue, findings)

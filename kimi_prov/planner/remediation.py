@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.catalog.currency import dated
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.currency import format_dated_source
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.memory import gpu
 from kimi_prov.planner.registry import DEFINITIONS
@@ -99,7 +99,7 @@ def _price_offer(price: Purchase, context: PlanContext) -> tuple[float, str] | N
     more = " more" if there else ""
     return bought * (price.low_usd + price.high_usd) / 2, (
         f"{bought}{more} {sold.name} at ${price.low_usd:,.0f} to ${price.high_usd:,.0f} "
-        f"({dated(price)}); a machine that takes them is not counted"
+        f"({format_dated_source(price)}); a machine that takes them is not counted"
     )
 
 
@@ -109,7 +109,7 @@ def _count_needed_gpus(sold: Gpu, context: PlanContext) -> int | None:
     if engine is None or context.choice.weights_format not in engine.formats:
         return None
     known = context.model.versions("vllm")
-    if known is None or number(engine.version) < number(known.least):
+    if known is None or parse_version(engine.version) < parse_version(known.least):
         return None
     # What the inventory names for the machine as it is does not hold for another.
     settings = replace(context.settings, engine_args={})
@@ -144,5 +144,5 @@ def _price_amount(
     if row is None or amount <= 0:
         return None
     return round(amount * row.value, 2), (
-        f"{amount:,.0f} {unit} at ${row.value:,.2f} each ({dated(row)})"
+        f"{amount:,.0f} {unit} at ${row.value:,.2f} each ({format_dated_source(row)})"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kimi_prov.catalog.currency import dated
+from kimi_prov.catalog.currency import format_dated_source
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.selection import engine
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
     from kimi_prov.catalog.pythons import Interpreter
-    from kimi_prov.catalog.web import Page
+    from kimi_prov.catalog.web import WebUi
     from kimi_prov.facts.host import Python
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -117,7 +117,7 @@ def check_port(
         )
 
 
-def check_memory(have: int, page: Page, findings: Findings) -> None:
+def check_memory(have: int, page: WebUi, findings: Findings) -> None:
     """Find too little memory for a page on a gateway; `have`: bytes in all, 0 is unknown."""
     need = page.memory_bytes + _GATEWAY_BYTES
     if have and have < need:
@@ -130,7 +130,7 @@ def check_memory(have: int, page: Page, findings: Findings) -> None:
         )
 
 
-def _check_install(page: Page, runtime: Runtime, findings: Findings, *, locked: bool) -> None:
+def _check_install(page: WebUi, runtime: Runtime, findings: Findings, *, locked: bool) -> None:
     arch = runtime.arch
     foreign = arch is not None and arch not in page.arch
     if not locked or foreign:
@@ -146,7 +146,7 @@ def _check_install(page: Page, runtime: Runtime, findings: Findings, *, locked: 
         "web.licence",
         observed=f"{page.name} {page.version}: {page.licence}",
         required="it is installed as it is, under its own name",
-        source=dated(page),
+        source=format_dated_source(page),
     )
 
 

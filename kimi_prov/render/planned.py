@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.settings.definitions import BY_NAME
 
@@ -129,7 +129,7 @@ def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[s
 
     `grace_s`: seconds from the first signal to the last.
     """
-    drains = number(plan["engine"]["version"]) >= number(_DRAINS_SINCE)
+    drains = parse_version(plan["engine"]["version"]) >= parse_version(_DRAINS_SINCE)
     if not drains or any(flag.split("=")[0] == _DRAIN for flag in flags):
         return []
     return [_DRAIN, str(max(_LEAST_DRAIN_S, grace_s - _END_S))]

@@ -28,14 +28,14 @@ Row = dict[str, Any]
 _KEYS = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
 
 
-def of(throughput: Mapping[str, Any]) -> list[Row]:
+def read_curve(throughput: Mapping[str, Any]) -> list[Row]:
     """Give the curve of a plan's `throughput`: the planned point alone where it has no other."""
     if not throughput["decode_tok_s"]["expected"]:
         return []
     return throughput.get("curve") or [{key: throughput[key] for key in _KEYS}]
 
 
-def alone(throughput: Mapping[str, Any]) -> Row:
+def read_single_request(throughput: Mapping[str, Any]) -> Row:
     """Give the row of one request alone, by a plan's `throughput` that has an estimate."""
     single = throughput["single_tok_s"]
     return {
@@ -47,7 +47,7 @@ def alone(throughput: Mapping[str, Any]) -> Row:
     }
 
 
-def at(curve: Sequence[Row], requests: int) -> Row | None:
+def find_row(curve: Sequence[Row], requests: int) -> Row | None:
     """Give the row for so many requests at once; None for a machine without a curve.
 
     Between two rows times grow in a straight line with the requests, those of a token included:
@@ -60,35 +60,39 @@ def at(curve: Sequence[Row], requests: int) -> Row | None:
             return row
     for few, many in pairwise(curve):
         if few["concurrency"] < requests < many["concurrency"]:
-            return _between(few, many, requests)
+            return _interpolate(few, many, requests)
     return curve[-1] if requests > curve[-1]["concurrency"] else curve[0]
 
 
-def _between(few: Row, many: Row, requests: int) -> Row:
+def _interpolate(few: Row, many: Row, requests: int) -> Row:
     part = (requests - few["concurrency"]) / (many["concurrency"] - few["concurrency"])
     row: Row = {"concurrency": requests}
     for key in _SPEEDS:
-        row[key] = {case: _slowed(few[key][case], many[key][case], part) for case in CASES}
+        row[key] = {
+            case: _interpolate_speed(few[key][case], many[key][case], part) for case in CASES
+        }
     for key in _TIMES:
-        row[key] = {case: _mixed(few[key][case], many[key][case], part) for case in CASES}
+        row[key] = {
+            case: _interpolate_rate(few[key][case], many[key][case], part) for case in CASES
+        }
     row["aggregate_tok_s"] = {
         case: value and value * requests for case, value in row["decode_tok_s"].items()
     }
     return row
 
 
-def _slowed(few: float | None, many: float | None, part: float) -> float | None:
-    seconds = _mixed(1 / few if few else None, 1 / many if many else None, part)
+def _interpolate_speed(few: float | None, many: float | None, part: float) -> float | None:
+    seconds = _interpolate_rate(1 / few if few else None, 1 / many if many else None, part)
     return 1 / seconds if seconds else None
 
 
-def _mixed(few: float | None, many: float | None, part: float) -> float | None:
+def _interpolate_rate(few: float | None, many: float | None, part: float) -> float | None:
     if few is None or many is None:
         return None
     return few + (many - few) * part
 
 
-def output_rate(row: Mapping[str, Any], inputs: float, case: Case) -> float | None:
+def compute_output_rate(row: Mapping[str, Any], inputs: float, case: Case) -> float | None:
     """Output tokens a second of all requests, the time to prefill their prompts included.
 
     `inputs`: tokens of a prompt for each token of its answer. A second goes to decode at the
@@ -101,20 +105,20 @@ def output_rate(row: Mapping[str, Any], inputs: float, case: Case) -> float | No
     return float(1 / (1 / writing + (inputs / reading if reading else 0)))
 
 
-def best_rate(
+def find_best_rate(
     curve: Sequence[Row], inputs: float, case: Case, most: int
 ) -> tuple[int, float] | None:
     """Give the requests at once, up to `most`, whose output is largest, and that output."""
-    tried = [*(row for row in curve if row["concurrency"] < most), at(curve, most)]
+    tried = [*(row for row in curve if row["concurrency"] < most), find_row(curve, most)]
     found = [
         (int(row["concurrency"]), rate)
         for row in tried
-        if row is not None and (rate := output_rate(row, inputs, case))
+        if row is not None and (rate := compute_output_rate(row, inputs, case))
     ]
     return max(found, key=lambda pair: (pair[1], -pair[0]), default=None)
 
 
-def tpot_ms(row: Mapping[str, Any]) -> dict[str, float | None]:
+def compute_tpot(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Give milliseconds between two tokens of a request; the low time is that of a high speed."""
     speed = row["decode_tok_s"]
     return {
@@ -123,12 +127,12 @@ def tpot_ms(row: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def pace(curve: Sequence[Row], requests: int) -> Literal["chat", "slow", "batch"] | None:
+def classify_pace(curve: Sequence[Row], requests: int) -> Literal["chat", "slow", "batch"] | None:
     """Say what the machine is good for: the slower of one request alone and each of so many.
 
     chat: 10 tokens a second or more. slow: 3 or more. batch: nobody waits for it. None: no speed.
     """
-    rows = [at(curve, 1), at(curve, requests)]
+    rows = [find_row(curve, 1), find_row(curve, requests)]
     speeds = [row["decode_tok_s"]["expected"] for row in rows if row is not None]
     known = [speed for speed in speeds if speed]
     if not known:

@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from kimi_prov.sizing.curve import Row
     from kimi_prov.sizing.load import Load
 
-NOTHING = "nothing serves it"
+NOTHING_SERVES = "nothing serves it"
 DAY_S = 86_400
 # The times of a machine that is as slow as its range allows are the longest ones.
 _TIMES_OF: dict[Case, Case] = {"low": "high", "expected": "expected", "high": "low"}
 
 
-def of_plan(plan: Mapping[str, Any], load: Load, *, serves: bool) -> dict[str, Any]:
+def size_plan(plan: Mapping[str, Any], load: Load, *, serves: bool) -> dict[str, Any]:
     """Give a target's `sizing` by its plan. `serves`: it has no blocker."""
     holds = load.fits(plan["model"]["context"])
-    return size(curves.of(plan["throughput"]), load, serves=serves and holds)
+    return size_load(curves.read_curve(plan["throughput"]), load, serves=serves and holds)
 
 
-def at_once(plan: Mapping[str, Any], sizing: Mapping[str, Any] | None) -> int:
+def count_requests_at_once(plan: Mapping[str, Any], sizing: Mapping[str, Any] | None) -> int:
     """Give the requests at once of one machine: its share of the load, else the planned number."""
     share = (sizing or {}).get("requests_a_machine")
     return int(share or plan["throughput"]["concurrency"])
 
 
-def size(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
+def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
     """Give a target's `sizing`. `serves`: it has no blocker, and its context holds a request.
 
     `machines` has the fewest at the fast end of the speeds (low) and the most at the slow end
@@ -41,15 +41,15 @@ def size(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
     one machine at peak, `most_requests` what one carries within the limits. Tokens a day are spread
     evenly over the day; what peaks is said by the users, and never more than those are in flight.
     """
-    needed = {case: _needed(curve, load, case) if serves else None for case in CASES}
+    needed = {case: _count_machines(curve, load, case) if serves else None for case in CASES}
     machines, share, most = needed["expected"] or (None, None, None)
-    bound = NOTHING
+    bound = NOTHING_SERVES
     if machines is not None and most is not None:
-        bound = _bound(curve, load, machines, most)
+        bound = _find_bound(curve, load, machines, most)
     elif serves and curve:
         # What no number of machines mends is what one request alone gets.
-        bound = next(iter(_over(curve[0], load, "expected")), "tokens_per_day")
-    row = curves.at(curve, share or 1) if serves else None
+        bound = next(iter(_list_exceeded_limits(curve[0], load, "expected")), "tokens_per_day")
+    row = curves.find_row(curve, share or 1) if serves else None
     return {
         "machines": {
             case: found and found[0]
@@ -58,18 +58,18 @@ def size(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, Any]:
         "requests_a_machine": share,
         "most_requests": most,
         "bound_by": bound,
-        "ttft_s": _rounded(row["ttft_s"]) if row else dict(UNKNOWN),
-        "tpot_ms": _rounded(curves.tpot_ms(row)) if row else dict(UNKNOWN),
+        "ttft_s": _round_values(row["ttft_s"]) if row else dict(UNKNOWN),
+        "tpot_ms": _round_values(curves.compute_tpot(row)) if row else dict(UNKNOWN),
     }
 
 
-def _needed(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, int, int] | None:
+def _count_machines(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, int, int] | None:
     """Give the machines, the requests of one at peak, and the most that one carries."""
-    most = most_requests(curve, load, case)
+    most = find_max_requests(curve, load, case)
     if most is None:
         return None
     if load.users is None:
-        best = curves.best_rate(curve, load.inputs, case, most)
+        best = curves.find_best_rate(curve, load.inputs, case, most)
         if best is None:
             return None
         machines = max(1, math.ceil((load.tokens_per_day or 0) / (best[1] * DAY_S)))
@@ -77,7 +77,7 @@ def _needed(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, int, int
     fewest = math.ceil(load.users / most)
     # Each machine more has fewer requests, which go faster: the first that is enough ends it.
     enough = bisect_left(
-        range(fewest, load.users + 1), 1, key=lambda n: _gives(curve, load, case, n)
+        range(fewest, load.users + 1), 1, key=lambda n: _has_enough_tokens(curve, load, case, n)
     )
     machines = fewest + enough
     if machines > load.users:
@@ -85,12 +85,14 @@ def _needed(curve: Sequence[Row], load: Load, case: Case) -> tuple[int, int, int
     return machines, math.ceil(load.users / machines), most
 
 
-def _gives(curve: Sequence[Row], load: Load, case: Case, machines: int) -> bool:
+def _has_enough_tokens(curve: Sequence[Row], load: Load, case: Case, machines: int) -> bool:
     """Whether the users' requests, shared out evenly, give the tokens of a day."""
-    return load.tokens_per_day is None or load.tokens_per_day <= a_day(curve, load, case, machines)
+    return load.tokens_per_day is None or load.tokens_per_day <= count_tokens_a_day(
+        curve, load, case, machines
+    )
 
 
-def a_day(curve: Sequence[Row], load: Load, case: Case, machines: int) -> float:
+def count_tokens_a_day(curve: Sequence[Row], load: Load, case: Case, machines: int) -> float:
     """Give the output tokens of a day where the users' requests are shared out to the machines.
 
     With as many machines as requests each has its own: the most that the users can take.
@@ -98,12 +100,16 @@ def a_day(curve: Sequence[Row], load: Load, case: Case, machines: int) -> float:
     few, with_one_more = divmod(load.users or 0, machines)
     found = 0.0
     for requests, count in ((few + 1, with_one_more), (few, machines - with_one_more)):
-        best = curves.best_rate(curve, load.inputs, case, requests) if requests and count else None
+        best = (
+            curves.find_best_rate(curve, load.inputs, case, requests)
+            if requests and count
+            else None
+        )
         found += best[1] * count if best else 0.0
     return found * DAY_S
 
 
-def use(curve: Sequence[Row], load: Load, sizing: Mapping[str, Any]) -> float | None:
+def compute_use(curve: Sequence[Row], load: Load, sizing: Mapping[str, Any]) -> float | None:
     """Give the share of all hours that the load's tokens a day take of the machines it needs.
 
     None where it names no tokens a day, or no number of machines carries it.
@@ -111,29 +117,31 @@ def use(curve: Sequence[Row], load: Load, sizing: Mapping[str, Any]) -> float | 
     machines, share = sizing["machines"]["expected"], sizing["requests_a_machine"]
     if load.tokens_per_day is None or machines is None:
         return None
-    row = curves.at(curve, share)
-    rate = row and curves.output_rate(row, load.inputs, "expected")
+    row = curves.find_row(curve, share)
+    rate = row and curves.compute_output_rate(row, load.inputs, "expected")
     return min(1.0, load.tokens_per_day / (machines * rate * DAY_S)) if rate else None
 
 
-def most_requests(curve: Sequence[Row], load: Load, case: Case) -> int | None:
+def find_max_requests(curve: Sequence[Row], load: Load, case: Case) -> int | None:
     """Give the most requests at once within the limits; None where one alone breaks them."""
-    if not _within(curve, load, case, 1):
+    if not _is_within_limits(curve, load, case, 1):
         return None
     most = int(curve[-1]["concurrency"])
     # Each request slows the others: the first number that breaks a limit ends it.
-    broken = bisect_left(range(2, most + 1), 1, key=lambda n: 1 - _within(curve, load, case, n))
+    broken = bisect_left(
+        range(2, most + 1), 1, key=lambda n: 1 - _is_within_limits(curve, load, case, n)
+    )
     return broken + 1
 
 
-def _within(curve: Sequence[Row], load: Load, case: Case, requests: int) -> bool:
-    row = curves.at(curve, requests)
-    return row is not None and not _over(row, load, case)
+def _is_within_limits(curve: Sequence[Row], load: Load, case: Case, requests: int) -> bool:
+    row = curves.find_row(curve, requests)
+    return row is not None and not _list_exceeded_limits(row, load, case)
 
 
-def _over(row: Row, load: Load, case: Case) -> list[str]:
+def _list_exceeded_limits(row: Row, load: Load, case: Case) -> list[str]:
     """Name the limits that a row is over; a time that is not known is over none."""
-    times = {"ttft": (row["ttft_s"], load.ttft_s), "tpot": (curves.tpot_ms(row), load.tpot_ms)}
+    times = {"ttft": (row["ttft_s"], load.ttft_s), "tpot": (curves.compute_tpot(row), load.tpot_ms)}
     return [
         name
         for name, (found, limit) in times.items()
@@ -141,19 +149,19 @@ def _over(row: Row, load: Load, case: Case) -> list[str]:
     ]
 
 
-def _bound(curve: Sequence[Row], load: Load, machines: int, most: int) -> str:
+def _find_bound(curve: Sequence[Row], load: Load, machines: int, most: int) -> str:
     """Say what asks for so many machines: a limit, where without it fewer would do."""
     by_users = math.ceil((load.users or 1) / most)
     if load.users is None or machines > by_users:
         return "tokens_per_day"
     without = math.ceil(load.users / curve[-1]["concurrency"])
-    beyond = curves.at(curve, most + 1)
+    beyond = curves.find_row(curve, most + 1)
     if without < machines and beyond is not None:
-        return next(iter(_over(beyond, load, "expected")), "users")
+        return next(iter(_list_exceeded_limits(beyond, load, "expected")), "users")
     return "users"
 
 
-def _rounded(values: dict[str, float | None]) -> dict[str, float | None]:
+def _round_values(values: dict[str, float | None]) -> dict[str, float | None]:
     return {
         case: None if value is None else float(f"{value:.3g}") for case, value in values.items()
     }

@@ -52,7 +52,7 @@ class Load:
 NAMES = tuple(part.name for part in fields(Load) if part.name != "assumed")
 
 
-def of(given: Mapping[str, Any], concurrency: int) -> Load | None:
+def make_load(given: Mapping[str, Any], concurrency: int) -> Load | None:
     """Make the load of what was given; None where nothing was.
 
     Without users and tokens a day it is of the planned `concurrency`.

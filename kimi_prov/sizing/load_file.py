@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.documents import Written
 from kimi_prov.errors import UserError
-from kimi_prov.facts.form import misfits, refusal
+from kimi_prov.facts.form import find_misfits, refuse_misfits
 from kimi_prov.packaging import resources
 from kimi_prov.sizing.load import NAMES
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _LENGTHS = ("input_tokens", "output_tokens")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_load(path: Path) -> dict[str, Any]:
     """Return what a load file asks for, by the names of `Load`'s fields.
 
     Raises UserError for what is no load, and names each key that is wrong with its line.
     """
-    sheet, schema = _sheet(path)
-    asked = _numbers({name: sheet[name] for name in NAMES if name in sheet}, schema)
+    sheet, schema = _read_sheet(path)
+    asked = _convert_numbers({name: sheet[name] for name in NAMES if name in sheet}, schema)
     if not asked:
         raise UserError(
             f"{documents.called(path)}: this load asks for nothing",
@@ -39,9 +39,9 @@ def read_bench(path: Path) -> dict[str, Any]:
 
     Without numbers of requests at once, `users` is the one. Raises UserError as `read` does.
     """
-    sheet, schema = _sheet(path)
-    own = _numbers(sheet.get("bench") or {}, schema["properties"]["bench"])
-    asked = {**_numbers({n: sheet[n] for n in _LENGTHS if n in sheet}, schema), **own}
+    sheet, schema = _read_sheet(path)
+    own = _convert_numbers(sheet.get("bench") or {}, schema["properties"]["bench"])
+    asked = {**_convert_numbers({n: sheet[n] for n in _LENGTHS if n in sheet}, schema), **own}
     if sheet.get("users") and "concurrency" not in asked and "rate_per_s" not in asked:
         users = int(sheet["users"])
         most = schema["properties"]["bench"]["properties"]["concurrency"]["items"]["maximum"]
@@ -60,18 +60,18 @@ def read_bench(path: Path) -> dict[str, Any]:
     return asked
 
 
-def _sheet(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_sheet(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     fix = f"see {resources.page('guides/sizing.md')} for a load file that is whole"
-    found = documents.read(path, what="a load", limit=_LARGEST_BYTES, fix=fix)
+    found = documents.read(path, what="a load", limit=_MAX_BYTES, fix=fix)
     sheet = found.yaml(fix)
     schema = schemas.load("load")
-    faults = list(misfits(sheet, schema))
+    faults = list(find_misfits(sheet, schema))
     if faults:
-        raise refusal(found.name, faults, Written(found.text), fix=fix)
+        raise refuse_misfits(found.name, faults, Written(found.text), fix=fix)
     return sheet, schema
 
 
-def _numbers(given: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_numbers(given: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Give each number the kind that the schema names: 2.0 of a sheet is a whole number."""
     kinds = {"integer": int, "number": float}
     found = {}

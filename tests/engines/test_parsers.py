@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording
 from kimi_prov.on_host.engine import command_check
 from kimi_prov.packaging.zipapp import build_zipapp
@@ -84,11 +84,13 @@ def test_the_real_parser_accepts_what_is_planned_for_it(
     card: tuple[str, str], version: str, parser_of: Callable[[str], Path]
 ) -> None:
     """The line of each version's own plan; the cards are recorded H200s, the second renamed."""
-    facts = recording.read(ROOT / "tests" / "data" / "recordings" / "h200-x8")
+    facts = recording.read_recording(ROOT / "tests" / "data" / "recordings" / "h200-x8")
     for row in facts["gpus"]:
         row |= {"model": card[0], "compute_capability": card[1]}
     settings = {"kimi_model": "kimi-k2.5", "kimi_engine_version": version}
-    instance = make_plan(facts, parse_settings(settings, host="server"), load())["instances"][0]
+    instance = make_plan(facts, parse_settings(settings, host="server"), load_catalogue())[
+        "instances"
+    ][0]
     assert refusal(parser_of(version), instance["argv"], instance["env"]) is None
 
 
@@ -111,7 +113,7 @@ def test_the_table_of_flags_is_what_the_parser_has(
         check=True,
     )
     options = set(json.loads(done.stdout.splitlines()[-1]))
-    catalogue = load()
+    catalogue = load_catalogue()
     wrong = {}
     for row in catalogue.flags:
         verdict = row.versions.get(version)
@@ -163,7 +165,7 @@ def test_stages_are_cut_as_the_real_engine_cuts_them(
 ) -> None:
     python = str(parser_of(version) / "bin" / "python")
     done = subprocess.run([python, "-c", _STAGES], capture_output=True, text=True, check=True)
-    shape = load().model("kimi-k2.5").architecture
+    shape = load_catalogue().model("kimi-k2.5").architecture
     assert shape.layers == 61
     assert json.loads(done.stdout.splitlines()[-1]) == {
         str(count): [stage.layers for stage in stages.cut_stages(shape, count)]

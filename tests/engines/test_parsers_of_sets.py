@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording
 from kimi_prov.on_host.engine import command_check
 from kimi_prov.planner.hosts import groups
@@ -157,7 +157,7 @@ LAYOUTS = {
 
 def plans(version: str, args: dict[str, Any]) -> list[dict[str, Any]]:
     """The plans of two recorded hosts with eight H200 each, the head's first."""
-    facts = recording.read(ROOT / "tests" / "data" / "recordings" / "h200-x8")
+    facts = recording.read_recording(ROOT / "tests" / "data" / "recordings" / "h200-x8")
     variables = {
         "kimi_model": "kimi-k2.5",
         "kimi_engine_version": version,
@@ -173,7 +173,7 @@ def plans(version: str, args: dict[str, Any]) -> list[dict[str, Any]]:
             for name, address in (("a", HEAD), ("b", RANK))
         )
         pair = groups.GroupHosts("pair", own, hosts)
-        found.append(make_plan(facts, settings, load(), pair))
+        found.append(make_plan(facts, settings, load_catalogue(), pair))
     return found
 
 

@@ -20,7 +20,7 @@ import yaml
 from machines import HANGS_S, kimi_prov
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract import paths
 from kimi_prov.errors import ExitCode
 from kimi_prov.lab import model
@@ -162,7 +162,7 @@ class Models:
 
     def whole(self, name: str) -> bool:
         """Whether a model has all of Kimi's layers."""
-        return self.layers[name] == load().model(_OF[name]).architecture.layers
+        return self.layers[name] == load_catalogue().model(_OF[name]).architecture.layers
 
     def made(self, name: str) -> Path:
         """The folder of a model, as a host has it below its folder of models."""
@@ -172,7 +172,7 @@ class Models:
             shape = dataclasses.replace(
                 model.CUT,
                 layers=self.layers[name],
-                vocab=load().model(_OF[name]).architecture.vocab,
+                vocab=load_catalogue().model(_OF[name]).architecture.vocab,
                 context=_CONTEXT,
                 shard_bytes=_SHARD_BYTES,
                 tower=_TOWER if name == SEEING else None,
@@ -186,7 +186,7 @@ class Models:
         for name, of in _OF.items():
             cut = dataclasses.asdict(_cut(name, self.layers[name]))
             document["architectures"][name] = {k: v for k, v in cut.items() if v is not None}
-            whole = load().model(of)
+            whole = load_catalogue().model(of)
             row = {
                 "repo": None,
                 "revision": REVISION,
@@ -209,7 +209,7 @@ class Models:
 
 def layers_held(name: str, gpu_bytes: int) -> int:
     """Return how many of a model's layers cards of so much memory hold beside a cache."""
-    all_layers = load().model(_OF[name]).architecture.layers
+    all_layers = load_catalogue().model(_OF[name]).architecture.layers
     fitting = (
         layers
         for layers in range(all_layers, 1, -1)
@@ -220,17 +220,17 @@ def layers_held(name: str, gpu_bytes: int) -> int:
 
 def counted_bytes(name: str, layers: int) -> int:
     """Return the bytes that the planner counts for so many of a model's layers."""
-    return model_bytes.checkpoint_bytes(_cut(name, layers), "int4")
+    return model_bytes.count_checkpoint_bytes(_cut(name, layers), "int4")
 
 
 def expert_bytes(name: str, layers: int) -> int:
     """Return the bytes of them that are routed experts."""
     cut = _cut(name, layers)
-    return round(cut.experts * model_bytes.expert_bytes(cut, "int4"))
+    return round(cut.experts * model_bytes.count_expert_bytes(cut, "int4"))
 
 
 def _cut(name: str, layers: int) -> Architecture:
-    return dataclasses.replace(load().model(_OF[name]).architecture, layers=layers)
+    return dataclasses.replace(load_catalogue().model(_OF[name]).architecture, layers=layers)
 
 
 def source(name: str) -> str:

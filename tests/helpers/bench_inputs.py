@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_prov.acceptance import bench
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.documents import read
 from kimi_prov.facts import recording, spec
 from kimi_prov.planner.plan import make_plan
@@ -24,10 +24,14 @@ _OF_PLAN = ("engine", "model", "throughput", "parallel", "hybrid", "experts", "s
 @functools.cache
 def _machine(path: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if path.is_dir():
-        facts = recording.read(path)
+        facts = recording.read_recording(path)
     else:
-        facts = spec.of(read(path, what="a sheet", limit=1 << 20, fix=""), load())
-    return facts, make_plan(facts, parse_settings({"kimi_model": model}, host="x"), load())
+        facts = spec.parse_sheet(
+            read(path, what="a sheet", limit=1 << 20, fix=""), load_catalogue()
+        )
+    return facts, make_plan(
+        facts, parse_settings({"kimi_model": model}, host="x"), load_catalogue()
+    )
 
 
 def facts_of(path: Path = H200, model: str = "kimi-k2.5") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.show.report import check
@@ -117,7 +117,7 @@ def target(
         "kimi_weights_source": "hf://moonshotai/Kimi-K2.5@main",
         **{f"kimi_{key}": value for key, value in settings.items()},
     }
-    plan = make_plan(facts, parse_settings(given, host=name), load())
+    plan = make_plan(facts, parse_settings(given, host=name), load_catalogue())
     if speed:
         plan["throughput"] = speed
     return check.target(name, facts, plan, use or Use(), known)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kimi_prov.ansible import serve_units
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording, synthetic
 from kimi_prov.planner.hosts import groups
 from kimi_prov.planner.plan import make_plan
@@ -27,11 +27,11 @@ NVFP4 = {"kimi_weights_format": "nvfp4", "kimi_kv_dtype": "fp8", "kimi_context":
 
 
 def h200() -> dict[str, Any]:
-    return recording.read(ROOT / "tests" / "data" / "recordings" / "h200-x8")
+    return recording.read_recording(ROOT / "tests" / "data" / "recordings" / "h200-x8")
 
 
 def h100(driver: str = "580.126.09", cuda: str = "13.0") -> dict[str, Any]:
-    return synthetic.made(h200(), "h100-x8", card=synthetic.H100, driver=driver, cuda=cuda)
+    return synthetic.make_variant(h200(), "h100-x8", card=synthetic.H100, driver=driver, cuda=cuda)
 
 
 def paired(rank: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def planned(name: str, **more: Any) -> dict[str, Any]:
     folder = ROOT / "inventories" / inventory
     wanted = yaml.safe_load((folder / "group_vars" / "kimi.yml").read_text())
     settings = parse_settings(wanted | own | more, host=inventory, base=folder)
-    return make_plan(facts, settings, load(), pair(facts, settings))
+    return make_plan(facts, settings, load_catalogue(), pair(facts, settings))
 
 
 def pair(facts: dict[str, Any], settings: Settings) -> groups.GroupHosts | None:

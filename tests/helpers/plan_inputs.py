@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -29,7 +29,7 @@ def lab_facts() -> dict[str, Any]:
 
 def quoted(name: str) -> dict[str, Any]:
     """A machine of a shipped spec sheet."""
-    return spec.read(SHEETS / f"{name}.yml", load())
+    return spec.read_sheet(SHEETS / f"{name}.yml", load_catalogue())
 
 
 def metal_facts(*, nodes: int = 2, gib: int = 64, cores: int = 16) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def gpu_facts(count: int = 8, mib: int = 143771, driver: str = "580.159.04") -> 
 def plan(facts: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     """The plan for these facts; keyword arguments are settings without their prefix."""
     given = LAB_SETTINGS | {f"kimi_{name}": value for name, value in settings.items()}
-    return make_plan(facts or lab_facts(), parse_settings(given, host="h1"), load())
+    return make_plan(facts or lab_facts(), parse_settings(given, host="h1"), load_catalogue())
 
 
 def found(document: dict[str, Any], identity: str) -> list[dict[str, Any]]:

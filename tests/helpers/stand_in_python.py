@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import yaml
 
-from kimi_prov.catalog.pythons import BASE
+from kimi_prov.catalog.pythons import BASE_URL
 from kimi_prov.lab import images
 from kimi_prov.lab.settings import apt_settings
 
@@ -67,7 +67,7 @@ class StandIn:
             "arch": "x86_64",
             "glibc": "2.36",
             # Where the builds have their usual place: the mirror stands in for that.
-            "url": f"{BASE}/{BUILD}/{quote(self.archive.name)}",
+            "url": f"{BASE_URL}/{BUILD}/{quote(self.archive.name)}",
             "sha256": self.sha256,
             "bytes": self.bytes,
             "installed_bytes": self.installed_bytes,

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from machines import CHECKOUT, Host, kimi_prov, make_lab, newest_run
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -87,9 +87,11 @@ def twin_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
 def judge(twin: Twin) -> None:
     """What holds for each of the three."""
     host = twin.host
-    facts = recording.read(twin.recording)
+    facts = recording.read_recording(twin.recording)
     wishes = {k: v for k, v in twin.wishes.items() if k != "kimi_engine_stand_in"}
-    real = make_plan(facts, parse_settings(wishes, host="twin", base=host.inventory), load())
+    real = make_plan(
+        facts, parse_settings(wishes, host="twin", base=host.inventory), load_catalogue()
+    )
     beside = json.loads(host.ssh("cat /etc/kimi/stood-in-for.json"))
     assert beside["engine"]["version"] == real["engine"]["version"] == "0.19.1"
     assert beside["instances"][0]["argv"] == real["instances"][0]["argv"]

@@ -113,7 +113,7 @@ def test_it_says_what_it_is_and_lists_what_is_in_it(image: str) -> None:
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(written)
     assert fault is None, fault
     listed = {(row["name"], row["version"]) for row in json.loads(written)["components"]}
-    pins = lock_files.pins(loader.load().lock(LOCK))
+    pins = lock_files.pins(loader.load_catalogue().lock(LOCK))
     assert {(pin.name, pin.version) for pin in pins} <= listed
     shown = inside(image, "dpkg-query -W -f '${Package} ${Version}\\n'").splitlines()
     assert {tuple(line.split()) for line in shown} <= listed

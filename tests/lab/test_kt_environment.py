@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from machines import CHECKOUT, KIMI_PROV, Host, kimi_prov, make_lab
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_the_catalogues_gpus_are_those_that_the_libraries_have_machine_code_for(
     )
     [common] = [found for name, found in told.items() if name.endswith("sm100/common_ops.abi3.so")]
     whole = {name.rstrip("a") for name, modules in common.items() if modules == common["9.0"]}
-    [row] = [row for row in load().engines if row.name == "ktransformers"]
+    [row] = [row for row in load_catalogue().engines if row.name == "ktransformers"]
     assert whole == set(row.compute_capabilities)
 
 

@@ -19,7 +19,7 @@ from cluster_jobs import Jobs, copy
 from machines import CHECKOUT, kimi_prov
 from test_tuner import TUNER
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def _give_tuner(output: Path, folder: Path, variables: Path) -> None:
     done = kimi_prov("render", "slurm", sheet, *words, "--output", gpus)
     assert done.returncode == 0, done.stderr
     (output / "jobs" / "tune.sbatch").write_bytes((gpus / "jobs" / "tune.sbatch").read_bytes())
-    (output / "locks" / "ray.txt").write_text(load().lock("ray.txt"))
+    (output / "locks" / "ray.txt").write_text(load_catalogue().lock("ray.txt"))
     plan = json.loads((output / "plan.json").read_text())
     tuning = json.loads((gpus / "plan.json").read_text())["moe_tuning"]
     assert tuning["read"]
@@ -121,7 +121,7 @@ def test_the_tuners_job_brings_ray_and_leaves_tables_where_the_server_reads_them
     assert "tables are in" in jobs.wait_done(number, INSTALLS_S)
     seen = json.loads(slurm.run(f"cat {tables}/*.json"))
     assert seen["user"] == "alice"
-    assert f"ray=={seen['ray']}" in load().lock("ray.txt")
+    assert f"ray=={seen['ray']}" in load_catalogue().lock("ray.txt")
 
 
 def test_a_chat_reaches_two_nodes_is_measured_and_comes_back_after_a_preemption(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from machines import CHECKOUT, Host, kimi_prov, make_lab
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording
 from kimi_prov.packaging import lock_files
 from kimi_prov.planner.plan import make_plan
@@ -103,23 +103,25 @@ def check(host: Host, *instances: dict[str, Any]) -> dict[str, Any]:
 
 def planned(model: str) -> dict[str, Any]:
     """The first instance that is planned for a model on 8x H200."""
-    facts = recording.read(RECORDINGS / "h200-x8")
+    facts = recording.read_recording(RECORDINGS / "h200-x8")
     settings = {"kimi_model": model, "kimi_engine_version": VERSION}
-    plan = make_plan(facts, parse_settings(settings, host="server"), load())
+    plan = make_plan(facts, parse_settings(settings, host="server"), load_catalogue())
     assert (plan["engine"]["lock"], plan["engine"]["version"]) == (LOCK, VERSION)
     instance: dict[str, Any] = plan["instances"][0]
     return instance
 
 
 def test_what_is_installed_is_what_the_lock_pins(installed: Host) -> None:
-    pins = {pin.name: pin.version for pin in lock_files.pins(load().lock(LOCK))}
+    pins = {pin.name: pin.version for pin in lock_files.pins(load_catalogue().lock(LOCK))}
     found = {lock_files.canonical(k): v for k, v in asked(installed, INSTALLED).items()}
     assert found == pins
 
 
 def test_torch_is_the_one_that_the_catalogue_names(installed: Host) -> None:
     row = next(
-        e for e in load().engines if (e.name, e.variant, e.version) == ("vllm", "cuda", VERSION)
+        e
+        for e in load_catalogue().engines
+        if (e.name, e.variant, e.version) == ("vllm", "cuda", VERSION)
     )
     release, cuda = asked(installed, TORCH)
     assert release.split("+")[0] == row.torch

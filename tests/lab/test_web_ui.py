@@ -17,7 +17,7 @@ import yaml
 from machines import kimi_prov, make_lab
 from waiting import until
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -258,11 +258,11 @@ def test_nothing_is_done_twice(host: Host) -> None:
 
 def broken_version(folder: Path) -> Path:
     """Write a catalogue whose page is a newer version that cannot be started."""
-    row = {**asdict(load().web[-1]), "version": "99.0.0"}
+    row = {**asdict(load_catalogue().web[-1]), "version": "99.0.0"}
     (folder / "locks").mkdir(parents=True)
     rows = {"schema": "kimi-prov/catalog/web/v1", "web": [row]}
     (folder / "web.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(rows))))
-    pinned = load().lock(load().web[-1].lock_name("3.11"))
+    pinned = load_catalogue().lock(load_catalogue().web[-1].lock_name("3.11"))
     start = pinned.index("aiocache==")
     lock = pinned[start : pinned.index("\naiodns", start)]
     (folder / "locks" / "open-webui-slim-99.0.0-cp311.txt").write_text(f"{lock}\n")

@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kimi_prov.catalog.loader import LOCKS, load
+from kimi_prov.catalog.loader import LOCKS, load_catalogue
 from kimi_prov.packaging import engine_plugins, lock_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kimi_prov.catalog.engines import Engine
-    from kimi_prov.catalog.web import Page
+    from kimi_prov.catalog.web import WebUi
 
 # What engines are locked for: kt-kernel and Open WebUI have wheels for no other.
 PYTHONS = ("3.11", "3.12")
@@ -68,7 +68,7 @@ def missing(
     made: Sequence[Recipe],
     present: Iterable[str],
     engines: Sequence[Engine],
-    pages: Sequence[Page] = (),
+    pages: Sequence[WebUi] = (),
 ) -> list[str]:
     """Name locks that should be there, and those that nothing makes; `present` are file names."""
     there = {name.removesuffix(".txt") for name in present}
@@ -146,7 +146,7 @@ def uninstallable(text: str, pylock: str) -> list[str]:
 
 
 def machines(
-    recipe: Recipe, engines: Sequence[Engine], pages: Sequence[Page] = ()
+    recipe: Recipe, engines: Sequence[Engine], pages: Sequence[WebUi] = ()
 ) -> Iterator[tuple[str, str]]:
     """Give Python and glibc of the machines that install a lock."""
     for page in pages:
@@ -162,7 +162,7 @@ def machines(
 
 
 def looked_up(
-    recipe: Recipe, text: str, engines: Sequence[Engine], pages: Sequence[Page] = ()
+    recipe: Recipe, text: str, engines: Sequence[Engine], pages: Sequence[WebUi] = ()
 ) -> tuple[list[str], list[str]]:
     """Resolve a lock again: its faults, and what is newer."""
     faults: list[str] = []
@@ -191,8 +191,10 @@ def main(argv: Sequence[str]) -> int:
     made = recipes()
     if unknown := set(given.names) - {recipe.name for recipe in made}:
         parser.error(f"{', '.join(sorted(unknown))}: refresh makes no such lock")
-    engines = load().engines
-    whole = [] if given.names else missing(made, load().locks, engines, load().web)
+    engines = load_catalogue().engines
+    whole = (
+        [] if given.names else missing(made, load_catalogue().locks, engines, load_catalogue().web)
+    )
     sys.stdout.writelines(f"{line}\n" for line in whole)
     wrong = bool(whole)
     for recipe in made:
@@ -213,7 +215,7 @@ def _judge(
     if offline:
         return faults, "as refresh makes it"
     try:
-        more, newer = looked_up(recipe, text, engines, load().web)
+        more, newer = looked_up(recipe, text, engines, load_catalogue().web)
     except LookUpError as error:
         return [*faults, str(error)], ""
     note = f"newer: {', '.join(newer)}" if newer else "nothing newer"

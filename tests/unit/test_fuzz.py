@@ -13,7 +13,7 @@ import fuzzing
 import pytest
 import yaml
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording, spec
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def facts(random: Random, folder: Path) -> Words:
     document = (
         json.loads(fuzzing.FACTS.read_text())
         if kind == 0
-        else recording.read(random.choice(RECORDED))
+        else recording.read_recording(random.choice(RECORDED))
         if kind == 1
-        else spec.read(random.choice(SHEETS), load())
+        else spec.read_sheet(random.choice(SHEETS), load_catalogue())
     )
     content = fuzzing.as_json(fuzzing.mutated(document, random))
     if random.random() < 0.2:

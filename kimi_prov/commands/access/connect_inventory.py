@@ -137,7 +137,7 @@ def of_url(url: str, chosen: ConnectOptions, output: Output) -> ExitCode:
     key = required(given, "ask the administrator of the server for one")
     there = served.with_model(served.of_url(url, given), key, None)
     if chosen.snippet:
-        output.write(None, lambda: snippets.text(str(chosen.snippet), there.server))
+        output.write(None, lambda: snippets.format_snippet(str(chosen.snippet), there.server))
         return ExitCode.OK
     document = {"schema": SCHEMA, **_entry(there, answers=True)}
     output.write(document, lambda: connect.one(document, url))
@@ -301,7 +301,7 @@ def _write(path: Path, report: Report, chosen: ConnectOptions, output: Output) -
     if chosen.snippet:
         name = chosen.snippet
         for server in report.servers.values():
-            output.write(None, lambda server=server: snippets.text(name, server))  # type: ignore[misc]
+            output.write(None, lambda server=server: snippets.format_snippet(name, server))  # type: ignore[misc]
         return
     if report.hosts:
         ok = all(row["ok"] for row in report.hosts.values())

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kimi_prov.acceptance.suite import stand_ins
-from kimi_prov.catalog.loader import load
-from kimi_prov.clients.server import Resolve, Server, described, known_model
+from kimi_prov.catalog.loader import load_catalogue
+from kimi_prov.clients.server import Resolve, Server, describe_server, find_model
 from kimi_prov.commands.access import proof, trust, tunnel
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.errors import ExitCode, UserError
@@ -162,10 +162,10 @@ def of_host(
 
 def _add_catalogue(server: Server, found: Mapping[str, Any]) -> Server:
     """Add what the catalogue knows of the model and its engine."""
-    row = known_model(found["catalog_name"])
+    row = find_model(found["catalog_name"])
     # A gateway alone does not tell what engine is behind it.
     engine = found["engine"] or {}
-    known = load().engine(**engine) if engine else None
+    known = load_catalogue().engine(**engine) if engine else None
     return replace(
         server,
         engine=f"{engine['name']} {engine['version']}" if engine else None,
@@ -194,7 +194,7 @@ def of_folder(
     folder: Rendered, there: api_client.Endpoint, files: Path | None, given: Given
 ) -> Served:
     """Return the server of a folder at its address, as its clients see it. Raises UserError."""
-    found = described(folder.plan, folder.certificate) | {
+    found = describe_server(folder.plan, folder.certificate) | {
         "address": there.host,
         "port": there.port,
         "page_port": None,
@@ -341,7 +341,7 @@ def with_model(served: Served, key: str, wanted: str | None) -> Served:
             f"{served.endpoint.url}: it serves no model {clean_text.clean_line(model)}".rstrip(),
             fix=f"take one of: {shown}",
         )
-    row = known_model(model)
+    row = find_model(model)
     context = next(
         (r.get("max_model_len") for r in listed if isinstance(r, dict) and r.get("id") == model),
         None,

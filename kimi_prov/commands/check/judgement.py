@@ -58,12 +58,12 @@ def _judge(
 
     With a load it is planned for the requests that come on one of the machines that carry it.
     """
-    catalogue, load = loader.load(), options.load
+    catalogue, load = loader.load_catalogue(), options.load
     settings = options.settings(name, targets.variables_of(facts))
     plan = make_plan_with_curve(facts, settings, catalogue)
     measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
-        share = demand.of_plan(plan, load, serves=not find_blockers(plan))["requests_a_machine"]
+        share = demand.size_plan(plan, load, serves=not find_blockers(plan))["requests_a_machine"]
         if share not in (None, settings.concurrency):
             settings = replace(settings, concurrency=share)
             plan = make_plan_with_curve(facts, settings, catalogue)
@@ -78,7 +78,7 @@ def judge_suggestions(options: CheckOptions) -> list[dict[str, Any]]:
     """Judge the least machines of the catalogue that will do."""
     from kimi_prov.commands.check.suggest import suggestions  # noqa: PLC0415  (only who asks pays)
 
-    rows = suggestions(loader.load(), options.settings("--suggest"), options.load)
+    rows = suggestions(loader.load_catalogue(), options.settings("--suggest"), options.load)
     return [
         {
             **_judge(row.offer.name, row.facts, options),
@@ -99,7 +99,7 @@ def judge_inventory(
     if not any("kimi_model" in found for found in inventory.hosts.values()):
         request = replace(request, variables={"kimi_model": DEFAULT_MODEL, **options.variables})
     finished = playbook_run.run(request, inventory)
-    catalogue, outcome = loader.load(), finished.outcome
+    catalogue, outcome = loader.load_catalogue(), finished.outcome
     rows = []
     for host, plan in group_targets.joined(outcome.plans).items():
         facts = outcome.facts[group_targets.head(host, plan)]

@@ -102,6 +102,8 @@ def refuse_others(
             )
             if one != other
         ]
-        differs += outline.differences(row.found["machine"], outline.of(facts), catalogue)
+        differs += outline.list_differences(
+            row.found["machine"], outline.make_outline(facts), catalogue
+        )
         if differs:
             raise row.refusal(f"it is of something else: {'; '.join(differs)}")

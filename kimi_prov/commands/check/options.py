@@ -66,7 +66,7 @@ def parse(
     if load_file is not None:
         from kimi_prov.sizing import load_file as files  # noqa: PLC0415
 
-        request = {**files.read(load_file), **request}
+        request = {**files.read_load(load_file), **request}
     if not request:
         return chosen
     if "users" in request and "kimi_concurrency" in variables:
@@ -75,7 +75,7 @@ def parse(
             fix="give --users N for the machines that carry N requests, or --concurrency N for "
             "one machine that serves N",
         )
-    load = loads.of(request, chosen.settings("--concurrency").concurrency)
+    load = loads.make_load(request, chosen.settings("--concurrency").concurrency)
     if load is None:
         return chosen
     lengths = {"kimi_input_tokens": load.input_tokens, "kimi_output_tokens": load.output_tokens}

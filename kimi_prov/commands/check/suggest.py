@@ -29,7 +29,7 @@ _WHY = {
     "ttft": "the time to the first token is beyond the limit with one request alone",
     "tpot": "the time between two tokens is beyond the limit with one request alone",
     "tokens_per_day": "so few requests at once do not give so many tokens a day",
-    demand.NOTHING: "its context does not hold a request",
+    demand.NOTHING_SERVES: "its context does not hold a request",
 }
 
 
@@ -57,7 +57,7 @@ def suggestions(catalogue: Catalogue, settings: Settings, load: Load | None) -> 
     """Return the cheapest and the smallest of each kind. Raises UserError where nothing serves."""
     found = [
         best
-        for ladder in offers.ladders(catalogue)
+        for ladder in offers.list_ladders(catalogue)
         if (best := _least(ladder, catalogue, settings, load)) is not None
     ]
     if not found:
@@ -120,10 +120,12 @@ def _machines(
     if load is None:
         return 1, ""
     # One request alone tells at once what no number of machines mends.
-    sized = demand.size([curve.alone(plan["throughput"])], load, serves=_fits(plan, load))
+    sized = demand.size_load(
+        [curve.read_single_request(plan["throughput"])], load, serves=_fits(plan, load)
+    )
     if sized["machines"]["expected"] is not None:
         planned = make_plan_with_curve(facts, settings, catalogue)
-        sized = demand.of_plan(planned, load, serves=True)
+        sized = demand.size_plan(planned, load, serves=True)
     needed = sized["machines"]["expected"]
     return needed, "" if needed else _WHY[sized["bound_by"]]
 

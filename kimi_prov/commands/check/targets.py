@@ -38,15 +38,15 @@ def read(path: Path, command: str) -> dict[str, Any]:
             raise _no_target(path, "no recording lies in this folder", command)
         from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
 
-        return recording.read(path)
+        return recording.read_recording(path)
     document = _read_file(path)
     if _kind(path, document.text, command) == "spec":
         from kimi_prov.facts import spec  # noqa: PLC0415
 
-        return spec.of(document, loader.load())
+        return spec.parse_sheet(document, loader.load_catalogue())
     from kimi_prov.facts import document as documented  # noqa: PLC0415
 
-    return documented.of(document)
+    return documented.parse_facts(document)
 
 
 def _read_file(path: Path) -> Document:

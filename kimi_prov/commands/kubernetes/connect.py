@@ -179,7 +179,7 @@ class Session:
         assert self.output is not None  # noqa: S101  (who shows has one)
         if self.snippet is not None:
             name, server = self.snippet, self.served(way, self.files, key_file).server
-            self.output.write(None, lambda: snippets.text(name, server))
+            self.output.write(None, lambda: snippets.format_snippet(name, server))
         else:
             self._write(way, found, certificate, key_file)
         say("the forwarded port stays until Ctrl-C")

@@ -210,7 +210,7 @@ def _render(
     name: str, facts: Mapping[str, Any], settings: Settings, kind: Kind, chosen: RenderOptions
 ) -> ExitCode:
     kind.require(settings)
-    catalogue = loader.load()
+    catalogue = loader.load_catalogue()
     there = kind.settings(settings)
     plan = make_plan(facts, there, catalogue)
     found = kind.findings(name, plan, settings, facts, catalogue)

@@ -308,7 +308,7 @@ class Follower:
         name, files = self.snippet, self.session.files
         given = served.Given(key_file=Path(document["key_file"]))
         server = opened.served(self.session.folder, files, given).server
-        self.output.write(None, lambda: snippets.text(name, server))
+        self.output.write(None, lambda: snippets.format_snippet(name, server))
 
     def _tell(self, told: str) -> None:
         if told and told != self._told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.planner.decisions import GIB, ExpertSlices
 from kimi_prov.planner.placement import numa
@@ -146,7 +146,7 @@ def count_resident_bytes(
     """Bytes that the 4-bit experts take in memory; None where they stay as the files have them."""
     if backend is None:
         return None
-    routed = model_bytes.routed_params(model.architecture)
+    routed = model_bytes.count_routed_params(model.architecture)
     return round(routed * catalogue.format(RESIDENT_FORMATS[backend]).expert_bytes)
 
 
@@ -154,7 +154,7 @@ def count_saved_bytes(dense: Dense, model: Model, hosts: int = 1) -> int:
     """Bytes that weights in int8 take less than in bf16, on each of `hosts` that share them."""
     if dense == "bf16":
         return 0
-    return round(model_bytes.int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
+    return round(model_bytes.count_int8_params(model.architecture) * (2 - INT8_BYTES)) // hosts
 
 
 def measure_slices(
@@ -177,7 +177,7 @@ def _count_loading_bytes(catalogue: Catalogue, backend: ExpertBackend, model: Mo
     if backend == "native":
         return 0
     shape = model.architecture
-    layer = shape.experts * model_bytes.expert_params(shape)
+    layer = shape.experts * model_bytes.count_expert_params(shape)
     return round(layer * (catalogue.format("int4").expert_bytes if backend == "kt" else 1.7))
 
 
@@ -254,7 +254,7 @@ def _find_kt_kernel_reason(
     if python not in plugin.python:
         return f"Python {python}, kt-kernel wants {' or '.join(plugin.python)}"
     glibc = host.system.glibc
-    if glibc is not None and number(glibc) < number(plugin.glibc):
+    if glibc is not None and parse_version(glibc) < parse_version(plugin.glibc):
         return f"glibc {glibc}, kt-kernel wants {plugin.glibc}"
     size = count_resident_bytes(catalogue, "kt", model) or 0
     if numa.is_node_too_small(host, size, model.architecture.expert_width):
@@ -265,7 +265,7 @@ def _find_kt_kernel_reason(
 def _count_engine_bytes(catalogue: Catalogue, work: Workload) -> int:
     """Bytes of an engine with its own kernel's experts and the least cache."""
     size = count_resident_bytes(catalogue, "native", work.model) or 0
-    beside = model_bytes.plain_bytes(work.model.architecture, work.weights_format)
+    beside = model_bytes.count_plain_bytes(work.model.architecture, work.weights_format)
     beside -= count_saved_bytes(work.dense, work.model)
     return size + beside + work.engine.overhead_bytes + GIB
 
@@ -273,6 +273,6 @@ def _count_engine_bytes(catalogue: Catalogue, work: Workload) -> int:
 def _has_room_for_vllm_experts(host: Host, catalogue: Catalogue, work: Workload) -> bool:
     """Whether this is a machine with AMX whose memory would hold vLLM's own form of the experts."""
     size = count_resident_bytes(catalogue, "vllm", work.model) or 0
-    beside = model_bytes.plain_bytes(work.model.architecture, work.weights_format)
+    beside = model_bytes.count_plain_bytes(work.model.architecture, work.weights_format)
     amx = host.isa is not None and "amx_int8" in host.isa
     return amx and size + beside + host.reserve_bytes < host.memory_bytes

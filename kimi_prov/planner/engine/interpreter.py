@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.facts.host import Python
 
@@ -133,7 +133,7 @@ def _is_suitable(build: Interpreter, host: Host, locked: Sequence[str]) -> bool:
         build.status == "available"
         and build.minor in locked
         and build.arch == (host.system.arch or _USUAL_ARCH)
-        and (glibc is None or number(glibc) >= number(build.glibc))
+        and (glibc is None or parse_version(glibc) >= parse_version(build.glibc))
     )
 
 
@@ -146,7 +146,7 @@ def _describe_missing_build(host: Host, catalogue: Catalogue, locked: Sequence[s
         return f"the catalogue has no build of {_format_versions(locked)}"
     if not here:
         return f"the catalogue has no build of {_format_versions(locked)} for {arch}"
-    oldest = min((row.glibc for row in here), key=number)
+    oldest = min((row.glibc for row in here), key=parse_version)
     return f"glibc {host.system.glibc}, a build of {_format_versions(locked)} wants {oldest}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.planner.storage import weights
 
@@ -30,7 +30,7 @@ def find_draft(settings: Settings, catalogue: Catalogue, engine: Engine) -> Draf
         return None
     draft = catalogue.draft(settings.speculative_model)
     able = engine.name == "vllm" and engine.variant == "cuda"
-    return draft if able and number(engine.version) >= number(draft.least) else None
+    return draft if able and parse_version(engine.version) >= parse_version(draft.least) else None
 
 
 def count_draft_bytes(draft: Draft | None, ranks: int) -> int:

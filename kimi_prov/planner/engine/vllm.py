@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import GIB
 from kimi_prov.planner.engine import expert_backend
@@ -99,7 +99,7 @@ def make_instance_flags(
 
 
 def _is_at_least(choice: EngineChoice, version: str) -> bool:
-    return number(choice.engine.version) >= number(version)
+    return parse_version(choice.engine.version) >= parse_version(version)
 
 
 def _make_gpu_flags(choice: EngineChoice, budget: Budget, gpu: GpuBudget) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def select_shared_settings(settings: Settings) -> dict[str, Any]:
 def read_group(hosts_given: GroupHosts, catalogue: Catalogue) -> Group:
     """Read the hosts' facts, and find the address of each."""
     given = hosts_given.hosts
-    hosts = [read_host(gpu_names.recognised(row.facts, catalogue), catalogue) for row in given]
+    hosts = [read_host(gpu_names.add_known_gpus(row.facts, catalogue), catalogue) for row in given]
     members = tuple(
         Member(row.host, rank, host, row.shared, _choose_address(row, host))
         for rank, (row, host) in enumerate(zip(given, hosts, strict=True))

@@ -43,7 +43,7 @@ def find_rdma_devices(host: Host) -> tuple[Rdma, ...]:
         best = max((row.speed or 0 for row in active), default=0)
         found = [row for row in active if (row.speed or 0) == best]
         if found:
-            near = [row for row in found if row.near]
+            near = [row for row in found if row.near_gpus]
             return tuple(sorted(near or found, key=lambda row: (row.device, row.port)))
     return ()
 

@@ -36,7 +36,7 @@ def make_budget(
     """
     engine, model = work.engine, work.model
     loading = slices.loading if slices else 0
-    per_token = model_bytes.kv_bytes_per_token(model.architecture)
+    per_token = model_bytes.count_kv_bytes_per_token(model.architecture)
     free = host.memory_bytes - host.reserve_bytes
     one_node = slices is not None and slices.on_one_node and len(host.nodes) > 1
     if instances > 1 or one_node:
@@ -71,7 +71,7 @@ def make_budget(
             ),
             MemoryPart("system", "Left to the system", host.reserve_bytes),
         ),
-        weights_total=model_bytes.checkpoint_bytes(model.architecture, work.weights_format),
+        weights_total=model_bytes.count_checkpoint_bytes(model.architecture, work.weights_format),
         instances=instances,
     )
 
@@ -87,8 +87,8 @@ def count_resident_bytes(
     shape = model.architecture
     if hosts > 1:
         if experts is None:
-            experts = round(model_bytes.expert_bytes(shape, weights_format) * shape.experts)
-        return experts // hosts + model_bytes.plain_bytes(shape, weights_format, hosts)
+            experts = round(model_bytes.count_expert_bytes(shape, weights_format) * shape.experts)
+        return experts // hosts + model_bytes.count_plain_bytes(shape, weights_format, hosts)
     if experts is None:
-        return model_bytes.checkpoint_bytes(shape, weights_format)
-    return experts + model_bytes.plain_bytes(shape, weights_format)
+        return model_bytes.count_checkpoint_bytes(shape, weights_format)
+    return experts + model_bytes.count_plain_bytes(shape, weights_format)

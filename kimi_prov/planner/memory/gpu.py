@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.planner.decisions import GIB, Budget, GpuBudget, MemoryPart, Stage, Workload
 from kimi_prov.planner.engine import speculative
 from kimi_prov.planner.engine.vllm import find_graphs_off_flag
@@ -110,8 +110,10 @@ def count_gathered_bytes(shape: Architecture, tokens: int, slices: int) -> int:
 
 def has_fp8_cache(host: Host, engine: Engine) -> bool:
     """Whether the engine keeps an 8-bit cache on these GPUs, chunked prefill beside it."""
-    capability = number(host.capability or "0")
-    return capability >= _FP8_CAPABILITY and number(engine.version) >= number(_FP8_SINCE)
+    capability = parse_version(host.capability or "0")
+    return capability >= _FP8_CAPABILITY and parse_version(engine.version) >= parse_version(
+        _FP8_SINCE
+    )
 
 
 def has_room(found: Budget) -> bool:
@@ -183,8 +185,8 @@ def _try_budget(
     slices = 1 if expert else layout.tensor * layout.data
     overhead += count_gathered_bytes(shape, (layout.data - 1) * batched, slices)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
-    states = running * model_bytes.state_bytes(shape, layout.tensor)
-    token = model_bytes.kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
+    states = running * model_bytes.count_state_bytes(shape, layout.tensor)
+    token = model_bytes.count_kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
     token_of_draft = speculative.count_kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
     found = []
     for stage in cut_stages(shape, layout.pipeline):
@@ -207,13 +209,13 @@ def _try_budget(
             *_list_offloaded_cache(args),
             MemoryPart("system", "Left to the system", host.reserve_bytes),
         ),
-        weights_total=model_bytes.checkpoint_bytes(shape, weights_format),
+        weights_total=model_bytes.count_checkpoint_bytes(shape, weights_format),
         gpu=GpuBudget(
             ranks=layout.tensor,
             memory=memory,
             utilization=share,
             weights=weights,
-            replicated=model_bytes.replicated_bytes(shape),
+            replicated=model_bytes.count_replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=batched,
             sequences=sequences,

@@ -63,7 +63,7 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
     many = layouts.count_tensor_ranks(host, settings, catalogue, work)
     resident = find_resident_format(catalogue, engine, weights_format)
     per_weight = resident.expert_bytes if resident else 2.0
-    routed = model_bytes.routed_params(shape)
+    routed = model_bytes.count_routed_params(shape)
     sparse = shape.layers - shape.dense_layers
     method = (engine.methods or {}).get(weights_format)
     streams = sglang.choose_gpu_prefill_threshold(args.get(KT.method) or method) is not None
@@ -71,8 +71,8 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
     converted = method in quantise.KERNELS
     read = per_weight if converted else catalogue.format(weights_format).expert_bytes
     memory = int(min(host.gpu_bytes) * gpu.VISIBLE_SHARE)
-    plain = model_bytes.plain_bytes(shape, weights_format, many)
-    each = model_bytes.expert_bytes(shape, weights_format) / many
+    plain = model_bytes.count_plain_bytes(shape, weights_format, many)
+    each = model_bytes.count_expert_bytes(shape, weights_format) / many
     layer = round(each * shape.experts / sparse) if streams else 0
     proposed = _choose_chunk(shape, memory) if streams else _CHUNKS[-1]
     chunk = parse_int(args.get(SGLANG_KT.chunk)) or proposed
@@ -83,7 +83,7 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
         free = min(free, int(memory * share) - plain)
     own_dtype = "bf16" if settings.auto("kv_dtype") else str(settings.kv_dtype)
     dtype = parse_kv_dtype(args.get(SGLANG_KT.kv_dtype)) or own_dtype
-    per_token = model_bytes.kv_bytes_per_token(shape, gpu.KV_BYTES[dtype], many)
+    per_token = model_bytes.count_kv_bytes_per_token(shape, gpu.KV_BYTES[dtype], many)
     requests = parse_int(args.get(SGLANG_KT.requests)) or settings.concurrency
     experts = parse_int(args.get(SGLANG_KT.gpu_experts), least=0)
     most = max(0, free - int((experts or 0) * each))
@@ -113,13 +113,13 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
         parts=parts,
-        weights_total=model_bytes.checkpoint_bytes(shape, weights_format),
+        weights_total=model_bytes.count_checkpoint_bytes(shape, weights_format),
         gpu=GpuBudget(
             ranks=many,
             memory=memory,
             utilization=_GPU_SHARE,
             weights=plain + round(experts * each),
-            replicated=model_bytes.replicated_bytes(shape),
+            replicated=model_bytes.count_replicated_bytes(shape),
             overhead=overhead,
             batched_tokens=chunk,
             sequences=requests,

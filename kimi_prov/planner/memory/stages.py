@@ -37,10 +37,10 @@ def count_plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: S
 
     Every stage has the whole vision tower; of the other layers' weights each has as many as layers.
     """
-    table = model_bytes.table_bytes(a) // ranks
-    dense = model_bytes.dense_bytes(a, weights_format) // ranks
-    whole = model_bytes.plain_bytes(a, weights_format, ranks)
-    even = whole - 2 * table - dense - model_bytes.vision_bytes(a)
+    table = model_bytes.count_table_bytes(a) // ranks
+    dense = model_bytes.count_dense_bytes(a, weights_format) // ranks
+    whole = model_bytes.count_plain_bytes(a, weights_format, ranks)
+    even = whole - 2 * table - dense - model_bytes.count_vision_bytes(a)
     elsewhere = ((not stage.embedding) + (not stage.head)) * table
     if a.dense_layers:
         elsewhere += dense * (a.dense_layers - stage.dense) // a.dense_layers
@@ -49,7 +49,7 @@ def count_plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: S
 
 def count_experts_bytes(a: Architecture, weights_format: str, stage: Stage, experts: int) -> int:
     """Return the bytes of so many routed experts of each of a stage's layers."""
-    every = round(model_bytes.expert_bytes(a, weights_format) * experts)
+    every = round(model_bytes.count_expert_bytes(a, weights_format) * experts)
     return every * (stage.layers - stage.dense) // max(1, a.layers - a.dense_layers)
 
 

@@ -66,7 +66,7 @@ class PlanContext:
     @property
     def heavy(self) -> bool:
         """Whether the model is of a size that settings of the machine matter to."""
-        return not self.model.made
+        return not self.model.is_synthetic
 
 
 @dataclass(frozen=True)

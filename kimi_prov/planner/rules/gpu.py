@@ -190,7 +190,7 @@ def _check_replication(context: PlanContext) -> Iterator[RuleResult]:
     if gpu is None or gpu.ranks < 2 or shape.attention != "mla" or context.choice.hybrid:
         return
     kv = max(0, context.budget.kv_bytes)
-    eight = model_bytes.kv_bytes_per_token(shape, 1)
+    eight = model_bytes.count_kv_bytes_per_token(shape, 1)
     eight = count_stage_share(eight, shape, gpu.stage) if gpu.stage else eight
     if gpu.decode_context > 1 or not kv:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog import groups
-from kimi_prov.catalog.currency import dated
+from kimi_prov.catalog.currency import format_dated_source
 from kimi_prov.catalog.groups import GroupLayout, GroupRecipe
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
 
@@ -29,7 +29,7 @@ def find_proven(
     `layout` is the plan's `parallel`; `gpu_name` the catalogue's.
     """
     given = make_layout(model, weights_format, engine, gpu_name, hosts, layout)
-    return groups.ran(catalogue.groups, given)
+    return groups.find_proven(catalogue.groups, given)
 
 
 def make_layout(
@@ -57,7 +57,7 @@ def make_layout(
 def _plan_layout(context: PlanContext) -> GroupLayout | None:
     """Name the plan's layout; None for one host, and for models that tests make up."""
     hosts = context.settings.hosts_per_model
-    if hosts == 1 or context.model.made:
+    if hosts == 1 or context.model.is_synthetic:
         return None
     gpu = context.host.gpu
     return make_layout(
@@ -73,25 +73,27 @@ def _plan_layout(context: PlanContext) -> GroupLayout | None:
 @register_rule("group.proven")
 def _check_proven_layout(context: PlanContext) -> Iterator[RuleResult]:
     given = _plan_layout(context)
-    for row in groups.ran(context.catalogue.groups, given) if given else ():
+    for row in groups.find_proven(context.catalogue.groups, given) if given else ():
         yield RuleResult(
             observed=f"{given.text if given else ''} over {row.hosts} hosts: {row.title}"
             + _format_figures(row),
             required=row.note or "as its source has it",
-            source=dated(row),
+            source=format_dated_source(row),
         )
 
 
 @register_rule("group.unproven")
 def _check_unproven_layout(context: PlanContext) -> Iterator[RuleResult]:
     given = _plan_layout(context)
-    if given is None or groups.ran(context.catalogue.groups, given):
+    if given is None or groups.find_proven(context.catalogue.groups, given):
         return
-    near = groups.nearest(context.catalogue.groups, given)
+    near = groups.find_nearest(context.catalogue.groups, given)
     known = "nobody published a layout like it"
     if near is not None:
         word = "ran" if near.ran else "was written down, no run told"
-        known = f"the nearest that {word}: {near.title} ({groups.sizes(near)}; {near.source})"
+        known = (
+            f"the nearest that {word}: {near.title} ({groups.format_sizes(near)}; {near.source})"
+        )
     yield RuleResult(
         observed=f"{given.text} over {given.hosts} hosts with {given.gpu or 'no GPUs'}, "
         f"{given.model} in {given.weights_format}; {known}",

@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import AllOnGpus, EngineChoice, Workload
 from kimi_prov.planner.engine import expert_backend, flag_migration, interpreter
@@ -303,19 +303,23 @@ def _choose_default(
     known = model.versions(usual.name)
     if usual.variant == "cpu":
         return usual
-    recommended = number(known.recommended) if known else number(usual.version)
-    if usual in rows and number(usual.version) >= recommended:
+    recommended = parse_version(known.recommended) if known else parse_version(usual.version)
+    if usual in rows and parse_version(usual.version) >= recommended:
         return usual
-    newer = [e for e in rows if number(e.version) >= recommended]
+    newer = [e for e in rows if parse_version(e.version) >= recommended]
     newer = [e for e in newer if _has_locks(e, catalogue)] or newer
-    return min(newer, key=lambda e: number(e.version)) if newer else usual
+    return min(newer, key=lambda e: parse_version(e.version)) if newer else usual
 
 
 def _check_age(engine: Engine, model: Model, findings: Findings) -> None:
     """Compare the version with the least that serves the model."""
     known = model.versions(engine.name)
     least = known.least if known else None
-    if least is not None and engine.variant != "cpu" and number(engine.version) < number(least):
+    if (
+        least is not None
+        and engine.variant != "cpu"
+        and parse_version(engine.version) < parse_version(least)
+    ):
         findings.add(
             "engine.too_old",
             names={"engine": engine.name, "version": engine.version, "model": model.name},
@@ -398,7 +402,7 @@ def _is_in_recipe(engine: Engine, model: Model, weights_format: str) -> bool:
         engine.variant != "cpu"
         and weights_format == model.native_format
         and known is not None
-        and number(engine.version) >= number(known.least)
+        and parse_version(engine.version) >= parse_version(known.least)
     )
 
 
@@ -437,7 +441,7 @@ def _check_machine(host: Host, engine: Engine, findings: Findings) -> None:
                 source=engine.source,
             )
     glibc = host.system.glibc
-    if glibc is not None and number(glibc) < number(engine.glibc):
+    if glibc is not None and parse_version(glibc) < parse_version(engine.glibc):
         findings.add(
             "os.glibc",
             observed=f"glibc {glibc}",

@@ -55,7 +55,7 @@ NO_DRIVER: dict[str, Any] = {
 
 def parse_branch(version: object) -> int:
     """Give the branch of a driver's version: 580 of "580.159.04"; 0 for what is not known."""
-    return next(iter(versions.number(str(version or ""))), 0)
+    return next(iter(versions.parse_version(str(version or ""))), 0)
 
 
 def find_required_branch(

@@ -77,7 +77,9 @@ def resolve_source(
             else "kimi-prov catalog pin hf://OWNER/NAME@REVISION --output FILE, and name the file "
             "in kimi_weights_manifest",
         )
-    size = model_bytes.checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
+    size = (
+        model_bytes.count_checkpoint_bytes(model.architecture, weights_format) + model.other_bytes
+    )
     if settings.manifest is not None:
         size = sum(int(row["size"]) for row in settings.manifest["files"])
     folder = re.sub(r"[^\w.-]", "-", revision)

@@ -18,11 +18,11 @@ def find_weight_format(name: str) -> WeightFormat:
     known.
     """
     text = name.strip().lower().replace("-", "_").removeprefix("ud_")
-    formats = loader.load().formats
+    formats = loader.load_catalogue().formats
     named = text.replace("_", "-")
     found = next((row for row in formats if row.kind != "gguf" and row.name == named), None)
     if found is not None:
-        on_gpu = loader.load().format(_ON_GPU.get(named, named)).expert_bytes
+        on_gpu = loader.load_catalogue().format(_ON_GPU.get(named, named)).expert_bytes
         return WeightFormat(
             on_gpu,
             found.expert_bytes,

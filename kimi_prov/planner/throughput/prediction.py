@@ -55,7 +55,7 @@ def make_document(
 ) -> dict[str, Any]:
     """Give the plan's `throughput`. `in_memory`: a RAM disk holds the files when it starts."""
     concurrency = settings.concurrency
-    if model.made:
+    if model.is_synthetic:
         kind = "random weights" if model.random_weights else "made weights"
         return make_empty_document(concurrency, f"not estimated: a model of {kind}")
     if budget.kv_tokens <= 0:
@@ -228,7 +228,7 @@ def _make_layout(
     own = max(1, len(parse_list(place.threads)))
     backend = choice.experts
     assert backend is not None, "asked without a plugin"  # noqa: S101
-    packed = model_bytes.int8_params(model.architecture) if choice.dense == "int8" else 0
+    packed = model_bytes.count_int8_params(model.architecture) if choice.dense == "int8" else 0
     return Layout(
         backend=backend,
         threads=place.pool_threads if backend == "kt" else own,

@@ -12,10 +12,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kimi_prov.catalog import model_bytes as counting
-from kimi_prov.catalog.loader import load
-from kimi_prov.catalog.names import forms
+from kimi_prov.catalog.loader import load_catalogue
+from kimi_prov.catalog.names import list_name_forms
 from kimi_prov.catalog.reading import HERE
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.documents import Document
 from kimi_prov.planner.throughput.inputs import Cpu, Gpus, ModelShape
 
@@ -33,7 +33,9 @@ _T = TypeVar("_T")
 def make_shape(name: str, a: Architecture) -> ModelShape:
     """Make a shape from a catalogue model's dimensions (MLA attention, routed experts)."""
     sparse = a.layers - a.dense_layers
-    always = counting.attention_params(a) + counting.other_params(a) - a.vocab * a.hidden
+    always = (
+        counting.count_attention_params(a) + counting.count_other_params(a) - a.vocab * a.hidden
+    )
     return ModelShape(
         name=name,
         layers=a.layers,
@@ -42,8 +44,8 @@ def make_shape(name: str, a: Architecture) -> ModelShape:
         experts_per_token=a.experts_per_token,
         params_per_expert=3 * a.hidden * a.expert_width,
         always_params=always,
-        total_params=counting.total_params(a),
-        kv_bytes_per_token=counting.kv_bytes_per_token(a),
+        total_params=counting.count_total_params(a),
+        kv_bytes_per_token=counting.count_kv_bytes_per_token(a),
         attention_width=a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim + a.v_head_dim),
         hidden=a.hidden,
     )
@@ -59,7 +61,7 @@ def find_model(name: str) -> ModelShape | None:
 
 def find_gpus(name: str, count: int) -> Gpus | None:
     """Find GPUs by name ("H200 SXM", "8x RTX 4090 48GB"); None where none is known."""
-    rows = {n: row for row in load().gpus for n in (row.name, *row.aliases)}
+    rows = {n: row for row in load_catalogue().gpus for n in (row.name, *row.aliases)}
     words = {word: rows[card] for word, card in _read_table("gpu_words").items()}
     row = find_row([*rows.items(), *words.items()], name)
     return None if row is None else make_gpus(row, count)
@@ -87,7 +89,7 @@ def _find_narrowest_bits(row: Gpu) -> int:
     """
     if row.vendor == "amd":
         return 4 if row.name.startswith("MI35") else 8
-    capability = number(row.compute_capability or "0")
+    capability = parse_version(row.compute_capability or "0")
     if (10, 0) <= capability < (12, 0):
         return 4
     return 8 if capability >= (8, 9) else 16
@@ -110,7 +112,9 @@ def make_unspecified_gpus(count: int) -> Gpus:
 
 def find_cpu(name: str, sockets: int) -> Cpu | None:
     """Find processors by name, with all channels populated; None where none is known."""
-    row = find_row(((form, row) for row in load().cpus for form in forms(row.name)), name)
+    row = find_row(
+        ((form, row) for row in load_catalogue().cpus for form in list_name_forms(row.name)), name
+    )
     if row is not None:
         return make_cpu(row, sockets)
     named = find_row(((row["name"], row) for row in _read_table("cpus")), name)

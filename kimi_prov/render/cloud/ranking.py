@@ -14,7 +14,7 @@ from kimi_prov.facts import spec
 from kimi_prov.planner.plan import find_refusals, make_plan
 from kimi_prov.render.cloud import offers, variables
 from kimi_prov.show.report import cost
-from kimi_prov.sizing.curve import output_rate
+from kimi_prov.sizing.curve import compute_output_rate
 from kimi_prov.sizing.load import Load
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def ranked(settings: Settings, catalogue: Catalogue) -> list[Ranked]:
 
 
 def _of(kind: CloudMachine, settings: Settings, catalogue: Catalogue) -> Ranked | None:
-    facts = spec.facts(kind.sheet(_DISK_GB), catalogue, f"clouds.yaml: {kind.name}")
+    facts = spec.make_facts(kind.sheet(_DISK_GB), catalogue, f"clouds.yaml: {kind.name}")
     plan = make_plan(facts, variables.of_machine(settings), catalogue)
-    speed = output_rate(plan["throughput"], inputs(settings), "expected")
+    speed = compute_output_rate(plan["throughput"], inputs(settings), "expected")
     if find_refusals(plan) or not speed:
         return None
     price = _price(kind, settings, catalogue)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
-    from kimi_prov.clients.answers import Piece, Taken
+    from kimi_prov.clients.answers import AnswerStats, Piece
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 # Marks of emoji, which have no picture of their own.
@@ -53,7 +53,7 @@ class ChatScreen:
                 self._write("[answer] ")
         self._kind = kind
 
-    def done(self, taken: Taken | None) -> None:
+    def done(self, taken: AnswerStats | None) -> None:
         """End an answer, with what it took."""
         self._line()
         self._kind = ""
@@ -81,7 +81,7 @@ class ChatScreen:
         self._ends = text.endswith("\n") if ends is None else ends
 
 
-def summary(taken: Taken) -> str:
+def summary(taken: AnswerStats) -> str:
     """Say what an answer took, on one line."""
     parts = []
     if taken.tokens is not None:

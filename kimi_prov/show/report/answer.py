@@ -88,11 +88,11 @@ def _per_million(target: Target, hour: float | None) -> dict[str, float | None]:
     row: Mapping[str, Any] | None = target["plan"]["throughput"]
     if sizing is not None:
         share = sizing["requests_a_machine"]
-        row = curves.at(target["curve"], share) if share else None
+        row = curves.find_row(target["curve"], share) if share else None
     if hour is None or row is None:
         return dict(UNKNOWN)
     inputs, use = found["input_tokens_per_output_token"], found["utilisation"]
-    rates = [curves.output_rate(row, inputs, case) for case in reversed(CASES)]
+    rates = [curves.compute_output_rate(row, inputs, case) for case in reversed(CASES)]
     return {
         case: rounded(hour * 1e6 / (rate * 3600 * use)) if rate else None
         for case, rate in zip(CASES, rates, strict=True)
@@ -134,14 +134,16 @@ def _too_few(target: Target, load: Load) -> list[str]:
     """Say how many tokens a day the requests in flight give at most, where more were asked for."""
     if target["sizing"]["bound_by"] != "tokens_per_day" or load.users is None:
         return []
-    most = demand.a_day(target["curve"], load, "expected", load.users)
+    most = demand.count_tokens_a_day(target["curve"], load, "expected", load.users)
     each = "the one request" if load.users == 1 else f"{load.users:,} requests"
     gives = f"{each} in flight, each alone on a machine, would give {figure(most / 1e6)} million"
     return [f"{load.tokens_per_day:,.0f} output tokens a day ({gives})"]
 
 
 def _slowest(target: Target) -> float | None:
-    row = curves.at(target["curve"], demand.at_once(target["plan"], target["sizing"]))
+    row = curves.find_row(
+        target["curve"], demand.count_requests_at_once(target["plan"], target["sizing"])
+    )
     speed: float | None = row["decode_tok_s"]["expected"] if row else None
     return speed
 

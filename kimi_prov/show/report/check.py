@@ -59,10 +59,10 @@ def target(
     load: Load | None = None,
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
-    curve = curves.of(plan["throughput"])
+    curve = curves.read_curve(plan["throughput"])
     serves = not of_severity(plan, "blocker")
-    sizing = demand.of_plan(plan, load, serves=serves) if load else None
-    daily = demand.use(curve, load, sizing) if load and sizing else None
+    sizing = demand.size_plan(plan, load, serves=serves) if load else None
+    daily = demand.compute_use(curve, load, sizing) if load and sizing else None
     costs, assumed = cost.of(facts, plan, use, known, load, daily)
     return {
         "name": name,
@@ -70,7 +70,9 @@ def target(
         "plan": plan,
         "findings": plan["findings"],
         "curve": curve,
-        "pace": curves.pace(curve, demand.at_once(plan, sizing)) if serves else "blocked",
+        "pace": curves.classify_pace(curve, demand.count_requests_at_once(plan, sizing))
+        if serves
+        else "blocked",
         "sizing": sizing,
         "cost": costs,
         "assumptions": [*_origin(facts), *_speed(plan), *assumed],

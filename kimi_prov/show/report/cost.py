@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.show.report import hosts
 from kimi_prov.show.text.formats import share
 from kimi_prov.sizing import curve as curves
-from kimi_prov.sizing.curve import output_rate
+from kimi_prov.sizing.curve import compute_output_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +160,7 @@ def of(
     price = _of_hosts(facts.get("price") or {}, together, notes)
     hour, parts = _hour(price, use, utilisation.value, notes)
     speed = plan["throughput"]
-    rate, curve = _rate(speed, inputs.value, notes), curves.of(speed)
+    rate, curve = _rate(speed, inputs.value, notes), curves.read_curve(speed)
     points = _points(curve, inputs.value)
     years = notes.chosen("amortise", use.amortise_years).value
     apis = _comparable(str(plan["model"]["name"]), known.apis)
@@ -285,7 +285,7 @@ def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, f
     if not speed["prefill_tok_s"]["expected"]:
         notes.unknown.append("time to read the input: the plan has no estimate of it")
     found: dict[str, float | None] = {
-        key: rounded(output_rate(speed, inputs, key)) for key in curves.CASES
+        key: rounded(compute_output_rate(speed, inputs, key)) for key in curves.CASES
     }
     notes.add(
         "Output at full work",
@@ -297,7 +297,9 @@ def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, f
 
 def _points(curve: Sequence[Row], inputs: float) -> list[tuple[int, float]]:
     """Give requests at once and output tokens a second of each row of the curve."""
-    found = [(int(row["concurrency"]), output_rate(row, inputs, "expected")) for row in curve]
+    found = [
+        (int(row["concurrency"]), compute_output_rate(row, inputs, "expected")) for row in curve
+    ]
     return [(many, float(f"{rate:.5g}")) for many, rate in found if rate]
 
 
@@ -310,10 +312,10 @@ def _with(
     worths: Sequence[float],
 ) -> dict[str, Any]:
     """Give the cost with so many requests at once, those that run, and the API's beside it."""
-    row = curves.at(curve, many)
+    row = curves.find_row(curve, many)
     speeds: dict[str, float | None] = dict(curves.UNKNOWN)
     if row is not None:
-        speeds = {case: output_rate(row, inputs, case) for case in curves.CASES}
+        speeds = {case: compute_output_rate(row, inputs, case) for case in curves.CASES}
     worth = worths[0] if worths else None
     balance = _balance(hour, speeds["expected"], use, worth or 0.0)
     return {

@@ -36,7 +36,7 @@ def on_each(target: Target, text: str) -> str:
 def joined(target: Target) -> str:
     """Say how many hosts there are, and by what a sheet says that they are joined."""
     hosts, link = of(target), (target["facts"].get("group") or {}).get("link")
-    return f"{hosts}, joined by {links.text(link)}" if hosts > 1 and link else f"{hosts}"
+    return f"{hosts}, joined by {links.format_link(link)}" if hosts > 1 and link else f"{hosts}"
 
 
 def machines(many: int, hosts: int) -> str:

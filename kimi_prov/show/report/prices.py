@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.catalog.currency import dated
+from kimi_prov.catalog.currency import format_dated_source
 from kimi_prov.show.report.cost import Api, MachinePrices, Rate
 
 if TYPE_CHECKING:
@@ -26,7 +26,13 @@ def for_machine(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices
     return MachinePrices(
         assumed=assumed,
         apis=[
-            Api(row.name, row.model, row.input_usd_per_mtok, row.output_usd_per_mtok, dated(row))
+            Api(
+                row.name,
+                row.model,
+                row.input_usd_per_mtok,
+                row.output_usd_per_mtok,
+                format_dated_source(row),
+            )
             for row in prices.api
         ],
         power_kw=_all_in(complete) or _added_up(facts, gpus, catalogue, assumed),
@@ -52,7 +58,7 @@ def _all_in(hours: Sequence[GpuHour]) -> Rate | None:
     kw = [row.power_kw for row in hours if row.power_kw is not None]
     if not hours or len(kw) < len(hours):
         return None
-    return Rate(sum(kw), f"the server's share of each GPU: {dated(hours[0])}")
+    return Rate(sum(kw), f"the server's share of each GPU: {format_dated_source(hours[0])}")
 
 
 def _added_up(
@@ -78,7 +84,7 @@ def _added_up(
 def _rent(hours: Sequence[GpuHour]) -> Rate | None:
     if not hours:
         return None
-    return Rate(sum(row.neocloud_usd for row in hours), dated(hours[0]))
+    return Rate(sum(row.neocloud_usd for row in hours), format_dated_source(hours[0]))
 
 
 def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
@@ -86,7 +92,7 @@ def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
     names = [gpu.name for gpu in gpus or ()]
     for row in catalogue.prices.machine_hour:
         if names == [row.gpu] * row.gpus:
-            return Rate(row.usd, f"{row.name}: {dated(row)}")
+            return Rate(row.usd, f"{row.name}: {format_dated_source(row)}")
     return None
 
 
@@ -95,4 +101,8 @@ def _sold(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> tuple[float, floa
     found = [rows[gpu.name] for gpu in gpus or () if gpu.name in rows]
     if not gpus or len(found) < len(gpus):
         return None
-    return sum(r.low_usd for r in found), sum(r.high_usd for r in found), dated(found[0])
+    return (
+        sum(r.low_usd for r in found),
+        sum(r.high_usd for r in found),
+        format_dated_source(found[0]),
+    )

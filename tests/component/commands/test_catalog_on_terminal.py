@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from on_terminal import OnTerminal
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.commands import catalog
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rows(kind: str | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = catalog.collect(load(), kind, None)["rows"]
+    found: list[dict[str, Any]] = catalog.collect(load_catalogue(), kind, None)["rows"]
     return found
 
 
@@ -51,5 +51,5 @@ def test_a_head_is_broken_only_between_its_words(tmp_path: Path) -> None:
 def test_one_name_is_broken_between_words_too(tmp_path: Path) -> None:
     text = shown_at(80, tmp_path, "gpus", "h200")
     assert max(map(len, text.splitlines())) <= 80
-    [row] = catalog.collect(load(), "gpus", "h200")["rows"]
+    [row] = catalog.collect(load_catalogue(), "gpus", "h200")["rows"]
     assert " ".join(row["source"].split()) in " ".join(text.split())

@@ -63,7 +63,7 @@ def test_the_folder_has_the_locks_the_code_and_nothing_of_this_computer(tmp_path
         made(tmp_path / name, "vllm-cpu")
     found = content(tmp_path / "one")
     assert found == content(tmp_path / "two")
-    assert found[f"locks/{LOCK}"].decode() == loader.load().lock(LOCK)
+    assert found[f"locks/{LOCK}"].decode() == loader.load_catalogue().lock(LOCK)
     assert found["kimi-target.pyz"] == zipapp.zipapp_bytes()
     text = found["Containerfile"].decode()
     assert "USER 10001:10001" in text

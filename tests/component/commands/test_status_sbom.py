@@ -21,7 +21,7 @@ PLAY = """
 
 
 def status(mark=None, **changed):
-    mark = mark or loader.load().locks[LOCK][:12]
+    mark = mark or loader.load_catalogue().locks[LOCK][:12]
     versions = {
         "engine": "vllm",
         "engine_variant": "cuda",
@@ -55,7 +55,7 @@ def test_a_bill_of_materials_is_json_and_a_stopped_service_is_no_matter(installe
 
 def test_an_environment_of_a_brought_interpreter_is_known_by_both(installed, local):
     digest = "ab" * 32
-    mark = engine.compute_env_digest(loader.load(), [LOCK], digest)
+    mark = engine.compute_env_digest(loader.load_catalogue(), [LOCK], digest)
     brought = {"version": "3.12.16", "build": "20261110", "sha256": digest, "dir": "/srv/kimi/x"}
     hosts = {"one": status(mark, engine_interpreter=brought), "two": status(mark)}
     done = asked(installed, hosts, local("one", "two"))

@@ -36,7 +36,7 @@ def test_the_probe_finds_the_recorded_cards_by_it(tool: Path) -> None:
             return str(tool) if command == "nvidia-smi" else None
 
     told = Nvidia(Here())
-    recorded = recording.read(H200)
+    recorded = recording.read_recording(H200)
     assert told.present
     for mine, theirs in zip(told.gpus(), recorded["gpus"], strict=True):
         for key in ("model", "memory_bytes", "compute_capability", "fabric_state", "numa_node"):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.catalog.loader import LOCKS, load
+from kimi_prov.catalog.loader import LOCKS, load_catalogue
 
 ROOT = Path(__file__).resolve().parents[3]
 CHECK = ROOT / "tests" / "locks" / "check.py"
@@ -50,7 +50,7 @@ def test_the_locks_that_are_here_are_what_refresh_makes() -> None:
     done = run("--offline")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [f"{name}: as refresh makes it" for name in MADE]
-    assert {f"{name}.txt" for name in MADE} == set(load().locks)
+    assert {f"{name}.txt" for name in MADE} == set(load_catalogue().locks)
 
 
 def stand_in(folder: Path, program: str) -> str:

@@ -20,8 +20,8 @@ from ansible.template import Templar, trust_as_template
 from golden import planned
 from plan_inputs import LAB_SETTINGS, lab_facts
 
-from kimi_prov.catalog.loader import load
-from kimi_prov.catalog.pythons import BASE
+from kimi_prov.catalog.loader import load_catalogue
+from kimi_prov.catalog.pythons import BASE_URL
 from kimi_prov.contract import paths
 from kimi_prov.packaging import python_archives
 from kimi_prov.planner.plan import make_plan
@@ -38,7 +38,7 @@ ROW = {
     "build": "20300101",
     "arch": "x86_64",
     "glibc": "2.17",
-    "url": f"{BASE}/20300101/{ARCHIVE.replace('+', '%2B')}",
+    "url": f"{BASE_URL}/20300101/{ARCHIVE.replace('+', '%2B')}",
     "bytes": 1,
     "installed_bytes": 1,
     "source": "this test",
@@ -106,7 +106,7 @@ def brought(
         {"index": 0, "vendor": "nvidia", "model": "NVIDIA H200", "memory_total_bytes": 143771 << 20,
          "uuid": None, "pci": None, "compute_capability": "9.0"}
     ]  # fmt: skip
-    made = make_plan(facts, parse_settings(given, host="h1"), load(folder / "rows"))
+    made = make_plan(facts, parse_settings(given, host="h1"), load_catalogue(folder / "rows"))
     plan = json.loads(json.dumps(made).replace(paths.ROOT, str(folder / "root")))
     python = plan["installation"]["python"]
     Path(python["dir"]).mkdir(parents=True)

@@ -34,7 +34,7 @@ GATEWAYS = [GatewayAddress("gw1", "10.0.9.1"), GatewayAddress("gw2", "10.0.9.2")
 def planned(host: str, **wishes: object) -> dict[str, Any]:
     facts = lab_facts()
     settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True, **wishes}, host=host)
-    return gateways.make_plan(facts, settings, loader.load(), HOSTS, GATEWAYS)
+    return gateways.make_plan(facts, settings, loader.load_catalogue(), HOSTS, GATEWAYS)
 
 
 def machine(folder: Path) -> Paths:

@@ -88,7 +88,7 @@ def configuration(name: str, folder: Path) -> tuple[str, str]:
     plan = gateways.make_plan(
         facts,
         parse_settings({**LAB_SETTINGS, "kimi_gateway_address": SHARED}, host=name),
-        loader.load(),
+        loader.load_catalogue(),
         [ServingHost("gpu1", "10.0.9.11", 8000, 32)],
         [GatewayAddress(*row) for row in ADDRESSES.items()],
     )

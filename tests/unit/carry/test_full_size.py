@@ -10,7 +10,7 @@ import golden
 import pytest
 import yaml
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.on_host.bench.load import Load, lengths
 from kimi_prov.planner.plan import make_plan, make_plan_with_curve
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -38,13 +38,13 @@ def test_rows_are_those_of_a_site_and_have_so_many_layers(tmp_path):
     cards = [{"memory.total": "143771 MiB"}] * 2
     models = full_size.Models(tmp_path / "none", cards, most=20)
     models.add_rows(file)
-    found = load(tmp_path)
+    found = load_catalogue(tmp_path)
     for name in (full_size.PLAIN, full_size.SEEING):
         row = found.model(name)
         assert row.random_weights
         assert row.architecture.layers == 20
-        assert not found.model(name + full_size.ESTIMATED).made
-    whole = load().model("kimi-k2.5").architecture
+        assert not found.model(name + full_size.ESTIMATED).is_synthetic
+    whole = load_catalogue().model("kimi-k2.5").architecture
     assert found.model(full_size.SEEING).architecture.vision_params == whole.vision_params
 
 
@@ -60,7 +60,7 @@ def test_eight_cards_are_planned_for_each_layout_or_have_too_little_memory(
     # What is asked for of the host is asked for eight cards: the recorded machine has less.
     facts = copy.deepcopy(facts)
     facts["memory"]["total_bytes"] = 2 << 40
-    plan = make_plan(facts, parse_settings(wishes, host="h", base=tmp_path), load(), None)
+    plan = make_plan(facts, parse_settings(wishes, host="h", base=tmp_path), load_catalogue(), None)
     blockers = [row["id"] for row in plan["findings"] if row["severity"] == "blocker"]
     assert plan["engine"]["name"] == "vllm"
     assert all(name.startswith(full_size.TOO_SMALL) for name in blockers)
@@ -70,7 +70,7 @@ def test_eight_cards_are_planned_for_each_layout_or_have_too_little_memory(
         return
     most = {"kimi_concurrency": max(layout.loads), "kimi_context": 4096}
     settings = parse_settings({**wishes, **most}, host="h", base=tmp_path)
-    estimate = make_plan_with_curve(facts, settings, load())["throughput"]
+    estimate = make_plan_with_curve(facts, settings, load_catalogue())["throughput"]
     curve = {row["concurrency"]: row for row in estimate["curve"]}
     assert curve
     assert not whole or set(layout.loads) <= curve.keys()

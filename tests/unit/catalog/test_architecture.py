@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.lab.model import make
 
 GIB = 1 << 30
-K2 = load().model("kimi-k2-thinking").architecture
-K25 = load().model("kimi-k2.5").architecture
+K2 = load_catalogue().model("kimi-k2-thinking").architecture
+K25 = load_catalogue().model("kimi-k2.5").architecture
 
 
 def test_parameters_of_kimi_k2() -> None:
-    assert model_bytes.total_params(K2) == 1_026_408_232_448
-    assert model_bytes.routed_params(K2) == 1_014_686_023_680
+    assert model_bytes.count_total_params(K2) == 1_026_408_232_448
+    assert model_bytes.count_routed_params(K2) == 1_014_686_023_680
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_parameters_of_kimi_k2() -> None:
     ],
 )
 def test_bytes_of_a_checkpoint(shape: object, weights_format: str, published: int) -> None:
-    counted = model_bytes.checkpoint_bytes(shape, weights_format)
+    counted = model_bytes.count_checkpoint_bytes(shape, weights_format)
     assert counted == pytest.approx(published, rel=1e-5)
 
 
@@ -37,13 +37,13 @@ def test_bytes_of_a_checkpoint(shape: object, weights_format: str, published: in
     [(32768, 2, 2.14), (16384, 2, 1.07), (262144, 1, 8.58)],
 )
 def test_cache_as_vllm_logged_it(tokens: int, dtype_bytes: int, observed_gib: float) -> None:
-    counted = tokens * model_bytes.kv_bytes_per_token(K2, dtype_bytes) / GIB
+    counted = tokens * model_bytes.count_kv_bytes_per_token(K2, dtype_bytes) / GIB
     assert counted == pytest.approx(observed_gib, rel=0.02)
 
 
 def test_the_lab_model_is_as_large_as_counted(tmp_path: object) -> None:
     folder = make(tmp_path / "model")
     size = sum(p.stat().st_size for p in folder.iterdir() if p.name != "kimi-manifest.json")
-    model = load().model("kimi-k2-lab")
-    counted = model_bytes.checkpoint_bytes(model.architecture, "bf16") + model.other_bytes
+    model = load_catalogue().model("kimi-k2-lab")
+    counted = model_bytes.count_checkpoint_bytes(model.architecture, "bf16") + model.other_bytes
     assert counted == pytest.approx(size, rel=0.02)

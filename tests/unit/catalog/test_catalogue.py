@@ -13,9 +13,9 @@ import pytest
 
 from kimi_prov.catalog import reading
 from kimi_prov.catalog.broken import Combination
-from kimi_prov.catalog.loader import Catalogue, load
-from kimi_prov.catalog.names import forms, plain
-from kimi_prov.catalog.versions import number
+from kimi_prov.catalog.loader import Catalogue, load_catalogue
+from kimi_prov.catalog.names import list_name_forms, normalize_name
+from kimi_prov.catalog.versions import parse_version
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def test_names_are_the_repository_s_in_lower_case() -> None:
-    for model in load().models:
+    for model in load_catalogue().models:
         assert model.name == model.name.lower()
         if model.repo:
             assert model.name == model.repo.rsplit("/", 1)[1].lower()
@@ -33,7 +33,7 @@ def test_names_are_the_repository_s_in_lower_case() -> None:
 
 
 def test_a_model_is_found_by_name_alias_and_repository() -> None:
-    catalogue = load()
+    catalogue = load_catalogue()
     for name in ("kimi-k2.5", "Kimi-K2.5", "moonshotai/Kimi-K2.5"):
         assert catalogue.model(name).name == "kimi-k2.5"
     assert catalogue.model("kimi-k2-0905").name == "kimi-k2-instruct-0905"
@@ -56,36 +56,42 @@ def test_a_model_is_found_by_name_alias_and_repository() -> None:
 )
 def test_an_unknown_name_gets_the_nearest(kind: str, name: str, near: str) -> None:
     with pytest.raises(UserError) as caught:
-        getattr(load(), kind)(name)
+        getattr(load_catalogue(), kind)(name)
     assert near in caught.value.message
     assert "did you mean" in caught.value.message
 
 
 def test_every_engine_of_the_lab_has_a_lock() -> None:
-    engine = load().engine("vllm", "cpu")
+    engine = load_catalogue().engine("vllm", "cpu")
     assert engine is not None
-    assert {engine.lock_name("3.11"), engine.lock_name("3.12")} <= set(load().locks)
+    assert {engine.lock_name("3.11"), engine.lock_name("3.12")} <= set(load_catalogue().locks)
 
 
 def test_every_lock_is_named_for_an_engine_or_a_page_of_the_catalogue() -> None:
-    known = {e.lock_name(python) for e in (*load().engines, *load().web) for python in e.python}
-    for name in load().locks:
+    known = {
+        e.lock_name(python)
+        for e in (*load_catalogue().engines, *load_catalogue().web)
+        for python in e.python
+    }
+    for name in load_catalogue().locks:
         if re.search(r"-cp3\d+\.txt$", name):
             assert name in known
 
 
 def test_every_row_says_where_it_comes_from_and_how_sure_it_is() -> None:
-    document = catalog.collect(load(), None, None)
+    document = catalog.collect(load_catalogue(), None, None)
     closed_form.validate(json.loads(json.dumps(document)), "catalog")
     assert {row["part"].split(".")[0] for row in document["rows"]} == set(catalog._KINDS)
 
 
 def test_no_two_rows_answer_to_one_name() -> None:
-    catalogue = load()
+    catalogue = load_catalogue()
     for rows in (catalogue.cpus, catalogue.gpus):
-        names = Counter(n for row in rows for n in {plain(n) for n in (row.name, *row.aliases)})
+        names = Counter(
+            n for row in rows for n in {normalize_name(n) for n in (row.name, *row.aliases)}
+        )
         assert [name for name, count in names.items() if count > 1] == []
-    short = Counter(form for row in catalogue.cpus for form in set(forms(row.name)))
+    short = Counter(form for row in catalogue.cpus for form in set(list_name_forms(row.name)))
     assert [name for name, count in short.items() if count > 1] == []
     models = Counter(n for row in catalogue.models for n in (row.name, *row.aliases))
     assert [name for name, count in models.items() if count > 1] == []
@@ -112,7 +118,7 @@ def test_no_two_rows_answer_to_one_name() -> None:
     ],
 )
 def test_processors_by_what_people_and_kernels_call_them(name: str, found: str | None) -> None:
-    row = load().find_cpu(name)
+    row = load_catalogue().find_cpu(name)
     assert (row.name if row else None) == found
 
 
@@ -133,24 +139,28 @@ def test_processors_by_what_people_and_kernels_call_them(name: str, found: str |
 def test_cards_by_what_people_and_drivers_call_them(
     name: str, gib: int | None, found: str | None
 ) -> None:
-    row = load().find_gpu(name, gib << 30 if gib else None)
+    row = load_catalogue().find_gpu(name, gib << 30 if gib else None)
     assert (row.name if row else None) == found
 
 
 def test_an_engine_with_code_for_a_card_was_made_by_a_toolkit_that_knows_it() -> None:
     pairs = [
         (engine, gpu)
-        for engine in load().engines
-        for gpu in load().gpus
+        for engine in load_catalogue().engines
+        for gpu in load_catalogue().gpus
         if engine.cuda and gpu.cuda and gpu.compute_capability in engine.compute_capabilities
     ]
     assert len(pairs) > 50
     for engine, gpu in pairs:
-        assert number(engine.cuda) >= number(gpu.cuda), (engine.name, engine.version, gpu.name)
+        assert parse_version(engine.cuda) >= parse_version(gpu.cuda), (
+            engine.name,
+            engine.version,
+            gpu.name,
+        )
 
 
 def test_bandwidth_is_what_the_channels_give() -> None:
-    for row in load().cpus:
+    for row in load_catalogue().cpus:
         if row.memory_channels and row.memory_mt_s:
             computed = row.memory_channels * row.memory_mt_s * 8 / 1000
             assert row.bandwidth_gb_s == pytest.approx(computed, rel=0.001), row.name
@@ -158,15 +168,15 @@ def test_bandwidth_is_what_the_channels_give() -> None:
 
 @pytest.mark.parametrize("name", ["Xeon Platinum 8468", "Xeon 6980P", "EPYC 9654", "EPYC 7763"])
 def test_processors_have_what_their_instructions_say(name: str) -> None:
-    row = load().cpu(name)
+    row = load_catalogue().cpu(name)
     wide = {"Xeon Platinum 8468": "amx", "Xeon 6980P": "amx", "EPYC 9654": "avx512"}
     assert row.vector == wide.get(name, "avx2")
 
 
 def test_the_cores_that_reference_documents_took_for_threads() -> None:
-    assert load().cpu("8468").cores == 48
-    assert load().cpu("9654").cores == 96
-    assert load().model("kimi-k2.5").architecture.experts == 384
+    assert load_catalogue().cpu("8468").cores == 48
+    assert load_catalogue().cpu("9654").cores == 96
+    assert load_catalogue().model("kimi-k2.5").architecture.experts == 384
 
 
 DEAD = [
@@ -185,13 +195,13 @@ DEAD = [
 def test_dead_flags_say_what_replaces_them(
     flag: str, value: str | None, version: str, status: str
 ) -> None:
-    state = load().flag("vllm", version, flag, value)
+    state = load_catalogue().flag("vllm", version, flag, value)
     assert state.status == status
     assert state.replacement
 
 
 def test_flags_that_live_and_flags_that_nobody_looked_up() -> None:
-    catalogue = load()
+    catalogue = load_catalogue()
     assert catalogue.flag("vllm", "0.19.1", "--max-model-len").status == "accepted"
     assert catalogue.flag("vllm", "0.19.1", "max_model_len=8").status == "accepted"
     assert catalogue.flag("vllm", "0.19.1", "--load-format", "auto").status == "accepted"
@@ -200,7 +210,7 @@ def test_flags_that_live_and_flags_that_nobody_looked_up() -> None:
 
 
 def test_between_versions_that_agree_the_answer_is_theirs() -> None:
-    catalogue = load()
+    catalogue = load_catalogue()
     assert catalogue.flag("vllm", "0.25.1", "--swap-space").status == "rejected"
     assert catalogue.flag("vllm", "0.17.0", "--swap-space").status == "unknown"
     assert catalogue.flag("vllm", "0.40.0", "--swap-space").status == "rejected"
@@ -240,7 +250,7 @@ RAY = dataclasses.replace(WIDE, flags=("--distributed-executor-backend=ray",))
     ],
 )
 def test_known_broken_combinations_are_found(given: Combination, changed: dict, hit: str) -> None:
-    found = load().broken_with(dataclasses.replace(given, **changed))
+    found = load_catalogue().broken_with(dataclasses.replace(given, **changed))
     assert hit in {row.id for row in found}
     assert all(row.fix and row.source for row in found)
 
@@ -284,12 +294,12 @@ def test_known_broken_combinations_are_found(given: Combination, changed: dict, 
 def test_what_differs_in_what_matters_is_not_broken(
     given: Combination, changed: dict, spared: str
 ) -> None:
-    found = load().broken_with(dataclasses.replace(given, **changed))
+    found = load_catalogue().broken_with(dataclasses.replace(given, **changed))
     assert spared not in {row.id for row in found}
 
 
 def test_drivers_prices_and_systems_answer() -> None:
-    catalogue = load()
+    catalogue = load_catalogue()
     assert catalogue.drivers.branch_for("13.0") == 580
     assert catalogue.drivers.branch_for("99") is None
     branches = {row.name: row.driver_branch for row in catalogue.drivers.rules}
@@ -308,13 +318,13 @@ def test_drivers_prices_and_systems_answer() -> None:
 
 def test_a_kind_is_read_when_it_is_asked_for_and_not_before(monkeypatch) -> None:
     read = []
-    parsed = reading._parsed
+    parsed = reading._parse_file
 
     def note(path: Path, changed: int) -> object:
         read.append(path.stem)
         return parsed(path, changed)
 
-    monkeypatch.setattr(reading, "_parsed", note)
+    monkeypatch.setattr(reading, "_parse_file", note)
     catalogue = Catalogue()
     assert not read
     catalogue.gpu("H200")
@@ -323,7 +333,7 @@ def test_a_kind_is_read_when_it_is_asked_for_and_not_before(monkeypatch) -> None
 
 def test_a_name_like_none_is_told_where_all_of_them_stand() -> None:
     with pytest.raises(UserError) as caught:
-        load().cpu("abacus")
+        load_catalogue().cpu("abacus")
     assert "did you mean" not in caught.value.message
     assert "kimi-prov catalog cpus" in str(caught.value.fix)
 
@@ -342,6 +352,6 @@ def test_a_name_like_none_is_told_where_all_of_them_stand() -> None:
     ],
 )
 def test_members_of_a_family_have_what_it_shares(name: str, vector: str, gb_s: float) -> None:
-    row = load().cpu(name)
+    row = load_catalogue().cpu(name)
     assert (row.vector, row.bandwidth_gb_s) == (vector, gb_s)
     assert row.source

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import closed_form
 import pytest
 
-from kimi_prov.catalog.currency import dated
-from kimi_prov.catalog.loader import load
-from kimi_prov.catalog.model_bytes import checkpoint_bytes, state_bytes
+from kimi_prov.catalog.currency import format_dated_source
+from kimi_prov.catalog.loader import load_catalogue
+from kimi_prov.catalog.model_bytes import count_checkpoint_bytes, count_state_bytes
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
 from kimi_prov.show.report.prices import for_machine
@@ -27,7 +27,7 @@ ASSUMPTION = "{name: electricity, value: 0.3, unit: USD per kWh, source: our bil
 
 
 def rows(kind: str | None = None) -> list[dict]:
-    return catalog.collect(load(), kind, None)["rows"]
+    return catalog.collect(load_catalogue(), kind, None)["rows"]
 
 
 def test_every_row_has_a_source_and_a_day() -> None:
@@ -40,13 +40,13 @@ def test_every_row_has_a_source_and_a_day() -> None:
 
 
 def test_the_document_fits_its_schema() -> None:
-    document = json.loads(json.dumps(catalog.collect(load(), None, None)))
+    document = json.loads(json.dumps(catalog.collect(load_catalogue(), None, None)))
     closed_form.validate(document, "catalog")
 
 
 @pytest.mark.parametrize("kind", list(catalog._KINDS))
 def test_each_line_of_a_table_says_when_it_was_checked(kind: str) -> None:
-    document = catalog.collect(load(), kind, None)
+    document = catalog.collect(load_catalogue(), kind, None)
     lines = [line for line in catalog_text.text(document).splitlines() if line.startswith("  ")]
     dates = {row["checked"] for row in document["rows"]}
     headers = {row["part"] for row in document["rows"]}
@@ -54,7 +54,7 @@ def test_each_line_of_a_table_says_when_it_was_checked(kind: str) -> None:
 
 
 def test_one_row_says_when_it_was_checked_and_how_it_stands() -> None:
-    text = catalog_text.text(catalog.collect(load(), "gpus", "h200"))
+    text = catalog_text.text(catalog.collect(load_catalogue(), "gpus", "h200"))
     assert re.search(r"^  checked: \d{4}-\d\d-\d\d$", text, re.MULTILINE)
     assert "  status: available" in text
 
@@ -65,15 +65,17 @@ def test_a_row_overrides_the_day_of_its_file(tmp_path: Path) -> None:
         "checked: 2026-10-01\nassumptions:\n"
         f"  - {ASSUMPTION}, checked: '2026-10-09'}}\n  - {other}\n"
     )
-    found = {row.name: row.checked for row in load(tmp_path).prices.assumptions}
+    found = {row.name: row.checked for row in load_catalogue(tmp_path).prices.assumptions}
     assert (found["electricity"], found["cooling"]) == ("2026-10-09", "2026-10-01")
 
 
 def test_a_row_that_a_site_changed_does_not_keep_our_day(tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text(f"assumptions:\n  - {ASSUMPTION}}}\n")
-    found = load(tmp_path).prices
+    found = load_catalogue(tmp_path).prices
     assert next(r for r in found.assumptions if r.name == "electricity").checked is None
-    assert "2026" not in dated(next(r for r in found.assumptions if r.name == "electricity"))
+    assert "2026" not in format_dated_source(
+        next(r for r in found.assumptions if r.name == "electricity")
+    )
     assert all(row.checked for row in found.api)
 
 
@@ -91,38 +93,40 @@ def test_a_day_or_status_that_is_none_is_refused(
 ) -> None:
     (tmp_path / "prices.yaml").write_text(text)
     with pytest.raises(UserError) as caught:
-        _ = load(tmp_path).prices
+        _ = load_catalogue(tmp_path).prices
     assert f"{tmp_path}/prices.yaml:{line}" in caught.value.message
     assert says in caught.value.message
 
 
 def test_prices_in_a_report_name_their_day() -> None:
     eight = {"gpus": [{"model": "H200 SXM"}] * 8}
-    known = for_machine(eight, load())
+    known = for_machine(eight, load_catalogue())
     told = [*(api.source for api in known.apis)]
     told += [known.usual_rent.source, known.usual_gpu_price[2], known.power_kw.source]
     assert all(re.search(r"; checked \d{4}-\d\d-\d\d", source) for source in told)
 
 
 def test_what_is_only_announced_is_marked_in_every_form() -> None:
-    document = catalog.collect(load(), "gpus", None)
+    document = catalog.collect(load_catalogue(), "gpus", None)
     announced = [row["name"] for row in document["rows"] if row["status"] == "announced"]
     assert announced
     text = catalog_text.text(document)
     for name in announced:
         assert f"{name}, announced" in text
-        assert "  status: announced" in catalog_text.text(catalog.collect(load(), "gpus", name))
+        assert "  status: announced" in catalog_text.text(
+            catalog.collect(load_catalogue(), "gpus", name)
+        )
     assert "H200 SXM, " not in text
 
 
 def test_kimi_k3_is_whole() -> None:
-    model = load().model("kimi-k3")
+    model = load_catalogue().model("kimi-k3")
     assert (model.tool_call_parser, model.reasoning_parser) == ("kimi_k3", "kimi_k3")
     assert model.formats == ("mxfp4", "nvfp4")
     assert (model.context, model.shards) == (1 << 20, 96)
-    size = checkpoint_bytes(model.architecture, "mxfp4")
+    size = count_checkpoint_bytes(model.architecture, "mxfp4")
     assert size == pytest.approx(1.56e12, rel=0.005)
-    assert state_bytes(model.architecture, 8) == pytest.approx(54.3e6, rel=0.05)
+    assert count_state_bytes(model.architecture, 8) == pytest.approx(54.3e6, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_kimi_k3_is_whole() -> None:
     ],
 )
 def test_cards_that_people_buy_now(name: str, found: str, mib: int | None) -> None:
-    row = load().gpu(name)
+    row = load_catalogue().gpu(name)
     assert (row.name, row.memory_mib) == (found, mib)
     known = [rate for rate in (row.tflops_bf16, row.tflops_fp8, row.tflops_fp4) if rate]
     assert len(known) == 3

@@ -8,16 +8,16 @@ import pytest
 
 from kimi_prov.catalog import groups
 from kimi_prov.catalog.groups import GroupLayout
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.rules import recipes
 
-ROWS = load().groups
+ROWS = load_catalogue().groups
 K25 = GroupLayout("kimi-k2.5", "int4", "vllm", "H100 SXM 80GB", hosts=2, tensor=8, pipeline=2)
 K3 = GroupLayout("kimi-k3", "mxfp4", "vllm", "H200 SXM", hosts=4, tensor=8, data=4, expert=True)
 
 
 def test_every_row_names_what_the_catalogue_knows() -> None:
-    catalogue = load()
+    catalogue = load_catalogue()
     for row in ROWS:
         assert catalogue.gpu(row.gpu).name == row.gpu
         assert [catalogue.model(name).name for name in row.models] == list(row.models)
@@ -35,7 +35,7 @@ def test_every_row_names_what_the_catalogue_knows() -> None:
     ],
 )
 def test_a_layout_that_was_told_to_have_run_is_found(given: GroupLayout, found: str) -> None:
-    assert [row.id for row in groups.ran(ROWS, given)] == [found]
+    assert [row.id for row in groups.find_proven(ROWS, given)] == [found]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_layout_that_was_told_to_have_run_is_found(given: GroupLayout, found: 
     ],
 )
 def test_what_differs_in_anything_has_not_run(given: GroupLayout) -> None:
-    assert groups.ran(ROWS, given) == ()
+    assert groups.find_proven(ROWS, given) == ()
 
 
 def test_what_was_only_written_down_has_not_run() -> None:
@@ -59,18 +59,18 @@ def test_what_was_only_written_down_has_not_run() -> None:
     wide = GroupLayout(
         row.models[0], "int4", "vllm", row.gpu, row.hosts, row.tensor, data=row.data, expert=True
     )
-    assert groups.ran(ROWS, wide) == ()
-    near = groups.nearest(ROWS, wide)
+    assert groups.find_proven(ROWS, wide) == ()
+    near = groups.find_nearest(ROWS, wide)
     assert near is row
 
 
 def test_the_nearest_has_the_layout_before_the_model() -> None:
-    near = groups.nearest(ROWS, replace(K25, model="kimi-k2-thinking"))
+    near = groups.find_nearest(ROWS, replace(K25, model="kimi-k2-thinking"))
     assert near is not None
     assert near.id == "k2.5-2x-8x-h100-tp8-pp2"
-    assert groups.nearest(ROWS, replace(K25, engine="sglang")) is None
+    assert groups.find_nearest(ROWS, replace(K25, engine="sglang")) is None
     strange = GroupLayout("qwen3-235b-a22b-fp8", "fp8", "vllm", "B200 SXM", hosts=3, tensor=24)
-    assert groups.nearest(ROWS, strange) is None
+    assert groups.find_nearest(ROWS, strange) is None
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,10 @@ def test_sizes_are_written_in_short(given: GroupLayout, text: str) -> None:
 
 def test_a_plan_s_parallel_is_asked_for_as_it_stands() -> None:
     parallel = {"tensor": 8, "pipeline": 2, "data": 1, "expert": False, "decode_context": 1}
-    rows = recipes.find_proven(load(), "kimi-k2.5", "int4", "vllm", "H100 SXM 80GB", 2, parallel)
+    rows = recipes.find_proven(
+        load_catalogue(), "kimi-k2.5", "int4", "vllm", "H100 SXM 80GB", 2, parallel
+    )
     assert [row.id for row in rows] == ["k2.5-2x-8x-h100-tp8-pp2"]
-    assert recipes.find_proven(load(), "kimi-k2.5", "int4", "vllm", None, 2, parallel) == ()
+    assert (
+        recipes.find_proven(load_catalogue(), "kimi-k2.5", "int4", "vllm", None, 2, parallel) == ()
+    )

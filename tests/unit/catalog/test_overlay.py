@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kimi_prov.catalog import reading
-from kimi_prov.catalog.loader import OVERLAY, Catalogue, load
+from kimi_prov.catalog.loader import OVERLAY, Catalogue, load_catalogue
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import spec
 
@@ -54,32 +54,35 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def test_a_card_is_added_by_one_file_and_a_sheet_can_name_it(tmp_path: Path) -> None:
-    catalogue = load(write(tmp_path, gpus=CARD))
+    catalogue = load_catalogue(write(tmp_path, gpus=CARD))
     sheet = tmp_path / "sheet.yml"
     sheet.write_text(
         "schema: kimi-prov/spec/v1\nname: new\ncpu: {model: EPYC 9654, sockets: 2}\n"
         "memory: {dimms: 24, dimm_gb: 64}\ngpus: {model: h300 sxm, count: 8}\n"
     )
-    found = spec.read(sheet, catalogue)
+    found = spec.read_sheet(sheet, catalogue)
     assert [gpu["model"] for gpu in found["gpus"]] == ["H300 SXM"] * 8
     assert found["nvidia"]["nvswitch"] is True
     with pytest.raises(UserError, match="unknown GPU"):
-        load().gpu("H300 SXM")
+        load_catalogue().gpu("H300 SXM")
 
 
 def test_a_model_is_added_by_one_file_and_takes_known_dimensions(tmp_path: Path) -> None:
-    catalogue = load(write(tmp_path, models=MODEL))
-    assert catalogue.model("kimi-k2.8").architecture == load().model("kimi-k2.5").architecture
-    assert len(catalogue.models) == len(load().models) + 1
+    catalogue = load_catalogue(write(tmp_path, models=MODEL))
+    assert (
+        catalogue.model("kimi-k2.8").architecture
+        == load_catalogue().model("kimi-k2.5").architecture
+    )
+    assert len(catalogue.models) == len(load_catalogue().models) + 1
 
 
 def test_a_row_of_ours_is_changed_in_the_keys_that_are_given(tmp_path: Path) -> None:
     text = "gpus: [{name: H200 SXM, tdp_w: 650, source: our limit, confidence: high}]"
-    catalogue = load(write(tmp_path, gpus=text))
-    ours, theirs = load().gpu("H200"), catalogue.gpu("H200")
+    catalogue = load_catalogue(write(tmp_path, gpus=text))
+    ours, theirs = load_catalogue().gpu("H200"), catalogue.gpu("H200")
     assert (theirs.tdp_w, theirs.source) == (650, "our limit")
     assert (theirs.memory_mib, theirs.bandwidth_gb_s) == (ours.memory_mib, ours.bandwidth_gb_s)
-    assert [row.name for row in catalogue.gpus] == [row.name for row in load().gpus]
+    assert [row.name for row in catalogue.gpus] == [row.name for row in load_catalogue().gpus]
 
 
 def test_prices_of_a_site_win(tmp_path: Path) -> None:
@@ -87,14 +90,14 @@ def test_prices_of_a_site_win(tmp_path: Path) -> None:
         "assumptions: [{name: electricity, value: 0.31, unit: USD per kWh, source: our bill, "
         "confidence: high}]"
     )
-    catalogue = load(write(tmp_path, prices=text))
+    catalogue = load_catalogue(write(tmp_path, prices=text))
     assert catalogue.prices.assumed("electricity") == 0.31
-    assert catalogue.prices.api == load().prices.api
+    assert catalogue.prices.api == load_catalogue().prices.api
 
 
 def test_the_environment_names_the_directory(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(OVERLAY, str(write(tmp_path, gpus=CARD)))
-    assert load().gpu("H300 SXM").memory_gb == 288
+    assert load_catalogue().gpu("H300 SXM").memory_gb == 288
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_rows_that_are_not_whole_name_file_line_and_key(
     tmp_path: Path, text: str, line: int, says: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        _ = load(write(tmp_path, gpus=text)).gpus
+        _ = load_catalogue(write(tmp_path, gpus=text)).gpus
     assert f"{tmp_path}/gpus.yaml:{line}" in caught.value.message
     assert says in caught.value.message
     assert caught.value.exit_code == ExitCode.BAD_INPUT
@@ -140,10 +143,10 @@ def test_what_a_cost_is_divided_by_is_never_zero(tmp_path: Path, name: str, whol
     row = {"name": name, "value": 0, "unit": "x", "source": "y", "confidence": "low"}
     folder = write(tmp_path, prices=yaml.safe_dump({"assumptions": [row]}))
     if whole:
-        assert load(folder).prices.assumed(name) == 0
+        assert load_catalogue(folder).prices.assumed(name) == 0
         return
     with pytest.raises(UserError, match=r"value: wanted a number above 0, found 0"):
-        _ = load(folder).prices
+        _ = load_catalogue(folder).prices
 
 
 BAD_NAMES = [
@@ -167,7 +170,7 @@ def test_a_name_that_is_no_plain_one_never_becomes_a_path(tmp_path: Path, name: 
     document = yaml.safe_load(MODEL)
     document["models"][0]["name"] = name
     with pytest.raises(UserError) as caught:
-        _ = load(write(tmp_path, models=yaml.safe_dump(document))).models
+        _ = load_catalogue(write(tmp_path, models=yaml.safe_dump(document))).models
     assert "models[0].name: wanted a plain name" in caught.value.message
     assert f"{tmp_path}/models.yaml:" in caught.value.message
     assert caught.value.exit_code == ExitCode.BAD_INPUT
@@ -199,7 +202,7 @@ def test_other_texts_that_become_paths_are_plain_as_well(
 ) -> None:
     known = yaml.safe_load((reading.HERE / f"{file}.yaml").read_text(encoding="utf-8"))
     row = {**known[kind][0], "source": "a letter", "confidence": "low", key: value}
-    catalogue = load(write(tmp_path, **{file: yaml.safe_dump({kind: [row]})}))
+    catalogue = load_catalogue(write(tmp_path, **{file: yaml.safe_dump({kind: [row]})}))
     with pytest.raises(UserError, match=rf"{kind}\[0\]\.{key}.*: wanted a") as caught:
         _ = (catalogue.models, catalogue.drafts, catalogue.engines, catalogue.drivers)
     assert caught.value.exit_code == ExitCode.BAD_INPUT
@@ -208,21 +211,24 @@ def test_other_texts_that_become_paths_are_plain_as_well(
 def test_dimensions_that_are_not_there_get_the_nearest(tmp_path: Path) -> None:
     text = MODEL.replace("architecture: kimi-k25", "architecture: kimi-k255")
     with pytest.raises(UserError, match="did you mean kimi-k25") as caught:
-        _ = load(write(tmp_path, models=text)).models
+        _ = load_catalogue(write(tmp_path, models=text)).models
     assert f"{tmp_path}/models.yaml:5" in caught.value.message
 
 
 def test_a_fault_in_dimensions_of_a_site_is_the_site_s(tmp_path: Path) -> None:
     text = "architectures: {kimi-k25: {layers: many}}\nmodels: []\n"
     with pytest.raises(UserError, match="layers: wanted a whole number") as caught:
-        _ = load(write(tmp_path, models=text)).models
+        _ = load_catalogue(write(tmp_path, models=text)).models
     assert f"{tmp_path}/models.yaml:1" in caught.value.message
     assert caught.value.exit_code == ExitCode.BAD_INPUT
 
 
 def test_a_driver_that_is_no_version_names_no_branch(tmp_path: Path) -> None:
     row = "name: '99.0', driver: ², compatible_driver: ², source: x, confidence: low"
-    assert load(write(tmp_path, drivers=f"cuda: [{{{row}}}]")).drivers.branch_for("99.0") is None
+    assert (
+        load_catalogue(write(tmp_path, drivers=f"cuda: [{{{row}}}]")).drivers.branch_for("99.0")
+        is None
+    )
 
 
 def test_a_directory_that_is_none_of_rows_is_refused(tmp_path: Path) -> None:
@@ -230,9 +236,9 @@ def test_a_directory_that_is_none_of_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("none", "file", "loop", "n" * 300):
         with pytest.raises(UserError, match="no such directory"):
-            load(tmp_path / name)
+            load_catalogue(tmp_path / name)
     with pytest.raises(UserError, match=r"no file of catalogue rows lies there; .*gpus\.yaml"):
-        load(tmp_path)
+        load_catalogue(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "nothing"])
@@ -245,7 +251,7 @@ def test_what_lies_in_the_place_of_a_file_of_rows_is_refused(tmp_path: Path, kin
     else:
         file.symlink_to("gpus.yaml" if kind == "loop" else "elsewhere")
     with pytest.raises(UserError, match=r"gpus\.yaml: cannot be read") as caught:
-        _ = load(tmp_path).gpus
+        _ = load_catalogue(tmp_path).gpus
     assert caught.value.exit_code == ExitCode.BAD_INPUT
 
 
@@ -283,7 +289,7 @@ def test_a_sites_lock_stands_for_ours_of_that_name_and_others_are_added(tmp_path
     folder.mkdir()
     (folder / "vllm-cuda-0.25.1-cp312.txt").write_text("vllm==0.25.1\n")
     (folder / "uv.txt").write_text("uv==0.0.1\n")
-    ours, theirs = load(), load(tmp_path)
+    ours, theirs = load_catalogue(), load_catalogue(tmp_path)
     assert theirs.lock("vllm-cuda-0.25.1-cp312.txt") == "vllm==0.25.1\n"
     assert theirs.lock_path("uv.txt") == folder / "uv.txt"
     assert theirs.locks["uv.txt"] != ours.locks["uv.txt"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.cli import cli
 from kimi_prov.commands import catalog
 from kimi_prov.show.text import catalog as catalog_text
@@ -32,7 +32,7 @@ from kimi_prov.show.text import catalog as catalog_text
     ],
 )
 def test_one_name_shows_its_rows_with_their_source(kind: str, name: str, rows: list[str]) -> None:
-    document = catalog.collect(load(), kind, name)
+    document = catalog.collect(load_catalogue(), kind, name)
     assert [row["name"] for row in document["rows"]] == rows
     text = catalog_text.text(document)
     assert "source: " in text
@@ -40,14 +40,14 @@ def test_one_name_shows_its_rows_with_their_source(kind: str, name: str, rows: l
 
 
 def test_an_engine_is_found_with_and_without_its_version() -> None:
-    every = catalog.collect(load(), "engines", "vllm")["rows"]
+    every = catalog.collect(load_catalogue(), "engines", "vllm")["rows"]
     assert len(every) > 3
-    [one] = catalog.collect(load(), "engines", "vllm-cuda-0.19.1")["rows"]
+    [one] = catalog.collect(load_catalogue(), "engines", "vllm-cuda-0.19.1")["rows"]
     assert one["version"] == "0.19.1"
 
 
 def rows(kind: str | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = catalog.collect(load(), kind, None)["rows"]
+    found: list[dict[str, Any]] = catalog.collect(load_catalogue(), kind, None)["rows"]
     return found
 
 

@@ -10,7 +10,7 @@ import fuzzing
 import pytest
 import yaml
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.errors import UserError
 from kimi_prov.facts import new_sheet, spec
 
@@ -30,7 +30,7 @@ def kimi_prov(tmp_path: Path, *words: object) -> fuzzing.Ended:
 
 
 def test_every_system_s_sheet_passes_check_at_once(tmp_path: Path) -> None:
-    for name in [row.name for row in load().servers]:
+    for name in [row.name for row in load_catalogue().servers]:
         sheet = tmp_path / f"{name}.yml"
         made = kimi_prov(tmp_path, "init", "--spec", sheet, "--system", name)
         assert made.code == 0, made.err
@@ -46,7 +46,7 @@ def test_every_system_s_sheet_passes_check_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["dgx-h200", "cpu-server", "h200-nvl-4", "gb300-node"])
 def test_each_commented_line_may_be_used_as_it_stands(tmp_path: Path, name: str) -> None:
-    lines = new_sheet.text_of(load().server(name), load()).splitlines()
+    lines = new_sheet.format_sheet(load_catalogue().server(name), load_catalogue()).splitlines()
     usable = [number for number, line in enumerate(lines) if _A_LINE.match(line)]
     assert len(usable) >= 6
     for number in usable:
@@ -54,7 +54,7 @@ def test_each_commented_line_may_be_used_as_it_stands(tmp_path: Path, name: str)
                    for n, line in enumerate(lines)]  # fmt: skip
         file = tmp_path / f"{number}.yml"
         file.write_text("\n".join(changed))
-        found = spec.read(file, load())
+        found = spec.read_sheet(file, load_catalogue())
         assert found["origin"]["name"]
 
 
@@ -101,7 +101,7 @@ def test_an_unknown_system_answers_with_the_nearest(tmp_path: Path, name: str, n
 
 @pytest.mark.parametrize("name", ["DGX H200", "dgx_h200", "8x-H200", "GB300"])
 def test_systems_by_what_people_call_them(name: str) -> None:
-    assert load().server(name).gpus in (4, 8)
+    assert load_catalogue().server(name).gpus in (4, 8)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_does_not_go_together_is_refused(
 
 
 def test_every_server_is_made_of_parts_that_the_catalogue_has() -> None:
-    catalogue = load()
+    catalogue = load_catalogue()
     assert {"dgx-h100", "dgx-h200", "dgx-b200", "dgx-b300"} <= {r.name for r in catalogue.servers}
     for row in catalogue.servers:
         assert catalogue.cpu(row.cpu).name == row.cpu
@@ -165,7 +165,7 @@ def test_a_site_s_own_server_is_a_system_too(tmp_path: Path) -> None:
     (folder / "servers.yaml").write_text(yaml.safe_dump({"servers": [row]}))
     words = ("init", "--spec", tmp_path / "box.yml", "--system", "our box", "--catalog", folder)
     assert kimi_prov(tmp_path, *words).code == 0
-    found = spec.read(tmp_path / "box.yml", load())
+    found = spec.read_sheet(tmp_path / "box.yml", load_catalogue())
     assert found["memory"]["total_bytes"] == 1536 << 30
     with pytest.raises(UserError):
-        load().server("our box")
+        load_catalogue().server("our box")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import spec
 from kimi_prov.on_host.weights import fetch
 from kimi_prov.planner.plan import make_plan
@@ -23,8 +23,10 @@ SHOWN = "554.3 GiB"
 
 @pytest.fixture(scope="module")
 def plan() -> dict[str, Any]:
-    facts = spec.read(SHEETS / "quote-8x-h200.yml", load())
-    return dict(make_plan(facts, parse_settings({"kimi_model": "kimi-k2.5"}, host="q"), load()))
+    facts = spec.read_sheet(SHEETS / "quote-8x-h200.yml", load_catalogue())
+    return dict(
+        make_plan(facts, parse_settings({"kimi_model": "kimi-k2.5"}, host="q"), load_catalogue())
+    )
 
 
 def test_plan_and_apply(plan: dict[str, Any]) -> None:

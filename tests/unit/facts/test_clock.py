@@ -23,11 +23,11 @@ def test_only_what_lies_outside_the_question_counts(
     asked: float, answered: float, offset: int
 ) -> None:
     facts = {"collected_at": "2026-01-02T03:04:05Z", "clock": {"synchronized": True}}
-    found = clock.compared(facts, asked, answered)
+    found = clock.add_clock_offset(facts, asked, answered)
     assert found["clock"] == {"synchronized": True, "offset_s": offset}
 
 
 @pytest.mark.parametrize("told", ["soon", "", None, "9999-99-99T00:00:00Z"])
 def test_a_time_that_nobody_can_read_adds_nothing(told: object) -> None:
     facts = {"collected_at": told}
-    assert clock.compared(facts, NOW, NOW) == facts
+    assert clock.add_clock_offset(facts, NOW, NOW) == facts

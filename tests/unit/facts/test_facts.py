@@ -30,7 +30,7 @@ RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "h200-x8"
 
 @cache
 def whole() -> dict[str, Any]:
-    return recording.read(RECORDED)
+    return recording.read_recording(RECORDED)
 
 
 def judged(content: bytes) -> dict[str, Any] | None:
@@ -38,7 +38,7 @@ def judged(content: bytes) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "facts.json"
         path.write_bytes(content)
-        return read_or_refused(facts.read, path)
+        return read_or_refused(facts.read_facts, path)
 
 
 def test_a_recording_satisfies_the_schema() -> None:
@@ -126,7 +126,7 @@ def test_the_key_is_named(path: tuple[Any, ...], value: Any, says: str, tmp_path
     file = tmp_path / "facts.json"
     file.write_text(json.dumps(document))
     with pytest.raises(UserError, match=r"facts\.json") as caught:
-        facts.read(file)
+        facts.read_facts(file)
     assert says in str(caught.value)
 
 
@@ -160,7 +160,7 @@ def test_odd_facts_are_judged_and_shown(changes: Any) -> None:
     found = judged(json.dumps(document).encode())
     if found is None:
         return
-    catalogue = loader.load()
+    catalogue = loader.load_catalogue()
     plan = make_plan(
         found, parsing.parse_settings({"kimi_model": "kimi-k2.5"}, host="h"), catalogue
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.errors import UserError
 from kimi_prov.facts import document as documents
 from kimi_prov.facts import spec
@@ -31,7 +31,7 @@ price: {purchase_usd: 250000}
 def read(tmp_path: Path, text: str) -> dict[str, Any]:
     path = tmp_path / "vendor.yml"
     path.write_text(text, encoding="utf-8")
-    return spec.read(path, load())
+    return spec.read_sheet(path, load_catalogue())
 
 
 def refused(tmp_path: Path, text: str) -> UserError:
@@ -174,7 +174,7 @@ def test_what_has_two_meanings_is_refused_with_the_right_form(
 )
 def test_a_price_in_another_currency_is_taken_with_its_rate(tmp_path: Path, line: str) -> None:
     found = read(tmp_path, with_line(line))
-    documents.check(found, "vendor.yml", "mend it")
+    documents.check_facts(found, "vendor.yml", "mend it")
     assert found["price"] == {
         "purchase_usd": 270000,
         "hourly_usd": None,
@@ -234,7 +234,7 @@ def test_what_a_fault_echoes_never_passes_for_a_line_of_ours(tmp_path: Path) -> 
 
 def test_the_sheet_that_is_judged_is_the_schema_s_own(tmp_path: Path) -> None:
     whole = yaml.safe_load(WHOLE)
-    assert spec.facts(whole, load(), "a test")["cpu"] == read(tmp_path, WHOLE)["cpu"]
+    assert spec.make_facts(whole, load_catalogue(), "a test")["cpu"] == read(tmp_path, WHOLE)["cpu"]
 
 
 def test_what_a_sheet_says_twice_is_no_guess(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_link_with_two_meanings_or_none_is_refused(
 
 def test_hosts_without_a_link_leave_it_unknown(tmp_path: Path) -> None:
     facts = read(tmp_path, f'{WHOLE}hosts: "4"\n')
-    documents.check(facts, "vendor.yml", "mend it")
+    documents.check_facts(facts, "vendor.yml", "mend it")
     assert facts["group"] == {"hosts": 4, "link": None}
     assert read(tmp_path, WHOLE)["group"] is None
     assert read(tmp_path, f"{WHOLE}hosts: 1\n")["group"] is None

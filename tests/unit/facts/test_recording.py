@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
 def test_a_recording_is_facts(path: Path) -> None:
-    found = recording.read(path)
+    found = recording.read_recording(path)
     closed_form.validate(found, "facts")
     assert found["origin"]["kind"] == "recording"
     assert found["origin"]["name"] == path.name
@@ -41,7 +41,7 @@ def test_a_recording_is_facts(path: Path) -> None:
 
 
 def test_eight_cards_on_one_node_joined_by_a_switch() -> None:
-    found = recording.read(RECORDINGS / "h200-x8")
+    found = recording.read_recording(RECORDINGS / "h200-x8")
     assert len(found["gpus"]) == 8
     assert {gpu["numa_node"] for gpu in found["gpus"]} == {0}
     assert {gpu["model"] for gpu in found["gpus"]} == {"NVIDIA H200"}
@@ -65,7 +65,7 @@ def test_eight_cards_on_one_node_joined_by_a_switch() -> None:
 
 
 def test_one_card_has_no_links_and_no_switch() -> None:
-    found = recording.read(RECORDINGS / "h200-x1")
+    found = recording.read_recording(RECORDINGS / "h200-x1")
     assert found["nvidia"]["nvlink"]["matrix"] == [[0]]
     assert found["nvidia"]["nvswitch"] is False
     assert found["nvidia"]["driver_loaded"] == "580.159.04"
@@ -74,7 +74,7 @@ def test_one_card_has_no_links_and_no_switch() -> None:
 
 
 def test_a_processor_without_a_model_number_is_known_by_its_family() -> None:
-    cpu = recording.read(RECORDINGS / "h200-x8")["cpu"]
+    cpu = recording.read_recording(RECORDINGS / "h200-x8")["cpu"]
     assert cpu["model"] == "Intel(R) Xeon(R) Processor"
     assert cpu["microarchitecture"] == "Emerald Rapids"
     assert (cpu["sockets"], cpu["cores"], cpu["smt"]) == (1, 128, False)
@@ -87,11 +87,11 @@ def test_a_processor_without_a_model_number_is_known_by_its_family() -> None:
 
 
 def test_memory_that_reads_small_and_grows() -> None:
-    found = recording.read(RECORDINGS / "h200-x8")
+    found = recording.read_recording(RECORDINGS / "h200-x8")
     assert found["memory"]["total_bytes"] == 577563364 * 1024
     assert found["numa"]["nodes"][0]["memory_total_bytes"] == 6516208 * 1024
     assert found["numa"]["memory_grows"] is True
-    seen = read_host(found, loader.load())
+    seen = read_host(found, loader.load_catalogue())
     assert seen.nodes[0].memory_bytes == seen.memory_bytes > 500 << 30
 
 
@@ -99,7 +99,7 @@ def test_numactl_tells_where_the_kernel_was_not_asked(folder: Path) -> None:
     (folder / "numa.txt").unlink()
     text = (folder / "numactl-hardware.txt").read_text().replace("6363", "4443")
     (folder / "numactl-hardware.txt").write_text(text)
-    found = recording.read(folder)
+    found = recording.read_recording(folder)
     assert found["numa"]["nodes"] == [
         {
             "id": 0,
@@ -114,11 +114,11 @@ def test_numactl_tells_where_the_kernel_was_not_asked(folder: Path) -> None:
 
 
 def test_compressed_files_are_read(folder: Path) -> None:
-    before = recording.read(folder)
+    before = recording.read_recording(folder)
     plain = folder / "nvidia-smi-q.xml"
     (folder / "nvidia-smi-q.xml.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    assert recording.read(folder) == before
+    assert recording.read_recording(folder) == before
 
 
 def test_two_nodes_and_threads_of_one_core(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_two_nodes_and_threads_of_one_core(tmp_path: Path) -> None:
     rows = [f"{n} {n % 4 // 2} {n % 4 // 2} {n % 4} 0:0:0:0 yes\n" for n in range(8)]
     (tmp_path / "lscpu_e.txt").write_text(head + "".join(rows))
     (tmp_path / "cpuinfo.txt").write_text("vendor_id : AuthenticAMD\nflags : avx2 avx512f\n")
-    found = recording.read(tmp_path)
+    found = recording.read_recording(tmp_path)
     cpu = found["cpu"]
     assert (cpu["sockets"], cpu["cores"], cpu["threads"], cpu["smt"]) == (2, 4, 8, True)
     assert cpu["nps"] == 1
@@ -139,32 +139,32 @@ def test_two_nodes_and_threads_of_one_core(tmp_path: Path) -> None:
 )
 def test_a_broken_file_makes_things_unknown(folder: Path, name: str, content: bytes) -> None:
     (folder / name).write_bytes(content)
-    closed_form.validate(recording.read(folder), "facts")
+    closed_form.validate(recording.read_recording(folder), "facts")
 
 
 def test_a_folder_with_nothing_recorded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing recorded"):
-        recording.read(tmp_path)
+        recording.read_recording(tmp_path)
     (tmp_path / "cpuinfo.txt.gz").write_bytes(gzip.compress(b"words" * 1000)[:-20])
     with pytest.raises(UserError, match=r"cpuinfo\.txt\.gz"):
-        recording.read(tmp_path)
+        recording.read_recording(tmp_path)
     with pytest.raises(UserError, match="cannot be read"):
-        recording.read(tmp_path / "nothing")
+        recording.read_recording(tmp_path / "nothing")
 
 
 def test_what_lies_in_the_place_of_a_recorded_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "lscpu.json"
     file.symlink_to("lscpu.json")
     with pytest.raises(UserError, match=r"lscpu\.json: .*symbolic links"):
-        recording.read(tmp_path)
+        recording.read_recording(tmp_path)
     file.unlink()
     os.mkfifo(file)
     with pytest.raises(UserError, match=r"lscpu\.json: .*pipe"):
-        recording.read(tmp_path)
+        recording.read_recording(tmp_path)
     file.unlink()
     file.mkdir()
     with pytest.raises(UserError, match=r"lscpu\.json: .*folder"):
-        recording.read(tmp_path)
+        recording.read_recording(tmp_path)
 
 
 ODD_NUMBERS = {
@@ -200,7 +200,7 @@ ODD_NUMBERS = {
 @pytest.mark.parametrize("name", ODD_NUMBERS)
 def test_a_number_that_is_none_is_unknown(folder: Path, name: str) -> None:
     (folder / name).write_text(ODD_NUMBERS[name])
-    found = recording.read(folder)
+    found = recording.read_recording(folder)
     closed_form.validate(found, "facts")
     json.dumps(found, allow_nan=False)
 
@@ -221,13 +221,13 @@ ENDLESS = {
 def test_a_machine_larger_than_any_is_read_in_time(folder: Path, name: str) -> None:
     (folder / name).write_text(ENDLESS[name])
     start = time.process_time()
-    recording.read(folder)
+    recording.read_recording(folder)
     assert time.process_time() - start < 20, "a hang guard"
 
 
 def test_made_facts_say_so_and_leave_the_recorded_ones() -> None:
-    recorded = recording.read(RECORDINGS / "h200-x8")
-    found = synthetic.made(
+    recorded = recording.read_recording(RECORDINGS / "h200-x8")
+    found = synthetic.make_variant(
         recorded, "h100-570", card=synthetic.H100, driver="570.133.20", cuda="12.8"
     )
     closed_form.validate(found, "facts")
@@ -235,7 +235,9 @@ def test_made_facts_say_so_and_leave_the_recorded_ones() -> None:
     assert "h200-x8" in found["origin"]["detail"]
     assert found["origins"]["gpus[7].memory_bytes"] == "made"
     assert found["nvidia"]["driver_loaded"] == "570.133.20"
-    card = loader.load().find_gpu(found["gpus"][0]["model"], found["gpus"][0]["memory_bytes"])
+    card = loader.load_catalogue().find_gpu(
+        found["gpus"][0]["model"], found["gpus"][0]["memory_bytes"]
+    )
     assert card is not None
     assert "H100" in card.name
-    assert recorded == recording.read(RECORDINGS / "h200-x8")
+    assert recorded == recording.read_recording(RECORDINGS / "h200-x8")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from odd_files import read_or_refused
 
 from kimi_prov import schemas
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.commands import init
 from kimi_prov.contract.documents.spec import SpecCpu, SpecGpus, SpecMemory
 from kimi_prov.errors import ExitCode, UserError
@@ -45,7 +45,7 @@ def sheet(**changed: Any) -> dict[str, Any]:
 def read(tmp_path: Path, document: Any = None, text: str | None = None) -> dict[str, Any]:
     path = tmp_path / "vendor.yml"
     path.write_text(text if text is not None else yaml.safe_dump(document))
-    return spec.read(path, load())
+    return spec.read_sheet(path, load_catalogue())
 
 
 def refused(tmp_path: Path, document: Any = None, text: str | None = None) -> str:
@@ -58,7 +58,7 @@ def refused(tmp_path: Path, document: Any = None, text: str | None = None) -> st
 
 def test_the_example_of_the_design(tmp_path: Path) -> None:
     found = read(tmp_path, text=VENDOR_A)
-    documents.check(found, "vendor.yml", "mend it")
+    documents.check_facts(found, "vendor.yml", "mend it")
     assert found["origin"]["kind"] == "spec"
     assert found["cpu"]["catalogue_name"] == "EPYC 9654"
     assert (found["cpu"]["sockets"], found["cpu"]["cores"], found["cpu"]["threads"]) == (
@@ -191,7 +191,7 @@ def test_cards_of_another_maker_and_no_cards(tmp_path: Path) -> None:
 
 def test_what_the_sheet_leaves_out_is_unknown(tmp_path: Path) -> None:
     found = read(tmp_path, sheet(software=..., price=..., disks=...))
-    documents.check(found, "vendor.yml", "mend it")
+    documents.check_facts(found, "vendor.yml", "mend it")
     assert found["host"]["os"]["id"] is None
     assert found["python"]["version"] is None
     assert found["price"] is None
@@ -235,7 +235,7 @@ def test_the_sheets_to_look_at_are_where_the_message_says(tmp_path: Path) -> Non
     path = tmp_path / "vendor.yml"
     path.write_text("schema: kimi-prov/spec/v1\n")
     with pytest.raises(UserError) as caught:
-        spec.read(path, load())
+        spec.read_sheet(path, load_catalogue())
     folder = Path(str(caught.value.fix).split()[1])
     assert folder.is_absolute()
     assert list(folder.glob("*.yml"))
@@ -243,23 +243,23 @@ def test_the_sheets_to_look_at_are_where_the_message_says(tmp_path: Path) -> Non
 
 def test_files_that_are_no_sheets(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
-        spec.read(tmp_path / "none.yml", load())
+        spec.read_sheet(tmp_path / "none.yml", load_catalogue())
     with pytest.raises(UserError, match="cannot be read"):
-        spec.read(tmp_path, load())
+        spec.read_sheet(tmp_path, load_catalogue())
     (tmp_path / "bin.yml").write_bytes(b"\xff\xfe\x00name")
     with pytest.raises(UserError, match="not UTF-8"):
-        spec.read(tmp_path / "bin.yml", load())
+        spec.read_sheet(tmp_path / "bin.yml", load_catalogue())
     (tmp_path / "big.yml").write_text("#" * (1 << 21))
     with pytest.raises(UserError, match="larger than"):
-        spec.read(tmp_path / "big.yml", load())
+        spec.read_sheet(tmp_path / "big.yml", load_catalogue())
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yml")), ids=lambda path: path.stem)
 def test_shipped_sheets_are_whole(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
     closed_form.validate(document, "spec")
-    found = spec.read(path, load())
-    documents.check(found, str(path), "mend it")
+    found = spec.read_sheet(path, load_catalogue())
+    documents.check_facts(found, str(path), "mend it")
     assert document["name"] == path.stem
     assert document["note"]
     json.dumps(found, allow_nan=False)
@@ -322,9 +322,9 @@ def put(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def judge(path: Path) -> None:
     """Read it, and hold what comes of it against its schema."""
-    found = read_or_refused(lambda file: spec.read(file, load()), path)
+    found = read_or_refused(lambda file: spec.read_sheet(file, load_catalogue()), path)
     if found is not None:
-        documents.check(found, str(path), "mend it")
+        documents.check_facts(found, str(path), "mend it")
         json.dumps(found, allow_nan=False)
 
 
@@ -400,4 +400,4 @@ def test_our_validator_and_the_library_s_agree(changes) -> None:
     if not finite(document):
         return
     library = jsonschema.Draft202012Validator(schemas.load("spec")).is_valid(document)
-    assert library is not any(form.misfits(document, schemas.load("spec")))
+    assert library is not any(form.find_misfits(document, schemas.load("spec")))

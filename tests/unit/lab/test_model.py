@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.lab import model, tokenizer
 
 GPU_CATALOGUE = Path(__file__).resolve().parents[2] / "gpu" / "catalogue"
@@ -220,9 +220,9 @@ def test_the_tower_is_kimi_k25s_but_for_its_layers(seeing: Path) -> None:
     sizes = {name: math.prod(shape) for name, (shape, _) in tensors(seeing).items()}
     tower = {name: n for name, n in sizes.items() if not name.startswith("language_model.")}
     layer = sum(n for name, n in tower.items() if ".blocks.1." in name)
-    cut = load(GPU_CATALOGUE).model("kimi-k2.5-cut").architecture
+    cut = load_catalogue(GPU_CATALOGUE).model("kimi-k2.5-cut").architecture
     assert sum(tower.values()) == cut.vision_params
-    whole = load().model("kimi-k2.5").architecture
+    whole = load_catalogue().model("kimi-k2.5").architecture
     assert sum(tower.values()) + 25 * layer == whole.vision_params
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.catalog.loader import LOCKS, load
+from kimi_prov.catalog.loader import LOCKS, load_catalogue
 
 ROOT = Path(__file__).resolve().parents[3]
 CHECK = ROOT / "tests" / "locks" / "check.py"
@@ -39,8 +39,8 @@ def text(name: str) -> str:
 
 def missing(*without: str, also: tuple[str, ...] = ()) -> list[str]:
     made = [recipe for name, recipe in MADE.items() if name not in without]
-    present = {name for name in load().locks if name.removesuffix(".txt") not in without}
-    found: list[str] = check.missing(made, present | set(also), load().engines)
+    present = {name for name in load_catalogue().locks if name.removesuffix(".txt") not in without}
+    found: list[str] = check.missing(made, present | set(also), load_catalogue().engines)
     return found
 
 
@@ -56,8 +56,8 @@ def test_what_is_missing_is_named() -> None:
         "vllm-cuda-0.14.0-cp311: refresh does not make it"
     ]
     made = list(MADE.values())
-    present = set(load().locks) - {f"{CPU}.txt"}
-    [said] = check.missing(made, present, load().engines)
+    present = set(load_catalogue().locks) - {f"{CPU}.txt"}
+    [said] = check.missing(made, present, load_catalogue().engines)
     assert said == f"{CPU}: missing: run kimi_prov/catalog/locks/refresh {CPU}"
 
 
@@ -126,7 +126,7 @@ def test_each_pin_needs_a_wheel_of_a_digest_that_the_lock_has() -> None:
 
 def test_a_lock_is_tried_for_the_machines_that_install_it() -> None:
     def machines(name: str) -> list[tuple[str, str]]:
-        return list(check.machines(MADE[name], load().engines))
+        return list(check.machines(MADE[name], load_catalogue().engines))
 
     assert machines("ktransformers-cuda-0.7.2-cp312") == [("3.12", "2.35")]
     assert machines(KT) == [("3.11", "2.35"), ("3.12", "2.35")]
@@ -134,11 +134,13 @@ def test_a_lock_is_tried_for_the_machines_that_install_it() -> None:
 
 
 def test_the_page_is_locked_for_both_pythons_and_its_machines_are_asked() -> None:
-    page = load().web[-1]
+    page = load_catalogue().web[-1]
     name = page.lock_name("3.12").removesuffix(".txt")
     made = [recipe for recipe in MADE.values() if recipe.name != name]
-    found = check.missing(made, [f"{recipe.name}.txt" for recipe in made], load().engines, [page])
+    found = check.missing(
+        made, [f"{recipe.name}.txt" for recipe in made], load_catalogue().engines, [page]
+    )
     assert f"{name}: it is the page of the catalogue" in found
-    assert list(check.machines(MADE[name], load().engines, [page])) == [
+    assert list(check.machines(MADE[name], load_catalogue().engines, [page])) == [
         ("3.12", page.glibc),
     ]

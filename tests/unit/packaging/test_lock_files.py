@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 
 from kimi_prov import catalog
 from kimi_prov.catalog.engines import Engine
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.packaging import lock_files
 
 LOCKS = sorted((Path(catalog.__file__).parent / "locks").glob("*.txt"))
@@ -68,15 +68,17 @@ def test_a_cpu_lock_holds_the_cpu_build_and_no_cuda(lock: Path) -> None:
 
 LOCKED = [
     (row, python)
-    for row in load().engines
+    for row in load_catalogue().engines
     for python in row.python
-    if row.lock_name(python) in load().locks
+    if row.lock_name(python) in load_catalogue().locks
 ]
 
 
 @pytest.mark.parametrize(("row", "python"), LOCKED, ids=lambda part: getattr(part, "version", part))
 def test_a_lock_pins_what_the_row_of_its_engine_says(row: Engine, python: str) -> None:
-    versions = {p.name: p.version for p in lock_files.pins(load().lock(row.lock_name(python)))}
+    versions = {
+        p.name: p.version for p in lock_files.pins(load_catalogue().lock(row.lock_name(python)))
+    }
     own = lock_files.canonical(row.distribution.partition("[")[0])
     assert versions[own] == row.version
     assert versions["torch"] == row.torch

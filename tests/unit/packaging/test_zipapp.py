@@ -62,6 +62,6 @@ def test_a_broken_facts_file_is_named_with_its_place(tmp_path: Path, text: str, 
     path = tmp_path / "facts.json"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
-        facts.read(path)
+        facts.read_facts(path)
     assert str(path) in str(caught.value)
     assert says in str(caught.value)

@@ -9,15 +9,15 @@ import closed_form
 import pytest
 from plan_inputs import LAB_SETTINGS, lab_facts, quoted
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.plan import make_plan, make_plan_with_curve
 from kimi_prov.planner.settings.parsing import parse_settings
 
 
 def more(facts: dict[str, Any], **given: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     settings = parse_settings(given, host="one")
-    plan = make_plan(facts, settings, load())
-    found = make_plan_with_curve(facts, settings, load())
+    plan = make_plan(facts, settings, load_catalogue())
+    found = make_plan_with_curve(facts, settings, load_catalogue())
     closed_form.validate(found, "plan")
     rest = {key: value for key, value in found.items() if key != "throughput"}
     assert rest == {key: value for key, value in plan.items() if key != "throughput"}
@@ -34,7 +34,7 @@ def test_each_is_what_a_plan_of_its_own_says_and_brings_more(sheet: str) -> None
         assert many["concurrency"] > few["concurrency"]
         assert many["aggregate_tok_s"]["expected"] > few["aggregate_tok_s"]["expected"]
     last = {"kimi_model": "kimi-k2.5", "kimi_concurrency": rows[-1]["concurrency"]}
-    alone = make_plan(facts, parse_settings(last, host="one"), load())
+    alone = make_plan(facts, parse_settings(last, host="one"), load_catalogue())
     assert {key: alone["throughput"][key] for key in rows[-1]} == rows[-1]
     assert alone["model"]["context"] >= found["model"]["context"]
 
@@ -53,7 +53,7 @@ def test_the_curve_goes_from_one_request_alone_to_as_many_as_the_cache_holds(man
     assert planned == {key: speed[key] for key in planned}
     # Of one request more than the last, one waits.
     over = {"kimi_model": "kimi-k2.5", "kimi_concurrency": 2 * counts[-1]}
-    beyond = make_plan(facts, parse_settings(over, host="one"), load())["throughput"]
+    beyond = make_plan(facts, parse_settings(over, host="one"), load_catalogue())["throughput"]
     running = beyond["aggregate_tok_s"]["expected"] / beyond["decode_tok_s"]["expected"]
     assert running < 1.05 * counts[-1]
 
@@ -72,20 +72,20 @@ def test_the_curve_ends_with_the_requests_that_the_engine_takes() -> None:
     assert found["throughput"]["curve"][-1]["concurrency"] == 64
     # With them the context that was chosen is shorter, and holds such a request many times.
     asked = {**SHORT, "kimi_concurrency": 256}
-    waits = make_plan(quoted("reference-004"), parse_settings(asked, host="one"), load())
+    waits = make_plan(quoted("reference-004"), parse_settings(asked, host="one"), load_catalogue())
     argv = waits["instances"][0]["argv"]
     assert argv[argv.index("--max-num-seqs") + 1] == "64"
     most = make_plan(
         quoted("reference-004"),
         parse_settings({**SHORT, "kimi_concurrency": 64}, host="one"),
-        load(),
+        load_catalogue(),
     )
     for figure in ("decode_tok_s", "aggregate_tok_s", "ttft_s"):
         assert waits["throughput"][figure] == most["throughput"][figure]
     # Offered are those alone that leave the context as it is.
     for row in rows:
         own = parse_settings({**SHORT, "kimi_concurrency": row["concurrency"]}, host="one")
-        plan = make_plan(quoted("reference-004"), own, load())
+        plan = make_plan(quoted("reference-004"), own, load_catalogue())
         assert plan["model"]["context"] >= found["model"]["context"]
 
 
@@ -93,7 +93,7 @@ def test_the_curve_ends_with_the_requests_that_the_engine_takes() -> None:
 def test_an_engine_that_is_told_to_take_four_has_the_speed_of_four(sheet: str) -> None:
     def speeds(many: int, **more: Any) -> dict[str, Any]:
         given = {"kimi_model": "kimi-k2.5", "kimi_concurrency": many, **more}
-        plan = make_plan(quoted(sheet), parse_settings(given, host="one"), load())
+        plan = make_plan(quoted(sheet), parse_settings(given, host="one"), load_catalogue())
         found: dict[str, Any] = plan["throughput"]["aggregate_tok_s"]
         return found
 
@@ -105,12 +105,14 @@ def test_an_engine_that_is_told_to_take_four_has_the_speed_of_four(sheet: str) -
 def test_requests_that_wait_take_nothing_from_those_that_run() -> None:
     def running(many: int) -> float:
         given = {"kimi_model": "kimi-k2.5", "kimi_concurrency": many}
-        plan = make_plan(quoted("quote-8x-h200"), parse_settings(given, host="one"), load())
+        plan = make_plan(
+            quoted("quote-8x-h200"), parse_settings(given, host="one"), load_catalogue()
+        )
         assert plan["model"]["context"] == whole
         speed = plan["throughput"]
         return float(speed["aggregate_tok_s"]["expected"] / speed["decode_tok_s"]["expected"])
 
-    whole = load().model("kimi-k2.5").context
+    whole = load_catalogue().model("kimi-k2.5").context
     few = running(1000)
     assert few > 64
     assert running(10_000) == pytest.approx(few, rel=0.02)
@@ -138,7 +140,7 @@ def test_a_plan_without_an_estimate_has_none() -> None:
 )
 def test_a_plan_tells_one_request_alone_from_each_of_several(sheet: str, kind: str) -> None:
     speeds = make_plan(
-        quoted(sheet), parse_settings({"kimi_model": "kimi-k2.5"}, host="one"), load()
+        quoted(sheet), parse_settings({"kimi_model": "kimi-k2.5"}, host="one"), load_catalogue()
     )
     found = speeds["throughput"]
     assert found["kind"] == kind
@@ -149,6 +151,6 @@ def test_a_plan_tells_one_request_alone_from_each_of_several(sheet: str, kind: s
 
 def test_a_plan_without_an_estimate_says_so_of_each_figure() -> None:
     settings = parse_settings(LAB_SETTINGS, host="one")
-    found = make_plan(lab_facts(), settings, load())["throughput"]
+    found = make_plan(lab_facts(), settings, load_catalogue())["throughput"]
     figures = {"decode_tok_s", "single_tok_s", "ttft_s", "single_ttft_s"}
     assert {name: found[name]["expected"] for name in figures} == dict.fromkeys(figures)

@@ -33,12 +33,12 @@ def facts() -> dict[str, Any]:
 
 def planned(peers: list[GatewayAddress] = ONE, **wishes: object) -> dict[str, Any]:
     settings = parse_settings({**LAB_SETTINGS, **wishes}, host="gw1")
-    return gateways.make_plan(facts(), settings, loader.load(), HOSTS, peers)
+    return gateways.make_plan(facts(), settings, loader.load_catalogue(), HOSTS, peers)
 
 
 def behind(peers: list[GatewayAddress], **wishes: object) -> dict[str, Any]:
     settings = parse_settings({**LAB_SETTINGS, **wishes}, host="gpu1")
-    return host_plan(lab_facts(), settings, loader.load(), before=peers)
+    return host_plan(lab_facts(), settings, loader.load_catalogue(), before=peers)
 
 
 def test_a_gateway_sends_to_each_host_and_asks_for_no_engine() -> None:
@@ -84,7 +84,7 @@ def test_two_gateways_without_a_shared_address_are_told() -> None:
 def test_the_first_gateway_has_the_keys_of_all() -> None:
     first = planned(TWO)
     second = gateways.make_plan(
-        facts(), parse_settings(LAB_SETTINGS, host="gw2"), loader.load(), HOSTS, TWO
+        facts(), parse_settings(LAB_SETTINGS, host="gw2"), loader.load_catalogue(), HOSTS, TWO
     )
     assert contract.find_key_gateway(first) is None
     assert contract.find_key_gateway(second) == "gw1"
@@ -153,7 +153,7 @@ def test_a_gateway_s_plan_has_no_key_that_is_not_declared(tmp_path: Path) -> Non
 def of(host: str, **wishes: object) -> dict[str, Any]:
     """The plan of one of two gateways, with a page."""
     settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True, **wishes}, host=host)
-    return gateways.make_plan(facts(), settings, loader.load(), HOSTS, TWO)
+    return gateways.make_plan(facts(), settings, loader.load_catalogue(), HOSTS, TWO)
 
 
 def test_the_first_gateway_has_the_page_and_asks_through_its_own_proxy(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_too_little_memory_for_a_page_is_told(memory: int, told: bool) -> None:
     described = facts()
     described["memory"] = {"total_bytes": memory}
     settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
-    made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
+    made = gateways.make_plan(described, settings, loader.load_catalogue(), HOSTS, ONE)
     assert bool(found(made, "web.memory")) is told
 
 
@@ -235,7 +235,7 @@ def test_too_little_room_on_the_disk_is_refused_until_the_page_is_there() -> Non
     settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
 
     def room() -> str:
-        made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
+        made = gateways.make_plan(described, settings, loader.load_catalogue(), HOSTS, ONE)
         (row,) = found(made, "disk.room")
         described["kimi"]["web_envs"] = [made["web"]["env_name"]]
         return str(row["severity"])
@@ -247,7 +247,7 @@ def test_python_is_brought_where_nothing_is_pinned_for_the_gateway_s_own() -> No
     described = facts()
     described["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
     settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
-    made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
+    made = gateways.make_plan(described, settings, loader.load_catalogue(), HOSTS, ONE)
     assert found(made, "web.lock") == []
     assert made["installation"]["python"]["name"] in made["web"]["python"]
     assert "python3-venv" in made["packages"]
@@ -258,7 +258,7 @@ def test_no_python_that_the_page_is_pinned_for_is_refused() -> None:
     described["python"] |= {"path": "/usr/bin/python3", "version": "3.9.2", "others": []}
     described["host"]["arch"] = "aarch64"
     settings = parse_settings({**LAB_SETTINGS, "kimi_web_ui": True}, host="gw1")
-    made = gateways.make_plan(described, settings, loader.load(), HOSTS, ONE)
+    made = gateways.make_plan(described, settings, loader.load_catalogue(), HOSTS, ONE)
     (row,) = found(made, "web.lock")
     assert row["severity"] == "blocker"
     assert "aarch64" in row["observed"]

@@ -16,7 +16,7 @@ import yaml
 from golden import GOLDEN, ROOT, essence, units
 from role_templates import filled
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import find_blockers, make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -37,7 +37,7 @@ def sheet(
         "disks": [{"kind": "nvme", "size_gb": 3840, "count": 2, "read_gb_s": 7}],
         "software": {"os": "debian-12", "nvidia_driver": "580.126.09"},
     }
-    return spec.facts(document, load(), "a test's sheet")
+    return spec.make_facts(document, load_catalogue(), "a test's sheet")
 
 
 CASES = {
@@ -54,7 +54,9 @@ def planned(name: str) -> dict[str, Any]:
     settings = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
     if name != "epyc-h100-hybrid":
         settings |= {"kimi_context": "auto"}
-    return make_plan(CASES[name], parse_settings(settings, host=name, base=INVENTORY), load())
+    return make_plan(
+        CASES[name], parse_settings(settings, host=name, base=INVENTORY), load_catalogue()
+    )
 
 
 def shown(plan: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +88,9 @@ def converting() -> dict[str, Any]:
         "kimi_kt_method": "AMXINT4",
         "kimi_context": 32768,
     }
-    return make_plan(CASES["epyc-h100-hybrid"], parse_settings(settings, host="kimi1"), load())
+    return make_plan(
+        CASES["epyc-h100-hybrid"], parse_settings(settings, host="kimi1"), load_catalogue()
+    )
 
 
 def test_a_conversion_and_its_unit_are_those_that_were_looked_at() -> None:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from kimi_prov.acceptance import suite
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.lab import model
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -24,7 +24,7 @@ NAME = "kimi-k2.5-lab"
 
 @pytest.fixture(scope="module")
 def plan() -> dict[str, object]:
-    catalogue = load(CATALOGUE)
+    catalogue = load_catalogue(CATALOGUE)
     settings = parse_settings({**LAB_SETTINGS, "kimi_model": NAME}, host="h1")
     return make_plan(lab_facts(), settings, catalogue)
 
@@ -40,7 +40,7 @@ def test_a_model_trained_on_the_suite_is_told_from_real_weights(plan: dict) -> N
 
 def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
     made = model.make(tmp_path / "model", "bf16", model.SEEING)
-    row = load(CATALOGUE).model(NAME)
+    row = load_catalogue(CATALOGUE).model(NAME)
     sizes = {}
     for shard in made.glob("*.safetensors"):
         with safe_open(shard, framework="numpy") as opened:
@@ -50,7 +50,7 @@ def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
     assert row.architecture.vision_params == tower
     assert row.context == model.SEEING.context
     size = sum(file.stat().st_size for file in made.iterdir())
-    counted = model_bytes.checkpoint_bytes(row.architecture, "bf16") + row.other_bytes
+    counted = model_bytes.count_checkpoint_bytes(row.architecture, "bf16") + row.other_bytes
     assert counted == pytest.approx(size, rel=0.02)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -24,7 +24,7 @@ def planned(folder: Path, *cards: tuple[str, int]) -> dict[str, Any]:
     rows = [f"{{model: {model}, count: {count}}}" for model, count in cards]
     sheet.write_text(f"{MACHINE}gpus: [{', '.join(rows)}]\n")
     settings = parse_settings({"kimi_model": "kimi-k2.5"}, host="one")
-    return make_plan(spec.read(sheet, load()), settings, load())
+    return make_plan(spec.read_sheet(sheet, load_catalogue()), settings, load_catalogue())
 
 
 @pytest.mark.parametrize("kinds", [*permutations(KINDS, 2)])

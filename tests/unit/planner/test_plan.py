@@ -18,7 +18,7 @@ from plan_inputs import (
     plan,
 )
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.probe.software import PACKAGES
 from kimi_prov.planner.plan import find_refusals
@@ -62,7 +62,7 @@ def test_what_changes_by_converging_does_not_change_the_plan() -> None:
     bare = metal_facts()
     served = metal_facts()
     before = plan(bare, port=8443)
-    lock = load().locks[before["engine"]["lock"]][:12]
+    lock = load_catalogue().locks[before["engine"]["lock"]][:12]
     served["collected_at"] = "2030-01-01T00:00:00Z"
     served["memory"]["available_bytes"] = 3 * GIB
     served["memory"]["total_bytes"] -= 40 << 20

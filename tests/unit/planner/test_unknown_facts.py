@@ -49,7 +49,7 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lab": (lab_facts(), {}),
     "metal": (metal_facts(), {}),
     "gpu": (gpu_facts(count=1), {}),
-    "recorded": (recording.read(RECORDED), HUGE),
+    "recorded": (recording.read_recording(RECORDED), HUGE),
     "hybrid": (hybrid_facts(), HUGE),
 }
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from plan_inputs import LAB_SETTINGS, found, lab_facts, plan
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
 
@@ -25,9 +25,9 @@ def test_without_a_wish_there_is_no_page() -> None:
 
 def test_the_page_is_locked_and_named_for_its_version_and_lock() -> None:
     web = plan(lab_facts(), web_ui=True)["web"]
-    row = load().web[-1]
+    row = load_catalogue().web[-1]
     assert web["lock"] == f"open-webui-slim-{row.version}-cp311.txt"
-    assert web["env_name"] == f"{row.version}-{load().locks[web['lock']][:12]}"
+    assert web["env_name"] == f"{row.version}-{load_catalogue().locks[web['lock']][:12]}"
     assert web["env_dir"] == f"/srv/kimi/web-env/{web['env_name']}"
 
 
@@ -35,14 +35,16 @@ def brought(folder: Path, digest: str) -> dict[str, Any]:
     """The page's plan on a machine to which a build of CPython with this digest is brought."""
     facts = lab_facts()
     facts["python"] |= {"path": "/usr/bin/python3", "version": "3.13.5", "others": []}
-    build = next(row for row in load().pythons if (row.minor, row.arch) == ("3.11", "x86_64"))
+    build = next(
+        row for row in load_catalogue().pythons if (row.minor, row.arch) == ("3.11", "x86_64")
+    )
     names = ("version", "build", "arch", "glibc", "url", "bytes", "installed_bytes", "source")
     row = {name: getattr(build, name) for name in names}
     row |= {"confidence": "low", "sha256": digest}
     folder.mkdir()
     (folder / "pythons.yaml").write_text(yaml.safe_dump({"pythons": [row]}))
     given = parse_settings(LAB_SETTINGS | {"kimi_web_ui": True}, host="h1")
-    web: dict[str, Any] = make_plan(facts, given, load(folder))["web"]
+    web: dict[str, Any] = make_plan(facts, given, load_catalogue(folder))["web"]
     return web
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from golden import GOLDEN, ROOT, essence, units
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import find_blockers, make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -31,9 +31,11 @@ def planned(dimms: int) -> dict[str, Any]:
         "disks": [{"kind": "nvme", "size_gb": 3840, "count": 2, "read_gb_s": 7}],
         "software": {"os": "debian-12"},
     }
-    facts = spec.facts(document, load(), "a test's sheet")
+    facts = spec.make_facts(document, load_catalogue(), "a test's sheet")
     settings = yaml.safe_load((INVENTORY / "group_vars" / "kimi.yml").read_text())
-    return make_plan(facts, parse_settings(settings, host="xeon-1", base=INVENTORY), load())
+    return make_plan(
+        facts, parse_settings(settings, host="xeon-1", base=INVENTORY), load_catalogue()
+    )
 
 
 @pytest.mark.parametrize(("name", "dimms"), [("xeon-amx-2tb", 32), ("xeon-amx-1tb", 16)])

@@ -236,7 +236,7 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **
         (own / "prices.yaml").write_text(PRICED % usd)
         monkeypatch.setenv("KIMI_PROV_CATALOG", str(own))
     told = {"kimi_model": "kimi-k2.5", "kimi_context": 8192, "kimi_weights_source": "gs://abc/x"}
-    return ranking.ranked(parse_settings({**told, **more}, host="h"), loader.load())
+    return ranking.ranked(parse_settings({**told, **more}, host="h"), loader.load_catalogue())
 
 
 def test_kinds_are_ranked_by_what_a_token_of_the_load_costs(
@@ -264,7 +264,7 @@ def test_a_token_costs_what_check_says_of_the_same_load(
     assert render("cloud-init", output, VARIABLES["gcp"]) == 0
     table = (output / "README.md").read_text().partition("## What each kind costs")[2]
     row = next(line for line in table.splitlines() if line.startswith("| a3-highgpu-8g"))
-    kind = next(row for row in loader.load().clouds if row.name == "a3-highgpu-8g")
+    kind = next(row for row in loader.load_catalogue().clouds if row.name == "a3-highgpu-8g")
     sheet = {**kind.sheet(2000), "price": {"hourly_usd": 26}}
     (tmp_path / "kind.yml").write_text(yaml.safe_dump(sheet))
     capsys.readouterr()

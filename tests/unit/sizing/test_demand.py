@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kimi_prov.sizing import curve as curves
-from kimi_prov.sizing.demand import a_day, size, use
-from kimi_prov.sizing.load import Load, of
+from kimi_prov.sizing.demand import compute_use, count_tokens_a_day, size_load
+from kimi_prov.sizing.load import Load, make_load
 
 SPREAD = {"low": 0.8, "expected": 1.0, "high": 1.25}
 
@@ -34,13 +34,13 @@ CURVE = [row(n, 10 + n, 0.5 * n) for n in (1, 2, 4, 8, 16, 32, 40)]
 
 
 def test_between_two_points_a_step_takes_as_much_longer_as_requests_were_added() -> None:
-    found = curves.at(CURVE, 24)
+    found = curves.find_row(CURVE, 24)
     assert found is not None
     assert found["decode_tok_s"]["expected"] == pytest.approx(1000 / 34)
     assert found["aggregate_tok_s"]["expected"] == pytest.approx(24 * 1000 / 34)
     assert found["ttft_s"]["expected"] == pytest.approx(12)
-    assert curves.at(CURVE, 500) == CURVE[-1]
-    assert curves.at([], 4) is None
+    assert curves.find_row(CURVE, 500) == CURVE[-1]
+    assert curves.find_row([], 4) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_between_two_points_a_step_takes_as_much_longer_as_requests_were_added()
 def test_as_many_machines_as_hold_the_requests_in_their_caches(
     users: int, machines: int, share: int
 ) -> None:
-    found = size(CURVE, Load(users=users), serves=True)
+    found = size_load(CURVE, Load(users=users), serves=True)
     assert found["machines"] == dict.fromkeys(curves.CASES, machines)
     assert (found["requests_a_machine"], found["most_requests"]) == (share, 40)
     assert found["bound_by"] == "users"
@@ -57,7 +57,7 @@ def test_as_many_machines_as_hold_the_requests_in_their_caches(
 
 def test_a_limit_on_tokens_takes_more_machines_and_gives_a_range() -> None:
     # 30 ms: 20 requests as expected, 14 at the slow end (24 ms), 27 at the fast end (37.5 ms).
-    found = size(CURVE, Load(users=40, tpot_ms=30), serves=True)
+    found = size_load(CURVE, Load(users=40, tpot_ms=30), serves=True)
     assert found["machines"] == {"low": 2, "expected": 2, "high": 3}
     assert found["bound_by"] == "tpot"
     assert found["most_requests"] == 20
@@ -66,20 +66,20 @@ def test_a_limit_on_tokens_takes_more_machines_and_gives_a_range() -> None:
 
 
 def test_a_limit_on_the_first_token_binds_likewise() -> None:
-    found = size(CURVE, Load(users=40, ttft_s=5, tpot_ms=45), serves=True)
+    found = size_load(CURVE, Load(users=40, ttft_s=5, tpot_ms=45), serves=True)
     assert (found["most_requests"], found["bound_by"]) == (10, "ttft")
     assert found["machines"]["expected"] == 4
 
 
 def test_tokens_a_day_bind_where_the_users_need_fewer_machines() -> None:
     load = Load(users=100, tokens_per_day=210e6, input_tokens=1000, output_tokens=1000)
-    found = size(CURVE, load, serves=True)
+    found = size_load(CURVE, load, serves=True)
     # 3 machines with 33 or 34 requests give 182 million a day, 4 with 25 each (35 ms a step, their
     # prompts read at 8000 tokens/s: 656 tokens/s) give 227 million.
     assert found["machines"] == {"low": 3, "expected": 4, "high": 5}
     assert found["requests_a_machine"] == 25
     assert found["bound_by"] == "tokens_per_day"
-    alone = size(CURVE, Load(tokens_per_day=1e6), serves=True)
+    alone = size_load(CURVE, Load(tokens_per_day=1e6), serves=True)
     assert (alone["machines"]["expected"], alone["bound_by"]) == (1, "tokens_per_day")
     assert alone["requests_a_machine"] == 40
 
@@ -87,20 +87,20 @@ def test_tokens_a_day_bind_where_the_users_need_fewer_machines() -> None:
 def test_no_number_of_machines_gives_more_tokens_a_day_than_the_users_take() -> None:
     # One request alone: 90.9 tokens/s, its prompt read at 8000: 89.9 tokens/s, 7.8 million a day.
     load = Load(users=4, tokens_per_day=38e6, input_tokens=1000, output_tokens=1000)
-    found = size(CURVE, load, serves=True)
+    found = size_load(CURVE, load, serves=True)
     assert found["machines"] == {"low": 4, "expected": None, "high": None}
     assert found["bound_by"] == "tokens_per_day"
-    enough = size(CURVE, replace(load, tokens_per_day=31e6), serves=True)
+    enough = size_load(CURVE, replace(load, tokens_per_day=31e6), serves=True)
     assert (enough["machines"]["expected"], enough["requests_a_machine"]) == (4, 1)
-    assert a_day(CURVE, load, "expected", 4) == pytest.approx(31.1e6, rel=0.01)
+    assert count_tokens_a_day(CURVE, load, "expected", 4) == pytest.approx(31.1e6, rel=0.01)
 
 
 def test_tokens_a_day_tell_for_how_much_of_the_day_the_machines_work() -> None:
     load = Load(tokens_per_day=20e6, input_tokens=1000, output_tokens=1000)
-    found = size(CURVE, load, serves=True)
+    found = size_load(CURVE, load, serves=True)
     # 40 requests at 20 tokens/s, their prompts read at 8000: 727 tokens/s, 62.8 million a day.
-    assert use(CURVE, load, found) == pytest.approx(20 / 62.8, rel=0.01)
-    assert use(CURVE, Load(users=4), size(CURVE, Load(users=4), serves=True)) is None
+    assert compute_use(CURVE, load, found) == pytest.approx(20 / 62.8, rel=0.01)
+    assert compute_use(CURVE, Load(users=4), size_load(CURVE, Load(users=4), serves=True)) is None
 
 
 def test_an_assumed_length_gives_way_to_a_short_context() -> None:
@@ -111,27 +111,27 @@ def test_an_assumed_length_gives_way_to_a_short_context() -> None:
 
 
 def test_a_limit_that_one_request_alone_breaks_is_named_with_what_it_reaches() -> None:
-    found = size(CURVE, Load(users=4, tpot_ms=10), serves=True)
+    found = size_load(CURVE, Load(users=4, tpot_ms=10), serves=True)
     assert found["machines"]["expected"] is None
     assert found["bound_by"] == "tpot"
     assert found["tpot_ms"]["expected"] == pytest.approx(11)
-    slow_end = size(CURVE, Load(users=4, tpot_ms=12), serves=True)
+    slow_end = size_load(CURVE, Load(users=4, tpot_ms=12), serves=True)
     assert slow_end["machines"]["expected"] is not None
     assert slow_end["machines"]["high"] is None
-    fast_end = size(CURVE, Load(users=4, ttft_s=0.45), serves=True)
+    fast_end = size_load(CURVE, Load(users=4, ttft_s=0.45), serves=True)
     assert fast_end["machines"] == {"low": 4, "expected": None, "high": None}
 
 
 @pytest.mark.parametrize(("curve", "serves"), [(CURVE, False), ([], True)])
 def test_what_does_not_serve_carries_nothing(curve: list[dict[str, Any]], *, serves: bool) -> None:
-    found = size(curve, Load(users=4), serves=serves)
+    found = size_load(curve, Load(users=4), serves=serves)
     assert found["bound_by"] == "nothing serves it"
     assert found["machines"]["expected"] is None
 
 
 def test_a_load_says_what_was_assumed() -> None:
-    assert of({"users": None, "ttft_s": None}, 16) is None
-    load = of({"ttft_s": 2.0, "output_tokens": 500}, 16)
+    assert make_load({"users": None, "ttft_s": None}, 16) is None
+    load = make_load({"ttft_s": 2.0, "output_tokens": 500}, 16)
     assert load is not None
     found = load.document()
     assert found["users"] == {"value": 16, "assumed": True}
@@ -142,7 +142,7 @@ def test_a_load_says_what_was_assumed() -> None:
 
 
 def test_the_pace_is_that_of_the_slower_of_one_alone_and_each_of_many() -> None:
-    assert curves.pace(CURVE, 40) == "chat"
-    assert curves.pace([row(1, 50, 1), row(16, 200, 9)], 16) == "slow"
-    assert curves.pace([row(1, 50, 1), row(16, 2000, 9)], 16) == "batch"
-    assert curves.pace([], 16) is None
+    assert curves.classify_pace(CURVE, 40) == "chat"
+    assert curves.classify_pace([row(1, 50, 1), row(16, 200, 9)], 16) == "slow"
+    assert curves.classify_pace([row(1, 50, 1), row(16, 2000, 9)], 16) == "batch"
+    assert curves.classify_pace([], 16) is None

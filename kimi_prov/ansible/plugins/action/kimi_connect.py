@@ -60,7 +60,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         certificate = tls.extract_certificates(self._read(paths.TLS_CERTIFICATE) or "")
         try:
             clean = clean_document(value)
-            found = server.described(clean, certificate)
+            found = server.describe_server(clean, certificate)
             found["stand_ins"] = suite.stand_ins(clean, variables)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise RemoteError(

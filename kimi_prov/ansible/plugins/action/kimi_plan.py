@@ -121,12 +121,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         before = gateway_hosts.before(variables)
         if gateway_hosts.is_gateway(variables):
             serving = gateway_hosts.behind(variables)
-            plan = gateways.make_plan(facts, settings, loader.load(), serving, before)
+            plan = gateways.make_plan(facts, settings, loader.load_catalogue(), serving, before)
             _check_archive(plan, facts)
             document = {}
         else:
             hosts = described_hosts(members, variables) if members else None
-            plan = make_plan_with_curve(facts, settings, loader.load(), hosts, before)
+            plan = make_plan_with_curve(facts, settings, loader.load_catalogue(), hosts, before)
             near = weights_hosts.near(variables) if settings.weights_from != "source" else []
             own, port = str(settings.host), settings.weights_port
             neighbours.add_neighbours(plan, own, settings.weights_from, port, near)
@@ -153,7 +153,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Describe the machine, and tell how far its clock is from this one's."""
         asked = time.time()
         facts = call_sent(self, "probe", *arguments)
-        return clock.compared(facts, asked, time.time())
+        return clock.add_clock_offset(facts, asked, time.time())
 
     def _settings(
         self, variables: Mapping[str, Any], locate: Callable[[str], str | None]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def lock_path(name: str) -> str:
     """Give the path of a lock on the control machine."""
-    return str(loader.load().lock_path(name))
+    return str(loader.load_catalogue().lock_path(name))
 
 
 def lock_wheels(name: str, directory: str | None) -> list[str]:

@@ -25,7 +25,7 @@ from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from ssh_stand_in import Machine
 from waiting import until
 
-from kimi_prov.clients.server import described
+from kimi_prov.clients.server import describe_server
 from kimi_prov.commands.access.connect_inventory import sorted_out
 from kimi_prov.contract import gateways
 from kimi_prov.on_host.endpoint import tls
@@ -206,7 +206,7 @@ def test_what_a_gateway_answers_with_is_told_by_who_is_behind_it(site: Site) -> 
     gateway = json.loads((site.machine.folder / "etc/kimi/plan.json").read_text())
     behind = {"gateways": [{"host": "gw1", "address": "10.0.9.1", "key_name": "gateway.gw1"}]}
     found = {
-        name: {**described(document, "PEM"), "stand_ins": [name]}
+        name: {**describe_server(document, "PEM"), "stand_ins": [name]}
         for name, document in (("gpu1", plan | behind), ("gw1", gateway))
     }
     finished = SimpleNamespace(outcome=SimpleNamespace(documents=found, failures=[]))

@@ -39,7 +39,7 @@ def made(machine: Applied, *hosts: str) -> None:
     behind = [ServingHost(name, f"10.0.9.{11 + at}", 8000, 8) for at, name in enumerate(hosts)]
     settings = parse_settings(LAB_SETTINGS, host="gw1")
     plan = gateways.make_plan(
-        lab_facts(), settings, loader.load(), behind, [GatewayAddress("gw1", "10.0.9.1")]
+        lab_facts(), settings, loader.load_catalogue(), behind, [GatewayAddress("gw1", "10.0.9.1")]
     )
     machine.put(layout.PLAN, switching.kept(plan), 0o640)
     machine.put(layout.ADDRESS_CONFIG, "vrrp_instance kimi {}", 0o640)

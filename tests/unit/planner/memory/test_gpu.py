@@ -39,7 +39,7 @@ VALUES = [0, -1, 1, 3, 8, 10**9, 0.5, "8", "auto", "x", True, False, None, [], [
 
 
 def recorded(name: str) -> dict[str, Any]:
-    return recording.read(RECORDINGS / name)
+    return recording.read_recording(RECORDINGS / name)
 
 
 def test_eight_recorded_h200_serve_kimi_k25() -> None:

@@ -14,7 +14,7 @@ from plan_inputs import (
     plan,
 )
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.memory import stages
 
 SPREAD = {"tensor-parallel-size": 1, "data-parallel-size": 8, "enable-expert-parallel": True}
@@ -119,7 +119,7 @@ def overhead(model: str, concurrency: int = 256, **args: object) -> int:
 def test_what_a_request_keeps_is_counted_for_as_many_as_there_are() -> None:
     """K3's states are 449 MB a request: an engine that takes more of them leaves less to others."""
     even = overhead("kimi-k3", **{"max-num-seqs": 16})
-    shape = load().model("kimi-k3").architecture
+    shape = load_catalogue().model("kimi-k3").architecture
     assert overhead("kimi-k3") - even == 16 * 32 * shape.vocab
 
 
@@ -181,7 +181,7 @@ def test_of_stages_the_one_that_lacks_most_is_told(mib: int, fits: bool) -> None
     document = plan(gpu_facts(8, mib), engine_args=args, **wishes)
     memory = document["memory"]
     assert (memory["kv_available_bytes_per_gpu"] > 0) == fits
-    shape = load().model("kimi-k2-instruct").architecture
+    shape = load_catalogue().model("kimi-k2-instruct").architecture
     sizes = [
         stages.count_plain_bytes(shape, "fp8", 4, stage)
         + stages.count_experts_bytes(shape, "fp8", stage, shape.experts) // 4

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 
 GIB = 1 << 30
 DATA = Path(__file__).resolve().parents[3] / "data" / "kv_observations.yaml"
@@ -35,15 +35,15 @@ EXPANDED = {"kv15", "kv16", "kv17"}
 
 def predicted(row: dict[str, Any]) -> float:
     name, dtype_bytes = SUBJECTS[row["id"]]
-    shape = load().model(name).architecture
+    shape = load_catalogue().model(name).architecture
     if row["unit"] == "tokens":
         room = float(re.search(r"([\d.]+) GiB", row["flags"]).group(1)) * GIB
-        return room / model_bytes.kv_bytes_per_token(shape, dtype_bytes)
+        return room / model_bytes.count_kv_bytes_per_token(shape, dtype_bytes)
     tokens = int(re.search(r"(\d+) tokens", f"{row['quantity']} {row['flags']}").group(1))
     if row["id"] in EXPANDED:
         steps = -(-tokens // 256) * 256
-        return steps * model_bytes.expanded_kv_bytes_per_token(shape, dtype_bytes) / GIB
-    return tokens * model_bytes.kv_bytes_per_token(shape, dtype_bytes) / GIB
+        return steps * model_bytes.count_expanded_kv_bytes_per_token(shape, dtype_bytes) / GIB
+    return tokens * model_bytes.count_kv_bytes_per_token(shape, dtype_bytes) / GIB
 
 
 def test_every_observation_is_held() -> None:
@@ -67,16 +67,18 @@ def test_cache(row: dict[str, Any]) -> None:
     ],
 )
 def test_weights_of_each_gpu(model: str, ranks: int, seen_gib: float) -> None:
-    shape = load().model(model).architecture
-    counted = model_bytes.rank_bytes(shape, "int4", ranks) / GIB
+    shape = load_catalogue().model(model).architecture
+    counted = model_bytes.count_rank_bytes(shape, "int4", ranks) / GIB
     assert counted == pytest.approx(seen_gib, rel=TOLERANCE)
 
 
 def test_what_kt_keeps_beside_the_experts() -> None:
     """24.34 GB beside the experts and 1.486 GB for each expert on the GPU (kt issue 1817)."""
-    shape = load().model("kimi-k2.5").architecture
-    assert model_bytes.plain_bytes(shape, "int4") / 1e9 == pytest.approx(24.34, rel=TOLERANCE)
-    assert model_bytes.expert_bytes(shape, "int4") / 1e9 == pytest.approx(1.486, rel=TOLERANCE)
+    shape = load_catalogue().model("kimi-k2.5").architecture
+    assert model_bytes.count_plain_bytes(shape, "int4") / 1e9 == pytest.approx(24.34, rel=TOLERANCE)
+    assert model_bytes.count_expert_bytes(shape, "int4") / 1e9 == pytest.approx(
+        1.486, rel=TOLERANCE
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,6 @@ def test_what_kt_keeps_beside_the_experts() -> None:
     [("int4", 595.1, 0.001), ("nvfp4", 590.7, 0.001), ("mxfp4", 557, TOLERANCE)],
 )
 def test_checkpoints_of_k25(weights_format: str, gb: float, tolerance: float) -> None:
-    shape = load().model("kimi-k2.5").architecture
-    counted = model_bytes.checkpoint_bytes(shape, weights_format) / 1e9
+    shape = load_catalogue().model("kimi-k2.5").architecture
+    counted = model_bytes.count_checkpoint_bytes(shape, weights_format) / 1e9
     assert counted == pytest.approx(gb, rel=tolerance)

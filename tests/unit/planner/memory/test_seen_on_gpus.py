@@ -17,7 +17,7 @@ import pytest
 from plan_inputs import gpu_facts
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import recording
 from kimi_prov.planner.memory import stages
 from kimi_prov.planner.plan import make_plan
@@ -36,8 +36,8 @@ def planned(**more: Any) -> dict[str, Any]:
         "kimi_concurrency": 64,
         **more,
     }
-    facts = recording.read(DATA / "recordings" / "h200-x4")
-    catalogue = load(DATA / "catalogue-cut")
+    facts = recording.read_recording(DATA / "recordings" / "h200-x4")
+    catalogue = load_catalogue(DATA / "catalogue-cut")
     return make_plan(facts, parse_settings(settings, host="h200-x4"), catalogue)
 
 
@@ -84,7 +84,7 @@ def of_layers(name: str = "kimi-cut-4", *, cards: int = 2, **more: Any) -> dict[
         "kimi_kv_dtype": "bf16",
         **more,
     }
-    catalogue = load(DATA / "catalogue-cut")
+    catalogue = load_catalogue(DATA / "catalogue-cut")
     plan = make_plan(gpu_facts(cards), parse_settings(settings, host="h200"), catalogue)
     return dict(plan["memory"])
 
@@ -159,14 +159,16 @@ def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
 
     What the other took was not kept. Half of the model was planned once: 4 % too many tokens.
     """
-    shape = load(DATA / "catalogue-cut").model("kimi-cut-4").architecture
+    shape = load_catalogue(DATA / "catalogue-cut").model("kimi-cut-4").architecture
     first, last = (
         stages.count_plain_bytes(shape, "int4", 1, stage)
         + stages.count_experts_bytes(shape, "int4", stage, shape.experts)
         for stage in stages.cut_stages(shape, 2)
     )
     assert first / GIB == pytest.approx(12.26, rel=0.003)
-    assert first + last == pytest.approx(model_bytes.checkpoint_bytes(shape, "int4"), rel=1e-6)
+    assert first + last == pytest.approx(
+        model_bytes.count_checkpoint_bytes(shape, "int4"), rel=1e-6
+    )
     memory = of_layers(
         kimi_engine_args={
             "tensor-parallel-size": 1,
@@ -180,7 +182,7 @@ def test_stages_of_four_layers_take_what_the_engine_logged() -> None:
 
 def test_stages_of_two_cards_each_take_what_the_engine_logged() -> None:
     """On two hosts with two cards each: 6.17 and 10.27 GiB on either card."""
-    shape = load(DATA / "catalogue-cut").model("kimi-cut-4").architecture
+    shape = load_catalogue(DATA / "catalogue-cut").model("kimi-cut-4").architecture
     first, last = (
         stages.count_plain_bytes(shape, "int4", 2, stage)
         + stages.count_experts_bytes(shape, "int4", stage, shape.experts) // 2

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from kimi_prov.catalog import model_bytes
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.memory import stages
 
-KIMI = load().model("kimi-k2.5").architecture
+KIMI = load_catalogue().model("kimi-k2.5").architecture
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_dense_layers_and_tables_are_at_the_ends() -> None:
 def test_all_stages_together_hold_the_model(weights_format: str, count: int, ranks: int) -> None:
     """Each has the vision tower whole, and nothing else is held twice."""
     found = stages.cut_stages(KIMI, count)
-    towers = (count - 1) * model_bytes.vision_bytes(KIMI)
+    towers = (count - 1) * model_bytes.count_vision_bytes(KIMI)
     plain = sum(stages.count_plain_bytes(KIMI, weights_format, ranks, stage) for stage in found)
-    expected = model_bytes.plain_bytes(KIMI, weights_format, ranks) + towers
+    expected = model_bytes.count_plain_bytes(KIMI, weights_format, ranks) + towers
     assert plain == pytest.approx(expected, abs=4 * count)
     experts = sum(
         stages.count_experts_bytes(KIMI, weights_format, stage, KIMI.experts) for stage in found
     )
-    every = model_bytes.expert_bytes(KIMI, weights_format) * KIMI.experts
+    every = model_bytes.count_expert_bytes(KIMI, weights_format) * KIMI.experts
     assert experts == pytest.approx(every, abs=count)

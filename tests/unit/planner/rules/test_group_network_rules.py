@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plan_inputs import HUGE, LAB_SETTINGS, found, gpu_facts, lab_facts
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner.hosts import groups, networks
 from kimi_prov.planner.hosts.groups import Member
@@ -166,7 +166,7 @@ def planned(members: list[Member], **settings: Any) -> dict[str, Any]:
     for row, m in zip(hosts, members, strict=True):
         row.facts["network"]["addresses"] = [m.address]  # type: ignore[index]
     together = groups.GroupHosts("pair", members[0].name, hosts)
-    return make_plan(members[0].host.facts, parsed, load(), together)
+    return make_plan(members[0].host.facts, parsed, load_catalogue(), together)
 
 
 def two(**given: Any) -> list[Member]:

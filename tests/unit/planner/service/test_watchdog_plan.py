@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.service import watchdog
 from kimi_prov.planner.settings.parsing import parse_settings
 
@@ -34,7 +34,7 @@ def plan(
 
 def decided(found: dict[str, Any], flags: dict[str, Any], **settings: Any) -> dict[str, Any]:
     wishes = parse_settings({"kimi_model": "kimi-k2.5", **settings}, host="h1")
-    return watchdog.make_document(wishes, load(), found, flags)
+    return watchdog.make_document(wishes, load_catalogue(), found, flags)
 
 
 def test_fast_gpus_have_a_minute() -> None:

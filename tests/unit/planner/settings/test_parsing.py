@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_inputs import LAB_SETTINGS, lab_facts
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import definitions
@@ -216,7 +216,7 @@ def test_a_manifest_pins_what_is_served(tmp_path: Path) -> None:
     pinned = tmp_path / "m.json"
     pinned.write_text('{"files": [{"path": "a", "size": 7, "sha256": "%s"}]}' % ("a" * 64))
     settings = parse_settings(LAB_SETTINGS | {"kimi_weights_manifest": str(pinned)}, host="h1")
-    plan = make_plan(lab_facts(), settings, load())
+    plan = make_plan(lab_facts(), settings, load_catalogue())
     assert plan["weights"]["bytes"] == 7
     assert plan["weights"]["manifest"]["files"][0]["path"] == "a"
 
@@ -257,7 +257,9 @@ ANYTHING = st.recursive(
 )
 def test_no_inventory_however_broken_ends_in_a_traceback(values: dict) -> None:
     try:
-        make_plan(lab_facts(), parse_settings({**LAB_SETTINGS, **values}, host="h1"), load())
+        make_plan(
+            lab_facts(), parse_settings({**LAB_SETTINGS, **values}, host="h1"), load_catalogue()
+        )
     except UserError as error:
         problem = error
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from golden import ROOT, h200
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
 
@@ -21,7 +21,7 @@ TORCH = "https://torch.example/cpu"
 def plan(*, gpus: bool = False, **settings: object) -> dict[str, Any]:
     facts = h200() if gpus else {**h200(), "gpus": [], "nvidia": None}
     given = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/w", **settings}
-    return make_plan(facts, parse_settings(given, host="h1", base=ROOT), load())
+    return make_plan(facts, parse_settings(given, host="h1", base=ROOT), load_catalogue())
 
 
 def installed(**settings: Any) -> dict[str, Any]:

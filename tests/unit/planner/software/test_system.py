@@ -14,7 +14,7 @@ from plan_inputs import (
     plan,
 )
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.on_host.probe.software import PACKAGES
 
 UBUNTU = Path(__file__).parents[3] / "data" / "facts" / "ubuntu-24.04-h100.json"
@@ -74,7 +74,7 @@ def test_another_version_is_refused_with_every_one_that_is_taken(id_: str, versi
     facts["host"]["os"] |= {"id": id_, "version_id": version, "pretty": f"{id_} {version}"}
     [row] = found(plan(facts), "os.supported")
     assert row["severity"] == "blocker"
-    taken = {f"{row.id} {row.version}" for row in load().systems}
+    taken = {f"{row.id} {row.version}" for row in load_catalogue().systems}
     assert {name for name in taken if name in row["fix"].lower()} == taken
     assert "Debian 12 or Debian 13" in row["fix"]
 

@@ -8,7 +8,7 @@ from kimi_prov.catalog import loader
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import plugin, subjects
 
-K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load_catalogue().model("kimi-k2.5").architecture)
 
 
 def on_gpus(**asked: float) -> throughput.Estimate:

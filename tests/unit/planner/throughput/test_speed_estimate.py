@@ -15,7 +15,7 @@ from kimi_prov.planner.throughput.estimate import (
     estimate_weights_load,
 )
 
-K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load_catalogue().model("kimi-k2.5").architecture)
 INT4 = throughput.find_weight_format("int4")
 RAW = throughput.find_weight_format("rawint4")
 
@@ -114,7 +114,7 @@ def test_of_slices_that_are_no_integers_a_worker_reads_what_it_needs(cards, of_e
 
 def of_layers(layers, cards, **layout):
     """So many of Kimi's layers in memory, on so many H200."""
-    whole = loader.load().model("kimi-k2-thinking").architecture
+    whole = loader.load_catalogue().model("kimi-k2-thinking").architecture
     cut = throughput.make_shape("kimi-k2-thinking", dataclasses.replace(whole, layers=layers))
     machine = throughput.Machine(gpus=subjects.find_gpus("H200 SXM", cards))
     return cut, machine, throughput.Serving("vllm", INT4, weights_in_memory=True, **layout)

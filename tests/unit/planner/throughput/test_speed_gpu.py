@@ -12,7 +12,7 @@ from kimi_prov.planner.throughput import fit, physics, rows, stored, subjects
 from kimi_prov.planner.throughput.inputs import Link
 from kimi_prov.planner.throughput.parameters import GPU
 
-K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load_catalogue().model("kimi-k2.5").architecture)
 B200_NVFP4 = "Kimi K2.5 NVFP4 on B200"
 
 
@@ -65,7 +65,9 @@ def test_native_int4_stays_within_an_eighth(card, concurrency, measured):
 
 def test_without_graphs_a_token_waits_for_the_processor_to_start_its_kernels():
     """Seen of 5, 4 and 24 of Kimi K2's layers on H200; told of K2.6 over four hosts of H100."""
-    five = dataclasses.replace(loader.load().model("kimi-k2-thinking").architecture, layers=5)
+    five = dataclasses.replace(
+        loader.load_catalogue().model("kimi-k2-thinking").architecture, layers=5
+    )
     shape = throughput.make_shape("kimi-k2-thinking", five)
     serving = throughput.Serving(
         "vllm", throughput.find_weight_format("int4"), input_tokens=3072, without_graphs=True

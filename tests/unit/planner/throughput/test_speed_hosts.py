@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plan_inputs import gpu_facts
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts.host import read_host
 from kimi_prov.planner import throughput
 from kimi_prov.planner.throughput import hosts, links, subjects
@@ -17,7 +17,7 @@ from kimi_prov.planner.throughput.inputs import Link
 if TYPE_CHECKING:
     from kimi_prov.planner.throughput import Estimate
 
-ROW = load().model("kimi-k2.6")
+ROW = load_catalogue().model("kimi-k2.6")
 MODEL = throughput.make_shape(ROW.name, ROW.architecture)
 EIGHT = subjects.find_gpus("H100 SXM 80GB", 8)
 assert EIGHT is not None
@@ -187,6 +187,8 @@ def test_the_link_is_what_the_facts_say_and_else_assumed(
 ) -> None:
     machine = gpu_facts()
     network = {**machine["network"], **facts.pop("network", {})}
-    link, said = links.find_link(read_host({**machine, **facts, "network": network}, load()))
+    link, said = links.find_link(
+        read_host({**machine, **facts, "network": network}, load_catalogue())
+    )
     assert (link.kind, link.gb_s) == (kind, gb_s)
     assert said == assumed

@@ -12,7 +12,7 @@ from kimi_prov.planner.throughput import calibrate, rows, stored, subjects
 from kimi_prov.planner.throughput import fit as fitting
 from kimi_prov.planner.throughput.parameters import CPU
 
-K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load_catalogue().model("kimi-k2.5").architecture)
 Q4, Q8 = throughput.find_weight_format("Q4_K_M"), throughput.find_weight_format("Q8_0")
 RAW = throughput.find_weight_format("rawint4")
 XEON = subjects.find_cpu("Xeon Platinum 8468", 1)
@@ -247,7 +247,7 @@ def test_one_step_without_a_source_is_near_the_fit_without_it(cases):
 
 def test_every_processor_of_the_catalogue_is_found_by_its_own_name_and_stands_once():
     """A row of a bench names it so; "v4" ends the names of a dozen."""
-    rows_ = loader.load().cpus
+    rows_ = loader.load_catalogue().cpus
     for row in rows_:
         assert subjects.find_cpu(f"2x {row.name}", 1) == subjects.make_cpu(row, 1), row.name
     for named in subjects._read_table("cpus"):
@@ -257,4 +257,4 @@ def test_every_processor_of_the_catalogue_is_found_by_its_own_name_and_stands_on
 
 
 def r_forms(row):
-    return names.forms(row.name)
+    return names.list_name_forms(row.name)

@@ -23,7 +23,7 @@ FORMAT = {
     "kt": throughput.find_weight_format("rawint4"),
     "vllm": throughput.find_weight_format("vllm-cpu-int4"),
 }
-K25 = throughput.make_shape("kimi-k2.5", loader.load().model("kimi-k2.5").architecture)
+K25 = throughput.make_shape("kimi-k2.5", loader.load_catalogue().model("kimi-k2.5").architecture)
 
 
 def cut(layers: int, experts: int, vocabulary: int = 8192) -> throughput.ModelShape:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plan_inputs import lab_facts, plan
 
-from kimi_prov.catalog.loader import load
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -22,7 +22,7 @@ def shown(**settings: object) -> str:
     given = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
     given |= {f"kimi_{name}": value for name, value in settings.items()}
     facts = json.loads(FACTS.read_text())
-    return plan_text.plan(make_plan(facts, parse_settings(given, host="lab1"), load()))
+    return plan_text.plan(make_plan(facts, parse_settings(given, host="lab1"), load_catalogue()))
 
 
 def test_it_fits_80_columns_and_names_every_decision() -> None:
@@ -33,9 +33,9 @@ def test_it_fits_80_columns_and_names_every_decision() -> None:
 
 
 def test_speeds_and_how_the_model_is_shared_out_are_shown() -> None:
-    facts = spec.read(SHEETS / "quote-8x-h200.yml", load())
+    facts = spec.read_sheet(SHEETS / "quote-8x-h200.yml", load_catalogue())
     page = plan_text.plan(
-        make_plan(facts, parse_settings({"kimi_model": "kimi-k2.5"}, host="q"), load())
+        make_plan(facts, parse_settings({"kimi_model": "kimi-k2.5"}, host="q"), load_catalogue())
     )
     words = " ".join(page.split())
     assert "parallel tensor 8" in words
