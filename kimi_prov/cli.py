@@ -2,7 +2,7 @@
 
 Decides: commands and options.
 Applied by: playbooks.
-Held by: tests/component/commands/test_commands.py.
+Held by: tests/unit/commands/test_command_results.py, tests/component/commands/test_commands.py.
 """
 
 from __future__ import annotations

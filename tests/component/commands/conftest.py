@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import command_line
 import pytest
 import slurm_stand_in
 from hatchling.builders.sdist import SdistBuilder
@@ -36,11 +37,9 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         host = task_vars["inventory_hostname"]
         key = None if host == "seen" else "sk-kimi-canary-once"
-        admin = {"email": "admin@lab.test", "password": "canary-page"}
-        lines = [{"host": host, "web_admin": admin}] if host == "page" else []
-        lines.append({"host": host, "key": key, "detail": "shown before"})
+        line = {"host": host, "key": key, "detail": "shown before"}
         with open(os.environ["KIMI_PROV_KEY_OUT"], "a") as stream:
-            stream.writelines(json.dumps(line) + "\\n" for line in lines)
+            stream.write(json.dumps(line) + "\\n")
         return {"changed": bool(self._task.args["rotate"])}
 """
 
@@ -150,3 +149,9 @@ def rendered(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rendered") / "kimi-jobs"
     slurm_stand_in.render(folder)
     return folder
+
+
+@pytest.fixture
+def kimi(tmp_path, monkeypatch):
+    """The command line in this process, on machines that answer as a test says."""
+    return command_line.make(tmp_path, monkeypatch)

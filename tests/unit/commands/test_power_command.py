@@ -8,6 +8,7 @@ from typing import Any
 
 import closed_form
 import pytest
+from command_line import fails, gives, task
 
 from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule
 
@@ -40,46 +41,35 @@ def document_of(name: str) -> dict[str, Any]:
         templar=None,
         shared_loader_obj=None,
     )
-    document: dict[str, Any] = module._document(step, told)["kimi_document"]
-    return document
-
-
-PLAY = """
-- hosts: kimi
-  gather_facts: false
-  tasks:
-    - ansible.builtin.fail:
-        msg: the engine was not stopped
-      when: inventory_hostname == 'bad'
-    - kimi_status:
-        kimi_document: {told}
-"""
+    found: dict[str, Any] = module._document(step, told)["kimi_document"]
+    return found
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_each_host_is_told_as_a_document_and_as_text(installed, local, name):
+def test_each_host_is_told_as_a_document_and_as_text(kimi, name):
     command = name.split()[0]
-    document = document_of(name)
-    installed.playbook(command, PLAY.replace("{told}", json.dumps(document)))
-    done = installed.run(command, local("good", "bad"), "--format", "json")
+    told = document_of(name)
+    not_stopped = fails("the engine was not stopped")
+    kimi.plays(task("kimi_lifecycle", good=gives(told), bad=not_stopped))
+    done = kimi.run(command, kimi.hosts("good", "bad"), "--format", "json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
     closed_form.validate(found, command)
     assert found["ok"] is False
-    assert found["hosts"]["good"] == document
+    assert found["hosts"]["good"] == told
     assert found["hosts"]["bad"] == {"ok": False, "detail": "the engine was not stopped"}
-    text = installed.run(command, local("good"))
+    text = kimi.run(command, kimi.hosts("good"))
     assert text.returncode == 0
     assert f"good: {TEXTS[name]}" in text.stdout
     # What comes next is no part of the report.
     assert ("next:  kimi-prov start" in text.stderr) == (command == "stop")
 
 
-def test_a_report_goes_to_a_file(installed, local, tmp_path):
-    installed.playbook("stop", PLAY.replace("{told}", json.dumps(document_of("stop"))))
+def test_a_report_goes_to_a_file(kimi, tmp_path):
+    kimi.plays(task("kimi_lifecycle", gives(document_of("stop"))))
     file = tmp_path / "told.json"
-    done = installed.run("stop", local("good"), "--format", "json", "--output", file)
+    done = kimi.run("stop", kimi.hosts("good"), "--format", "json", "--output", file)
     assert (done.returncode, done.stdout) == (0, "")
     closed_form.validate(json.loads(file.read_text()), "stop")
-    refused = installed.run("stop", local("good"), "--output", tmp_path / "no" / "such")
+    refused = kimi.run("stop", kimi.hosts("good"), "--output", tmp_path / "no" / "such")
     assert refused.returncode == 2
