@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
 
 
-def holder() -> dict[str, Any]:
+def describe_holder() -> dict[str, Any]:
     """Say who we are: the ansible-playbook process, the parent of the worker we run in."""
     pid = os.getppid()
-    machine = _machine()
-    start = _start(pid)
+    machine = _identify_control_machine()
+    start = _read_start_time(pid)
     return {
         "user": getpass.getuser(),
         "control_host": socket.gethostname(),
@@ -33,20 +33,20 @@ def holder() -> dict[str, Any]:
     }
 
 
-def taken_over(action: ActionBase, answer: dict[str, Any]) -> dict[str, Any]:
+def take_over(action: ActionBase, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to `acquire`, after taking the lock over from a holder that has ended.
 
     Only a holder of this control machine can be seen to have ended. Raises RemoteError.
     """
-    we = holder()
-    if answer["held"] or not _ended(answer["holder"], we):
+    we = describe_holder()
+    if answer["held"] or not _has_ended(answer["holder"], we):
         return answer
     return call_sent(action, "lock", "take", json.dumps(we), str(answer["holder"]["run"]))
 
 
 def release(action: ActionBase) -> None:
     """Release our lock; another's stays. Raises RemoteError where the machine does not answer."""
-    words = ("lock", "release", str(holder()["run"]))
+    words = ("lock", "release", str(describe_holder()["run"]))
     try:
         call(action, *words)
     except RemoteError:
@@ -54,7 +54,7 @@ def release(action: ActionBase) -> None:
         call_sent(action, *words)
 
 
-def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
+def build_refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a plugin that found the lock held by another."""
     other = answer["holder"]
     who = (
@@ -70,7 +70,7 @@ def refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def lost(host: str) -> dict[str, Any]:
+def build_loss(host: str) -> dict[str, Any]:
     """Return the result of a plugin that found the lock gone, which its run had taken."""
     return build_failure(
         f"{host}: the apply lock was lost while the machine waited for its turn: another run may "
@@ -80,7 +80,7 @@ def lost(host: str) -> dict[str, Any]:
     )
 
 
-def _machine() -> str:
+def _identify_control_machine() -> str:
     """Tell control machines apart without telling the machine's id."""
     try:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
@@ -90,7 +90,7 @@ def _machine() -> str:
     return hashlib.sha256(f"{identity}:{socket.gethostname()}".encode()).hexdigest()
 
 
-def _start(pid: int) -> int:
+def _read_start_time(pid: int) -> int:
     """Start time of a process in clock ticks since boot; 0 where there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -99,8 +99,8 @@ def _start(pid: int) -> int:
         return 0
 
 
-def _ended(other: dict[str, Any], we: dict[str, Any]) -> bool:
+def _has_ended(other: dict[str, Any], we: dict[str, Any]) -> bool:
     """Whether the holder ran on this very machine and is gone."""
     same = other.get("control_id") == we["control_id"]
     pid, start = other.get("pid"), other.get("pid_start")
-    return bool(same and isinstance(pid, int) and start and _start(pid) != start)
+    return bool(same and isinstance(pid, int) and start and _read_start_time(pid) != start)

@@ -30,7 +30,7 @@ def list_batches(
     and where `kimi_serial` is not given one at a time. Raises UserError.
     """
     names = [str(name) for name in groups.get(_ALL) or () if FACT in known.get(name, ())]
-    heads = {} if apart else group_hosts.heads(groups, known)
+    heads = {} if apart else group_hosts.find_heads(groups, known)
     machines = [Machine(name, heads.get(name, name), bool(known[name][FACT])) for name in names]
     gateways = [
         name for name in groups.get(gateway_hosts.GROUP) or () if FACT in known.get(name, ())

@@ -1,4 +1,4 @@
-"""Carries an archive from a machine to a file of this computer, or back; the actions that do.
+"""Transfers an archive from a machine to a file of this computer, or back; the actions that do.
 
 Decides: what a backup holds, and where it is restored (their way, on the control side).
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleError
-from ansible.plugins.action import ActionBase
 
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.errors import UserError
 from kimi_prov.operate import encryption
@@ -23,101 +23,109 @@ if TYPE_CHECKING:
 
     from kimi_prov.operate.encryption import Recipients
 
+# The options of the actions' DOCUMENTATION.
+OPTIONS = """
+options:
+  work:
+    type: str
+    choices: [backup, restore]
+    required: true
+    description: Whether the archive comes or goes.
+  file:
+    type: str
+    required: true
+    description: The file; C({host}) stands for the host's name.
+  source:
+    type: str
+    description: For a restore, where the archive is read if not in C(file).
+  recipients:
+    type: list
+    elements: str
+    default: []
+    description: For a backup, to whom it is encrypted.
+"""
 # Stands for the host's name in the file's.
 HOST = "{host}"
 # More than any archive has; as a time, the year 4147.
-_LARGEST = 1 << 36
-_LONGEST = 300
+_MAX_NUMBER = 1 << 36
+_MAX_LENGTH = 300
 
 
-class Carrying(ActionBase):  # type: ignore[misc]
-    """The archive goes as a file of the login's user; it is there for as long as it takes.
+class FileTransfer(HostAction):
+    """The archive goes as a file of the login's user; it is there for as long as it takes."""
 
-    Arguments: `work` (backup or restore), `file`; for a restore `source`, where its archive is
-    read if not there; for a backup `recipients`, to whom it is encrypted.
-    """
-
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
     # Of the code on the machine.
     subcommand: str
 
-    def facts(self, told: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    def read_contents(self, answer: Mapping[str, Any], file: Path) -> dict[str, Any]:
         """Return what a machine tells of the archive in `file`. Raises RemoteError."""
         raise NotImplementedError
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Write `file` here, or restore it."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        restoring = self._task.args["work"] == "restore"
-        if self._task.check_mode:
-            return result | {"changed": restoring, "msg": "check mode: nothing is carried"}
-        name = str(self._task.args["file"])
-        hosts = (task_vars or {}).get("ansible_play_hosts_all") or []
-        if len(hosts) > 1 and HOST not in name:
-            return result | build_failure(
-                f"{name} is one file, and these are {len(hosts)} hosts",
-                "name one of them with --limit",
-                "bad_input",
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the file here, or restore it."""
+        restoring = args["work"] == "restore"
+        if self.check_mode:
+            return {"changed": restoring, "msg": "check mode: nothing is transferred"}
+        hosts = self.variables.get("ansible_play_hosts_all") or []
+        if len(hosts) > 1 and HOST not in args["file"]:
+            raise UserError(
+                f"{args['file']} is one file, and these are {len(hosts)} hosts",
+                fix="name one of them with --limit",
             )
-        file = Path(name.replace(HOST, str((task_vars or {}).get("inventory_hostname", ""))))
+        file = Path(args["file"].replace(HOST, self.host))
         try:
-            told = self._restored(file) if restoring else self._saved(file)
-        except UserError as error:
-            return result | build_failure(error.message, error.fix, "bad_input")
-        except (RemoteError, AnsibleError) as error:
-            cause = error if isinstance(error, RemoteError) else str(error)
-            return result | build_failure(cause)
+            if restoring:
+                contents = self._restore(file, Path(args["source"] or file))
+            else:
+                contents = self._save(file, args["recipients"])
         except OSError as error:
-            return result | build_failure(f"{file}: {error.strerror}", None, "bad_input")
+            raise UserError(f"{file}: {error.strerror}") from error
+        except AnsibleError as error:
+            return build_failure(str(error))
         finally:
             self._end()
-        return result | {
-            "changed": restoring,
-            "kimi_document": {"ok": True, "detail": "", "file": str(file), **told},
-        }
+        document = {"ok": True, "detail": "", "file": str(file), **contents}
+        return {"changed": restoring, "kimi_document": document}
 
-    def _saved(self, file: Path) -> dict[str, Any]:
+    def _save(self, file: Path, recipients: list[str]) -> dict[str, Any]:
         """Fetch a fresh archive: it is `file` once it is here whole."""
-        chosen = encryption.recipients(self._task.args.get("recipients") or [])
-        told = call(self, self.subcommand, "make", "--for", self._login())
+        chosen = encryption.recipients(recipients)
+        answer = call(self, self.subcommand, "make", "--for", self._read_login_id())
         # Only its owner enters the folder, whatever mode the connection writes the file with.
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
             part = Path(folder, "archive")
             if chosen is None:
-                self._fetch(told, part)
+                self._fetch(answer, part)
             else:
-                self._fetch_encrypted(told, part, chosen)
+                self._fetch_encrypted(answer, part, chosen)
             part.chmod(0o600)
-            _durable(part)
+            _sync(part)
             # A name that has come to be meanwhile is not replaced.
             os.link(part, file)
-        _durable(file.parent)
+        _sync(file.parent)
         size = file.stat().st_size
-        return {**self.facts(told, file), "sha256": told["sha256"], "bytes": size}
+        return {**self.read_contents(answer, file), "sha256": answer["sha256"], "bytes": size}
 
-    def _fetch(self, told: Mapping[str, Any], part: Path) -> None:
-        self._connection.fetch_file(told["path"], str(part))
-        if _sha256(part) != told["sha256"]:
+    def _fetch(self, answer: Mapping[str, Any], part: Path) -> None:
+        self._connection.fetch_file(answer["path"], str(part))
+        if _compute_sha256(part) != answer["sha256"]:
             raise RemoteError("the archive did not come whole", "back up again")
 
-    def _fetch_encrypted(self, told: Mapping[str, Any], part: Path, chosen: Recipients) -> None:
+    def _fetch_encrypted(self, answer: Mapping[str, Any], part: Path, chosen: Recipients) -> None:
         with tempfile.TemporaryFile(dir=part.parent) as clear, part.open("xb") as encrypted:
-            self._fetch(told, encryption.nameless(clear))
+            self._fetch(answer, encryption.nameless(clear))
             encryption.encrypt(chosen, clear, encrypted)
 
-    def _restored(self, file: Path) -> dict[str, Any]:
+    def _restore(self, file: Path, source: Path) -> dict[str, Any]:
         """Bring the archive and have it restored."""
-        source = Path(self._task.args.get("source") or file)
-        digest = _sha256(source)
-        place = call(self, self.subcommand, "receive", "--for", self._login())["path"]
-        self._connection.put_file(str(source), place)
-        told = call(self, self.subcommand, "restore", digest)
-        return {**self.facts(told, file), "sha256": digest, "bytes": file.stat().st_size}
+        digest = _compute_sha256(source)
+        answer = call(self, self.subcommand, "receive", "--for", self._read_login_id())
+        self._connection.put_file(str(source), answer["path"])
+        answer = call(self, self.subcommand, "restore", digest)
+        size = file.stat().st_size
+        return {**self.read_contents(answer, file), "sha256": digest, "bytes": size}
 
-    def _login(self) -> str:
+    def _read_login_id(self) -> str:
         """Return the number of the user that the connection logs in as."""
         done = self._low_level_execute_command("id -u", sudoable=False)
         number = str(done["stdout"]).strip()
@@ -133,43 +141,43 @@ class Carrying(ActionBase):  # type: ignore[misc]
             return
 
 
-def numbers(told: Mapping[str, Any], *names: str) -> dict[str, int]:
+def read_numbers(answer: Mapping[str, Any], *names: str) -> dict[str, int]:
     """Return counts and times that a machine tells. Raises RemoteError for what is none."""
-    found = {}
+    numbers = {}
     for name in names:
-        value = told.get(name)
-        if not isinstance(value, int) or not 0 <= value < _LARGEST:
+        value = answer.get(name)
+        if not isinstance(value, int) or not 0 <= value < _MAX_NUMBER:
             raise RemoteError(f"the machine tells no {name} of the archive")
-        found[name] = value
-    return found
+        numbers[name] = value
+    return numbers
 
 
-def texts(told: Mapping[str, Any], name: str) -> list[str]:
+def read_texts(answer: Mapping[str, Any], name: str) -> list[str]:
     """Return a list of texts that a machine tells, each of a length to be shown."""
-    values = told.get(name)
-    return [str(value)[:_LONGEST] for value in values] if isinstance(values, list) else []
+    values = answer.get(name)
+    return [str(value)[:_MAX_LENGTH] for value in values] if isinstance(values, list) else []
 
 
-def text(told: Mapping[str, Any], name: str) -> str:
+def read_text(answer: Mapping[str, Any], name: str) -> str:
     """Return a text that a machine tells, of a length to be shown."""
-    return str(told.get(name))[:_LONGEST]
+    return str(answer.get(name))[:_MAX_LENGTH]
 
 
-def page(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a machine tells of what a page keeps."""
+def read_web_data(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a machine tells of what the web UI keeps."""
     return {
-        "version": text(told, "version"),
-        **numbers(told, "made_unix", "accounts", "chats", "uploads"),
-        "left_out": texts(told, "left_out"),
+        "version": read_text(answer, "version"),
+        **read_numbers(answer, "made_unix", "accounts", "chats", "uploads"),
+        "left_out": read_texts(answer, "left_out"),
     }
 
 
-def _sha256(file: Path) -> str:
+def _compute_sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _durable(path: Path) -> None:
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _USUAL = {"owner": "root", "group": "root", "mode": "0644"}
 
 
-def differing(
+def find_differing(
     wanted: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return those of `wanted` whose content, owner or mode differ from what the facts tell.
@@ -22,7 +22,7 @@ def differing(
     """
     found = facts["kimi"].get("files") or {}
     whole = [{**_USUAL, **file} for file in wanted]
-    return [file for file in whole if found.get(file["dest"]) != _described(file)]
+    return [file for file in whole if found.get(file["dest"]) != _describe_file(file)]
 
 
 def units_differ(
@@ -38,10 +38,10 @@ def units_differ(
     states = facts["kimi"].get("units") or {}
     if not wanted:
         return any(name in states for name in names)
-    return any(states.get(name) != "active" for name in names) or bool(differing(files, facts))
+    return any(states.get(name) != "active" for name in names) or bool(find_differing(files, facts))
 
 
-def _described(file: Mapping[str, Any]) -> dict[str, str]:
+def _describe_file(file: Mapping[str, Any]) -> dict[str, str]:
     content = Path(file["src"]).read_bytes() if "src" in file else str(file["content"]).encode()
     return {
         "sha256": hashlib.sha256(content).hexdigest(),

@@ -26,77 +26,77 @@ _OF_HOSTS = (
     "kimi_web_signup",
     "kimi_web_admin_file",
 )
-_MOST = 2
+_MAX_GATEWAYS = 2
 
 
 def is_gateway(variables: Mapping[str, Any]) -> bool:
     """Whether a host is a gateway. Raises UserError where it is to serve as well."""
     host = str(variables["inventory_hostname"])
-    names = _members(variables, GROUP)
+    names = _list_members(variables, GROUP)
     if host not in names:
         return False
-    if host in _members(variables, _SERVING):
+    if host in _list_members(variables, _SERVING):
         raise UserError(
             f"host {host} is in {_SERVING} and in {GROUP}: a machine that serves is no gateway",
             fix=f"name a small machine of its own in {GROUP}",
         )
-    if len(names) > _MOST:
+    if len(names) > _MAX_GATEWAYS:
         raise UserError(
             f"{GROUP} has {len(names)} hosts: {', '.join(names)}", fix="name one host, or two"
         )
     return True
 
 
-def before(variables: Mapping[str, Any]) -> list[GatewayAddress]:
+def list_gateways(variables: Mapping[str, Any]) -> list[GatewayAddress]:
     """Return the gateways of the inventory, in its order."""
     return [
-        GatewayAddress(name, _address(name, variables["hostvars"][name]))
-        for name in _members(variables, GROUP)
+        GatewayAddress(name, _find_address(name, variables["hostvars"][name]))
+        for name in _list_members(variables, GROUP)
     ]
 
 
-def behind(variables: Mapping[str, Any]) -> list[ServingHost]:
+def list_served_hosts(variables: Mapping[str, Any]) -> list[ServingHost]:
     """Return the hosts that serve behind the gateways: of a group of hosts its head alone.
 
     They are told by the inventory, whatever a run reaches: a host that is down stays one of them.
     """
     known = variables["hostvars"]
     found = []
-    for name in _heads(variables):
+    for name in _list_heads(variables):
         settings = parsing.parse_settings(
-            _own(known[name]), host=name, base=_folder(known[name]), locate=None
+            _select_settings(known[name]), host=name, base=_find_folder(known[name]), locate=None
         )
-        address = _address(name, known[name])
+        address = _find_address(name, known[name])
         found.append(ServingHost(name, address, settings.port, gateways.count_requests(settings)))
     return found
 
 
-def of_hosts(variables: Mapping[str, Any]) -> dict[str, Any]:
+def collect_host_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a gateway takes from its first host where the inventory does not tell it."""
-    names = _heads(variables)
+    names = _list_heads(variables)
     first = variables["hostvars"][names[0]] if names else {}
     return {name: first[name] for name in _OF_HOSTS if name in first and name not in variables}
 
 
-def _members(variables: Mapping[str, Any], group: str) -> list[str]:
+def _list_members(variables: Mapping[str, Any], group: str) -> list[str]:
     return [str(name) for name in variables["groups"].get(group) or ()]
 
 
-def _heads(variables: Mapping[str, Any]) -> list[str]:
+def _list_heads(variables: Mapping[str, Any]) -> list[str]:
     """Name the hosts that answer clients: a group that serves one model has one such."""
-    heads = group_hosts.heads(variables["groups"], variables["hostvars"])
-    return [name for name in _members(variables, _SERVING) if heads.get(name, name) == name]
+    heads = group_hosts.find_heads(variables["groups"], variables["hostvars"])
+    return [name for name in _list_members(variables, _SERVING) if heads.get(name, name) == name]
 
 
-def _own(variables: Mapping[str, Any]) -> dict[str, Any]:
+def _select_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
     names = [n for n in variables if str(n).startswith("kimi_") and n not in INTERNAL]
     return {str(name): variables[name] for name in names}
 
 
-def _folder(variables: Mapping[str, Any]) -> Path | None:
+def _find_folder(variables: Mapping[str, Any]) -> Path | None:
     folder = variables.get("inventory_dir")
     return Path(str(folder)) if folder else None
 
 
-def _address(name: str, variables: Mapping[str, Any]) -> str:
+def _find_address(name: str, variables: Mapping[str, Any]) -> str:
     return str(variables.get("ansible_host") or name)

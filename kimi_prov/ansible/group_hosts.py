@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _ALL = "kimi"
 
 
-def group_of(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]:
+def find_group(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]:
     """Give the name and the hosts of the group that a host is in, in the inventory's order.
 
     `variables` are the host's, `groups` among them. A group is one of the inventory with `size`
@@ -49,7 +49,7 @@ def group_of(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]:
     )
 
 
-def heads(
+def find_heads(
     groups: Mapping[str, Sequence[str]], known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
     """Name the head of each host that serves one model together with others.
@@ -67,7 +67,7 @@ def heads(
     return found
 
 
-def described_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> GroupHosts:
+def gather_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> GroupHosts:
     """Give what the hosts of a group were found to be, and how they were told to serve.
 
     Raises UserError that names a host which this run did not describe: blocked, as long as it was
@@ -85,11 +85,11 @@ def described_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) 
             fix="run the command for all hosts of the group, when all of them answer",
             exit_code=ExitCode.BAD_INPUT if left_out else ExitCode.BLOCKED,
         )
-    given = [_given(host, known[host]) for host in hosts]
+    given = [_read_host(host, known[host]) for host in hosts]
     return GroupHosts(name, str(variables["inventory_hostname"]), tuple(given))
 
 
-def _given(host: str, variables: Mapping[str, Any]) -> HostInput:
+def _read_host(host: str, variables: Mapping[str, Any]) -> HostInput:
     def text(name: str) -> str | None:
         value = variables.get(name)
         return str(value) if value else None
@@ -103,7 +103,7 @@ def _given(host: str, variables: Mapping[str, Any]) -> HostInput:
     )
 
 
-def refused_peers(
+def find_refused_peers(
     group: Mapping[str, Any], own: str, known: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     """Say which other hosts of a plan's group this run will not provision, and why."""

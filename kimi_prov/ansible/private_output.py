@@ -6,6 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.errors import UserError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -14,9 +16,15 @@ OUTPUT_VARIABLE = "KIMI_PROV_KEY_OUT"
 
 
 def append_line(file: Path, line: dict[str, Any]) -> None:
-    """Append one JSON line to the file that only its owner may read; no link is followed."""
+    """Append one JSON line to the file that only its owner may read; no link is followed.
+
+    Raises UserError where it cannot be written.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    descriptor = os.open(file, flags, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        os.fchmod(stream.fileno(), 0o600)
-        stream.write(json.dumps(line) + "\n")
+    try:
+        descriptor = os.open(file, flags, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            stream.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
 
 
-def refusal(
+def find_refusal(
     action: ActionBase,
     host: str,
     facts: Mapping[str, Any],

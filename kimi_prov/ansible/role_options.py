@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _ALIKE = 0.9
 
 
-def given(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+def find_options(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Return the options of roles that are among `names`, each with its specification."""
     return {
         name: declared[name]
-        for _, named, declared in _roles_of(names)
+        for _, named, declared in _iterate_roles(names)
         for name in sorted(named & declared.keys())
     }
 
 
 def check_names(names: Iterable[str], host: str, locate: Callable[[str], str | None]) -> None:
     """Raise UserError, with file and line, for a name that is an option's misspelt."""
-    for prefix, named, declared in _roles_of(names):
+    for prefix, named, declared in _iterate_roles(names):
         # Compared without the prefix that they share: it would make everything look alike.
         tails = [name.removeprefix(prefix) for name in declared if name.startswith(prefix)]
         for name in sorted(named - declared.keys()):
@@ -50,7 +50,7 @@ def check_names(names: Iterable[str], host: str, locate: Callable[[str], str | N
                 )
 
 
-def check(
+def check_values(
     values: Mapping[str, Any],
     options: Mapping[str, Mapping[str, Any]],
     locate: Callable[[str], str | None],
@@ -64,7 +64,7 @@ def check(
             )
 
 
-def _roles_of(
+def _iterate_roles(
     names: Iterable[str],
 ) -> Iterator[tuple[str, set[str], dict[str, Mapping[str, Any]]]]:
     """Give each role's prefix that some of `names` have, those names, and the role's options."""
@@ -73,10 +73,10 @@ def _roles_of(
         prefix = f"{folder.name}_"
         named = {word for word in words if word.startswith(prefix)}
         if named:
-            yield prefix, named, _declared(folder)
+            yield prefix, named, _read_options(folder)
 
 
-def _declared(folder: Path) -> dict[str, Mapping[str, Any]]:
+def _read_options(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Every entry point's options of one role."""
     path = folder / "meta" / "argument_specs.yml"
     if not path.is_file():

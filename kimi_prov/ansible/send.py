@@ -46,7 +46,7 @@ def call_sent(
     except AnsibleConnectionFailure:
         raise
     except AnsibleError as error:
-        raise _error(1, str(error), arguments[0]) from error
+        raise _build_error(1, str(error), arguments[0]) from error
     text = str(done["stdout"])
     start = text.find("{")
     try:
@@ -57,10 +57,10 @@ def call_sent(
     if isinstance(value, dict):
         return read_answer(arguments[0], value)
     said = "" if secret else f"{done['stderr']}\n{text}"
-    raise _error(int(done["rc"]), said, arguments[0])
+    raise _build_error(int(done["rc"]), said, arguments[0])
 
 
-def _error(status: int, said: str, subcommand: str) -> RemoteError:
+def _build_error(status: int, said: str, subcommand: str) -> RemoteError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit status {status}"
     if any("sudo" in line for line in lines):

@@ -93,9 +93,9 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
         runtime_directory=Path(paths.GROUP_RUN).name,
     )
     drop_in = environment.get_template(_DROP_IN)
-    supervision = _supervision(plan, options) if group else []
+    supervision = _build_supervision(plan, options) if group else []
 
-    def of(instance: Mapping[str, Any]) -> str:
+    def render_drop_in(instance: Mapping[str, Any]) -> str:
         line = build_gated_command(instance["argv"], plan["paths"]["zipapp"], supervision)
         words = [*instance["numactl"], *line]
         start = " ".join(unit_files.quote_argument(word) for word in words)
@@ -104,10 +104,13 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
         mark = compute_digest(parse_form(join_unit(template, drop_in.render(**values, stamp=""))))
         return drop_in.render(**values, stamp=mark)
 
-    return Units(template, {unit_names.get_engine_unit(row): of(row) for row in plan["instances"]})
+    return Units(
+        template,
+        {unit_names.get_engine_unit(row): render_drop_in(row) for row in plan["instances"]},
+    )
 
 
-def _supervision(plan: Mapping[str, Any], options: Options) -> list[str]:
+def _build_supervision(plan: Mapping[str, Any], options: Options) -> list[str]:
     """Give the options of the supervisor of a host in a group."""
     group, (instance,) = plan["group"], plan["instances"]
     served = [plan["model"]["serve_dir"]]
@@ -125,7 +128,7 @@ def _supervision(plan: Mapping[str, Any], options: Options) -> list[str]:
     return line
 
 
-def restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findings) -> None:
+def find_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findings) -> None:
     """Find the running engines that an `apply` of the plan would restart, and say why."""
     serving: Mapping[str, Any] = (facts.get("kimi") or {}).get("serving") or {}
     if not serving:

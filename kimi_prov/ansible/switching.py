@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 MOMENTARY = ("findings", "upgrade")
 
 
-def kept(plan: Mapping[str, Any]) -> str:
+def render_plan(plan: Mapping[str, Any]) -> str:
     """Return the text of the machine's plan.json."""
     lasting = {name: value for name, value in plan.items() if name not in MOMENTARY}
     return json.dumps(lasting, indent=4, sort_keys=True) + "\n"
 
 
-def needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+def is_needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """Whether an apply of the plan has something to switch from, and something to switch to.
 
     An open switch is one that was cut: this apply takes it over.
@@ -38,7 +38,7 @@ def needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
         return True
     if not kimi.get("serving"):
         return False
-    digest = hashlib.sha256(kept(plan).encode()).hexdigest()
+    digest = hashlib.sha256(render_plan(plan).encode()).hexdigest()
     restarts = any(row["id"] == "serve.restart" for row in plan["findings"])
     return restarts or digest != kimi.get("plan_sha256")
 
@@ -49,12 +49,12 @@ def check(action: ActionBase, variables: Mapping[str, Any]) -> None:
     The files are those of then again: a run that went on would mix its own with them.
     """
     if ((variables.get("kimi_plan") or {}).get("upgrade") or {}).get("switches"):
-        call_sent(action, "switch", "check", stdin=request(variables))
+        call_sent(action, "switch", "check", stdin=build_request(variables))
 
 
-def request(variables: Mapping[str, Any]) -> dict[str, Any]:
+def build_request(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Say who works on the machine, from which inventory and with which version."""
-    we = apply_lock.holder()
+    we = apply_lock.describe_holder()
     sources = variables.get("ansible_inventory_sources") or ()
     return {
         "run": we["run"],

@@ -34,7 +34,7 @@ class Verdict:
     fix: str | None = None
 
 
-def judge(unit: str, answer: Mapping[str, Any]) -> Verdict:
+def classify(unit: str, answer: Mapping[str, Any]) -> Verdict:
     """Tell from systemd's view and the job's own progress how the work stands.
 
     A unit that is queued or starting is running; a oneshot that has finished is active.
@@ -42,11 +42,11 @@ def judge(unit: str, answer: Mapping[str, Any]) -> Verdict:
     shown: Mapping[str, str] = answer["unit"]
     progress: Mapping[str, Any] = answer.get("progress") or {}
     active = shown.get("ActiveState", "")
-    failed = _error_of(progress)
+    failed = _read_error(progress)
     if shown.get("LoadState") == "not-found":
         return Verdict("failed", f"there is no {unit} on the machine")
     if active == "failed":
-        failed = failed or HostError(_unreported(unit, shown, answer.get("journal") or []))
+        failed = failed or HostError(_describe_failure(unit, shown, answer.get("journal") or []))
         return Verdict("failed", failed.message, failed.fix)
     if shown.get("SubState", "").startswith("auto-restart") and failed:
         message = f"{failed.message}; {unit} goes on trying by itself"
@@ -58,7 +58,7 @@ def judge(unit: str, answer: Mapping[str, Any]) -> Verdict:
     return Verdict("failed", f"{unit} was stopped before it was done")
 
 
-def _error_of(progress: Mapping[str, Any]) -> HostError | None:
+def _read_error(progress: Mapping[str, Any]) -> HostError | None:
     """Return why the job failed, None where it did not, or was ended before it could tell."""
     if progress.get("state") != "failed":
         return None
@@ -66,20 +66,20 @@ def _error_of(progress: Mapping[str, Any]) -> HostError | None:
     return HostError.from_answer({"error": progress.get("error") or message}) if message else None
 
 
-def _unreported(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
+def _describe_failure(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
     result = shown.get("Result", "")
     why = RESULTS.get(result, f"exit status {shown.get('ExecMainStatus', '?')}")
     last = journal[-1] if journal else "nothing in the journal"
     return f"{unit}: {why}; its last line: {last}"
 
 
-def warned(answer: Mapping[str, Any]) -> list[str]:
+def list_warnings(answer: Mapping[str, Any]) -> list[str]:
     """Return what went otherwise than planned in work that was done all the same."""
     progress: Mapping[str, Any] = answer.get("progress") or {}
     return [str(text) for text in progress.get("warnings") or ()]
 
 
-def left(told: Sequence[str]) -> list[Finding]:
+def make_findings(told: Sequence[str]) -> list[Finding]:
     """Return the findings of a download that left its neighbour."""
     return [
         make_finding(
@@ -93,7 +93,7 @@ def left(told: Sequence[str]) -> list[Finding]:
     ]
 
 
-def report_of(phase: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+def build_update(phase: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """Shape what the reader sees while it runs: bytes, rate, time left and one line."""
     progress: Mapping[str, Any] = answer.get("progress") or {"line": "starting"}
     return {"phase": phase, **{key: progress[key] for key in REPORTED if key in progress}}

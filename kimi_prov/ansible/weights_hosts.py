@@ -22,26 +22,26 @@ _ALIKE = (
 _FROM = "kimi_weights_from"
 
 
-def near(variables: Mapping[str, Any]) -> list[Neighbour]:
+def list_neighbours(variables: Mapping[str, Any]) -> list[Neighbour]:
     """Return the hosts that fetch what this one fetches, itself among them, in their order.
 
     They are told by the inventory, whatever a run reaches: a plan does not change with --limit.
     """
     # A host's own variables here still have their templates, those of `hostvars` have not.
     known, host = variables["hostvars"], str(variables["inventory_hostname"])
-    own = _told(known[host])
+    own = _read_settings(known[host])
     found = []
     for name in map(str, variables["groups"].get(_GROUP) or ()):
         row = known[name]
-        if name == host or (row.get(_FROM) != "source" and _told(row) == own):
-            found.append(Neighbour(name, _address(name, row)))
+        if name == host or (row.get(_FROM) != "source" and _read_settings(row) == own):
+            found.append(Neighbour(name, _find_address(name, row)))
     return found
 
 
-def _told(variables: Mapping[str, Any]) -> list[str | None]:
+def _read_settings(variables: Mapping[str, Any]) -> list[str | None]:
     values = (variables.get(name) for name in _ALIKE)
     return [None if value is None else str(value) for value in values]
 
 
-def _address(name: str, variables: Mapping[str, Any]) -> str:
+def _find_address(name: str, variables: Mapping[str, Any]) -> str:
     return str(variables.get("kimi_group_address") or variables.get("ansible_host") or name)

@@ -342,7 +342,7 @@ def test_the_hourly_look_asks_a_firewall_manager_from_within_its_protection(
     install(host, "netbase", manager)
     host.ssh(ENABLED[manager])
     # The role of the engine keeps the plan, and without a plan nothing counts as applied.
-    plan = shlex.quote(switching.kept(plan_of(host)))
+    plan = shlex.quote(switching.render_plan(plan_of(host)))
     host.ssh(f"install -D /dev/stdin /etc/kimi/plan.json <<< {plan}")
     done = host.playbook("--tags", f"{DOOR[1]},drift", "-e", '{"kimi_drift_timer": true}')
     assert done.returncode == 0, done.stdout + done.stderr

@@ -41,6 +41,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
+        self.variables = task_vars
         host, args = task_vars["inventory_hostname"], self._task.args
         scene = json.loads((HERE / "scene.json").read_text())
         name = Path(__file__).stem.removeprefix("kimi_")
@@ -56,7 +57,9 @@ class ActionModule(ActionBase):
             try:
                 _all_of(
                     {"group": {"name": "g", "members": members}},
-                    ActionModule_of_product._request(self, task_vars),
+                    ActionModule_of_product._build_request(
+                        self, {"drain_s": 0, "part": "serving", **args}
+                    ),
                 )
             except HostError as error:
                 return {"failed": True, "msg": error.message}

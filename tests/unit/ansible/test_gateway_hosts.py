@@ -31,8 +31,8 @@ def test_hosts_are_told_by_the_inventory_alone() -> None:
     }
     given = variables("gw", known, kimi=["gpu1", "gpu2"], kimi_gateway=["gw"])
     assert gateway_hosts.is_gateway(given)
-    assert gateway_hosts.before(given) == [GatewayAddress("gw", "10.0.0.9")]
-    assert gateway_hosts.behind(given) == [
+    assert gateway_hosts.list_gateways(given) == [GatewayAddress("gw", "10.0.0.9")]
+    assert gateway_hosts.list_served_hosts(given) == [
         ServingHost("gpu1", "10.0.0.1", 8000, 32),
         ServingHost("gpu2", "gpu2", 9000, 5),
     ]
@@ -44,27 +44,29 @@ def test_of_hosts_that_serve_one_model_together_the_head_answers() -> None:
     given = variables(
         "gw", known, kimi=["a", "b", "c", "d"], one=["a", "b"], two=["c", "d"], kimi_gateway=["gw"]
     )
-    assert [row.host for row in gateway_hosts.behind(given)] == ["a", "c"]
+    assert [row.host for row in gateway_hosts.list_served_hosts(given)] == ["a", "c"]
 
 
 def test_a_gateway_takes_from_its_hosts_what_it_is_not_told() -> None:
     known = {"gpu1": {"kimi_served_names": ["kimi"]}}
     given = variables("gw", known, kimi=["gpu1"], kimi_gateway=["gw"])
-    assert gateway_hosts.of_hosts(given) == {**MODEL, "kimi_served_names": ["kimi"]}
-    assert gateway_hosts.of_hosts({**given, "kimi_served_names": ["own"]}) == MODEL
+    assert gateway_hosts.collect_host_settings(given) == {**MODEL, "kimi_served_names": ["kimi"]}
+    assert gateway_hosts.collect_host_settings({**given, "kimi_served_names": ["own"]}) == MODEL
 
 
 def test_a_gateway_takes_the_page_that_its_hosts_wish_for() -> None:
     wishes = {"kimi_web_ui": True, "kimi_web_port": 443}
     given = variables("gw", {"gpu1": wishes}, kimi=["gpu1"], kimi_gateway=["gw"])
-    assert gateway_hosts.of_hosts(given) == {**MODEL, **wishes}
-    assert gateway_hosts.of_hosts({**given, "kimi_web_ui": False})["kimi_web_port"] == 443
+    assert gateway_hosts.collect_host_settings(given) == {**MODEL, **wishes}
+    assert (
+        gateway_hosts.collect_host_settings({**given, "kimi_web_ui": False})["kimi_web_port"] == 443
+    )
 
 
 def test_without_gateways_there_is_none() -> None:
     given = variables("gpu1", {}, kimi=["gpu1"])
     assert not gateway_hosts.is_gateway(given)
-    assert gateway_hosts.before(given) == []
+    assert gateway_hosts.list_gateways(given) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.ansible.group_hosts import described_hosts, group_of, refused_peers
+from kimi_prov.ansible.group_hosts import find_group, find_refused_peers, gather_hosts
 from kimi_prov.errors import UserError
 
 
@@ -19,21 +19,21 @@ def variables(host: str, **groups: list[str]) -> dict[str, Any]:
 
 
 def test_all_hosts_of_kimi_are_one_group_without_others() -> None:
-    assert group_of(variables("b", kimi=["a", "b"]), 2) == ("kimi", ["a", "b"])
+    assert find_group(variables("b", kimi=["a", "b"]), 2) == ("kimi", ["a", "b"])
 
 
 def test_a_lone_child_group_gives_its_name() -> None:
-    assert group_of(variables("b", pair=["a", "b"]), 2) == ("pair", ["a", "b"])
+    assert find_group(variables("b", pair=["a", "b"]), 2) == ("pair", ["a", "b"])
 
 
 def test_a_child_group_of_that_size_is_one_in_the_inventory_s_order() -> None:
     given = variables("c", first=["b", "a"], second=["d", "c"])
-    assert group_of(given, 2) == ("second", ["d", "c"])
+    assert find_group(given, 2) == ("second", ["d", "c"])
 
 
 def test_a_second_name_of_the_same_hosts_does_no_harm() -> None:
     given = variables("a", pair=["a", "b"], rack=["a", "b"], other=["c", "d"])
-    assert group_of(given, 2)[1] == ["a", "b"]
+    assert find_group(given, 2)[1] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_second_name_of_the_same_hosts_does_no_harm() -> None:
 )
 def test_a_group_that_cannot_be_told_is_refused(groups: dict[str, list[str]], said: str) -> None:
     with pytest.raises(UserError) as error:
-        group_of(variables("a", **groups), 2)
+        find_group(variables("a", **groups), 2)
     assert said in error.value.message
     assert "host a" in error.value.message
     assert error.value.fix
@@ -57,7 +57,7 @@ def test_a_host_that_was_not_described_is_named() -> None:
     given = variables("a", kimi=["a", "b"]) | {"hostvars": known}
     for play, said in ((["a"], "left out by --limit"), (["a", "b"], "not reached, or refused")):
         with pytest.raises(UserError) as error:
-            described_hosts(("kimi", ["a", "b"]), given | {"ansible_play_hosts_all": play})
+            gather_hosts(("kimi", ["a", "b"]), given | {"ansible_play_hosts_all": play})
         assert f"b of group kimi was not described: {said}" in error.value.message
 
 
@@ -68,5 +68,5 @@ def test_a_host_waits_where_another_of_its_group_is_refused() -> None:
         "b": {"kimi_plan": {"findings": [blocker], "driver": {"action": "none"}}},
         "c": {"kimi_plan": {"findings": [], "driver": {"action": "none"}}},
     }
-    assert refused_peers(group, "a", known) == ["b is refused (memory.host)"]
-    assert refused_peers(group, "a", known | {"c": {}})[1] == "c has no plan"
+    assert find_refused_peers(group, "a", known) == ["b is refused (memory.host)"]
+    assert find_refused_peers(group, "a", known | {"c": {}})[1] == "c has no plan"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kimi_prov.ansible.private_output import append_line
+from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,6 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     other, path = tmp_path / "other", tmp_path / "key"
     other.write_text("")
     path.symlink_to(other)
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(UserError, match="symbolic"):
         append_line(path, {"host": "one", "key": "sk-kimi-x"})
     assert other.read_text() == ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from host_actions import Machine, run_action
 
 from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule
 
@@ -16,15 +16,10 @@ from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule
 def answer(*, consent: bool, transport: str = "ssh", host: dict[str, Any] | None = None) -> Any:
     """What the role's first step says of a machine with this plan."""
     plan = {"rest": {"idle": {"action": "poweroff", "poweroff_self": consent}}}
-    module = ActionModule(
-        task=SimpleNamespace(args={"step": "consent", "plan": plan}, async_val=0, delegate_to=None),
-        connection=SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir=None)),
-        play_context=SimpleNamespace(),
-        loader=None,
-        templar=None,
-        shared_loader_obj=None,
-    )
-    return module._consent({"inventory_hostname": "h1", "kimi_facts": {"host": host or {}}})
+    variables = {"kimi_facts": {"host": host or {}}}
+    args = {"step": "consent", "plan": plan}
+    done = run_action(ActionModule, Machine({}), args, transport=transport, variables=variables)
+    return {key: value for key, value in done.items() if key != "changed"}
 
 
 def test_another_machine_needs_no_more_than_the_action() -> None:

@@ -47,7 +47,7 @@ def probed(root: Path) -> dict[str, Any]:
 
 def restarts(plan: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     findings = Findings()
-    serve_units.restarts(plan, facts, findings)
+    serve_units.find_restarts(plan, facts, findings)
     known = {("serve.restart", "info"), ("upgrade.group", "warning")}
     assert {(row["id"], row["severity"]) for row in findings.rows()} <= known
     return [row["title"] for row in findings.rows()]

@@ -11,7 +11,7 @@ from ansible.plugins.filter.core import to_nice_json
 from serve_inputs import PLAN
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.plugins.action.kimi_switch import refused, told
+from kimi_prov.ansible.plugins.action.kimi_switch import find_refusal, list_warnings
 
 UPGRADE = {"frees": [], "min_speed": None, "keep_versions": 2, "in_place": False, "switches": False}
 
@@ -22,7 +22,7 @@ def planned(**more: object) -> dict[str, Any]:
 
 def facts(plan: dict[str, Any], *, serves: bool = True, **more: object) -> dict[str, Any]:
     """The facts of a machine to which this plan was applied."""
-    digest = hashlib.sha256(switching.kept(plan).encode()).hexdigest()
+    digest = hashlib.sha256(switching.render_plan(plan).encode()).hexdigest()
     serving = {"kimi-serve@0.service": {"stamp": "x", "form": {}}} if serves else {}
     return {"kimi": {"serving": serving, "plan_sha256": digest, **more}}
 
@@ -30,9 +30,9 @@ def facts(plan: dict[str, Any], *, serves: bool = True, **more: object) -> dict[
 def test_the_same_plan_switches_nothing() -> None:
     plan = planned()
     found = facts(plan)
-    assert switching.needed(plan, found) is False
+    assert switching.is_needed(plan, found) is False
     moved = planned(findings=[{"id": "disk.room"}], upgrade={**UPGRADE, "keep_versions": 5})
-    assert switching.needed(moved, found) is False
+    assert switching.is_needed(moved, found) is False
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_same_plan_switches_nothing() -> None:
     ids=["other plan", "restart", "nothing serves", "cut", "in place", "group", "cut member"],
 )
 def test_what_switches(there: dict[str, Any], plan: dict[str, Any], needed: bool) -> None:
-    assert switching.needed(plan, facts(planned(), **there)) is needed
+    assert switching.is_needed(plan, facts(planned(), **there)) is needed
 
 
 def opened(number: int, digest: str = "d") -> dict[str, Any]:
@@ -71,18 +71,20 @@ def opened(number: int, digest: str = "d") -> dict[str, Any]:
 def test_the_hosts_of_a_group_roll_back_together_or_not_at_all(
     found: dict[str, Any], said: str | None
 ) -> None:
-    why = refused(found, "a")
+    why = find_refusal(found, "a")
     assert why is None if said is None else why is not None and said in why[0]
 
 
 def test_an_apply_says_what_it_removed_before_the_new_version_came() -> None:
-    assert told({"opened": True}) == []
-    (line,) = told({"opened": False, "freed": ["/srv/kimi/models/a/r", "/srv/kimi/engines/b"]})
+    assert list_warnings({"opened": True}) == []
+    (line,) = list_warnings(
+        {"opened": False, "freed": ["/srv/kimi/models/a/r", "/srv/kimi/engines/b"]}
+    )
     assert "/srv/kimi/models/a/r, /srv/kimi/engines/b: removed first, with no way back" in line
 
 
 def test_the_plan_is_kept_as_ansibles_own_filter_writes_it() -> None:
     plan = planned()
     without = {k: v for k, v in plan.items() if k not in switching.MOMENTARY}
-    assert switching.kept(plan) == to_nice_json(without, sort_keys=True) + "\n"
-    assert json.loads(switching.kept(plan)) == without
+    assert switching.render_plan(plan) == to_nice_json(without, sort_keys=True) + "\n"
+    assert json.loads(switching.render_plan(plan)) == without

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.ansible.unit_status import judge, left, report_of, warned
+from kimi_prov.ansible.unit_status import build_update, classify, list_warnings, make_findings
 
 UNIT = "kimi-fetch.service"
 
@@ -20,7 +20,7 @@ FAILED = {"state": "failed", "message": "/srv/kimi/models: no room for the weigh
 
 
 def test_a_oneshot_that_is_active_is_done() -> None:
-    assert judge(UNIT, answer()).state == "done"
+    assert classify(UNIT, answer()).state == "done"
 
 
 @pytest.mark.parametrize(
@@ -35,23 +35,23 @@ def test_a_oneshot_that_is_active_is_done() -> None:
     ],
 )
 def test_a_unit_at_work_or_in_the_queue_is_waited_for(shown: dict[str, str]) -> None:
-    assert judge(UNIT, answer({"state": "running"}, **shown)).state == "running"
+    assert classify(UNIT, answer({"state": "running"}, **shown)).state == "running"
 
 
 def test_a_failure_is_told_in_the_jobs_own_sentence() -> None:
-    verdict = judge(UNIT, answer(FAILED, ActiveState="failed", SubState="failed"))
+    verdict = classify(UNIT, answer(FAILED, ActiveState="failed", SubState="failed"))
     assert (verdict.state, verdict.message) == ("failed", FAILED["message"])
 
 
 def test_a_source_out_of_reach_is_told_although_the_unit_tries_again() -> None:
-    verdict = judge(UNIT, answer(FAILED, ActiveState="activating", SubState="auto-restart"))
+    verdict = classify(UNIT, answer(FAILED, ActiveState="activating", SubState="auto-restart"))
     assert verdict.state == "failed"
     assert "goes on trying by itself" in verdict.message
 
 
 def test_a_job_that_could_not_speak_is_explained_by_systemd() -> None:
     shown = {"ActiveState": "failed", "SubState": "failed", "Result": "oom-kill"}
-    message = judge(UNIT, answer({"state": "running"}, **shown)).message
+    message = classify(UNIT, answer({"state": "running"}, **shown)).message
     assert "want of memory" in message
     assert "the last line" in message
 
@@ -64,28 +64,28 @@ def test_a_job_that_could_not_speak_is_explained_by_systemd() -> None:
     ],
 )
 def test_a_unit_that_is_not_at_work_is_not_waited_for(shown: dict[str, str], words: str) -> None:
-    verdict = judge(UNIT, answer(None, **shown))
+    verdict = classify(UNIT, answer(None, **shown))
     assert verdict.state == "failed"
     assert words in verdict.message
 
 
 def test_the_report_has_what_the_job_has_told() -> None:
     told = {"state": "running", "done_bytes": 1, "total_bytes": 2, "line": "x", "invocation": "y"}
-    assert report_of("download", answer(told)) == {
+    assert build_update("download", answer(told)) == {
         "phase": "download",
         "done_bytes": 1,
         "total_bytes": 2,
         "line": "x",
     }
-    assert report_of("download", answer(None)) == {"phase": "download", "line": "starting"}
+    assert build_update("download", answer(None)) == {"phase": "download", "line": "starting"}
 
 
 def test_what_went_otherwise_than_planned_is_told_beside_a_good_end() -> None:
     told = "node1 gave wrong bytes of a.safetensors: the source is asked for the rest"
     seen = answer({"state": "done", "message": "verified", "warnings": [told]})
-    assert judge(UNIT, seen).state == "done"
-    assert warned(seen) == [told]
-    (finding,) = left(warned(seen))
+    assert classify(UNIT, seen).state == "done"
+    assert list_warnings(seen) == [told]
+    (finding,) = make_findings(list_warnings(seen))
     assert (finding["id"], finding["severity"]) == ("weights.neighbour_left", "warning")
     assert finding["observed"] == told
-    assert warned(answer({"state": "done"})) == warned(answer()) == []
+    assert list_warnings(answer({"state": "done"})) == list_warnings(answer()) == []

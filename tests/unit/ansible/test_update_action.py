@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import closed_form
 import pytest
 from ansible.errors import AnsibleConnectionFailure
+from host_actions import Machine, run_action
 
-from kimi_prov.ansible.plugins.action.kimi_update import ActionModule
-from kimi_prov.ansible.plugins.action.kimi_update import document as document_of
-from kimi_prov.ansible.remote import RemoteError
+from kimi_prov.ansible.plugins.action.kimi_update import ActionModule, build_document
 
 KERNEL = {"name": "linux-image-amd64", "installed": "1", "candidate": "2", "kind": "kernel"}
 FOUND = {"packages": [KERNEL], "left": [], "restart": True, "restart_reasons": [], "serves": True}
@@ -26,7 +24,7 @@ GIVEN = {
 
 
 def told(**change: Any) -> dict[str, Any]:
-    document = document_of({**GIVEN, **change})
+    document = build_document({**GIVEN, **change})
     whole = {"schema": "kimi-prov/update/v1", "ok": True, "hosts": {"h": document}}
     closed_form.validate(whole, "update")
     return document
@@ -53,22 +51,14 @@ def test_a_driver_that_was_changed_is_told() -> None:
     assert document["detail"] == "driver changed, restarted"
 
 
-def refused(reboot_ok: object, transport: str = "ssh") -> dict[str, Any]:
-    task = SimpleNamespace(args={"reboot_ok": reboot_ok}, async_val=0, delegate_to=None)
-    module = ActionModule(
-        task=task,
-        connection=SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir=None)),
-        play_context=SimpleNamespace(),
-        loader=None,
-        templar=None,
-        shared_loader_obj=None,
-    )
-    return module._refused({"inventory_hostname": "h1", "kimi_facts": {}}, FOUND)
+def look(reboot_ok: object, transport: str = "ssh") -> dict[str, Any]:
+    args = {"step": "look", "reboot_ok": reboot_ok}
+    return run_action(ActionModule, Machine(FOUND), args, transport=transport)
 
 
 @pytest.mark.parametrize("word", [False, None, "true", "yes", 1])
 def test_without_the_word_true_a_machine_is_not_restarted(word: object) -> None:
-    done = refused(word)
+    done = look(word)
     assert done["kimi"]["code"] == "blockers"
     (finding,) = done["kimi"]["findings"]
     assert finding["id"] == "update.reboot"
@@ -77,43 +67,22 @@ def test_without_the_word_true_a_machine_is_not_restarted(word: object) -> None:
 
 
 def test_with_consent_it_is_but_never_the_machine_that_this_runs_on() -> None:
-    assert refused(reboot_ok=True) == {}
-    assert "never restarted from here" in refused(reboot_ok=True, transport="local")["msg"]
+    assert not look(reboot_ok=True).get("failed")
+    assert "never restarted from here" in look(reboot_ok=True, transport="local")["msg"]
 
 
-def asked_other(monkeypatch: pytest.MonkeyPatch, answer: BaseException | None) -> dict[str, Any]:
+def ask_other(answer: Any) -> dict[str, Any]:
     """What comes of asking the other gateway whether it serves, which answers so."""
-
-    def call_sent(action: object, *words: str, stdin: object) -> dict[str, Any]:
-        assert words == ("update", "serves")
-        if answer:
-            raise answer
-        return {"ok": True, "changed": False}
-
-    monkeypatch.setattr(f"{ActionModule.__module__}.call_sent", call_sent)
-    task = SimpleNamespace(
-        args={"step": "serves"}, async_val=0, delegate_to="gw2", check_mode=False, diff=False
-    )
-    module = ActionModule(
-        task=task,
-        connection=SimpleNamespace(
-            transport="ssh", has_pipelining=False, _shell=SimpleNamespace(tmpdir=None)
-        ),
-        play_context=SimpleNamespace(),
-        loader=None,
-        templar=None,
-        shared_loader_obj=None,
-    )
-    return module.run(task_vars={"inventory_hostname": "gw1"})
+    machine = Machine(answer)
+    done = run_action(ActionModule, machine, {"step": "serves"}, delegate_to="gw2")
+    assert [question.words for question in machine.questions] == [["update", "serves"]]
+    return done
 
 
-def test_a_gateway_restarts_only_beside_another_that_serves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert not asked_other(monkeypatch, None).get("failed")
-    silent = asked_other(monkeypatch, RemoteError("the other gateway sends to no machine"))
-    assert silent["failed"]
-    gone = asked_other(monkeypatch, AnsibleConnectionFailure("no route"))
+def test_a_gateway_restarts_only_beside_another_that_serves() -> None:
+    assert not ask_other({"ok": True, "changed": False}).get("failed")
+    assert ask_other({"error": {"message": "the other gateway sends to no machine"}})["failed"]
+    gone = ask_other(AnsibleConnectionFailure("no route"))
     assert gone["failed"]
     assert not gone.get("unreachable")
     assert "gw2 is not reached" in gone["msg"]

@@ -21,7 +21,7 @@ def variables(host: str, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def names(host: str, known: dict[str, dict[str, Any]]) -> list[str]:
-    return [row.host for row in weights_hosts.near(variables(host, known))]
+    return [row.host for row in weights_hosts.list_neighbours(variables(host, known))]
 
 
 def test_hosts_of_one_source_are_near_each_other() -> None:
@@ -30,7 +30,7 @@ def test_hosts_of_one_source_are_near_each_other() -> None:
         "b": {"ansible_host": "192.0.2.2", "kimi_group_address": "10.1.0.2"},
         "c": {},
     }
-    assert weights_hosts.near(variables("b", known)) == [
+    assert weights_hosts.list_neighbours(variables("b", known)) == [
         Neighbour("a", "10.0.0.1"),
         Neighbour("b", "10.1.0.2"),
         Neighbour("c", "c"),
@@ -60,4 +60,4 @@ def test_what_a_template_comes_to_is_compared() -> None:
     filled = {"kimi_weights_manifest": "/site/manifest.json"}
     given = variables("b", {"a": filled, "b": filled})
     given["kimi_weights_manifest"] = "{{ inventory_dir }}/manifest.json"
-    assert [row.host for row in weights_hosts.near(given)] == ["a", "b"]
+    assert [row.host for row in weights_hosts.list_neighbours(given)] == ["a", "b"]

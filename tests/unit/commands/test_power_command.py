@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import closed_form
 import pytest
 from command_line import fails, gives, task
 
-from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule
+from kimi_prov.ansible.plugins.action.kimi_lifecycle import build_document
 
 START = {"at": "2026-11-24T06:00:00Z", "seconds": 61.5, "held": "RAM disk", "by": "start"}
 MARK = {"state": "stopped", "since": "2026-11-24T06:00:00Z"}
@@ -33,16 +32,9 @@ TEXTS = {
 def document_of(name: str) -> dict[str, Any]:
     """What the action makes of the machine's answer."""
     step, told, began = STEPS[name]
-    module = ActionModule(
-        task=SimpleNamespace(args={"step": step, "began": began}, async_val=0, delegate_to=None),
-        connection=SimpleNamespace(transport="ssh", _shell=SimpleNamespace(tmpdir=None)),
-        play_context=SimpleNamespace(),
-        loader=None,
-        templar=None,
-        shared_loader_obj=None,
-    )
-    found: dict[str, Any] = module._document(step, told)["kimi_document"]
-    return found
+    document: dict[str, Any] = build_document(step, told, began)["kimi_document"]
+    return document
+
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from ansible.template import Templar, trust_as_template
+from host_actions import Machine, run_action
 
 from kimi_prov.ansible.plugins.action.kimi_driver import ActionModule
 
@@ -27,30 +27,10 @@ def asked(
 ) -> dict[str, Any]:
     """What the step says for a host `h1`."""
     plan = {"driver": PLAN["driver"] | driver}
-    task = SimpleNamespace(
-        args={
-            "step": "consent",
-            "plan": plan,
-            "reboot_ok": reboot_ok,
-            "reboot_self": reboot_self,
-        },
-        async_val=0,
-        check_mode=False,
-        delegate_to=None,
-    )
-    connection = SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir=None))
-    module = ActionModule(
-        task=task,
-        connection=connection,
-        play_context=SimpleNamespace(),
-        loader=None,
-        templar=None,
-        shared_loader_obj=None,
-    )
-    done: dict[str, Any] = module._consent(
-        "h1", plan["driver"], {"kimi_facts": {"host": facts or {}}}
-    )
-    return done
+    args = {"step": "consent", "plan": plan, "reboot_ok": reboot_ok, "reboot_self": reboot_self}
+    variables = {"kimi_facts": {"host": facts or {}}}
+    done = run_action(ActionModule, Machine({}), args, transport=transport, variables=variables)
+    return {key: value for key, value in done.items() if key != "changed"}
 
 
 def test_without_consent_it_is_a_blocker_with_what_mends_it() -> None:

@@ -26,7 +26,7 @@ def facts(text: str, **other: str) -> dict[str, Any]:
 
 
 def test_a_file_that_is_in_place_is_not_written_again() -> None:
-    assert files.differing([{"dest": PATH, "content": "a"}], facts("a")) == []
+    assert files.find_differing([{"dest": PATH, "content": "a"}], facts("a")) == []
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_file_that_is_in_place_is_not_written_again() -> None:
     ids=["content", "mode", "owner", "group", "absent", "unknown", "old facts"],
 )
 def test_a_file_that_differs_in_anything_is_written_whole(found: dict[str, Any]) -> None:
-    [file] = files.differing([{"dest": PATH, "content": "a"}], found)
+    [file] = files.find_differing([{"dest": PATH, "content": "a"}], found)
     assert file == {
         "dest": PATH,
         "content": "a",
@@ -58,8 +58,8 @@ def test_a_file_of_the_control_machine_is_compared_by_its_bytes(tmp_path: Path) 
     source.write_bytes(b"\xff\n")
     wanted = [{"dest": PATH, "src": str(source)}]
     digest = hashlib.sha256(b"\xff\n").hexdigest()
-    assert files.differing(wanted, facts("", sha256=digest)) == []
-    assert [file["dest"] for file in files.differing(wanted, facts(""))] == [PATH]
+    assert files.find_differing(wanted, facts("", sha256=digest)) == []
+    assert [file["dest"] for file in files.find_differing(wanted, facts(""))] == [PATH]
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_units_that_are_not_wanted_differ_where_the_machine_knows_one(state: str
 
 
 def test_an_option_of_a_role_is_refused_with_its_line() -> None:
-    options = role_options.given(["serve_stop_timeout_s", "kimi_model", "serve_unknown"])
+    options = role_options.find_options(["serve_stop_timeout_s", "kimi_model", "serve_unknown"])
     assert list(options) == ["serve_stop_timeout_s"]
-    role_options.check({"serve_stop_timeout_s": 30}, options, {}.get)
+    role_options.check_values({"serve_stop_timeout_s": 30}, options, {}.get)
     places = {"serve_stop_timeout_s": "all.yml:7"}
     with pytest.raises(UserError) as raised:
-        role_options.check({"serve_stop_timeout_s": "soon"}, options, places.get)
+        role_options.check_values({"serve_stop_timeout_s": "soon"}, options, places.get)
     assert "all.yml:7" in str(raised.value)
     assert "serve_stop_timeout_s" in str(raised.value)
     assert "soon" in str(raised.value)

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
-from kimi_prov.ansible.remote import RemoteError, build_failure, call
+from kimi_prov.ansible.control_files import read_control_file
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import call
 from kimi_prov.errors import UserError
 
-LARGEST_HOOK = 1 << 20
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_acme
+short_description: Orders the certificate, or stops ordering one
+description:
+  - A unit of the machine answers the order, so a cut connection does not end it.
+  - A renewal that fails and can wait is a warning.
+options:
+  plan:
+    type: dict
+    required: true
+    description: The plan, of which C(proxy.tls.acme) is converged.
+"""
+
+MAX_HOOK_CHARACTERS = 1 << 20
 
 
-def hook(path: str | None) -> str | None:
+def read_hook(path: str | None) -> str | None:
     """Return the text of the program that writes records, None where the plan names none."""
     if path is None:
         return None
-    try:
-        with Path(path).open(encoding="utf-8") as stream:
-            text = stream.read(LARGEST_HOOK + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UserError(
-            f"kimi_acme_dns_hook: {path} cannot be read: {reason}",
-            fix="name a script on this machine",
-        ) from error
-    if not text.startswith("#!") or len(text) > LARGEST_HOOK:
+    text = read_control_file(path, "kimi_acme_dns_hook", "a script")
+    if not text.startswith("#!") or len(text) > MAX_HOOK_CHARACTERS:
         raise UserError(
             f"kimi_acme_dns_hook: {path} is no script: it has to begin with #!",
             fix=f"begin it with  #!/bin/sh  or another interpreter ({Path(path).name})",
@@ -34,32 +42,19 @@ def hook(path: str | None) -> str | None:
     return text
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """The order is answered by a unit of the machine: a cut connection does not end it."""
+class ActionModule(HostAction):
+    """Sends the hook over standard input: it may hold a secret."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    ERROR_IN_CHECK_MODE = "change"
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Converge to the plan's `proxy.tls.acme`; a renewal that can wait fails as a warning."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        check = bool(self._task.check_mode)
-        acme = self._task.args["plan"]["proxy"]["tls"]["acme"]
-        try:
-            wanted = {"acme": acme, "hook": hook(acme["dns_hook"]) if acme else None}
-        except UserError as error:
-            return result | build_failure(error.message, error.fix, "bad_input")
-        more = ["--check"] if check else []
-        try:
-            done = call(self, "acme", "ensure", *more, stdin=wanted, secret=True)
-        except RemoteError as error:
-            if check:
-                return result | {"changed": bool(acme), "msg": f"would be made: {error.line}"}
-            return result | build_failure(error)
-        if done["ordered"]:
-            result["msg"] = f"certificate ordered: {done['ordered']}"
-        if done["warning"]:
-            result["warnings"] = [done["warning"]]
-        return result | {"changed": done["changed"]}
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Converge to the plan, and say what was ordered."""
+        acme = args["plan"]["proxy"]["tls"]["acme"]
+        request = {"acme": acme, "hook": read_hook(acme["dns_hook"]) if acme else None}
+        answer = call(self, *self.add_check("acme", "ensure"), stdin=request, secret=True)
+        result = {"changed": answer["changed"]}
+        if answer["ordered"]:
+            result["msg"] = f"certificate ordered: {answer['ordered']}"
+        if answer["warning"]:
+            result["warnings"] = [answer["warning"]]
+        return result

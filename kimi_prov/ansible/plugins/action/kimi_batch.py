@@ -1,14 +1,14 @@
-"""Action `kimi_batch`: a machine's turn in a run that changes some at a time."""
+"""Action `kimi_batch`: begin and end a machine's batch in a run that changes some at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import batches, gateway_hosts
-from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable, execute
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import build_failure, build_unreachable, execute
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.errors import UserError
 from kimi_prov.runner import skipped_hosts
@@ -16,91 +16,101 @@ from kimi_prov.runner import skipped_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DOCUMENTATION = """
+module: kimi_batch
+short_description: Begins and ends a machine's batch
+description: On the machine nothing is changed.
+options:
+  state:
+    type: str
+    choices: [begin, end, returned]
+    required: true
+    description:
+      - C(begin) refuses where a machine before it failed, or where this one is not reached.
+      - C(end) names in C(waiting) those whose batch does not come any more.
+      - C(returned) runs on a gateway, and waits until it sends to the machine.
+  apart:
+    type: bool
+    default: false
+    description: Hosts that serve one model together are taken apart too.
+  waiting:
+    type: list
+    elements: str
+    description: All whose batch does not come any more, where that is known.
+  certificate:
+    type: str
+    default: ''
+    description: The machine's new certificate, for the gateway.
+  moves:
+    type: bool
+    default: false
+    description: Hand over the address and port that the inventory has for it now.
+"""
+
 # A gateway asks a machine every 2 seconds whether it takes requests.
 RETURN_S = 60
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """`state`: begin, end or returned; `apart` as `batches.of` has it.
+class ActionModule(HostAction):
+    """Asks the inventory which batch is whose."""
 
-    `begin` refuses where a machine before it failed, or where this one is not reached. `end` names
-    in `waiting` those whose turn does not come any more, all of `waiting` where that is given.
-    `returned` runs on a gateway: it hands over the machine's `certificate`, where that is given,
-    and where it `moves` the place that the inventory has for it now, and waits until the gateway
-    sends to the machine.
-    """
-
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Run the step; on the machine nothing is changed."""
-        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
-        variables = task_vars or {}
-        host = str(variables["inventory_hostname"])
-        if self._task.args["state"] == "returned":
-            return result | self._returned(host, variables)
-        if "waiting" in self._task.args:
-            return result | _ended(host, list(self._task.args["waiting"]))
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the step."""
+        if args["state"] == "returned":
+            return self._wait_returned(args)
+        if args["waiting"] is not None:
+            return self._end(args["waiting"])
         rows = batches.list_batches(
-            variables["groups"],
-            variables["hostvars"],
-            apart=bool(self._task.args.get("apart")),
+            self.variables["groups"], self.variables["hostvars"], apart=args["apart"]
         )
-        going = set(variables["ansible_play_hosts"])
-        if self._task.args["state"] == "begin":
-            return result | self._begun(host, rows, going)
-        return result | _ended(
-            host, [name for name in batches.list_after(rows, host) if name in going]
-        )
+        going = set(self.variables["ansible_play_hosts"])
+        if args["state"] == "begin":
+            return self._begin(rows, going)
+        return self._end([name for name in batches.list_after(rows, self.host) if name in going])
 
-    def _begun(self, host: str, rows: list[list[str]], going: set[str]) -> dict[str, Any]:
-        failed = [name for name in batches.list_before(rows, host) if name not in going]
+    def _begin(self, rows: list[list[str]], going: set[str]) -> dict[str, Any]:
+        failed = [name for name in batches.list_before(rows, self.host) if name not in going]
         if failed:
+            message = f"{self.host}: {skipped_hosts.describe_reason(failed)}"
             fix = "correct what failed there, and run the same command again"
-            return build_failure(
-                f"{host}: {skipped_hosts.describe_reason(failed)}", fix, "blockers"
-            )
+            return build_failure(message, fix, "blockers")
         try:
             execute(self, "true")
         except AnsibleConnectionFailure as error:
             return build_unreachable(error)
         return {}
 
-    def _returned(self, host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-        if self._task.check_mode:
+    def _end(self, waiting: list[str]) -> dict[str, Any]:
+        reason = skipped_hosts.describe_reason([self.host])
+        return {
+            "waiting": waiting,
+            "kimi_skipped": dict.fromkeys(waiting, reason),
+            "warnings": [skipped_hosts.describe_skipped([self.host], waiting)] if waiting else [],
+        }
+
+    def _wait_returned(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        if self.check_mode:
             return {"skipped": True, "msg": "check mode: nothing has left"}
-        given: Mapping[str, Any] = {
-            "host": host,
-            "certificate": self._task.args.get("certificate") or None,
-            **_place(host, variables if self._task.args.get("moves") else {}),
+        request: Mapping[str, Any] = {
+            "host": self.host,
+            "certificate": args["certificate"] or None,
+            **(self._find_place() if args["moves"] else {}),
             "timeout_s": RETURN_S,
         }
         try:
-            told = call_sent(self, "gateway-return", stdin=given)
+            answer = call_sent(self, "gateway-return", stdin=request)
         except AnsibleConnectionFailure:
             gateway = self._task.delegate_to
-            return {
-                "warnings": [f"{gateway} was not reached: it finds by itself that {host} serves"]
-            }
-        except RemoteError as error:
-            return build_failure(error)
-        return {"changed": told["changed"]}
+            warning = f"{gateway} was not reached: it finds by itself that {self.host} serves"
+            return {"warnings": [warning]}
+        return {"changed": answer["changed"]}
 
-
-def _place(host: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the address and the port at which gateways are to find a host; empty where unknown."""
-    try:
-        rows = gateway_hosts.behind(variables) if variables else []
-    except UserError:
-        # Of another host, which its own plan told.
-        return {}
-    return next(({"address": r.address, "port": r.port} for r in rows if r.host == host), {})
-
-
-def _ended(host: str, waiting: list[str]) -> dict[str, Any]:
-    said = [skipped_hosts.describe_skipped([host], waiting)] if waiting else []
-    left = dict.fromkeys(waiting, skipped_hosts.describe_reason([host]))
-    return {"waiting": waiting, "kimi_skipped": left, "warnings": said}
+    def _find_place(self) -> dict[str, Any]:
+        """Return the address and port at which gateways are to find it; empty where unknown."""
+        try:
+            rows = gateway_hosts.list_served_hosts(self.variables)
+        except UserError:
+            # Of another host, which its own plan told.
+            return {}
+        own = (row for row in rows if row.host == self.host)
+        return next(({"address": row.address, "port": row.port} for row in own), {})

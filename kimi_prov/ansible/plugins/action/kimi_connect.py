@@ -6,48 +6,47 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
-
-from ansible.plugins.action import ActionBase
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import suite
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
-from kimi_prov.ansible.remote import RemoteError, build_failure, clean_document, run_shell
+from kimi_prov.ansible.remote import RemoteError, clean_document, run_shell
 from kimi_prov.clients import server
 from kimi_prov.contract import paths
 from kimi_prov.on_host.endpoint import tls
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_connect
+short_description: Describes the server to clients
+description: Reads the plan as applied and the public certificate, and gives the host's document.
+options:
+  login:
+    type: bool
+    default: false
+    description: Also say how ssh gets to the machine, for a tunnel.
+"""
+
 _ABSENT = "absent"
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """The plan as applied and the public certificate; the private key stays where it is."""
+class ActionModule(HostAction):
+    """The private key stays where it is."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Describe the server in `kimi_document`; with `login` also how ssh gets to its machine."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        try:
-            found = self._described(variables)
-        except RemoteError as error:
-            return result | build_failure(error)
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Describe the server."""
+        document = self._describe()
         local = self._connection.transport == "local"
-        host = str(variables.get("ansible_host") or variables.get("inventory_hostname"))
-        own = "localhost" if local else host
-        found |= {"address": found.get("shared") or own, "login": None}
-        if self._task.args.get("login") and not found["elsewhere"] and not local:
-            try:
-                found["login"] = self._login(str(variables.get("inventory_hostname")))
-            except RemoteError as error:
-                return result | build_failure(error)
-        return result | {"changed": False, "kimi_document": found}
+        own = "localhost" if local else str(self.variables.get("ansible_host") or self.host)
+        document |= {"address": document.get("shared") or own, "login": None}
+        if args["login"] and not document["elsewhere"] and not local:
+            document["login"] = self._build_login()
+        return {"kimi_document": document}
 
-    def _described(self, variables: dict[str, Any]) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         plan = self._read(paths.PLAN)
         if plan is None:
             raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
@@ -60,17 +59,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         certificate = tls.extract_certificates(self._read(paths.TLS_CERTIFICATE) or "")
         try:
             clean = clean_document(value)
-            found = server.describe_server(clean, certificate)
-            found["stand_ins"] = suite.stand_ins(clean, variables)
+            document = server.describe_server(clean, certificate)
+            document["stand_ins"] = suite.stand_ins(clean, self.variables)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise RemoteError(
                 f"{paths.PLAN} lacks what clients need: {error}", "run `kimi-prov apply` again"
             ) from None
-        if not found["elsewhere"] and not certificate:
+        if not document["elsewhere"] and not certificate:
             raise RemoteError(
                 f"there is no certificate in {paths.TLS_CERTIFICATE}", "run `kimi-prov apply` again"
             )
-        return found
+        return document
 
     def _read(self, file: str) -> str | None:
         """Return the text of a file on the machine; None where it is not there."""
@@ -78,7 +77,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         text = run_shell(self, f"test -e {name} || {{ echo {_ABSENT}; exit 0; }}; cat {name}")
         return None if text.strip() == _ABSENT else text
 
-    def _login(self, host: str) -> list[str]:
+    def _build_login(self) -> list[str]:
         """Return ssh's command line to the machine, as Ansible itself makes it.
 
         A password goes to the caller's own file. Raises RemoteError for another connection.
@@ -90,12 +89,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "leave out --tunnel",
             )
         program = str(connection.get_option("ssh_executable"))
-        made = [os.fsdecode(word) for word in connection._build_command(program, "ssh")]
+        words = [os.fsdecode(word) for word in connection._build_command(program, "ssh")]
         # What hands a password over stands before the program.
-        line = made[made.index(program) :]
+        line = words[words.index(program) :]
         password = connection.get_option("password") or connection._play_context.password
         if password:
-            append_line(
-                Path(os.environ[OUTPUT_VARIABLE]), {"host": host, "password": str(password)}
-            )
+            secret = {"host": self.host, "password": str(password)}
+            append_line(Path(os.environ[OUTPUT_VARIABLE]), secret)
         return [*line, str(connection.host)]

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, call
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Registers `converged`; changes nothing, in check mode neither."""
+DOCUMENTATION = """
+module: kimi_converged
+short_description: Compares files, units and weights with the machine
+description: Returns C(converged) and C(differs), and changes nothing.
+options:
+  files:
+    type: dict
+    default: {}
+    description: The text of each file by its path.
+  units:
+    type: list
+    elements: str
+    default: []
+    description: Units that have to be active.
+  weights:
+    type: bool
+    default: false
+    description: Whether the weights have to be verified.
+  converted:
+    type: bool
+    default: false
+    description: Whether the experts have to be converted.
+  staged:
+    type: bool
+    default: false
+    description: Whether the RAM disk has to be filled, or the page cache warmed.
+"""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Compare `files` (path to text), `units` and each kind of weights with the machine."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        wanted = dict(self._task.args)
-        wanted["files"] = {
+class ActionModule(HostAction):
+    """A machine without our program, or with an older one, has everything to do."""
+
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask, and return what differs first."""
+        digests = {
             path: hashlib.sha256(str(text).encode()).hexdigest()
-            for path, text in (wanted.get("files") or {}).items()
+            for path, text in args["files"].items()
         }
         try:
             # An older version may answer, which knows this question by this name alone.
-            answer = call(self, "settled", stdin=wanted)
+            answer = call(self, "settled", stdin={**args, "files": digests})
         except RemoteError as error:
-            # No program of ours there, or an older one: then there is everything to do.
             answer = {"settled": False, "differs": error.line}
-        return result | {
-            "changed": False,
-            "converged": answer["settled"],
-            "differs": answer["differs"],
-        }
+        return {"converged": answer["settled"], "differs": answer["differs"]}

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ansible.plugins.action import ActionBase
-
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.private_output import append_line
-from kimi_prov.ansible.remote import RemoteError, build_failure, call
+from kimi_prov.ansible.remote import call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_diagnose
+short_description: Gathers what a bug report needs into a file of the control machine
+description: The run's own log keeps none of it; returns C(file), and its length in C(characters).
+options:
+  folder:
+    type: str
+    required: true
+    description: Folder of the file, which only the caller reads.
+"""
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """What was gathered goes to a file of the caller alone: the run's own log keeps none of it."""
+class ActionModule(HostAction):
+    """The file is for the caller alone."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Write `folder`/HOST.json, with the file's name in `file`."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        host = str((task_vars or {}).get("inventory_hostname", ""))
-        file = Path(str(self._task.args["folder"])) / f"host-{quote(host, safe='')}.json"
-        try:
-            gathered = call(self, "diagnose", secret=True)
-        except RemoteError as error:
-            return result | build_failure(error)
-        try:
-            append_line(file, gathered)
-        except OSError as error:
-            return result | build_failure(f"{file}: {error.strerror}", None, "bad_input")
-        size = len(json.dumps(gathered))
-        return result | {"changed": False, "file": str(file), "characters": size}
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Write FOLDER/host-NAME.json."""
+        file = Path(args["folder"]) / f"host-{quote(self.host, safe='')}.json"
+        gathered = call(self, "diagnose", secret=True)
+        append_line(file, gathered)
+        return {"file": str(file), "characters": len(json.dumps(gathered))}

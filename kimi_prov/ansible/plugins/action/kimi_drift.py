@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ansible.plugins.action import ActionBase
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import drift, suite
 from kimi_prov.ansible import gateway_hosts
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError
 from kimi_prov.ansible.send import call_sent
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Sends its own copy of the code: the installed one is among what may have been changed."""
+DOCUMENTATION = """
+module: kimi_drift
+short_description: Compares the machine with what was applied, and that with today's plan
+description:
+  - Gives the host's document; drift is no failure of the task.
+  - Sends its own copy of the code, for the installed one may have been changed.
+options:
+  plan:
+    type: dict
+    description: The plan that would be applied today, where one could be made.
+  unplanned:
+    type: str
+    description: Why there is none.
+  weights:
+    type: bool
+    default: false
+    description: Read all weights again.
+  inventory:
+    type: raw
+    description: What is drift of the inventory, as the command knows it.
+"""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Look, and compare the plan that was applied with `plan`; drift is no failure here."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables, args = task_vars or {}, self._task.args
+class ActionModule(HostAction):
+    """Changes nothing."""
+
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Observe the machine and compare."""
         try:
-            found = call_sent(self, "drift", *(["--weights"] if args.get("weights") else []))
+            seen = call_sent(self, "drift", *(["--weights"] if args["weights"] else []))
         except RemoteError as error:
-            document = drift.unreached(error.line)
-        else:
-            plan = found.get("plan") or {}
-            stand_ins = suite.stand_ins(plan, variables)
-            planned = args.get("plan") or None
-            why = args.get("unplanned") or None
-            groups = variables.get("groups") or {}
-            hosts = [*(groups.get("kimi") or ()), *(groups.get(gateway_hosts.GROUP) or ())]
-            limit = drift.limits(variables["inventory_hostname"], hosts, plan.get("group"))
-            document = drift.document(found, planned, why, args.get("inventory"), limit)
-            document["stand_ins"] = stand_ins
-        return result | {"changed": False, "kimi_document": document}
+            return {"kimi_document": drift.unreached(error.line)}
+        plan = seen.get("plan") or {}
+        groups = self.variables.get("groups") or {}
+        hosts = [*(groups.get("kimi") or ()), *(groups.get(gateway_hosts.GROUP) or ())]
+        limit = drift.limits(self.host, hosts, plan.get("group"))
+        document = drift.document(
+            seen, args["plan"] or None, args["unplanned"] or None, args["inventory"], limit
+        )
+        document["stand_ins"] = suite.stand_ins(plan, self.variables)
+        return {"kimi_document": document}

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.planner.findings import make_finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_engine_check
+short_description: Has the engine's parser judge the command line of each instance
+description: Asks before any unit is written, so that what runs goes on where it refuses.
+options:
+  plan:
+    type: dict
+    required: true
+    description: The plan, whose engine is installed.
+"""
 
 _FIX = "change kimi_engine_args (or kimi_engine_version) in the inventory, then apply again"
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Asks before any unit is written, so that what runs now goes on when it refuses."""
+class ActionModule(HostAction):
+    """Changes nothing."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    ERROR_IN_CHECK_MODE = "skip"
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Let every instance of `plan` be parsed by the engine in `plan.engine.env_dir`."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        plan = self._task.args["plan"]
-        question = {
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the engine in `plan.engine.env_dir` parse every instance."""
+        plan = args["plan"]
+        request = {
             "env_dir": plan["engine"]["env_dir"],
             "gpus": any(instance["gpus"] for instance in plan["instances"]),
-            "instances": [{"argv": i["argv"], "env": i["env"]} for i in _instances(plan)],
+            "instances": [{"argv": i["argv"], "env": i["env"]} for i in _list_instances(plan)],
         }
-        check = bool(self._task.check_mode)
         try:
-            call(self, "engine-check", *(["--check"] if check else []), stdin=question)
+            call(self, *self.add_check("engine-check"), stdin=request)
         except RemoteError as error:
-            if check:
-                return result | {"changed": False, "skipped": True, "msg": error.line}
-            return result | _refused(plan["engine"], error)
-        return result | {"changed": False}
+            if self.check_mode:
+                raise
+            return _build_refusal(plan["engine"], error)
+        return {}
 
 
-def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """Return those that run, and those stood in for where this parser is of their version."""
     replaced = plan.get("stand_in")
     if not replaced:
@@ -48,11 +56,11 @@ def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
     if (own["name"], own["version"]) != (other["name"], other["version"]):
         return list(plan["instances"])
     python = plan["instances"][0]["argv"][0]
-    judged = [{**row, "argv": [python, *row["argv"][1:]]} for row in replaced["instances"]]
-    return [*plan["instances"], *judged]
+    parsed = [{**row, "argv": [python, *row["argv"][1:]]} for row in replaced["instances"]]
+    return [*plan["instances"], *parsed]
 
 
-def _refused(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
+def _build_refusal(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
     finding = make_finding(
         "engine.command_line",
         names={key: engine[key] for key in ("name", "version", "variant")},

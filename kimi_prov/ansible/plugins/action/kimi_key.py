@@ -1,92 +1,111 @@
-"""Action `kimi_key`: hand keys over, once; add, change, rotate, list or take one away."""
+"""Action `kimi_key`: hand keys over, once; add, change, rotate, list or remove one."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
-from kimi_prov.ansible.remote import RemoteError, build_failure, call
+from kimi_prov.ansible.remote import call
+from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_key
+short_description: Hands over the key that nobody has seen yet, or works on keys
+description:
+  - The key goes to a file of the caller and to nothing else; the machine then forgets it.
+  - The environment variable KIMI_PROV_KEY_OUT names the file.
+options:
+  rotate:
+    type: bool
+    default: false
+    description: Make a new key of the operator.
+  list:
+    type: bool
+    default: false
+    description: Only list the names.
+  add:
+    type: str
+    default: ''
+    description: Make a key of this name.
+  set:
+    type: str
+    default: ''
+    description: Change the limits of the key of this name.
+  remove:
+    type: str
+    default: ''
+    description: Remove the key of this name.
+  rule:
+    type: dict
+    default: {}
+    description: Limits and end of the key that is added or set.
+"""
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """The key goes to a file of the caller and to nothing else; the machine then forgets it."""
+class ActionModule(HostAction):
+    """In check mode no key is shown."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Rotate when asked, then hand over the key that nobody has seen yet."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        out = os.environ.get(OUTPUT_VARIABLE)
-        if not out:
-            return result | build_failure(
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what is asked for, and write what came of it for the caller alone."""
+        output = os.environ.get(OUTPUT_VARIABLE)
+        if not output:
+            raise UserError(
                 f"the environment variable {OUTPUT_VARIABLE} names no file to write the key to",
-                f"use `kimi-prov key`, or set {OUTPUT_VARIABLE} to a path on this machine",
-                "bad_input",
+                fix=f"use `kimi-prov key`, or set {OUTPUT_VARIABLE} to a path on this machine",
             )
-        rotate = bool(self._task.args.get("rotate", False))
-        gone, added, changed = (
-            str(self._task.args.get(name) or "") for name in ("remove", "add", "set")
-        )
-        if self._task.check_mode:
-            would = rotate or bool(gone or added or changed)
-            return result | {"changed": would, "msg": "check mode: no key was shown"}
-        host = (task_vars or {}).get("inventory_hostname", "")
-        try:
-            if added or changed:
-                return result | self._rule(Path(out), host, added, changed)
-            return result | self._hand_over(Path(out), host, rotate=rotate, gone=gone)
-        except RemoteError as error:
-            return result | build_failure(error)
-        except OSError as error:
-            return result | build_failure(
-                f"{out} cannot be written: {error.strerror}", None, "bad_input"
-            )
-
-    def _hand_over(self, out: Path, host: str, *, rotate: bool, gone: str) -> dict[str, Any]:
-        """Do what was asked for, and write what came of it for the caller alone."""
+        if self.check_mode:
+            changed = any(args[name] for name in ("rotate", "add", "set", "remove"))
+            return {"changed": changed, "msg": "check mode: no key was shown"}
+        file = Path(output)
+        if args["add"] or args["set"]:
+            return self._change_rule(file, args)
         elsewhere = call(self, "keys", "list").get("elsewhere")
         if elsewhere:
-            append_line(out, {"host": host, "elsewhere": elsewhere})
-            return {"changed": False, "msg": elsewhere}
-        if gone or self._task.args.get("list"):
-            return self._names(out, host, gone)
+            append_line(file, {"host": self.host, "elsewhere": elsewhere})
+            return {"msg": elsewhere}
+        if args["remove"] or args["list"]:
+            return self._list_names(file, args["remove"])
+        return self._hand_over(file, rotate=args["rotate"])
+
+    def _hand_over(self, file: Path, *, rotate: bool) -> dict[str, Any]:
         if rotate:
             call(self, "keys", "rotate")
-        shown = call(self, "keys", "show", secret=True)
-        key, admin = shown["key"], shown.get("web_admin")
+        answer = call(self, "keys", "show", secret=True)
+        key, admin = answer["key"], answer.get("web_admin")
         if admin:
-            append_line(out, {"host": host, "web_admin": admin})
-        line: dict[str, Any] = {"host": host, "name": "operator", "key": key}
+            append_line(file, {"host": self.host, "web_admin": admin})
+        line: dict[str, Any] = {"host": self.host, "name": "operator", "key": key}
         if key is None:
             line["detail"] = "the key was shown before; `--rotate` makes a new one"
-        append_line(out, line)
+        append_line(file, line)
         if key is not None or admin:
             call(self, "keys", "forget")
         return {"changed": rotate, "shown": key is not None}
 
-    def _rule(self, out: Path, host: str, added: str, changed: str) -> dict[str, Any]:
-        """Make the key `added` and hand it over, or change the rule of `changed`."""
-        wish = self._task.args.get("wish") or {}
-        name = added or changed
-        done = call(self, "keys", "add" if added else "set", name, stdin=wish, secret=bool(added))
-        line = {"host": host, "name": name, "uncounted": done.get("uncounted") or []}
-        append_line(out, line | ({"key": done.get("key")} if "elsewhere" not in done else done))
-        return {"changed": "elsewhere" not in done}
+    def _change_rule(self, file: Path, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the key `add` and hand it over, or change the rule of `set`."""
+        verb = "add" if args["add"] else "set"
+        name = args[verb]
+        answer = call(self, "keys", verb, name, stdin=args["rule"], secret=verb == "add")
+        line = {"host": self.host, "name": name, "uncounted": answer.get("uncounted") or []}
+        elsewhere = "elsewhere" in answer
+        append_line(file, line | (answer if elsewhere else {"key": answer.get("key")}))
+        return {"changed": not elsewhere}
 
-    def _names(self, out: Path, host: str, gone: str) -> dict[str, Any]:
-        """Take the key `gone` away, if any, and hand over the names that there are."""
-        if gone:
-            call(self, "keys", "remove", gone)
-        found = call(self, "keys", "list")
-        names = found["names"]
+    def _list_names(self, file: Path, removed: str) -> dict[str, Any]:
+        """Remove the key `removed`, if any, and hand over the names that there are."""
+        if removed:
+            call(self, "keys", "remove", removed)
+        answer = call(self, "keys", "list")
+        names = answer["names"]
         # A machine that an earlier version applied tells the names alone.
-        rows = found.get("keys") or [{"name": name} for name in names]
-        append_line(out, {"host": host, "names": names, "keys": rows, "removed": gone or None})
-        return {"changed": bool(gone), "names": names}
+        rows = answer.get("keys") or [{"name": name} for name in names]
+        line = {"host": self.host, "names": names, "keys": rows, "removed": removed or None}
+        append_line(file, line)
+        return {"changed": bool(removed), "names": names}

@@ -4,124 +4,131 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
 from kimi_prov.ansible import apply_lock, restart_consent
-from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import build_failure
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.planner.findings import make_finding
-from kimi_prov.runner import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ASKED = ("stop", "start", "restart")
+DOCUMENTATION = """
+module: kimi_lifecycle
+short_description: Runs one step of a stop, a start or a restart
+description: The code is sent; what runs on as a unit is the machine's own.
+options:
+  step:
+    type: str
+    choices: [consent, stop, start, restart, started, outcome]
+    required: true
+    description:
+      - C(consent) refuses a machine that would switch itself off and is its own control machine.
+      - C(stop), C(start) and C(restart) begin; of a group all hosts have to be there.
+      - C(started) and C(outcome) give the host's document.
+  plan:
+    type: dict
+    description: The plan, for C(consent).
+  drain_s:
+    type: float
+    default: 0
+    description: Seconds that answers under way have.
+  part:
+    type: str
+    default: serving
+    description: Which part of the hosts of a group stops.
+  began:
+    type: dict
+    default: {}
+    description: What C(start) returned, for C(started).
+"""
+
+_REQUESTS = ("stop", "start", "restart")
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """`step`: stop, start, restart, started or outcome, as `rest` on the machine has them; consent.
+class ActionModule(HostAction):
+    """A host that is lost fails, so that others of its group are not left locked."""
 
-    `consent` refuses a machine that would switch itself off where it is its own control machine.
+    FAILS_UNREACHABLE = True
 
-    `outcome` and `started` give the host's document. The code is sent; what runs on as a unit is
-    the machine's own.
-    """
-
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Run the step. A host of a group is refused where others of the group are left out."""
-        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
-        variables = task_vars or {}
-        step = str(self._task.args["step"])
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the step."""
+        step = args["step"]
         if step == "consent":
-            return result | self._consent(variables)
-        if self._task.check_mode:
-            return result | {"skipped": True, "msg": "check mode: nothing is stopped or started"}
-        try:
-            if step in _ASKED:
-                told = call_sent(self, "rest", step, stdin=self._request(variables))
-            else:
-                told = call_sent(self, "rest", step)
-        except AnsibleConnectionFailure as error:
-            return result | build_unreachable(error)
-        except RemoteError as error:
-            return result | build_failure(error)
-        host = str(variables.get("inventory_hostname", ""))
-        if told.get("expected"):
-            line = _expected(told["expected"])
-            progress.report(Display(), host, {"phase": step, "line": line})
-        changed = bool(told.get("started")) or (step == "start" and told["was"] != "serving")
-        document = self._document(step, told)
-        return result | told | {"changed": changed} | document
+            return self._check_consent(args["plan"])
+        if self.check_mode:
+            return {"skipped": True, "msg": "check mode: nothing is stopped or started"}
+        request = self._build_request(args) if step in _REQUESTS else None
+        answer = call_sent(self, "rest", step, stdin=request)
+        if answer.get("expected"):
+            self.report(phase=step, line=_describe_expected(answer["expected"]))
+        changed = bool(answer.get("started")) or (step == "start" and answer["was"] != "serving")
+        return {**answer, "changed": changed, **build_document(step, answer, args["began"])}
 
-    def _consent(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        if self._task.args["plan"]["rest"]["idle"]["poweroff_self"]:
+    def _check_consent(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        if plan["rest"]["idle"]["poweroff_self"]:
             return {}
-        host = str(variables.get("inventory_hostname", "the machine"))
-        consented = ("kimi_idle_poweroff_self", True)
-        refused = restart_consent.refusal(
-            self, host, variables.get("kimi_facts") or {}, consented, ""
-        )
-        if refused is None:
+        facts = self.variables.get("kimi_facts") or {}
+        consent = ("kimi_idle_poweroff_self", True)
+        if restart_consent.find_refusal(self, self.host, facts, consent, "") is None:
             return {}
-        fix = f"set kimi_idle_poweroff_self: true for {host}, or kimi_idle_action: stop"
-        why = "kimi_idle_action is poweroff, and this is the machine that kimi-prov runs on"
+        fix = f"set kimi_idle_poweroff_self: true for {self.host}, or kimi_idle_action: stop"
+        reason = "kimi_idle_action is poweroff, and this is the machine that kimi-prov runs on"
         finding = make_finding(
-            "rest.own_machine", observed=why, required="consent to that", fix=fix
+            "rest.own_machine", observed=reason, required="consent to that", fix=fix
         )
-        return build_failure(f"{host}: {why}", fix, "blockers", [finding])
+        return build_failure(f"{self.host}: {reason}", fix, "blockers", [finding])
 
-    def _request(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        we = apply_lock.holder()
+    def _build_request(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        holder = apply_lock.describe_holder()
         return {
-            "by": {"user": we["user"], "control_host": we["control_host"]},
-            "drain_s": float(self._task.args.get("drain_s") or 0),
-            "part": str(self._task.args.get("part") or "serving"),
+            "by": {key: holder[key] for key in ("user", "control_host")},
+            "drain_s": args["drain_s"],
+            "part": args["part"],
             # Without those that have failed: hosts that serve together go on together.
-            "hosts": [str(name) for name in variables.get("ansible_play_batch") or ()],
+            "hosts": [str(name) for name in self.variables.get("ansible_play_batch") or ()],
         }
 
-    def _document(self, step: str, told: Mapping[str, Any]) -> dict[str, Any]:
-        if step == "outcome":
-            known = {"requests_cut": told.get("cut"), "seconds": told.get("seconds")}
-            return {"kimi_document": {"ok": True, "detail": _ended(told), **known}}
-        if step == "started":
-            start = told.get("start") or {}
-            was = (self._task.args.get("began") or {}).get("was")
-            known = {"was": was, "seconds": start.get("seconds"), "held": start.get("held")}
-            return {"kimi_document": {"ok": True, "detail": self._answers(told), **known}}
-        return {}
 
-    def _answers(self, told: Mapping[str, Any]) -> str:
-        began, start = self._task.args.get("began") or {}, told.get("start")
-        if began.get("was") == "serving":
-            return "it serves already"
-        took = f" after {format_duration(start['seconds'])}" if start else ""
-        place = f" (the weights were in the {start['held']})" if start and _known(start) else ""
-        return f"it serves: the model answered{took}{place}"
+def build_document(
+    step: str, answer: Mapping[str, Any], began: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the host's document of the last step; `began`: what the first one answered."""
+    if step == "outcome":
+        numbers = {"requests_cut": answer.get("cut"), "seconds": answer.get("seconds")}
+        return {"kimi_document": {"ok": True, "detail": _describe_end(answer), **numbers}}
+    if step == "started":
+        start = answer.get("start") or {}
+        detail = _describe_start(answer.get("start"), began)
+        times = {key: start.get(key) for key in ("seconds", "held")}
+        return {"kimi_document": {"ok": True, "detail": detail, "was": began.get("was"), **times}}
+    return {}
 
 
-def _known(start: Mapping[str, Any]) -> bool:
-    return str(start["held"]) != "unknown"
+def _describe_start(start: Mapping[str, Any] | None, began: Mapping[str, Any]) -> str:
+    if began.get("was") == "serving":
+        return "it serves already"
+    if not start:
+        return "it serves: the model answered"
+    place = "" if str(start["held"]) == "unknown" else f" (the weights were in the {start['held']})"
+    return f"it serves: the model answered after {format_duration(start['seconds'])}{place}"
 
 
-def _expected(found: Mapping[str, Any]) -> str:
-    if found["seconds"] is None:
-        return str(found["basis"])
-    return f"it will take about {format_duration(float(found['seconds']))}: {found['basis']}"
+def _describe_expected(expected: Mapping[str, Any]) -> str:
+    if expected["seconds"] is None:
+        return str(expected["basis"])
+    duration = format_duration(float(expected["seconds"]))
+    return f"it will take about {duration}: {expected['basis']}"
 
 
-def _ended(told: Mapping[str, Any]) -> str:
-    cut = told.get("cut") or 0
-    ended = f"{cut} request{'s' if cut != 1 else ''} cut" if cut else "no request was cut"
-    took = f" in {format_duration(told['seconds'])}" if told.get("seconds") is not None else ""
-    word = "stopped" if told.get("mark") else "restarted"
-    stays = "; weights, keys, page, history and certificate stay" if told.get("mark") else ""
-    return f"{word}{took}, {ended}{stays}"
+def _describe_end(answer: Mapping[str, Any]) -> str:
+    cut = answer.get("cut") or 0
+    requests = f"{cut} request{'s' if cut != 1 else ''} cut" if cut else "no request was cut"
+    duration = (
+        f" in {format_duration(answer['seconds'])}" if answer.get("seconds") is not None else ""
+    )
+    if answer.get("mark"):
+        kept = "weights, keys, page, history and certificate stay"
+        return f"stopped{duration}, {requests}; {kept}"
+    return f"restarted{duration}, {requests}"

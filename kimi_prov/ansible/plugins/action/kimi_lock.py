@@ -3,68 +3,70 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.module_utils.parsing.convert_bool import boolean
-from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import apply_lock, switching
-from kimi_prov.ansible.remote import RemoteError, build_failure, call
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import RemoteError, call
 from kimi_prov.ansible.send import call_sent
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """`state: present` takes the lock or says who holds it; `absent` gives it back.
+DOCUMENTATION = """
+module: kimi_lock
+short_description: Takes the apply lock of the machine, or releases it
+options:
+  state:
+    type: str
+    choices: [present, kept, absent]
+    default: present
+    description:
+      - C(present) takes the lock or says who holds it.
+      - C(kept) refuses too where nobody holds it any more, for what this run knows is old then.
+      - C(absent) releases it.
+  applied:
+    type: bool
+    description:
+      - Whether all went well; where it is given, C(absent) ends an apply and writes its history.
+      - Where it did not, and a switch is open, the machine goes back to what served.
+  keep:
+    type: int
+    description: How many versions the history keeps.
+"""
 
-    `kept` refuses too where nobody holds it any more: what this run knows of the machine is old.
-    With `applied` and `keep` (versions), `absent` ends an apply: its history is written.
-    """
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+class ActionModule(HostAction):
+    """In check mode nothing is written and nobody kept off."""
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Take or give back. In check mode nothing is written and nobody kept off."""
-        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
-        if self._task.check_mode:
-            return result | {"msg": "check mode: no lock is taken"}
-        try:
-            if self._task.args.get("state", "present") == "absent":
-                return result | self._released(task_vars or {})
-            answer = call_sent(self, "lock", "acquire", json.dumps(apply_lock.holder()))
-            answer = apply_lock.taken_over(self, answer)
-        except RemoteError as error:
-            return result | build_failure(error)
-        host = str((task_vars or {}).get("inventory_hostname", "the machine"))
+    SKIPPED_IN_CHECK_MODE = "no lock is taken"
+
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the lock, check it or release it."""
+        if args["state"] == "absent":
+            return self._release() if args["applied"] is None else self._end_apply(args)
+        answer = call_sent(self, "lock", "acquire", json.dumps(apply_lock.describe_holder()))
+        answer = apply_lock.take_over(self, answer)
         if not answer["held"]:
-            return result | apply_lock.refusal(host, answer)
-        if self._task.args.get("state") == "kept" and not answer.get("renewed"):
-            return result | apply_lock.lost(host)
-        return result
+            return apply_lock.build_refusal(self.host, answer)
+        if args["state"] == "kept" and not answer.get("renewed"):
+            return apply_lock.build_loss(self.host)
+        return {}
 
-    def _released(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Release the lock. With `applied`, whether all went well, the machine notes what was.
-
-        Where it did not, and a switch is still open, the machine goes back to what served.
-        """
-        applied = self._task.args.get("applied")
-        if applied is None:
-            return self._given_back(variables)
-        ended = switching.request(variables) | {
-            "done": boolean(applied, strict=True),
-            "keep": self._task.args.get("keep"),
-        }
+    def _end_apply(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Release the lock; the machine records what was applied, or goes back."""
+        request = switching.build_request(self.variables)
+        request |= {"done": args["applied"], "keep": args["keep"]}
         try:
-            answer = call(self, "switch", "end", stdin=ended)
+            answer = call(self, "switch", "end", stdin=request)
         except RemoteError:
             # No program there yet, or an older one: that must not leave the lock behind.
-            answer = call_sent(self, "switch", "end", stdin=ended)
+            answer = call_sent(self, "switch", "end", stdin=request)
         return {"entry": answer["entry"], "warnings": answer["told"]}
 
-    def _given_back(self, variables: dict[str, Any]) -> dict[str, Any]:
+    def _release(self) -> dict[str, Any]:
         """Release the lock; of another machine's that is not reached only a warning is given.
 
         Ansible would take the failed machine, whose task this is, for the one that is not reached.
@@ -73,7 +75,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             apply_lock.release(self)
         except AnsibleConnectionFailure:
-            if other in (None, variables.get("inventory_hostname")):
+            if other in (None, self.variables.get("inventory_hostname")):
                 raise
             return {"warnings": [f"{other} was not reached: its apply lock stays until it is old"]}
         return {}

@@ -3,71 +3,83 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from kimi_prov.ansible.remote import RemoteError, build_failure, call, wait_reachable
-from kimi_prov.runner import progress
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import call, wait_reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_logs
+short_description: Reports lines of the journals
+description: Lines go to whoever runs this, and into no result; a run keeps no copy of a journal.
+options:
+  units:
+    type: list
+    elements: str
+    required: true
+    description: The units.
+  lines:
+    type: int
+    required: true
+    description: How many of the last lines.
+  since:
+    type: float
+    default: 0
+    description: From when on, in seconds since 1970; 0 for all.
+  follow:
+    type: bool
+    default: false
+    description: Go on until somebody ends it.
+"""
 
 # How long one question to a machine waits there for a line; it outlives a cut connection so long.
 _WAIT_S = 15.0
 # Before a machine without any journal is asked again, and one that is away is given up.
-_PAUSE_S = 1.0
-_PATIENCE_S = 900.0
+_POLL_INTERVAL_S = 1.0
+_TIMEOUT_S = 900.0
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Lines go to whoever runs this, and into no result: a run keeps no copy of a journal."""
+class ActionModule(HostAction):
+    """Asks for what came after the last line."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Report the last lines; with `follow` go on."""
+        words = ["logs", "--units", ",".join(args["units"])]
+        since = ["--since", str(args["since"])] if args["since"] else []
+        started = time.time()
+        page = call(self, *words, *since, "--lines", str(args["lines"]))
+        self._report_page(page)
+        while args["follow"]:
+            if page["cursor"]:
+                more = ["--after", page["cursor"], "--wait", str(_WAIT_S)]
+            else:
+                time.sleep(_POLL_INTERVAL_S)
+                more = ["--since", str(started)]
+            page = self._ask([*words, *more])
+            if page.get("entries"):
+                self._report_page(page)
+        return {}
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Report the last lines of `units`; with `follow` go on until somebody ends it."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        host = (task_vars or {}).get("inventory_hostname", "")
-        arguments = self._task.args
-        words = ["logs", "--units", ",".join(arguments["units"])]
-        since = arguments.get("since")
-        words += ["--since", str(since)] if since else []
-        asked = time.time()
-        try:
-            found = call(self, *words, "--lines", str(arguments["lines"]))
-            self._report(host, found)
-            while arguments.get("follow"):
-                if not found["cursor"]:
-                    time.sleep(_PAUSE_S)
-                    ask = [*words[:3], "--since", str(asked)]
-                else:
-                    ask = [*words[:3], "--after", found["cursor"], "--wait", str(_WAIT_S)]
-                found = self._patiently(host, ask)
-                if found.get("entries"):
-                    self._report(host, found)
-        except RemoteError as error:
-            return result | build_failure(error)
-        return result | {"changed": False}
-
-    def _patiently(self, host: str, words: list[str]) -> dict[str, Any]:
-        """Ask; a machine that went away meanwhile is told of, and waited for."""
+    def _ask(self, words: list[str]) -> dict[str, Any]:
+        """Ask; say that a machine went away meanwhile, and wait for it."""
         try:
             return call(self, *words)
         except AnsibleConnectionFailure:
-            self._note(host, "the connection was cut: trying again")
+            self._report_line("the connection was cut: trying again")
             self._connection.reset()
-        found = wait_reachable(self, _PATIENCE_S, lambda: call(self, *words))
-        self._note(host, "connected again")
-        return found
+        page = wait_reachable(self, _TIMEOUT_S, lambda: call(self, *words))
+        self._report_line("connected again")
+        return page
 
-    def _report(self, host: str, found: dict[str, Any]) -> None:
-        entries = found.get("entries") or []
-        progress.report(Display(), host, {"phase": "logs", "entries": entries})
-        if found.get("cut"):
-            self._note(host, "older lines are left out: ask for fewer with --since or --unit")
+    def _report_page(self, page: Mapping[str, Any]) -> None:
+        self.report(phase="logs", entries=page.get("entries") or [])
+        if page.get("cut"):
+            self._report_line("older lines are left out: ask for fewer with --since or --unit")
 
-    def _note(self, host: str, line: str) -> None:
-        progress.report(Display(), host, {"phase": "logs", "line": line})
+    def _report_line(self, line: str) -> None:
+        self.report(phase="logs", line=line)

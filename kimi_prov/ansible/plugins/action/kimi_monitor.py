@@ -1,18 +1,12 @@
-"""Action `kimi_monitor`: Prometheus and Alertmanager on a host that watches others, or itself.
-
-`state`: noted (before the packages come), running or absent. `hosts`: names of those
-that are watched, of which this run has read what it reached.
-"""
+"""Action `kimi_monitor`: Prometheus and Alertmanager on a host that watches others, or itself."""
 
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
-from kimi_prov.ansible.remote import RemoteError, build_failure
+from kimi_prov.ansible.control_files import read_control_file
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
@@ -21,27 +15,50 @@ from kimi_prov.packaging import monitoring
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DOCUMENTATION = """
+module: kimi_monitor
+short_description: Converges Prometheus and Alertmanager
+description: Sends its own copy of the code, for a host that only watches has none.
+options:
+  state:
+    type: str
+    choices: [noted, running, absent]
+    default: running
+    description: C(noted) records what was there, before the packages come.
+  hosts:
+    type: list
+    elements: str
+    default: []
+    description: Names of those that are watched, of which this run has read what it reached.
+  settings:
+    type: dict
+    default: {}
+    description: Ports, networks and bounds.
+  receivers:
+    type: dict
+    default: {}
+    description: Where alerts go.
+  units:
+    type: dict
+    default: {}
+    description: The text of each unit by its name.
+"""
+
 _LOOPBACK = "127.0.0.1"
 _VERBS = {"noted": "note", "absent": "remove"}
 
 
-def secret(path: str, option: str) -> str:
+def read_secret(path: str, option: str) -> str:
     """Return the line in a file on the control machine. Raises UserError without its content."""
-    try:
-        text = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UserError(
-            f"{option}: {path} cannot be read: {reason}", fix="name a file on this machine"
-        ) from error
+    text = read_control_file(path, option).strip()
     if not text or "\n" in text:
         raise UserError(f"{option}: {path} does not hold one line", fix="write it in one line")
     return text
 
 
-def networks(given: list[str]) -> list[str]:
+def check_networks(networks: list[str]) -> list[str]:
     """Return who may reach both ports. Raises UserError for what is no network."""
-    for text in given:
+    for text in networks:
         try:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
@@ -49,27 +66,27 @@ def networks(given: list[str]) -> list[str]:
                 f"monitor_networks: {clean_text.clean_line(text)} is no network",
                 fix="write addresses or networks, as 10.0.9.0/24",
             ) from None
-    return list(given)
+    return list(networks)
 
 
-def receivers(given: Mapping[str, Any]) -> dict[str, Any]:
+def build_receivers(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return where alerts go, secrets included. Raises UserError for half an e-mail's settings."""
-    url_file, mail = given.get("webhook_url_file"), None
-    named = {key: given.get(f"email_{key}") for key in ("to", "from", "smarthost")}
-    if any(named.values()):
-        if not all(named.values()):
-            lacking = ", ".join(f"monitor_alert_email_{k}" for k, v in named.items() if not v)
+    url_file, mail = options.get("webhook_url_file"), None
+    addresses = {key: options.get(f"email_{key}") for key in ("to", "from", "smarthost")}
+    if any(addresses.values()):
+        if not all(addresses.values()):
+            lacking = ", ".join(f"monitor_alert_email_{k}" for k, v in addresses.items() if not v)
             raise UserError(f"e-mail of alerts: {lacking} is not set", fix="set all three")
-        password_file = given.get("email_password_file")
+        password_file = options.get("email_password_file")
         mail = {
-            **named,
-            "require_tls": bool(given.get("email_require_tls", True)),
-            "username": given.get("email_username") or None,
-            "password": secret(password_file, "monitor_alert_email_password_file")
+            **addresses,
+            "require_tls": bool(options.get("email_require_tls", True)),
+            "username": options.get("email_username") or None,
+            "password": read_secret(password_file, "monitor_alert_email_password_file")
             if password_file
             else None,
         }
-    url = secret(url_file, "monitor_alert_webhook_url_file") if url_file else None
+    url = read_secret(url_file, "monitor_alert_webhook_url_file") if url_file else None
     if url is not None and not url.startswith(("http://", "https://")):
         raise UserError(
             f"monitor_alert_webhook_url_file: {url_file} holds no http(s) URL",
@@ -78,7 +95,7 @@ def receivers(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"webhook_url": url, "email": mail}
 
 
-def ranks(plan: Mapping[str, Any]) -> dict[str, str]:
+def map_rank_addresses(plan: Mapping[str, Any]) -> dict[str, str]:
     """Return the addresses at which a head that watches itself reads its ranks, by host.
 
     On the group's own network: its address there is the one that ranks let in.
@@ -89,9 +106,9 @@ def ranks(plan: Mapping[str, Any]) -> dict[str, str]:
     return {row["host"]: row["address"] for row in group["members"] if row["address"]}
 
 
-def watched(
+def build_targets(
     names: list[str],
-    doors: Mapping[str, Any],
+    targets: Mapping[str, Any],
     own: str,
     *,
     addresses: set[str],
@@ -101,72 +118,56 @@ def watched(
 
     `near`: other addresses of hosts than those by which Ansible reaches them.
     """
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for name in names:
-        door = doors.get(name)
-        if door is not None and (name == own or door["address"] in addresses):
+        target = targets.get(name)
+        if target is not None and (name == own or target["address"] in addresses):
             # Its own port is reached on the loopback, whatever networks may.
-            door = {**door, "address": _LOOPBACK}
-        elif door is not None:
-            door = {**door, "address": (near or {}).get(name, door["address"])}
-        found[name] = door
-    return found
+            target = {**target, "address": _LOOPBACK}
+        elif target is not None:
+            target = {**target, "address": (near or {}).get(name, target["address"])}
+        rows[name] = target
+    return rows
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Sends its own copy of the code: a host that only watches has none."""
+class ActionModule(HostAction):
+    """Keys and receivers go by standard input."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    ERROR_IN_CHECK_MODE = "change"
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Note what was there, or converge; keys and receivers go by standard input."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        args, variables = self._task.args, task_vars or {}
-        options = ["--check"] if self._task.check_mode else []
-        try:
-            if args.get("state") in _VERBS:
-                return result | call_sent(self, "monitor", _VERBS[args["state"]], *options)
-            wanted = self._wanted(args, variables)
-            done = call_sent(self, "monitor", "ensure", *options, stdin=wanted)
-        except UserError as error:
-            return result | build_failure(error.message, error.fix, "bad_input")
-        except RemoteError as error:
-            if self._task.check_mode:
-                return result | {"changed": True, "msg": f"would be made: {error.line}"}
-            return result | build_failure(error)
-        result |= {"changed": done["changed"], "did": done["did"]}
-        if done["unknown"]:
-            names = ", ".join(done["unknown"])
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Record what was there, or converge."""
+        if args["state"] in _VERBS:
+            return call_sent(self, *self.add_check("monitor", _VERBS[args["state"]]))
+        request = self._build_request(args)
+        answer = call_sent(self, *self.add_check("monitor", "ensure"), stdin=request)
+        result = {"changed": answer["changed"], "did": answer["did"]}
+        if answer["unknown"]:
+            names = ", ".join(answer["unknown"])
             result["msg"] = f"not watched yet: {names}; an apply that reaches them adds them"
         return result
 
-    def _wanted(self, args: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
-        known = {name: variables["hostvars"][name] for name in args["hosts"]}
+    def _build_request(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        known = {name: self.variables["hostvars"][name] for name in args["hosts"]}
         # The plan of a host knows whether it shows any; one that was not planned is kept.
         names = [
             name
             for name, own in known.items()
             if (own.get("kimi_plan") or {"metrics": True})["metrics"] is not None
         ]
-        doors = {name: (known[name].get("__metrics_target") or {}).get("door") for name in names}
-        own = str(variables["inventory_hostname"])
+        registered = {name: known[name].get("__metrics_target") or {} for name in names}
+        settings = args["settings"]
         return {
-            "settings": {
-                **args["settings"],
-                "networks": networks(args["settings"]["networks"]),
-            },
-            "receivers": receivers(args["receivers"]),
+            "settings": {**settings, "networks": check_networks(settings["networks"])},
+            "receivers": build_receivers(args["receivers"]),
             "rules": monitoring.texts("rules", ".yml"),
             "consoles": monitoring.texts("consoles", ".html", ".lib", ".css", ".js"),
-            "units": dict(args["units"]),
-            "hosts": watched(
+            "units": args["units"],
+            "hosts": build_targets(
                 names,
-                doors,
-                own,
-                addresses={str(variables.get("ansible_host") or own)},
-                near=ranks(known.get(own, {}).get("kimi_plan") or {}),
+                {name: row.get("target") for name, row in registered.items()},
+                self.host,
+                addresses={str(self.variables.get("ansible_host") or self.host)},
+                near=map_rank_addresses(known.get(self.host, {}).get("kimi_plan") or {}),
             ),
         }

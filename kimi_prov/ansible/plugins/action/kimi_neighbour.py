@@ -4,80 +4,119 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DOOR = ("port", "certificate_sha256")
+DOCUMENTATION = """
+module: kimi_neighbour
+short_description: Opens a host for another that fetches the same weights, and closes it
+description:
+  - The download asks the source where no neighbour gives, so nothing here fails a host; what
+    cannot be done is a warning.
+  - All of it lies in C(/run) while weights are fetched, and is no change of the machine.
+  - Returns C(done), and what the next task on the other host has to know.
+options:
+  state:
+    type: str
+    choices: [prepared, opened, taken, closed]
+    required: true
+    description:
+      - C(prepared) on the host that takes returns whether it has to fetch, and its key's hash.
+      - C(opened) on the host that gives lets one more neighbour in, and returns C(target).
+      - C(taken) on the host that takes points its download at the neighbour.
+      - C(closed) on the host that gives, and without C(taker) on the one that took, ends it.
+  host:
+    type: str
+    required: true
+    description: The host of the task.
+  plan:
+    type: dict
+    description: The plan of the host that gives.
+  taker:
+    type: str
+    description: The host that takes.
+  key_sha256:
+    type: str
+    description: The hash of its key.
+  connections:
+    type: int
+    description: How many it may open.
+  rate:
+    type: int
+    description: Bytes per second for all.
+  limit_s:
+    type: int
+    description: Seconds until it is closed by itself.
+  giver:
+    type: dict
+    description: Name and address of the host that gives.
+  target:
+    type: dict
+    description: Its port and certificate.
+  slowest:
+    type: float
+    description: Bytes per second below which it is left.
+"""
+
+_TARGET = ("port", "certificate_sha256")
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """`state`: prepared, opened, taken or closed; what cannot be done is a warning.
+class ActionModule(HostAction):
+    """Each state is a call of its own."""
 
-    The download asks the source where no neighbour gives, so nothing here fails a host. All of it
-    lies in /run while weights are fetched: it is no change of the machine.
-    """
-
-    TRANSFERS_FILES = False
     _supports_check_mode = False
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Return `done`, and what the next task on the other host has to know."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        given: dict[str, Any] = self._task.args
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what the state says."""
+        steps = {
+            "prepared": self._prepare,
+            "opened": self._open,
+            "taken": self._take_from,
+            "closed": self._close,
+        }
         try:
-            found: dict[str, Any] = getattr(self, f"_{given['state']}")(given)
+            return {"done": True, **steps[args["state"]](args)}
         except RemoteError as error:
-            told = f"{given['host']}: {error.line}; the source is asked for the weights"
-            result |= {} if given["state"] == "closed" else {"warnings": [told]}
-            return result | {"changed": False, "done": False}
-        return result | {"changed": False, "done": True, **found}
+            warning = f"{args['host']}: {error.line}; the source is asked for the weights"
+            result: dict[str, Any] = {"done": False}
+            return result if args["state"] == "closed" else {**result, "warnings": [warning]}
 
-    def _prepared(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """On the host that takes: whether it has to fetch, and the hash of its key."""
-        del given
-        found = call(self, "share", "key", stdin={})
-        return {"needed": found["needed"], "key_sha256": found["key_sha256"]}
+    def _prepare(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        del args
+        answer = call(self, "share", "key", stdin={})
+        return {"needed": answer["needed"], "key_sha256": answer["key_sha256"]}
 
-    def _opened(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """On the host that gives: one more neighbour may ask; `plan` is this host's."""
-        plan, taker = given["plan"], given["taker"]
-        rows = {row["host"]: row["address"] for row in plan["neighbours"]["gives_to"]}
-        if taker not in rows:
+    def _open(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        plan, taker = args["plan"], args["taker"]
+        addresses = {row["host"]: row["address"] for row in plan["neighbours"]["gives_to"]}
+        if taker not in addresses:
             raise RemoteError(f"its plan gives no weights to {taker}")
-        wanted = {
+        request = {
             "port": plan["neighbours"]["port"],
-            "addresses": list(rows.values()),
+            "addresses": list(addresses.values()),
             "firewall": plan["firewall"],
             "taker": taker,
-            "taker_address": rows[taker],
-            "key_sha256": given["key_sha256"],
-            "connections": int(given["connections"]),
-            "rate": int(given["rate"]),
-            "limit_s": int(given["limit_s"]),
+            "taker_address": addresses[taker],
+            **{key: args[key] for key in ("key_sha256", "connections", "rate", "limit_s")},
         }
-        found = call(self, "share", "open", stdin=wanted)
-        return {"door": {name: found[name] for name in _DOOR}}
+        answer = call(self, "share", "open", stdin=request)
+        return {"target": {name: answer[name] for name in _TARGET}}
 
-    def _taken(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """On the host that takes: its download asks the neighbour first."""
-        giver = given["giver"]
-        wanted = {
+    def _take_from(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        giver = args["giver"]
+        request = {
             "name": giver["host"],
             "address": giver["address"],
-            "slowest": float(given["slowest"]),
-            **given["door"],
+            "slowest": args["slowest"],
+            **args["target"],
         }
-        call(self, "share", "take", stdin=wanted)
+        call(self, "share", "take", stdin=request)
         return {}
 
-    def _closed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """On the host that gives, and with no `taker` on the one that took: it is over."""
-        verb = "close" if given.get("taker") else "drop"
-        call(self, "share", verb, stdin={"taker": given.get("taker")})
+    def _close(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        verb = "close" if args["taker"] else "drop"
+        call(self, "share", verb, stdin={"taker": args["taker"]})
         return {}

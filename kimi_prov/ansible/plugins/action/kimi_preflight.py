@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
-from kimi_prov.ansible.group_hosts import refused_peers
+from kimi_prov.ansible.group_hosts import find_refused_peers
+from kimi_prov.ansible.host_action import HostAction, build_refusal
 from kimi_prov.ansible.remote import build_failure
 from kimi_prov.planner.plan import find_refusals
 from kimi_prov.show.text import terminal
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """All blockers come in one message: fixing them one run at a time wastes the reader's day."""
+DOCUMENTATION = """
+module: kimi_preflight
+short_description: Fails with all blockers of a plan
+description: All come in one message; fixing them one run at a time wastes the reader's day.
+options:
+  plan:
+    type: dict
+    required: true
+    description: The plan.
+"""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Fail with the blockers of `plan`, or pass with its warnings in `msg`."""
-        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
-        plan = self._task.args["plan"]
-        found = find_refusals(plan)
-        variables = task_vars or {}
-        host = str(variables.get("inventory_hostname", "the machine"))
-        if found:
-            message = f"{host} does not meet what the plan requires:\n{terminal.findings(found)}"
-            return result | build_failure(message, code="blockers", findings=found)
+class ActionModule(HostAction):
+    """Asks nothing of the machine."""
+
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Fail with the blockers, or pass with the warnings in `msg`."""
+        plan = args["plan"]
+        blockers = find_refusals(plan)
+        if blockers:
+            return build_refusal(self.host, blockers)
         if plan["group"] is not None:
-            missing = refused_peers(plan["group"], host, variables["hostvars"])
-            if missing:
-                message = f"{host} waits for its group: {'; '.join(missing)}"
-                return result | build_failure(message, "mend that host first", code="blockers")
+            refused = find_refused_peers(plan["group"], self.host, self.variables["hostvars"])
+            if refused:
+                message = f"{self.host} waits for its group: {'; '.join(refused)}"
+                return build_failure(message, "correct that host first", code="blockers")
         warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
-        return result | {
-            "msg": terminal.findings(warnings) if warnings else "nothing stands in the way"
-        }
+        return {"msg": terminal.findings(warnings) if warnings else "nothing stands in the way"}

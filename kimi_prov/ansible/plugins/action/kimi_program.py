@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.packaging.zipapp import build_zipapp, zipapp_sha256
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Builds it here and leaves the copying to Ansible's own `copy`."""
+DOCUMENTATION = """
+module: kimi_program
+short_description: Installs our program
+description: Builds it here and leaves the copying to Ansible's own C(copy).
+options:
+  dest:
+    type: str
+    required: true
+    description: Where it is, for everybody to run.
+  installed:
+    type: str
+    description: The SHA-256 of what is there.
+"""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Copy it to `dest`, for everybody to run, unless `installed` is its SHA-256."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        if self._task.args.get("installed") == zipapp_sha256():
-            return result | {"changed": False}
+class ActionModule(HostAction):
+    """Nothing is asked of a machine that has this version."""
+
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy it to `dest` unless `installed` is its SHA-256."""
+        if args["installed"] == zipapp_sha256():
+            return {}
         with tempfile.TemporaryDirectory(prefix="kimi-prov-") as local:
             source = build_zipapp(Path(local) / "kimi-target.pyz")
             task = self._task.copy()
             task.args = {
                 "src": str(source),
-                "dest": self._task.args["dest"],
+                "dest": args["dest"],
                 "owner": "root",
                 "group": "root",
                 "mode": "0755",
@@ -43,5 +53,4 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 templar=self._templar,
                 shared_loader_obj=self._shared_loader_obj,
             )
-            copied: dict[str, Any] = copy.run(task_vars=task_vars)
-            return result | copied
+            return dict(copy.run(task_vars=self.variables))

@@ -3,65 +3,65 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from kimi_prov.ansible.remote import RemoteError, build_failure
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import build_failure
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.runner import progress
 
-STEP_S = 5
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_ready
+short_description: Waits until the model answers
+description: Says meanwhile what the engine is doing, and stops at once when its unit fails.
+options:
+  timeout:
+    type: float
+    required: true
+    description: Seconds to wait.
+"""
+
+POLL_INTERVAL_S = 5
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Says meanwhile what the engine is doing, and stops at once when its unit fails."""
+class ActionModule(HostAction):
+    """The machine itself waits a while for each answer."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    SKIPPED_IN_CHECK_MODE = "the port was not tried"
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Ask until it answers, a unit fails, or `timeout` seconds are over."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        if self._task.check_mode:
-            return result | {"changed": False, "msg": "check mode: the port was not tried"}
-        host = (task_vars or {}).get("inventory_hostname", "")
-        limit = float(self._task.args["timeout"])
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask until it answers, a unit fails, or the time is over."""
         started = time.monotonic()
         restarts: dict[str, int] = {}
         while True:
-            try:
-                seen = self._ask(restarts)
-            except RemoteError as error:
-                return result | build_failure(error)
-            waited = round(time.monotonic() - started, 1)
-            if seen["answered"]:
-                return result | {"changed": False, "waited_s": waited, "msg": "the model answers"}
-            if waited > limit:
-                return result | build_failure(
-                    f"no token within {waited:.0f} s ({seen['refusal']}); "
-                    f"the engine's last line: {seen['line']}",
+            answer = self._ask(restarts)
+            waited_s = round(time.monotonic() - started, 1)
+            if answer["answered"]:
+                return {"waited_s": waited_s, "msg": "the model answers"}
+            if waited_s > args["timeout"]:
+                return build_failure(
+                    f"no token within {waited_s:.0f} s ({answer['refusal']}); "
+                    f"the engine's last line: {answer['line']}",
                     "raise kimi_start_timeout_s if it is still loading, or read its journal",
                 )
-            restarts = seen["restarts"]
-            progress.report(Display(), host, {"phase": "start", "line": seen["line"]})
+            restarts = answer["restarts"]
+            self.report(phase="start", line=answer["line"])
 
     def _ask(self, restarts: dict[str, int]) -> dict[str, Any]:
         """Ask once; a cut connection is no answer yet, for the engine goes on loading."""
         counts = [f"{unit}={count}" for unit, count in restarts.items()]
         try:
             # Sent along: with --tags the machine may have the program of an older version.
-            return call_sent(self, "smoke-test", str(STEP_S), *counts)
+            return call_sent(self, "smoke-test", str(POLL_INTERVAL_S), *counts)
         except AnsibleConnectionFailure as error:
-            time.sleep(STEP_S)
-            line = "the connection is cut; trying again"
+            time.sleep(POLL_INTERVAL_S)
             return {
                 "answered": False,
                 "refusal": str(error).splitlines()[0],
-                "line": line,
+                "line": "the connection is cut; trying again",
                 "restarts": restarts,
             }

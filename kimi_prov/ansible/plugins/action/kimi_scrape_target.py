@@ -1,24 +1,33 @@
-"""Action `kimi_scrape_target`: what a host that watches has to know of this one, the key included.
-
-Its result is a secret: the task has `no_log`.
-"""
+"""Action `kimi_scrape_target`: what a host that watches has to know of this one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
-
 from kimi_prov.acceptance import metrics_key
-from kimi_prov.ansible.remote import RemoteError, build_failure, call
-from kimi_prov.errors import UserError
+from kimi_prov.ansible.control_files import read_control_file
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DOCUMENTATION = """
+module: kimi_scrape_target
+short_description: Reads where and how the metrics of this host are read
+description:
+  - Returns C(target); none in check mode on a machine that shows none yet.
+  - It holds the key by which metrics are read, so the task has C(no_log).
+options:
+  plan:
+    type: dict
+    required: true
+    description: The plan.
+"""
 
-def trusted(plan: Mapping[str, Any], certificate: str) -> dict[str, str | None]:
+
+def select_trusted(plan: Mapping[str, Any], certificate: str) -> dict[str, str | None]:
     """Return which `certificate` is trusted alone, or null, and a site's own `authorities`.
 
     One that is ordered by ACME is renewed between two applies, and mostly by another intermediate:
@@ -27,44 +36,26 @@ def trusted(plan: Mapping[str, Any], certificate: str) -> dict[str, str | None]:
     if plan["proxy"]["tls"]["mode"] != "acme":
         return {"certificate": certificate, "authorities": None}
     bundle = plan["site"]["ca_bundle"]
-    try:
-        authorities = Path(bundle).read_text(encoding="utf-8") if bundle else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"kimi_ca_bundle: {bundle} cannot be read: {error}", fix="name a PEM file here"
-        ) from error
+    authorities = read_control_file(bundle, "kimi_ca_bundle", "a PEM file") if bundle else None
     return {"certificate": None, "authorities": authorities}
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Reads certificate and key; changes nothing."""
+class ActionModule(HostAction):
+    """Changes nothing."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    ERROR_IN_CHECK_MODE = "skip"
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Return `door`; null in check mode on a machine that has none yet."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        plan, variables = self._task.args["plan"], task_vars or {}
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Read certificate and key."""
+        plan = args["plan"]
         file = plan["control"].get("metrics_key_file")
-        try:
-            found = call(self, "metrics-door", secret=True)
-            key = metrics_key.load(Path(file)) if file else found["key"]
-            certificates = trusted(plan, found["certificate"])
-        except UserError as error:
-            return result | build_failure(error.message, error.fix, "bad_input")
-        except RemoteError as error:
-            if self._task.check_mode:
-                return result | {"changed": False, "door": None}
-            return result | build_failure(error)
-        door = {
-            "address": str(variables.get("ansible_host") or variables["inventory_hostname"]),
+        answer = call(self, "metrics-door", secret=True)
+        target = {
+            "address": str(self.variables.get("ansible_host") or self.host),
             "port": plan["metrics"]["port"],
-            "server_name": found["server_name"],
-            **certificates,
+            "server_name": answer["server_name"],
+            **select_trusted(plan, answer["certificate"]),
             "engines": [row["index"] for row in plan["proxy"]["backends"]],
-            "key": key,
+            "key": metrics_key.load(Path(file)) if file else answer["key"],
         }
-        return result | {"changed": False, "door": door}
+        return {"target": target}

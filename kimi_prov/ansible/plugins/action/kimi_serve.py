@@ -3,68 +3,83 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from typing import Any
-
-from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.ansible.serve_units import Options, render
 from kimi_prov.contract import unit_names
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """Judges by what runs, so that an apply that was cut short is made good by the next."""
+DOCUMENTATION = """
+module: kimi_serve
+short_description: Converges the engine's units
+description:
+  - Judges by what runs, so that an apply that was cut short is made good by the next.
+  - The code is sent, for in check mode and with C(--tags) the machine may have an older one.
+options:
+  plan:
+    type: dict
+    required: true
+    description: The plan.
+  start_timeout_s:
+    type: int
+    required: true
+    description: As the role's option.
+  stop_timeout_s:
+    type: int
+    required: true
+    description: As the role's option.
+  restart_delay_s:
+    type: int
+    required: true
+    description: As the role's option.
+  start_limit_burst:
+    type: int
+    required: true
+    description: As the role's option.
+"""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Write, start, restart and remove what `plan` and the role's options ask for.
+class ActionModule(HostAction):
+    """Says of each restart why."""
 
-        The code is sent, for in check mode and with --tags the machine may have an older one.
-        """
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        given = self._task.args
-        options = Options(**{field.name: int(given[field.name]) for field in fields(Options)})
-        check = ["--check"] if self._task.check_mode else []
-        try:
-            if not check:
-                switching.check(self, task_vars or {})
-            done = call_sent(
-                self, "serve-ensure", *check, stdin=asdict(render(given["plan"], options))
-            )
-        except AnsibleConnectionFailure as error:
-            return result | build_unreachable(error)
-        except RemoteError as error:
-            return result | build_failure(
-                error, f"see `systemctl status '{unit_names.ALL_SERVE}'` there"
-            )
-        written = done.pop("written")
+    FAILS_UNREACHABLE = True
+    FIX = f"see `systemctl status '{unit_names.ALL_SERVE}'` there"
+
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Write, start, restart and remove what is asked for."""
+        options = Options(**{field.name: args[field.name] for field in fields(Options)})
+        if not self.check_mode:
+            switching.check(self, self.variables)
+        units = asdict(render(args["plan"], options))
+        answer = call_sent(self, *self.add_check("serve-ensure"), stdin=units)
+        written = answer.pop("written")
+        files = [row["path"] for row in written]
+        result = {**answer, "written": files, "changes": _list_changes(answer, files)}
         if self._task.diff:
-            result["diff"] = [_diff(row) for row in written]
-        changes = _changes(done, [row["path"] for row in written])
-        if check and changes:
+            result["diff"] = [_build_diff(row) for row in written]
+        if self.check_mode and result["changes"]:
             result["_ansible_verbose_always"] = True  # for whoever runs plain Ansible
-        return result | done | {"written": [row["path"] for row in written], "changes": changes}
+        return result
 
 
-def _changes(done: dict[str, Any], written: list[str]) -> list[str]:
+def _list_changes(answer: Mapping[str, Any], files: list[str]) -> list[str]:
     """Say what is changed, and of each restart why."""
+    reasons = answer["reasons"]
     return [
-        *[f"{path} is made" for path in done["made"]],
-        *[f"{path} changes" for path in written],
-        *[f"{unit} starts" for unit in done["started"]],
-        *[f"{unit} restarts: {'; '.join(done['reasons'][unit])}" for unit in done["restarted"]],
-        *[f"{unit} is removed: it is no longer planned" for unit in done["removed"]],
+        *[f"{path} is made" for path in answer["made"]],
+        *[f"{path} changes" for path in files],
+        *[f"{unit} starts" for unit in answer["started"]],
+        *[f"{unit} restarts: {'; '.join(reasons[unit])}" for unit in answer["restarted"]],
+        *[f"{unit} is removed: it is no longer planned" for unit in answer["removed"]],
     ]
 
 
-def _diff(row: dict[str, str]) -> dict[str, str]:
+def _build_diff(row: Mapping[str, str]) -> dict[str, str]:
     return {
         "before": row["before"],
         "after": row["after"],

@@ -3,69 +3,75 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 from kimi_prov.acceptance import suite
+from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, call, wait_reachable
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.runner import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_status
+short_description: Reads the status of the machine
+description: Gives the host's document; a machine that is not provisioned is a status too.
+options:
+  every:
+    type: float
+    default: 0
+    description: Report it each time that so many seconds have passed, until somebody ends it.
+  only_watches:
+    type: bool
+    default: false
+    description: The host has no code of ours, so it is sent.
+"""
 
 # How long a machine that is watched may be away.
-_PATIENCE_S = 900.0
+_TIMEOUT_S = 900.0
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """A machine that is not provisioned is a status too, no failure."""
+class ActionModule(HostAction):
+    """Changes nothing."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Read the status of the machine into `kimi_document`; `every`: report it so often.
-
-        `only_watches`: a host that has no code of ours, so it is sent.
-        """
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        every_s = float(self._task.args.get("every") or 0)
-        if every_s:
-            self._watch(str((task_vars or {}).get("inventory_hostname", "")), every_s)
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the status; with `every` report it again and again."""
+        if args["every"]:
+            self._watch(args["every"])
         try:
-            ask = call_sent if self._task.args.get("only_watches") else call
-            document = ask(self, "status")
+            document = (call_sent if args["only_watches"] else call)(self, "status")
         except RemoteError as error:
-            document = {"ok": False, "provisioned": False, "detail": error.line}
-        said = document.pop("stand_in", None)
-        made = {"random_weights": False, "trained_on": None}
+            document = _build_document(error.line)
+        stand_in = document.pop("stand_in", None)
+        defaults = {"random_weights": False, "trained_on": None}
         plan = {
-            "model": {key: document.pop(key, default) for key, default in made.items()},
-            "stand_in": {"said": said} if said else None,
+            "model": {key: document.pop(key, default) for key, default in defaults.items()},
+            "stand_in": {"said": stand_in} if stand_in else None,
         }
-        document["stand_ins"] = suite.stand_ins(plan, task_vars or {})
-        return result | {"changed": False, "kimi_document": document}
+        document["stand_ins"] = suite.stand_ins(plan, self.variables)
+        return {"kimi_document": document}
 
-    def _watch(self, host: str, every_s: float) -> None:
-        """Report again and again, until somebody ends it."""
+    def _watch(self, every_s: float) -> None:
         while True:
-            began = time.monotonic()
-            progress.report(Display(), host, {"phase": "status", "document": self._look(host)})
-            time.sleep(max(0.0, every_s - (time.monotonic() - began)))
+            started = time.monotonic()
+            self.report(phase="status", document=self._observe())
+            time.sleep(max(0.0, every_s - (time.monotonic() - started)))
 
-    def _look(self, host: str) -> dict[str, Any]:
+    def _observe(self) -> dict[str, Any]:
+        """Return what the machine is at; say that it is away, and wait for it."""
         try:
             return call(self, "status", "--now")
         except RemoteError as error:
-            return {"ok": False, "provisioned": False, "detail": error.line}
+            return _build_document(error.line)
         except AnsibleConnectionFailure:
             self._connection.reset()
-        away = {"ok": False, "provisioned": False, "detail": "the connection was cut: trying again"}
-        progress.report(Display(), host, {"phase": "status", "document": away})
-        found: dict[str, Any] = wait_reachable(
-            self, _PATIENCE_S, lambda: call(self, "status", "--now")
-        )
-        return found
+        away = _build_document("the connection was cut: trying again")
+        self.report(phase="status", document=away)
+        return wait_reachable(self, _TIMEOUT_S, lambda: call(self, "status", "--now"))
+
+
+def _build_document(detail: str) -> dict[str, Any]:
+    return {"ok": False, "provisioned": False, "detail": detail}

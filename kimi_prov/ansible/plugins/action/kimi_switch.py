@@ -1,19 +1,45 @@
-"""Action `kimi_switch`: open a switch from what serves to what is applied, and let it be done."""
+"""Action `kimi_switch`: open a switch from what serves to what is applied, and start it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-
 from kimi_prov.ansible import switching
-from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import build_failure
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.contract import clean_text, groups, paths, unit_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_switch
+short_description: Opens and starts a switch, or the way back
+description: The code is sent, for the machine may have a program of an older version.
+options:
+  state:
+    type: str
+    choices: [begin, rollback, together, start]
+    required: true
+    description:
+      - C(begin), before the first file changes, and C(rollback) return C(opened).
+      - C(together), after C(rollback), checks that all hosts that serve one model go back, and to
+        the same.
+      - C(start) starts the unit that switches, and returns C(started), C(unit) and C(progress).
+  plan:
+    type: dict
+    description: The plan, for C(begin).
+  drain_s:
+    type: int
+    description: Seconds that answers under way have.
+  to:
+    type: raw
+    description: The entry of the history, for C(rollback); none for the last other.
+  opened:
+    type: dict
+    description: What C(rollback) returned, by host, for C(together).
+"""
 
 _SERVES = {
     "former": "what served before it still serves",
@@ -23,81 +49,61 @@ _SERVES = {
 }
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """`state`: begin (before the first file changes), rollback, or start (the unit that switches).
+class ActionModule(HostAction):
+    """A host that is lost fails, so that its apply is ended."""
 
-    Between the last two `together`, with `opened` of rollback by host: whether all hosts that serve
-    one model go back, and to the same.
+    FAILS_UNREACHABLE = True
 
-    The code is sent: the machine may have a program of an older version.
-    """
-
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Return `opened` of begin and rollback, `started`, `unit` and `progress` of start."""
-        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
-        given = self._task.args
-        state = str(given["state"])
-        if self._task.check_mode:
-            return result | {"opened": False, "started": False, "msg": "check mode: no switch"}
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the step."""
+        state = args["state"]
+        if self.check_mode:
+            return {"opened": False, "started": False, "msg": "check mode: no switch"}
         if state == "together":
-            why = refused(given["opened"], str((task_vars or {}).get("inventory_hostname")))
-            return result | (build_failure(*why) if why else {})
-        try:
-            if state == "start":
-                done = call_sent(self, "switch", "start")
-                unit = {"unit": unit_names.SWITCH, "progress": paths.SWITCH_PROGRESS}
-                return result | unit | {"started": done["started"], "changed": done["started"]}
-            done = call_sent(self, "switch", state, stdin=_request(given, task_vars or {}))
-        except AnsibleConnectionFailure as error:
-            return result | build_unreachable(error)
-        except RemoteError as error:
-            return result | build_failure(error)
-        freed = [str(name) for name in done.get("freed") or ()]
-        return result | {
-            "opened": done["opened"],
+            refusal = find_refusal(args["opened"], self.host)
+            return build_failure(*refusal) if refusal else {}
+        if state == "start":
+            started = call_sent(self, "switch", "start")["started"]
+            unit = {"unit": unit_names.SWITCH, "progress": paths.SWITCH_PROGRESS}
+            return {**unit, "started": started, "changed": started}
+        answer = call_sent(self, "switch", state, stdin=self._build_request(args))
+        freed = [str(name) for name in answer.get("freed") or ()]
+        return {
+            "opened": answer["opened"],
             "changed": bool(freed),
             "changes": [f"{name} is removed" for name in freed],
-            "entry": done.get("to"),
-            "restores": done.get("restores"),
-            "group": done.get("group"),
-            "warnings": told(done),
+            "entry": answer.get("to"),
+            "restores": answer.get("restores"),
+            "group": answer.get("group"),
+            "warnings": list_warnings(answer),
+        }
+
+    def _build_request(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        request = {**switching.build_request(self.variables), "drain_s": args["drain_s"]}
+        if args["state"] == "rollback":
+            return {**request, "to": None if args["to"] in (None, "") else int(args["to"])}
+        plan = args["plan"]
+        return {
+            **request,
+            "start_s": plan["timeouts"]["start_s"],
+            "min_speed": plan["upgrade"]["min_speed"],
+            "frees": plan["upgrade"]["frees"],
+            "group": groups.list_hosts(plan),
         }
 
 
-def _request(given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-    wanted = switching.request(variables) | {"drain_s": int(given["drain_s"])}
-    if given["state"] == "rollback":
-        number = given.get("to")
-        return wanted | {"to": None if number in (None, "") else int(number)}
-    plan = given["plan"]
-    return wanted | {
-        "start_s": plan["timeouts"]["start_s"],
-        "min_speed": plan["upgrade"]["min_speed"],
-        "frees": plan["upgrade"]["frees"],
-        "group": groups.list_hosts(plan),
-    }
+def list_warnings(answer: Mapping[str, Any]) -> list[str]:
+    """Say what a person has to know of how a switch begins."""
+    warnings = [_describe_interrupted(answer["interrupted"])] if answer.get("interrupted") else []
+    warnings += [clean_text.clean_block(line) for line in answer.get("cut") or ()]
+    freed = ", ".join(str(name) for name in answer.get("freed") or ())
+    if freed:
+        way = "removed first, with no way back (upgrade.in_place)"
+        warnings.append(f"no room beside {freed}: {way}")
+    return warnings
 
 
-def told(done: Mapping[str, Any]) -> list[str]:
-    """Say what a person has to know of how a switch begins; `done`: the machine's answer."""
-    freed = ", ".join(str(name) for name in done.get("freed") or ())
-    return [
-        *([_cut(done["interrupted"])] if done.get("interrupted") else []),
-        *(clean_text.clean_block(line) for line in done.get("cut") or ()),
-        *(
-            [f"no room beside {freed}: removed first, with no way back (upgrade.in_place)"]
-            if freed
-            else []
-        ),
-    ]
-
-
-def refused(opened: Mapping[str, Mapping[str, Any]], host: str) -> tuple[str, str] | None:
+def find_refusal(opened: Mapping[str, Mapping[str, Any]], host: str) -> tuple[str, str] | None:
     """Say why the hosts of a group do not go back together, and the fix; None where they do.
 
     `opened`: what `rollback` returned, by host.
@@ -108,21 +114,22 @@ def refused(opened: Mapping[str, Mapping[str, Any]], host: str) -> tuple[str, st
     others = {name: (opened.get(name) or {}).get("group") for name in own["hosts"]}
     away = [name for name, group in others.items() if not group]
     if away:
-        why = f"{', '.join(away)} would not go back: left out by --limit, not reached, or refused"
+        reason = (
+            f"{', '.join(away)} would not go back: left out by --limit, not reached, or refused"
+        )
         fix = "run the command for all hosts of the group, when all of them answer"
-        return f"{why}; {host} serves together with it, and nothing was changed", fix
+        return f"{reason}; {host} serves together with it, and nothing was changed", fix
     if any(group != own for group in others.values()):
         rows = ", ".join(f"{name} to entry {opened[name]['restores']}" for name in own["hosts"])
-        why = f"they would go back to different versions ({rows}); nothing was changed"
-        return why, (
+        return f"they would go back to different versions ({rows}); nothing was changed", (
             "see which entries there are of one time: `kimi-prov history INVENTORY`; else put the "
             "former settings into the inventory and run `kimi-prov apply`"
         )
     return None
 
 
-def _cut(found: dict[str, Any]) -> str:
+def _describe_interrupted(entry: Mapping[str, Any]) -> str:
     return (
-        f"entry {found['entry']} of the history was interrupted ({found['phase']}): "
-        f"{_SERVES.get(found['serves'], found['serves'])}; this run takes it over"
+        f"entry {entry['entry']} of the history was interrupted ({entry['phase']}): "
+        f"{_SERVES.get(entry['serves'], entry['serves'])}; this run takes it over"
     )

@@ -6,58 +6,63 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
 
 from kimi_prov.ansible import restart_consent
-from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachable
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import RemoteError, build_failure
 from kimi_prov.ansible.send import call_sent
 from kimi_prov.planner.findings import make_finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What each step on the machine is told of the task's arguments.
-_TOLD = (
-    "words", "timeout_s", "hold_s", "restarts", "restarted", "defer_restart", "driver_follows",
-    "driver_changed",
-)  # fmt: skip
+DOCUMENTATION = """
+module: kimi_update
+short_description: Runs one step of an update of packages
+description: Sends its own copy of the code, for the machine may have an older one.
+options:
+  step:
+    type: str
+    required: true
+    description: A verb of the machine's C(update), or C(report), which gives the document.
+  request:
+    type: dict
+    default: {}
+    description: What the machine is told for it.
+  reboot_ok:
+    type: raw
+    description: Consent to a restart, which is true and nothing else; for C(look).
+  steps:
+    type: dict
+    default: {}
+    description:
+      - For C(report), what the steps answered (C(found), C(drained), C(installed), C(effect)),
+        the plan's C(driver), and whether the model was C(verified).
+"""
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
-    """`step`: a verb of the command `update`, or report, which gives the document.
+class ActionModule(HostAction):
+    """A machine that would have to restart and may not is refused by `look`."""
 
-    Sends its own copy of the code: the machine may have an older one.
-    """
+    SKIPPED_IN_CHECK_MODE = "nothing is updated"
+    FAILS_UNREACHABLE = True
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the step."""
+        if args["step"] == "report":
+            return {"kimi_document": build_document(args["steps"])}
+        if args["step"] == "serves":
+            return self._ask_other()
+        started = time.time()
+        answer = call_sent(self, "update", args["step"], stdin=args["request"])
+        refusal = {}
+        if args["step"] == "look" and answer["restart"]:
+            refusal = self.find_refusal(answer, args["reboot_ok"])
+        changed = bool(answer.get("changed"))
+        return {**refusal, **answer, "changed": changed, "began": started}
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Run the step. A machine that would have to restart and may not is refused by `look`."""
-        result: dict[str, Any] = super().run(tmp, task_vars) | {"changed": False}
-        given = self._task.args
-        if self._task.check_mode:
-            return result | {"skipped": True, "msg": "check mode: nothing is updated"}
-        if given["step"] == "report":
-            return result | {"kimi_document": document(given)}
-        question = {name: given[name] for name in _TOLD if name in given}
-        began = time.time()
-        try:
-            if given["step"] == "serves":
-                return result | self._serves()
-            told = call_sent(self, "update", given["step"], stdin=question)
-        except AnsibleConnectionFailure as error:
-            return result | build_unreachable(error)
-        except RemoteError as error:
-            return result | build_failure(error)
-        if given["step"] == "look" and told["restart"]:
-            result |= self._refused(task_vars or {}, told)
-        return result | told | {"changed": bool(told.get("changed")), "began": began}
-
-    def _serves(self) -> dict[str, Any]:
-        """Ask another gateway whether it serves: who waits for its turn is not the one that fails.
+    def _ask_other(self) -> dict[str, Any]:
+        """Ask another gateway whether it serves: who waits for its batch does not fail for it.
 
         Raises RemoteError where it does not.
         """
@@ -70,44 +75,45 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 f"bring {other} back, or give --defer-restart",
             ) from error
 
-    def _refused(self, variables: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-        host = str(variables.get("inventory_hostname", "the machine"))
-        refused = restart_consent.refusal(
+    def find_refusal(self, answer: Mapping[str, Any], consent: object) -> dict[str, Any]:
+        """Return the failure of a machine that may not restart; empty where it may."""
+        refusal = restart_consent.find_refusal(
             self,
-            host,
-            variables.get("kimi_facts") or {},
-            ("update_reboot_ok", self._task.args.get("reboot_ok")),
+            self.host,
+            self.variables.get("kimi_facts") or {},
+            ("update_reboot_ok", consent),
             "update it yourself",
         )
-        if refused is None:
+        if refusal is None:
             return {}
-        why, fix = refused
-        for_what = reasons(told)
+        reason, fix = refusal
+        updates = describe_reasons(answer)
+        fix = f"{fix}, or give --defer-restart"
         finding = make_finding(
             "update.reboot",
-            observed=f"{why}; {for_what}",
+            observed=f"{reason}; {updates}",
             required="consent to a restart, on a machine other than this one",
-            fix=f"{fix}, or give --defer-restart",
+            fix=fix,
         )
-        message = f"{host} has to restart for its updates ({for_what}): {why}"
-        return build_failure(message, f"{fix}, or give --defer-restart", "blockers", [finding])
+        message = f"{self.host} has to restart for its updates ({updates}): {reason}"
+        return build_failure(message, fix, "blockers", [finding])
 
 
-def reasons(told: Mapping[str, Any]) -> str:
+def describe_reasons(answer: Mapping[str, Any]) -> str:
     """Say for what a machine has to restart."""
     names = [
         f"{row['name']} {row['candidate']}"
-        for row in told["packages"]
+        for row in answer["packages"]
         if row["kind"] in ("kernel", "microcode")
     ]
-    return ", ".join([*names, *told["restart_reasons"]])
+    return ", ".join([*names, *answer["restart_reasons"]])
 
 
-def document(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a host's part of the document, from what the steps told."""
-    found, effect = given["found"], given["effect"]
-    drained, installed = given.get("drained") or {}, given.get("installed") or {}
-    driver = given["driver"]
+def build_document(steps: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a host's part of the document, from what the steps answered."""
+    found, effect = steps["found"], steps["effect"]
+    drained, installed = steps.get("drained") or {}, steps.get("installed") or {}
+    driver = steps["driver"]
     kinds = {row["name"]: row["kind"] for row in found["packages"]}
     rows = [
         {**row, "kind": kinds.get(row["name"], "other")} for row in installed.get("installed") or ()
@@ -118,20 +124,20 @@ def document(given: Mapping[str, Any]) -> dict[str, Any]:
     without = effect["began"] - drained["began"] if served else 0.0
     return {
         "ok": True,
-        "detail": _detail(len(rows), changed=changed, restarted=restarted),
+        "detail": _describe(len(rows), changed=changed, restarted=restarted),
         "installed": rows,
         "driver": driver["version"] if changed else None,
         "left": list(found["left"]),
         "restarted": restarted,
         "requests_cut": int(drained.get("left") or 0),
         "seconds_without_service": round(without, 1),
-        "verified": bool(given["verified"]),
+        "verified": bool(steps["verified"]),
         "restart_reasons": list(effect["restart_reasons"]),
         "stale_units": list(effect["stale_units"]),
     }
 
 
-def _detail(count: int, *, changed: bool, restarted: bool) -> str:
+def _describe(count: int, *, changed: bool, restarted: bool) -> str:
     parts = [f"{count} packages installed"] if count else []
     parts += ["driver changed"] if changed else []
     parts += ["restarted"] if restarted else []

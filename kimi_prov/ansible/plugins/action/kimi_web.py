@@ -1,47 +1,53 @@
-"""Action `kimi_web`: let the planned page run, or none."""
+"""Action `kimi_web`: converge the web UI to the plan."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-from ansible.plugins.action import ActionBase
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.acceptance import web_admin
-from kimi_prov.ansible.remote import RemoteError, build_failure, call
+from kimi_prov.ansible.host_action import HostAction
+from kimi_prov.ansible.remote import call
 from kimi_prov.contract import unit_names
-from kimi_prov.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOCUMENTATION = """
+module: kimi_web
+short_description: Starts, changes or removes the web UI
+description: Where it does not answer, the one before runs again.
+options:
+  plan:
+    type: dict
+    required: true
+    description: The plan.
+  unit:
+    type: str
+    required: true
+    description: The text of its unit; empty where there is none.
+  start_timeout_s:
+    type: int
+    required: true
+    description: As the role's option.
+"""
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
+class ActionModule(HostAction):
     """Sends the first administrator over standard input; nothing secret is in the result."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
+    ERROR_IN_CHECK_MODE = "change"
+    FIX = f"see `systemctl status {unit_names.WEB}` there"
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Start, change or remove the page; where it does not answer the one before runs again."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        given = self._task.args
-        plan = given["plan"]
+    def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Converge, and say what was done."""
+        plan = args["plan"]
         file = plan["control"].get("web_admin_file")
-        try:
-            admin = web_admin.load(Path(file)) if file and plan["web"] else None
-        except UserError as error:
-            return result | build_failure(error.message, error.fix, "bad_input")
-        wanted = {
+        request = {
             "web": plan["web"],
-            "unit": given["unit"],
-            "admin": admin,
-            "timeout_s": int(given["start_timeout_s"]),
+            "unit": args["unit"],
+            "admin": web_admin.load(Path(file)) if file and plan["web"] else None,
+            "timeout_s": args["start_timeout_s"],
         }
-        check = ["--check"] if self._task.check_mode else []
-        try:
-            done = call(self, "web-ensure", *check, stdin=wanted, secret=True)
-        except RemoteError as error:
-            if check:
-                return result | {"changed": True, "msg": f"would run: {error.line}"}
-            return result | build_failure(error, f"see `systemctl status {unit_names.WEB}` there")
-        return result | {key: done[key] for key in ("changed", "did", "changes")}
+        answer = call(self, *self.add_check("web-ensure"), stdin=request, secret=True)
+        return {key: answer[key] for key in ("changed", "did", "changes")}

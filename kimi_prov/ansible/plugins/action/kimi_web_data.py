@@ -1,22 +1,29 @@
-"""Action `kimi_web_data`: fetch an archive of what the page keeps, or bring one and restore it."""
+"""Action `kimi_web_data`: fetch what the web UI keeps, or restore it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.ansible import file_transfer
+from kimi_prov.ansible.file_transfer import OPTIONS, FileTransfer, read_web_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+DOCUMENTATION = f"""
+module: kimi_web_data
+short_description: Fetches or restores what the web UI keeps, and nothing else of the machine
+description: Gives the host's document.
+{OPTIONS}
+"""
 
-class ActionModule(file_transfer.Carrying):
-    """What the page keeps, and nothing else of the machine."""
+
+class ActionModule(FileTransfer):
+    """Accounts, chats and uploads."""
 
     subcommand = "web-backup"
 
-    def facts(self, told: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    def read_contents(self, answer: Mapping[str, Any], file: Path) -> dict[str, Any]:
         """Return what the archive holds."""
         del file
-        return file_transfer.page(told)
+        return read_web_data(answer)

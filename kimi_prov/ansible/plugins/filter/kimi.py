@@ -49,7 +49,7 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., object]]:
         """Map the names that templates use."""
         return {
-            "differing_files": files.differing,
+            "differing_files": files.find_differing,
             "units_differ": files.units_differ,
             "systemd_quote": unit_files.quote_argument,
             "systemd_assignment": unit_files.quote_assignment,
@@ -59,7 +59,7 @@ class FilterModule:
             "lock_wheels": lock_wheels,
             "python_archive": python_archive,
             "kimi_batches": batches.list_batches,
-            "kept_plan": switching.kept,
+            "render_plan": switching.render_plan,
             "missing_packages": packages.list_missing,
             "installs_packages": packages.is_install_needed,
             "apt_environment": packages.make_environment,

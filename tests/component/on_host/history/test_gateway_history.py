@@ -41,7 +41,7 @@ def made(machine: Applied, *hosts: str) -> None:
     plan = gateways.make_plan(
         lab_facts(), settings, loader.load_catalogue(), behind, [GatewayAddress("gw1", "10.0.9.1")]
     )
-    machine.put(layout.PLAN, switching.kept(plan), 0o640)
+    machine.put(layout.PLAN, switching.render_plan(plan), 0o640)
     machine.put(layout.ADDRESS_CONFIG, "vrrp_instance kimi {}", 0o640)
     machine.put(layout.KEY_MAP, "")
 

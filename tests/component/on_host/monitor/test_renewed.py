@@ -16,7 +16,7 @@ import pytest
 from prometheus import prometheus, query
 from waiting import until
 
-from kimi_prov.ansible.plugins.action.kimi_scrape_target import trusted
+from kimi_prov.ansible.plugins.action.kimi_scrape_target import select_trusted
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.monitor import config, ensure
 
@@ -111,7 +111,7 @@ def test_a_renewal_by_another_intermediate_is_trusted(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(served)
 
-    given = trusted(plan("acme", bundle if sites_own else None), chain)
+    given = select_trusted(plan("acme", bundle if sites_own else None), chain)
     text = config.trusted(given, roots.read_text())
     (tmp_path / "h1.key").write_text("k\n")
     if text is not None:
@@ -149,7 +149,10 @@ def test_what_was_trusted_alone_is_dropped_where_a_certificate_is_ordered(
         "settings": {**SETTINGS, "port": 9, "networks": []},
         "receivers": {},
         **{kind: {} for kind in ("rules", "consoles", "units")},
-        "hosts": {"ordered": {**door, **trusted(plan("acme"), "CERTIFICATE\n")}, "kept": None},
+        "hosts": {
+            "ordered": {**door, **select_trusted(plan("acme"), "CERTIFICATE\n")},
+            "kept": None,
+        },
     }
     did = ensure.ensure(paths, wanted, check=True)["did"]
     assert [word for word in did if word.endswith(".crt")] == [f"-{known}/ordered.crt"]
@@ -160,5 +163,6 @@ def test_any_other_certificate_is_trusted_alone(mode: str, tmp_path: Path) -> No
     bundle = tmp_path / "bundle.pem"
     bundle.write_text("AUTHORITIES\n")
     assert (
-        config.trusted(trusted(plan(mode, bundle), "CERTIFICATE\n"), "ROOTS\n") == "CERTIFICATE\n"
+        config.trusted(select_trusted(plan(mode, bundle), "CERTIFICATE\n"), "ROOTS\n")
+        == "CERTIFICATE\n"
     )
