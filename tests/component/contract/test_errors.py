@@ -150,7 +150,7 @@ def test_a_job_that_failed_tells_followers_message_and_fix_apart(
     told = json.loads(progress.read_text())
     assert told["message"].startswith("kimi_weights_source 'ftp://x/y'")
     unit = {"LoadState": "loaded", "ActiveState": "failed", "SubState": "failed"}
-    verdict = unit_status.judge("kimi-fetch.service", {"unit": unit, "progress": told})
+    verdict = unit_status.classify("kimi-fetch.service", {"unit": unit, "progress": told})
     result = remote.build_failure(verdict.message, verdict.fix)
     assert result["msg"].count("fix:") == 1
     assert "hf://owner/repository@revision" in str(verdict.fix)

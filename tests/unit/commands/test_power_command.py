@@ -36,7 +36,6 @@ def document_of(name: str) -> dict[str, Any]:
     return document
 
 
-
 @pytest.mark.parametrize("name", STEPS)
 def test_each_host_is_told_as_a_document_and_as_text(kimi, name):
     command = name.split()[0]
