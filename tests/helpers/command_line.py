@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import sys
 from dataclasses import dataclass, field
@@ -170,6 +169,10 @@ class StandIn:
                 kind, ended = _kind(result)
                 data = {**about, "host": host, "res": result, "duration": 0.01}
                 self._event(ended, data, _shown(host, kind, result))
+                if "diff" in result and "--diff" in self.argv:
+                    lines = result["diff"]["after"].splitlines()
+                    shown = "\n".join(f"+{line}" for line in lines)
+                    self._event("runner_on_file_diff", {**about, "host": host}, shown)
                 counts[host][kind] += 1
                 counts[host]["changed"] += bool(result.get("changed"))
                 if kind != "ok":
@@ -214,9 +217,9 @@ def _kind(result: Result) -> tuple[str, str]:
 
 
 def _shown(host: str, kind: str, result: Result) -> str:
-    """What ansible-playbook prints of a result, as far as a log has it."""
+    """What ansible-playbook prints of a result, as far as a log has it; its message as it came."""
     words = {"ok": "ok", "failures": "fatal", "dark": "fatal"}
-    return f"{words[kind]}: [{host}] => {json.dumps({**result, 'kimi_document': None})}"
+    return f"{words[kind]}: [{host}]: {result.get('msg', '')}"
 
 
 def read_inventory(path: Path) -> Result:

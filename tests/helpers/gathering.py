@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from kimi_prov.ansible.private_output import append_line
+from kimi_prov.runner.arguments import PROGRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from command_line import Asked, Result
 
 LOGS = """
 import json
@@ -62,3 +69,30 @@ def logs(told: Mapping[str, Any]) -> str:
 def diagnose(told: Mapping[str, Any]) -> str:
     """Give the source of a `kimi_diagnose` that hands this over for each host."""
     return DIAGNOSE.format(told=json.dumps(told))
+
+
+def report_logs(told: Mapping[str, Any]) -> Callable[[Asked], Result]:
+    """Make what `kimi_logs` does where no Ansible runs: it reports these entries for each host."""
+
+    def answer(asked: Asked) -> Result:
+        of_host = told[asked.host]
+        update = {"host": asked.host, "phase": "logs", "entries": of_host["entries"]}
+        with Path(asked.environment[PROGRESS]).open("a") as stream:
+            stream.write(json.dumps(update) + "\n")
+        return {"changed": False, **of_host.get("result", {})}
+
+    return answer
+
+
+def hand_over(told: Mapping[str, Any]) -> Callable[[Asked], Result]:
+    """Make what `kimi_diagnose` does where no Ansible runs: it hands this over for each host."""
+
+    def answer(asked: Asked) -> Result:
+        of_host = dict(told[asked.host])
+        if "failed" in of_host:
+            return of_host
+        folder = Path(asked.variables["diagnose_folder"])
+        append_line(folder / f"host-{quote(asked.host, safe='')}.json", of_host)
+        return {"changed": False}
+
+    return answer

@@ -3,7 +3,7 @@
 Decides: what `diagnose` recognises.
 Applied by: playbooks/diagnose.yml.
 Held by: tests/unit/operate/test_diagnosis_rules.py, tests/data/recordings/diagnose,
-  tests/component/commands/test_diagnose_command.py, tests/lab/test_diagnose.py.
+  tests/unit/commands/test_diagnose_command.py, tests/lab/test_diagnose.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Decides: the order and form of `logs`.
 Applied by: playbooks/logs.yml.
 Held by: tests/unit/show/text/test_log_lines.py, tests/component/on_host/system/test_journals.py,
-  tests/component/commands/test_logs_command.py.
+  tests/unit/commands/test_logs_command.py.
 """
 
 from __future__ import annotations

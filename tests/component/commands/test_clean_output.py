@@ -28,8 +28,10 @@ import gathering
 import pytest
 import yaml
 from chat_stand_in import Engine, serving
+from command_line import task
 from host_documents import SERVING
 
+from kimi_prov.ansible.private_output import OUTPUT_VARIABLE
 from kimi_prov.cli import cli
 from kimi_prov.commands.kubernetes import follow
 from kimi_prov.on_host.endpoint import tls
@@ -82,34 +84,29 @@ def here(*words):
 
 
 class Machines:
-    """Two local hosts, one that answers and one that fails, both hostile; and one behind ssh."""
+    """Two hosts, one that answers and one that fails, both hostile."""
 
-    def __init__(self, installed, inventory):
-        self.installed = installed
-        self.inventory = inventory
+    def __init__(self, kimi):
+        self.kimi = kimi
+        self.inventory = kimi.hosts("good", "bad")
+        self.answers = {}
 
     def answer(self, action, good, bad):
         """Have an action plugin give these results."""
-        answers = json.dumps({"good": good, "bad": bad})
-        self.installed.plugin(
-            action,
-            "import json\n"
-            "from ansible.plugins.action import ActionBase\n"
-            "class ActionModule(ActionBase):\n"
-            "    def run(self, tmp=None, task_vars=None):\n"
-            f"        return json.loads({answers!r})[task_vars['inventory_hostname']]\n",
-        )
+        self.answers[action] = {"good": good, "bad": bad}
 
-    def play(self, name, *tasks):
-        """Put these tasks in place of a playbook."""
-        book = [{"hosts": "kimi", "gather_facts": False, "tasks": list(tasks)}]
-        self.installed.playbook(name, yaml.safe_dump(book))
+    def play(self, *tasks):
+        """Have the next playbooks do these tasks: names of actions, or whole tasks."""
+        self.kimi.plays(*(self._task(one) if isinstance(one, str) else one for one in tasks))
+
+    def _task(self, action):
+        return task(action, lambda asked: self.answers[action][asked.host], name=f"Do {STEERING}")
 
     def run(self, *words, **options):
         """Run a command and hold all that it printed and kept harmless."""
-        done = self.installed.run(*words, **options)
+        done = self.kimi.run(*words, **options)
         assert "unexpected:" not in done.stderr
-        kept = [p for p in self.installed.home.rglob("*") if p.suffix in {".log", ".json"}]
+        kept = [p for p in self.kimi.home.rglob("*") if p.suffix in {".log", ".json"}]
         assert {"run.log", "result.json"} <= {path.name for path in kept}
         harmless(done.stdout, done.stderr)
         for path in kept:
@@ -118,8 +115,8 @@ class Machines:
 
 
 @pytest.fixture
-def machines(installed, local):
-    return Machines(installed, local("good", "bad"))
+def machines(kimi):
+    return Machines(kimi)
 
 
 ROW = {
@@ -137,11 +134,7 @@ REFUSED = {
     "kimi": {**FAILED["kimi"], "code": "blockers", "findings": [{**ROW, "severity": "blocker"}]},
 }
 # An ordinary task that fails with what a program said, and one with a hostile name.
-BREAK = {
-    "name": f"Break {STEERING}",
-    "fail": {"msg": HOSTILE},
-    "when": "inventory_hostname == 'bad'",
-}
+BREAK = task("fail", name=f"Break {STEERING}", bad={"failed": True, "msg": HOSTILE})
 
 
 def answered(document, **more):
@@ -157,7 +150,7 @@ def plan_document():
 
 def plan(machines, _folder):
     machines.answer("kimi_plan", answered(plan_document()), REFUSED)
-    machines.play("plan", {"name": f"Plan {STEERING}", "kimi_plan": {}})
+    machines.play("kimi_plan")
     done = machines.run("plan", machines.inventory)
     assert "tokens" in done.stdout
 
@@ -166,7 +159,7 @@ def apply(machines, _folder):
     diff = {"before": "", "after": f"{STEERING}\n"}
     found = answered(plan_document(), diff=diff)
     machines.answer("kimi_plan", found, found)
-    machines.play("site", {"kimi_plan": {}})
+    machines.play("kimi_plan")
     done = machines.run("apply", machines.inventory, "--check", "--diff", "--limit", "good")
     assert "+MARK" in done.stderr
     assert "served:" in machines.run("apply", machines.inventory).stdout
@@ -180,8 +173,8 @@ def verify(machines, _folder):
     check |= {"expected": HOSTILE, "observed": HOSTILE}
     document |= {"suite": "full", "unproven": [HOSTILE]}
     machines.answer("kimi_verify", answered(document), FAILED)
-    machines.play("verify", {"kimi_verify": {}})
-    file = machines.installed.home / "result.xml"
+    machines.play("kimi_verify")
+    file = machines.kimi.home / "result.xml"
     machines.run("verify", machines.inventory, "--suite", "full", "--junit", file)
     harmless(file.read_text())
 
@@ -191,7 +184,7 @@ def status(machines, _folder):
     found["units"][HOSTILE] = found["units"].pop("kimi-stage.service")
     found["placement"][0]["bytes_by_node"][HOSTILE] = 1
     machines.answer("kimi_status", answered(found), FAILED)
-    machines.play("status", {"kimi_status": {}})
+    machines.play("kimi_status")
     assert "NOT GUARDED" in machines.run("status", machines.inventory).stdout
 
 
@@ -206,7 +199,7 @@ def drift(machines, _folder):
     document |= {"drift": [row], "unseen": [dict.fromkeys(("what", "why", "fix"), HOSTILE)]}
     document |= {"would_change": [would], "would_change_unknown": None, "stand_ins": [HOSTILE]}
     machines.answer("kimi_drift", answered(document), FAILED)
-    machines.play("drift", {"kimi_drift": {}})
+    machines.play("kimi_drift")
     done = machines.run("drift", machines.inventory)
     assert "plan otherwise" in done.stdout
     assert done.returncode == 1
@@ -215,7 +208,7 @@ def drift(machines, _folder):
 def logs(machines, _folder):
     rows = [{"time_us": 1, "unit": HOSTILE, "priority": 3, "message": HOSTILE}]
     told = {"good": {"entries": rows}, "bad": {"entries": rows, "result": FAILED}}
-    machines.installed.plugin("kimi_logs", gathering.logs(told))
+    machines.kimi.plays(task("kimi_logs", gathering.report_logs(told)))
     machines.run("logs", machines.inventory)
     machines.run("logs", machines.inventory, "--format", "json")
 
@@ -234,9 +227,9 @@ def diagnose(machines, _folder):
         "packages": [HOSTILE],
         "missing": {HOSTILE: HOSTILE},
     }
-    plugin = gathering.diagnose({"good": found, "bad": FAILED})
-    machines.installed.plugin("kimi_diagnose", plugin)
-    file = machines.installed.home / "bundle.tar.gz"
+    told = {"good": found, "bad": FAILED}
+    machines.kimi.plays(task("kimi_diagnose", gathering.hand_over(told)))
+    file = machines.kimi.home / "bundle.tar.gz"
     machines.run("diagnose", machines.inventory, "--to", file)
     with tarfile.open(file) as archive:
         for member in archive.getmembers():
@@ -278,8 +271,8 @@ def bench(machines, folder):
             "look_at": [{"title": "", "observed": "", "fix": ""}],
         }
     )
-    machines.answer("kimi_status", answered(document), {})
-    machines.play("bench", BREAK, {"kimi_status": {}})
+    machines.answer("kimi_status", answered(document), None)
+    machines.play(BREAK, "kimi_status")
     assert "MEASURED" in machines.run("bench", machines.inventory).stdout
     prompts = folder / "prompts.json"
     prompts.write_text(json.dumps({HOSTILE: 1, "conversations": [{"value": {HOSTILE: 2}}, {}]}))
@@ -290,19 +283,13 @@ def bench(machines, folder):
 
 
 def key(machines, _folder):
-    machines.installed.plugin(
-        "kimi_key",
-        "import json, os\n"
-        "from ansible.plugins.action import ActionBase\n"
-        "class ActionModule(ActionBase):\n"
-        "    def run(self, tmp=None, task_vars=None):\n"
-        "        host = task_vars['inventory_hostname']\n"
-        "        name = 'key' if host == 'good' else 'detail'\n"
-        f"        line = {{'host': host, name: json.loads({json.dumps(HOSTILE)!r})}}\n"
-        "        with open(os.environ['KIMI_PROV_KEY_OUT'], 'a') as stream:\n"
-        "            stream.write(json.dumps(line) + '\\n')\n"
-        "        return {}\n",
-    )
+    def handed(asked):
+        name = "key" if asked.host == "good" else "detail"
+        with Path(asked.environment[OUTPUT_VARIABLE]).open("a") as stream:
+            stream.write(json.dumps({"host": asked.host, name: HOSTILE}) + "\n")
+        return {}
+
+    machines.kimi.plays(task("kimi_key", handed))
     done = machines.run("key", machines.inventory)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["good"]
 
@@ -310,7 +297,7 @@ def key(machines, _folder):
 def destroy(machines, _folder):
     kept = answered({"kept": [HOSTILE]})
     machines.answer("kimi_status", kept, kept)
-    machines.play("destroy", {"kimi_status": {}})
+    machines.play("kimi_status")
     assert "good keeps MARK" in machines.run("destroy", machines.inventory, "--yes").stdout
 
 
@@ -338,13 +325,13 @@ PAST = {
 
 def history(machines, _folder):
     machines.answer("kimi_host", answered(poisoned(PAST)), FAILED)
-    machines.play("history", {"kimi_host": {}})
+    machines.play("kimi_host")
     assert "1.0 tok/s" in machines.run("history", machines.inventory).stdout
 
 
 def rollback(machines, _folder):
     machines.answer("kimi_host", answered(poisoned(PAST)), FAILED)
-    machines.play("rollback", {"kimi_host": {}})
+    machines.play("kimi_host")
     assert "1.0 tok/s" in machines.run("rollback", machines.inventory, "--to", "1").stdout
 
 
@@ -352,7 +339,7 @@ def clean(machines, _folder):
     item = {"kind": HOSTILE, "path": HOSTILE, "of": HOSTILE, "bytes": 1024}
     told = {"ok": True, "items": [item], "bytes": 1024, "removed": True, "keeps": [HOSTILE]}
     machines.answer("kimi_host", answered(told), FAILED)
-    machines.play("clean", {"kimi_host": {}})
+    machines.play("kimi_host")
     assert "1.0 KiB freed" in machines.run("clean", machines.inventory, "--yes").stdout
 
 
@@ -361,12 +348,12 @@ def usage(machines, _folder):
     row |= dict.fromkeys(("requests", "prompt_tokens", "completion_tokens"), 12345)
     told = {"ok": False, "detail": HOSTILE, "uncounted": [0], "rows": [row]}
     machines.answer("kimi_status", answered(told), FAILED)
-    machines.play("usage", {"kimi_status": {}})
+    machines.play("kimi_status")
     for words in ((), ("--by", "day"), ("--by", "host"), ("--format", "csv")):
         assert "12" in machines.run("usage", machines.inventory, *words).stdout
 
 
-def served(machines, action):
+def served(machines):
     """Have hosts answer what clients need, with hostile text wherever text may stand."""
     certificate = tls.extract_certificates(tls.make_self_signed(["localhost"]))
     found = poisoned({"model": "", "models": [""], "catalog_name": "", "allowed_networks": [""]})
@@ -375,13 +362,13 @@ def served(machines, action):
     found |= {"page_port": 8443, "context": 4096, "certificate": certificate}
     found["engine"] = poisoned(dict.fromkeys(("name", "variant", "version"), ""))
     machines.answer("kimi_connect", answered(found), FAILED)
-    machines.play(action, {"kimi_connect": {}})
+    machines.play("kimi_connect")
 
 
 def connect(machines, folder):
     (folder / "slurm").mkdir()
     of_cluster("connect")(None, folder / "slurm")
-    served(machines, "connect")
+    served(machines)
     assert "anthropic" in machines.run("connect", machines.inventory).stdout
     snippet = machines.run("connect", machines.inventory, "--limit", "good", "--for", "python")
     subprocess.run(["bash", "-n", "-c", snippet.stdout], check=True)
@@ -418,8 +405,9 @@ def chat(machines, folder):
         harmless(*says("--model", HOSTILE))
         engine.model, engine.refuses = HOSTILE, None
         assert steering("".join(says())) == set()
-    served(machines, "connect")
-    machines.run("chat", machines.inventory, env={"KIMI_API_KEY": "key"})
+    served(machines)
+    with mock.patch.dict(os.environ, {"KIMI_API_KEY": "key"}):
+        machines.run("chat", machines.inventory)
     (folder / "slurm").mkdir()
     with mock.patch("signal.signal"):
         of_cluster("chat")(None, folder / "slurm")
@@ -432,7 +420,7 @@ def web(work):
         told = {"version": HOSTILE, "file": HOSTILE, "left_out": [HOSTILE], "detail": HOSTILE}
         told |= dict.fromkeys(("made_unix", "accounts", "chats", "uploads", "bytes"), 1)
         machines.answer("kimi_status", answered({**told, "ok": True}), FAILED)
-        machines.play("web", {"kimi_status": {}})
+        machines.play("kimi_status")
         words = ["--yes", archive] if work == "restore" else []
         assert "1 chats" in machines.run("web", work, machines.inventory, *words).stdout
         harmless(*here("web", work, folder / HOSTILE, *words))
@@ -449,7 +437,7 @@ def update(machines, _folder):
     found |= {"restart_reasons": [HOSTILE], "stale_units": [HOSTILE]}
     found |= {"restarted": True, "requests_cut": 1, "seconds_without_service": 1.0}
     machines.answer("kimi_status", answered({**found, "ok": True, "verified": True}), FAILED)
-    machines.play("update", {"kimi_status": {}})
+    machines.play("kimi_status")
     assert "REQUIRED" in machines.run("update", machines.inventory, "--reboot-ok").stdout
 
 
@@ -463,7 +451,7 @@ def carried(command):
         told |= {"keys": [HOSTILE], "left_out": [HOSTILE], "acme_account": True, "page": page}
         told |= {"made_unix": 1, "history": 1, "bytes": 1, "encrypted_with": None}
         machines.answer("kimi_status", answered({**told, "ok": True}), FAILED)
-        machines.play("backup", {"kimi_status": {}})
+        machines.play("kimi_status")
         words = ["--yes", archive] if command == "restore" else []
         assert "1 chats" in machines.run(command, machines.inventory, *words).stdout
         harmless(*here(command, folder / HOSTILE, *words))
@@ -628,6 +616,17 @@ ENDPOINT = {
     "successor": "8",
     "notes": [HOSTILE],
 }
+# Where a job serves, as its own file has it.
+WHERE = {
+    **dict.fromkeys(("url", "node", "folder", "model", "certificate", "key_file"), HOSTILE),
+    "schema": "kimi-prov/endpoint/v1",
+    "job": "7",
+    "nodes": [HOSTILE],
+    "state": "ready",
+    "ends_at": HOSTILE,
+    "successor": HOSTILE,
+    "notes": [HOSTILE],
+}
 # What a folder's program on a hostile cluster answers to each command.
 OF_CLUSTER = {
     "submit": [{"name": "serve", "id": "7", "after": [], "outcome": "queued"}],
@@ -670,13 +669,11 @@ def of_cluster(command):
         def says(answer, code=0):
             (there / "answer").write_text(json.dumps(answer))
             (there / "brought").write_text(json.dumps({"kept": [HOSTILE]}))
-            (there / "endpoint").write_text(
-                json.dumps({"endpoint": {HOSTILE: HOSTILE}, "key": HOSTILE})
-            )
+            (there / "endpoint").write_text(json.dumps({"endpoint": WHERE, "key": HOSTILE}))
             (there / "complaint").write_text(f"{FORGED}\n{STEERING}")
             (there / "code").write_text(str(code))
             told = here(command, rendered, "--login", "me@login")
-            harmless(*told)
+            harmless("MARK", *told)
             return told
 
         schema = "jobs" if command in REACHING else command
@@ -692,6 +689,8 @@ def of_cluster(command):
                 document["jobs"] = []
             out, err = says(document)
             assert out or command in REACHING, err
+            # Where a way is to be opened, nothing of an answer that names none is repeated.
+            assert ("MARK" in out + err) is (command not in REACHING), err
             says({HOSTILE: 1})
             says({"error": {"message": HOSTILE, "fix": HOSTILE, "code": HOSTILE}})
             says("", code=255)

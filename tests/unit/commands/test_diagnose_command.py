@@ -1,12 +1,12 @@
 """`kimi-prov diagnose`: the bundle, what it says of each host, and how it ends."""
 
 import json
-import stat
 import tarfile
 
 import closed_form
 import gathering
 import pytest
+from command_line import task
 
 START_US = 1_760_000_000_000_000
 UNIT = "kimi-serve@0.service"
@@ -40,10 +40,10 @@ def gathered(*messages, ok=True, **more):
 
 
 @pytest.fixture
-def machines(installed, local):
+def machines(kimi):
     def make(**told):
-        installed.plugin("kimi_diagnose", gathering.diagnose(told))
-        return local(*told)
+        kimi.plays(task("kimi_diagnose", gathering.hand_over(told)))
+        return kimi.hosts(*told)
 
     return make
 
@@ -66,35 +66,8 @@ def only(home):
     return file
 
 
-def test_the_bundle_has_what_a_bug_report_needs(installed, machines):
-    done = installed.run("diagnose", machines(a=gathered("fine")), "--format", "json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    closed_form.validate(document, "diagnose")
-    assert document["ok"]
-    file = only(installed.home)
-    assert document["bundle"] == file.name
-    assert document["bundle_bytes"] == file.stat().st_size
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = opened(file)
-    assert set(found) == {
-        "README.txt",
-        "diagnose.json",
-        f"a/logs/{UNIT}.log",
-        f"a/metrics/{UNIT}.txt",
-        *(f"a/{name}.json" for name in ("facts", "plan", "status", "units")),
-        "a/packages.txt",
-        "a/units.txt",
-    }
-    closed_form.validate(json.loads(found["diagnose.json"]), "diagnose")
-    assert found[f"a/logs/{UNIT}.log"].splitlines()[-1] == "2025-10-09T08:53:20.000Z fine"
-    # What a machine gathered is nowhere else.
-    (run,) = installed.runs.iterdir()
-    assert "torch-2.11.0" not in "".join(part.read_text() for part in run.iterdir())
-
-
-def test_what_keeps_the_model_from_serving_exits_3(installed, machines):
-    done = installed.run("diagnose", machines(a=gathered(PTX, ok=False), b=gathered()))
+def test_what_keeps_the_model_from_serving_exits_3(kimi, machines):
+    done = kimi.run("diagnose", machines(a=gathered(PTX, ok=False), b=gathered()))
     assert done.returncode == 3, done.stderr
     assert "BLOCKER: The driver is too old for the engine's kernels [diagnose.ptx]" in done.stdout
     assert "nothing was recognised" in done.stdout
@@ -102,36 +75,36 @@ def test_what_keeps_the_model_from_serving_exits_3(installed, machines):
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_what_was_seen_while_it_serves_is_a_warning(installed, machines):
-    done = installed.run("diagnose", machines(a=gathered(PTX)), "--format", "json")
+def test_what_was_seen_while_it_serves_is_a_warning(kimi, machines):
+    done = kimi.run("diagnose", machines(a=gathered(PTX)), "--format", "json")
     assert done.returncode == 0
     (row,) = json.loads(done.stdout)["hosts"]["a"]["findings"]
     assert (row["id"], row["severity"]) == ("diagnose.ptx", "warning")
 
 
-def test_a_host_that_gives_nothing_is_told_and_the_others_are_bundled(installed, machines):
+def test_a_host_that_gives_nothing_is_told_and_the_others_are_bundled(kimi, machines):
     failed = {"failed": True, "msg": "x", "kimi": {"code": "failed", "message": "no program"}}
-    done = installed.run("diagnose", machines(a=gathered(), b=failed), "--format", "json")
+    done = kimi.run("diagnose", machines(a=gathered(), b=failed), "--format", "json")
     assert done.returncode == 1
     document = json.loads(done.stdout)
     closed_form.validate(document, "diagnose")
     assert not document["ok"]
     assert document["hosts"]["b"]["detail"] == "no program"
     assert not document["hosts"]["b"]["reached"]
-    assert "a/plan.json" in opened(only(installed.home))
+    assert "a/plan.json" in opened(only(kimi.home))
 
 
-def test_without_any_answer_there_is_no_bundle(installed, machines):
+def test_without_any_answer_there_is_no_bundle(kimi, machines):
     failed = {"failed": True, "msg": "x", "kimi": {"code": "failed", "message": "no program"}}
-    done = installed.run("diagnose", machines(a=failed))
+    done = kimi.run("diagnose", machines(a=failed))
     assert done.returncode == 1
-    assert not list(installed.home.glob("*.tar.gz"))
-    assert not list(installed.home.glob(".*.tar.gz*"))
+    assert not list(kimi.home.glob("*.tar.gz"))
+    assert not list(kimi.home.glob(".*.tar.gz*"))
 
 
-def test_no_secret_is_in_the_bundle(installed, machines):
+def test_no_secret_is_in_the_bundle(kimi, machines):
     """Keys by their form, of the inventory's variables, and of the files that a plan names."""
-    keys = installed.home / "keys"
+    keys = kimi.home / "keys"
     keys.write_text(f"team:{KEY_CANARY}\n")
     words = (
         f"{HOST_CANARY} {KEY_CANARY} sk-kimi-canary0000 hf_canarycanary "
@@ -150,15 +123,15 @@ def test_no_secret_is_in_the_bundle(installed, machines):
     inventory.write_text(
         inventory.read_text().replace("a: {}", f"a: {{ansible_become_password: {HOST_CANARY}}}")
     )
-    done = installed.run("diagnose", inventory, "--format", "json")
+    done = kimi.run("diagnose", inventory, "--format", "json")
     assert done.returncode == 0, done.stderr
-    found = opened(only(installed.home))
+    found = opened(only(kimi.home))
     assert "********" in found["a/plan.json"]
     for text in (*found.values(), done.stdout, done.stderr):
         assert "canary" not in text
 
 
-def test_names_of_hosts_and_units_stay_in_the_folder(installed, machines):
+def test_names_of_hosts_and_units_stay_in_the_folder(kimi, machines):
     inventory = machines(**{"../../a": gathered(), "..": gathered()})
     inventory.write_text(
         json.dumps(
@@ -166,20 +139,20 @@ def test_names_of_hosts_and_units_stay_in_the_folder(installed, machines):
         )
     )
     inventory = inventory.rename(inventory.with_suffix(".json"))
-    done = installed.run("diagnose", inventory)
+    done = kimi.run("diagnose", inventory)
     assert done.returncode == 0, done.stderr
-    assert all(".." not in name.split("/") for name in opened(only(installed.home)))
+    assert all(".." not in name.split("/") for name in opened(only(kimi.home)))
 
 
-def test_a_file_that_is_there_is_kept(installed, machines):
-    kept = installed.home / "mine.tar.gz"
+def test_a_file_that_is_there_is_kept(kimi, machines):
+    kept = kimi.home / "mine.tar.gz"
     kept.write_text("mine")
-    done = installed.run("diagnose", machines(a=gathered()), "--to", kept)
+    done = kimi.run("diagnose", machines(a=gathered()), "--to", kept)
     assert done.returncode == 2
     assert "there is a file already" in done.stderr
     assert kept.read_text() == "mine"
-    assert not installed.runs.exists()
-    done = installed.run("diagnose", machines(a=gathered()), "--to", installed.home / "no" / "x.gz")
+    assert not kimi.runs.exists()
+    done = kimi.run("diagnose", machines(a=gathered()), "--to", kimi.home / "no" / "x.gz")
     assert done.returncode == 2
 
 
@@ -224,9 +197,9 @@ def site(machines):
     return make
 
 
-def test_gateways_are_in_the_bundle_and_their_faults_are_told(installed, site):
+def test_gateways_are_in_the_bundle_and_their_faults_are_told(kimi, site):
     inventory = site(gw1=of_gateway(), gw2=of_gateway(machines_up=0))
-    done = installed.run("diagnose", inventory, "--format", "json")
+    done = kimi.run("diagnose", inventory, "--format", "json")
     assert done.returncode == 3, done.stderr
     document = json.loads(done.stdout)
     closed_form.validate(document, "diagnose")
@@ -238,7 +211,7 @@ def test_gateways_are_in_the_bundle_and_their_faults_are_told(installed, site):
         "gw1": ["diagnose.gateway_split"],
         "gw2": ["diagnose.gateway_split", "diagnose.gateway_no_machine"],
     }
-    files = opened(only(installed.home))
+    files = opened(only(kimi.home))
     assert files["gw1/configuration/haproxy.cfg"] == "frontend api\n"
     assert "MASTER" in files["gw2/logs/kimi-gateway-address.service.log"]
     # A secret of gateways alone is known as one, too.

@@ -1,13 +1,10 @@
 """`kimi-prov logs`: what is refused, what is asked of the machines, and how it ends."""
 
-import json
-import signal
-import subprocess
 import time
 
-import closed_form
 import gathering
 import pytest
+from command_line import task
 
 from kimi_prov.commands.logs import find_units, parse_since
 from kimi_prov.errors import UserError
@@ -29,59 +26,40 @@ def entries(*ats, text="line"):
 
 
 @pytest.fixture
-def machines(installed, local):
+def machines(kimi):
     def make(**told):
-        installed.plugin("kimi_logs", gathering.logs(told))
-        return local(*told)
+        kimi.plays(task("kimi_logs", gathering.report_logs(told)))
+        return kimi.hosts(*told)
 
     return make
 
 
-def test_lines_of_all_hosts_come_in_one_order(installed, machines):
-    inventory = machines(a={"entries": entries(1, 4)}, b={"entries": entries(2, 3), "after_s": 1})
-    done = installed.run("logs", inventory, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    for row in rows:
-        closed_form.validate(row, "logs")
-    assert [(row["host"], row["message"]) for row in rows] == [
-        ("a", "line 1"),
-        ("b", "line 2"),
-        ("b", "line 3"),
-        ("a", "line 4"),
-    ]
-    # The lines are nowhere else.
-    (run,) = installed.runs.iterdir()
-    for file in run.iterdir():
-        assert "line 4" not in file.read_text()
-
-
-def test_a_host_that_fails_hides_no_other(installed, machines):
+def test_a_host_that_fails_hides_no_other(kimi, machines):
     failed = {"failed": True, "msg": "x", "kimi": {"code": "failed", "message": "no journal"}}
     inventory = machines(a={"entries": entries(1)}, b={"entries": [], "result": failed})
-    done = installed.run("logs", inventory)
+    done = kimi.run("logs", inventory)
     assert done.returncode == 1
     assert done.stdout.endswith(" a proxy: line 1\n")
     assert "no journal" in done.stderr
 
 
-def test_secrets_of_the_inventory_are_masked(installed, machines):
+def test_secrets_of_the_inventory_are_masked(kimi, machines):
     words = "become-canary-1 sk-kimi-canary0000 and more"
     inventory = machines(a={"entries": entries(1, text=words)})
     inventory.write_text(
         inventory.read_text().replace("a: {}", "a: {ansible_become_password: become-canary-1}")
     )
-    done = installed.run("logs", inventory)
+    done = kimi.run("logs", inventory)
     assert "and more" in done.stdout
     assert "canary" not in done.stdout + done.stderr
 
 
-def test_a_file_is_written_whole(installed, machines):
+def test_a_file_is_written_whole(kimi, machines):
     inventory = machines(a={"entries": entries(1, 2)})
-    done = installed.run("logs", inventory, "--output", "kept.log")
+    done = kimi.run("logs", inventory, "--output", "kept.log")
     assert done.returncode == 0
     assert done.stdout == ""
-    assert len((installed.home / "kept.log").read_text().splitlines()) == 2
+    assert len((kimi.home / "kept.log").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -93,29 +71,11 @@ def test_a_file_is_written_whole(installed, machines):
         (["--lines", "0"], "0 is not in the range"),
     ],
 )
-def test_what_is_refused_before_a_machine_is_asked(installed, machines, words, said):
-    done = installed.run("logs", machines(a={"entries": []}), *words)
+def test_what_is_refused_before_a_machine_is_asked(kimi, machines, words, said):
+    done = kimi.run("logs", machines(a={"entries": []}), *words)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
-    assert not installed.runs.exists()
-
-
-def test_ctrl_c_ends_following_and_leaves_nothing(installed, machines):
-    inventory = machines(a={"entries": entries(1)}, b={"entries": entries(2)})
-    process = installed.start(
-        "logs", inventory, "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline().endswith(" a proxy: line 1\n")
-        assert process.stdout.readline().endswith(" b proxy: line 2\n")
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130
-    assert out == ""
-    assert "Traceback" not in err
+    assert not kimi.runs.exists()
 
 
 def test_a_time_is_so_long_ago_or_a_clock_s(monkeypatch):

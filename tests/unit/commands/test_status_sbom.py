@@ -1,23 +1,14 @@
-"""`status --sbom` out of the wheel, its machines answered for by a play of ours."""
+"""`status --sbom`: what of a machine becomes its bill of materials."""
 
 import json
 
 import pytest
+from command_line import gives, task
 
 from kimi_prov.catalog import loader
 from kimi_prov.planner.selection import engine
 
 LOCK = "vllm-cuda-0.19.1-cp312.txt"
-PLAY = """
-- hosts: kimi
-  gather_facts: false
-  tasks:
-    - kimi_status:
-        kimi_document: "{{ (docs | from_json)[inventory_hostname] }}"
-  vars:
-    docs: |
-      DOCS
-"""
 
 
 def status(mark=None, **changed):
@@ -38,39 +29,40 @@ def status(mark=None, **changed):
 BARE = {"ok": False, "provisioned": False, "detail": "not provisioned: no plan", "stand_ins": []}
 
 
-def asked(installed, hosts, inventory, *words):
-    installed.playbook("status", PLAY.replace("DOCS", json.dumps(hosts)))
-    done = installed.run("status", inventory, "--sbom", *words)
+def asked(kimi, hosts, *words):
+    answers = {name: gives(told) for name, told in hosts.items()}
+    kimi.plays(task("kimi_status", **answers))
+    done = kimi.run("status", kimi.hosts(*hosts), "--sbom", *words)
     assert "Traceback" not in done.stderr
     return done
 
 
-def test_a_bill_of_materials_is_json_and_a_stopped_service_is_no_matter(installed, local):
-    done = asked(installed, {"one": status()}, local("one"))
+def test_a_bill_of_materials_is_json_and_a_stopped_service_is_no_matter(kimi):
+    done = asked(kimi, {"one": status()})
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["bomFormat"] == "CycloneDX"
     assert any(row.get("purl") == "pkg:pypi/vllm@0.19.1" for row in document["components"])
 
 
-def test_an_environment_of_a_brought_interpreter_is_known_by_both(installed, local):
+def test_an_environment_of_a_brought_interpreter_is_known_by_both(kimi):
     digest = "ab" * 32
     mark = engine.compute_env_digest(loader.load_catalogue(), [LOCK], digest)
     brought = {"version": "3.12.16", "build": "20261110", "sha256": digest, "dir": "/srv/kimi/x"}
     hosts = {"one": status(mark, engine_interpreter=brought), "two": status(mark)}
-    done = asked(installed, hosts, local("one", "two"))
+    done = asked(kimi, hosts)
     assert "two: no bill of materials" in done.stderr
     names = {row["bom-ref"] for row in json.loads(done.stdout)["components"]}
     assert {"machine:one", f"interpreter:{digest}"} <= names
     assert "machine:two" not in names
 
 
-def test_it_goes_to_a_file_and_is_a_list_as_text(installed, local):
-    file = installed.home / "bom.json"
-    done = asked(installed, {"one": status()}, local("one"), "--output", file)
+def test_it_goes_to_a_file_and_is_a_list_as_text(kimi):
+    file = kimi.home / "bom.json"
+    done = asked(kimi, {"one": status()}, "--output", file)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert json.loads(file.read_text())["bomFormat"] == "CycloneDX"
-    done = asked(installed, {"one": status()}, local("one"), "--format", "text")
+    done = asked(kimi, {"one": status()}, "--format", "text")
     assert "    vllm 0.19.1\n" in done.stdout
 
 
@@ -83,8 +75,8 @@ def test_it_goes_to_a_file_and_is_a_list_as_text(installed, local):
         (status(engine_locks=None), "does not say what its engine was made from"),
     ],
 )
-def test_what_is_not_known_is_said_and_fails_beside_what_is(installed, local, other, said):
-    done = asked(installed, {"one": status(), "two": other}, local("one", "two"))
+def test_what_is_not_known_is_said_and_fails_beside_what_is(kimi, other, said):
+    done = asked(kimi, {"one": status(), "two": other})
     assert done.returncode == 1
     assert f"two: no bill of materials: {said}".split(": ")[0] in done.stderr
     assert said in done.stderr
@@ -93,11 +85,11 @@ def test_what_is_not_known_is_said_and_fails_beside_what_is(installed, local, ot
     assert "machine:two" not in names
 
 
-def test_a_gateway_has_no_engine_and_its_page_is_told(installed, local):
+def test_a_gateway_has_no_engine_and_its_page_is_told(kimi):
     gateway = {"ok": True, "provisioned": True, "detail": "", "stand_ins": [], "gateway": {}}
     page = {"lock": "open-webui-slim-0.12.4-cp311.txt"}
     hosts = {"one": status(), "two": {**gateway, "web": page}, "three": {**gateway, "web": None}}
-    done = asked(installed, hosts, local("one", "two", "three"))
+    done = asked(kimi, hosts)
     assert done.returncode == 0, done.stderr
     assert "two: its page is made of what open-webui-slim-0.12.4-cp311.txt pins" in done.stderr
     assert "three:" not in done.stderr

@@ -6,28 +6,8 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+from command_line import gives, is_away, task
 
-# In place of the real action: a document that tells what reached the play.
-ACTION = """
-import json
-from ansible.plugins.action import ActionBase
-
-
-class ActionModule(ActionBase):
-    def run(self, tmp=None, task_vars=None):
-        checks = json.loads({checks!r})
-        document = {{"ok": True, "endpoint": json.dumps(self._task.args["selection"]),
-            "vantage": "control", "vantage_reason": "", "checks": checks, "stand_ins": [],
-            "unproven": ["how well"], "suite": "full"}}
-        return {{"changed": False, "kimi_document": document}}
-"""
-PLAY = """
-- hosts: kimi
-  gather_facts: false
-  tasks:
-    - kimi_verify:
-        selection: "{{ verify_suite | default({}) }}"
-"""
 CHECKS = [
     {"name": "chat", "status": "ok", "detail": "2 tokens: \x0bhi\x00", "seconds": 0.5},
     {"name": "image", "status": "skip", "detail": "the model takes no images", "seconds": 0},
@@ -43,14 +23,21 @@ CHECKS = [
 
 
 @pytest.fixture
-def told(installed, local):
+def told(kimi):
     """Run verify with words; its exit code is 0, and what the play was given comes back."""
-    installed.plugin("kimi_verify", ACTION.format(checks=json.dumps(CHECKS)))
-    installed.playbook("verify", PLAY)
-    inventory = local("one")
+
+    def verified(asked):
+        selection = json.dumps(asked.variables.get("verify_suite", {}))
+        made = {"ok": True, "endpoint": selection, "vantage": "control", "vantage_reason": ""}
+        return gives(
+            {**made, "checks": CHECKS, "stand_ins": [], "unproven": ["how well"], "suite": "full"}
+        )
+
+    kimi.plays(task("kimi_verify", verified))
+    inventory = kimi.hosts("one")
 
     def run(*words):
-        done = installed.run("verify", inventory, *words)
+        done = kimi.run("verify", inventory, *words)
         assert done.returncode == 0, done.stderr
         return done
 
@@ -102,21 +89,19 @@ def test_junit_tells_passed_failed_and_not_run_apart_whatever_an_answer_holds(to
     assert "FAILED: 1 passed, 1 failed, 1 skipped" in text
 
 
-def test_a_run_without_a_host_leaves_no_earlier_junit(installed, local, tmp_path):
-    installed.playbook("verify", "- hosts: kimi\n  tasks: []\n")
+def test_a_run_without_a_host_leaves_no_earlier_junit(kimi, tmp_path):
     file = tmp_path / "result.xml"
     file.write_text("<testsuites/>")
-    done = installed.run("verify", local("one"), "--limit", "nobody", "--junit", file)
+    done = kimi.run("verify", kimi.hosts("one"), "--limit", "nobody", "--junit", file)
     assert done.returncode == 2, done.stderr
     assert not file.exists()
 
 
-def test_a_host_that_was_not_reached_is_a_failure_in_junit(installed, tmp_path):
-    inventory = installed.home / "hosts.yml"
-    inventory.write_text("kimi: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n")
-    installed.playbook("verify", "- hosts: kimi\n  tasks:\n    - ping:\n")
+def test_a_host_that_was_not_reached_is_a_failure_in_junit(kimi, tmp_path):
+    refused = "ssh: connect to host 127.0.0.1 port 1: Connection refused"
+    kimi.plays(task("ping", is_away(f"Failed to connect to the host via ssh: {refused}")))
     file = tmp_path / "result.xml"
-    done = installed.run("verify", inventory, "--junit", file)
+    done = kimi.run("verify", kimi.hosts("gone"), "--junit", file)
     assert done.returncode == 4, done.stderr
     (case,) = ElementTree.parse(file).getroot().iter("testcase")  # noqa: S314 - our own
     assert case.get("name") == "machine"
@@ -136,9 +121,9 @@ def test_a_host_that_was_not_reached_is_a_failure_in_junit(installed, tmp_path):
         (("--junit", "."), "it is a folder", "name a file"),
     ],
 )
-def test_wrong_words_are_refused_before_anything_runs(installed, local, words, said, fix):
-    done = installed.run("verify", local("one"), *words)
+def test_wrong_words_are_refused_before_anything_runs(kimi, words, said, fix):
+    done = kimi.run("verify", kimi.hosts("one"), *words)
     assert done.returncode == 2
     assert said in done.stderr
     assert fix in done.stderr
-    assert not installed.runs.exists()
+    assert not kimi.runs.exists()
