@@ -19,7 +19,7 @@ _NOTE = "<!-- Made from kimi_prov/monitoring/alerts.yaml by `make docs`; do not 
 _CODE = re.compile(r"`([^`]+)`")
 _SEVERITIES = {
     "critical": "clients are without answers, or soon will be",
-    "warning": "to be looked at in working hours",
+    "warning": "to be handled in working hours",
 }
 
 
@@ -68,12 +68,12 @@ def overview() -> str:
         "",
         _NOTE,
         "",
-        "What a monitor tells by itself, each with its page. How they are delivered and changed:",
+        "What a monitoring host reports, each with its page. How they are delivered and changed:",
         "[the guide](../guides/alerts.md).",
         "",
         *(f"- `{name}`: {text}" for name, text in _SEVERITIES.items()),
         "",
-        "| alert | what happened | severity | told after |",
+        "| alert | what happened | severity | reported after |",
         "| --- | --- | --- | --- |",
         *rows,
     )
