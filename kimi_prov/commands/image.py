@@ -3,7 +3,7 @@
 The image has the packages that a machine has: the same locks, installed by the same program.
 
 Decides: the image of an engine (with the files of `kimi_prov/packaging/image`).
-Held by: tests/component/commands/test_image_folder.py, tests/lab/test_image.py.
+Held by: tests/unit/commands/test_image_folder.py, tests/lab/test_image.py.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
+import command_line
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -294,3 +296,28 @@ def test_a_sites_lock_stands_for_ours_of_that_name_and_others_are_added(tmp_path
     assert theirs.lock_path("uv.txt") == folder / "uv.txt"
     assert theirs.locks["uv.txt"] != ours.locks["uv.txt"]
     assert theirs.locks["ray.txt"] == ours.locks["ray.txt"]
+
+
+def test_the_command_shows_a_site_s_rows(tmp_path: Path) -> None:
+    folder = write(tmp_path, gpus=CARD)
+    words = ("catalog", "gpus", "H300 SXM")
+    shown = command_line.run(*words, "--catalog", folder, "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    [row] = json.loads(shown.stdout)["rows"]
+    assert (row["name"], row["source"]) == ("H300 SXM", "a vendor's letter")
+    assert command_line.run(*words).returncode == ExitCode.BAD_INPUT
+
+
+def test_the_command_refuses_what_it_does_not_know() -> None:
+    for arguments, near in ((("gpu",), "gpus"), (("cpus", "EPYC 9664"), "EPYC 9654")):
+        done = command_line.run("catalog", *arguments)
+        assert done.returncode == ExitCode.BAD_INPUT
+        assert not done.stdout
+        assert "did you mean" in done.stderr
+        assert near in done.stderr
+
+
+def test_the_command_writes_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "out.txt"
+    assert command_line.run("catalog", "drivers", "--output", str(file)).returncode == 0
+    assert "marlin-ptx" in file.read_text()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+import command_line
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
@@ -38,9 +36,8 @@ Version: 2026a-0+deb12u1
 """
 
 
-def image(*words: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "kimi_prov", "image", *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+def image(*words: object) -> command_line.Done:
+    return command_line.run("image", *words)
 
 
 def made(folder: Path, *words: object) -> Path:
@@ -150,13 +147,3 @@ def test_its_bill_of_materials_has_the_distributions_packages_too(
     assert rows["libc6"]["purl"] == f"pkg:deb/{distribution}/libc6@2.36-9%2Bdeb12u14?arch=amd64"
     assert {"tzdata", "torch", "huggingface-hub"} <= set(rows)
     assert "gone" not in rows
-
-
-def test_the_programs_of_the_build_pass_shellcheck(tmp_path: Path) -> None:
-    program = shutil.which("shellcheck")
-    assert program, "apt-get install shellcheck"
-    made(tmp_path / "image", "vllm-cpu")
-    for name in ("install", "kimi-pod"):
-        line = [program, "--shell=sh", str(tmp_path / "image" / name)]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
