@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.ansible.send import call_sent
@@ -17,8 +17,10 @@ from kimi_prov.contract import clean_text, paths
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
 
+    from kimi_prov.contract.documents.lock import LockAnswer, LockHolder
 
-def describe_holder() -> dict[str, Any]:
+
+def describe_holder() -> LockHolder:
     """Say who we are: the ansible-playbook process, the parent of the worker we run in."""
     pid = os.getppid()
     machine = _identify_control_machine()
@@ -33,7 +35,7 @@ def describe_holder() -> dict[str, Any]:
     }
 
 
-def take_over(action: ActionBase, answer: dict[str, Any]) -> dict[str, Any]:
+def take_over(action: ActionBase, answer: LockAnswer) -> LockAnswer:
     """Return the answer to `acquire`, after taking the lock over from a holder that has ended.
 
     Only a holder of this control machine can be seen to have ended. Raises RemoteError.
@@ -41,7 +43,8 @@ def take_over(action: ActionBase, answer: dict[str, Any]) -> dict[str, Any]:
     we = describe_holder()
     if answer["held"] or not _has_ended(answer["holder"], we):
         return answer
-    return call_sent(action, "lock", "take", json.dumps(we), str(answer["holder"]["run"]))
+    taken = call_sent(action, "lock", "take", json.dumps(we), answer["holder"]["run"])
+    return cast("LockAnswer", taken)
 
 
 def release(action: ActionBase) -> None:
@@ -54,7 +57,7 @@ def release(action: ActionBase) -> None:
         call_sent(action, *words)
 
 
-def build_refusal(host: str, answer: dict[str, Any]) -> dict[str, Any]:
+def build_refusal(host: str, answer: LockAnswer) -> dict[str, Any]:
     """Return the result of a plugin that found the lock held by another."""
     other = answer["holder"]
     who = (
@@ -99,7 +102,7 @@ def _read_start_time(pid: int) -> int:
         return 0
 
 
-def _has_ended(other: dict[str, Any], we: dict[str, Any]) -> bool:
+def _has_ended(other: LockHolder, we: LockHolder) -> bool:
     """Whether the holder ran on this very machine and is gone."""
     same = other.get("control_id") == we["control_id"]
     pid, start = other.get("pid"), other.get("pid_start")

@@ -19,7 +19,7 @@ from kimi_prov.show.text import terminal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
 
 
 class HostAction(ActionBase):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from kimi_prov.planner.findings import make_finding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
 
 REPORTED = ("done_bytes", "total_bytes", "rate_bytes_per_s", "eta_s", "line")
 # What systemd says of a process that could not say anything itself any more.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SCHEMA = "kimi-prov/gateway-plan/v1"
+SCHEMA: Final = "kimi-prov/gateway-plan/v1"
 # Names of the keys by which gateways come in: no client's begins so.
 KEY_PREFIX = "gateway."
 # By this name the other gateway asks the one that has the page, which shows it another certificate

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.facts import Facts, ProbeAnswer
 
+AnyFacts = TypeVar("AnyFacts", "Facts", "ProbeAnswer")
 # Facts have whole seconds, cut off.
 _RESOLUTION_S = 1
 
 
-def add_clock_offset(facts: Mapping[str, Any], asked: float, answered: float) -> dict[str, Any]:
+def add_clock_offset(facts: AnyFacts, asked: float, answered: float) -> AnyFacts:
     """Return the facts with `clock.offset_s`: by how much the machine's clock is ahead.
 
     Its `collected_at` was its time at some moment between `asked` and `answered`, seconds since
@@ -22,10 +24,12 @@ def add_clock_offset(facts: Mapping[str, Any], asked: float, answered: float) ->
     try:
         told = datetime.fromisoformat(str(facts["collected_at"]).replace("Z", "+00:00")).timestamp()
     except (KeyError, ValueError, OverflowError):
-        return dict(facts)
+        return facts
     offset = 0.0
     if told > answered:
         offset = told - answered
     elif told + _RESOLUTION_S < asked:
         offset = told + _RESOLUTION_S - asked
-    return {**facts, "clock": {**(facts.get("clock") or {}), "offset_s": round(offset)}}
+    result = copy.copy(facts)
+    result["clock"] = {**facts.get("clock", {}), "offset_s": round(offset)}
+    return result

@@ -11,19 +11,20 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.documents import Document
 
 _MAX_BYTES = 16 << 20
 
 
-def read_facts(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> Facts:
     """Return a facts document from a file. Raises UserError naming file, and line or key."""
     return parse_facts(
         documents.read(path, what="a facts file", limit=_MAX_BYTES, fix=_suggest_fix(path.name))
     )
 
 
-def parse_facts(document: Document) -> dict[str, Any]:
+def parse_facts(document: Document) -> Facts:
     """Return a facts document whose text was read; raises UserError as `read` does."""
     fix = _suggest_fix(Path(document.name).name)
     return check_facts(document.json(fix), document.name, fix)
@@ -33,7 +34,7 @@ def _suggest_fix(name: str) -> str:
     return f"make it again on that machine:  python3 probe.pyz > {name}"
 
 
-def check_facts(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa: ANN401  (it is checked)
+def check_facts(document: Any, where: str, fix: str) -> Facts:  # noqa: ANN401  (it is checked)
     """Return the document if it satisfies the facts schema. Raises UserError naming the key."""
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
@@ -42,7 +43,7 @@ def check_facts(document: Any, where: str, fix: str) -> dict[str, Any]:  # noqa:
     if first is not None:
         key, problem = _find_deepest(first)
         raise UserError(f"{where}: {key}: {problem}", fix=fix)
-    found: dict[str, Any] = document
+    found: Facts = document
     return found
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kimi_prov.catalog.hardware import Gpu
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts
 
 
-def add_known_gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> Mapping[str, Any]:
+def add_known_gpus(facts: Facts, catalogue: Catalogue) -> Facts:
     """Give the facts with a row for each GPU that is on the bus and that the catalogue knows.
 
     Where the driver reports the GPUs itself, or one of them is unknown, they stay as they are.
     """
-    numbers = (facts.get("nvidia") or {}).get("pci_ids") or []
+    nvidia = facts.get("nvidia")
+    numbers = (nvidia.get("pci_ids") if nvidia else None) or []
     if facts["gpus"] or not numbers:
         return facts
     known = [_find_gpu(catalogue, number) for number in numbers]
@@ -30,7 +31,7 @@ def _find_gpu(catalogue: Catalogue, number: str) -> Gpu | None:
     return next((row for row in catalogue.gpus if number in row.pci_ids), None)
 
 
-def _make_row(place: int, gpu: Gpu) -> dict[str, Any]:
+def _make_row(place: int, gpu: Gpu) -> GpuFacts:
     return {
         "index": place,
         "vendor": "nvidia",

@@ -12,11 +12,32 @@ from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts, NvidiaFacts
+    from kimi_prov.contract.documents.facts.machine import (
+        ChoiceFacts,
+        CpuFacts,
+        HostFacts,
+        MemoryBandwidth,
+        MemoryFacts,
+        NodeFacts,
+        PythonFacts,
+        SysctlFacts,
+        TunableFacts,
+    )
+    from kimi_prov.contract.documents.facts.network import FirewallFacts, InterfaceFacts, RdmaFacts
+    from kimi_prov.contract.documents.plan.service import FirewallManager
 
+_NO_NVIDIA: NvidiaFacts = {
+    "pci_devices": None,
+    "driver_loaded": None,
+    "driver_installed": None,
+    "open_module": None,
+}
 # Total memory differs by some MiB between two boots of a machine; a plan must not.
 _MEMORY_STEP = 1 << 28
 _GIB = 1 << 30
@@ -193,13 +214,13 @@ class Host:
     and `web_envs` pages. `interfaces` and `rdma` are empty where nobody looked (`network_known`).
     """
 
-    facts: Mapping[str, Any]
+    facts: Facts
     system: System
     tunables: Tunables
     listeners: tuple[Listener, ...]
     interfaces: tuple[Interface, ...]
     rdma: tuple[Rdma, ...]
-    firewall_manager: str
+    firewall_manager: FirewallManager
     filesystems: tuple[Filesystem, ...]
     models: Mapping[str, int]
     engine_envs: frozenset[str]
@@ -258,9 +279,9 @@ class Host:
         return min(known, key=lambda card: card.bandwidth_gb_s, default=None)
 
     @property
-    def nvidia(self) -> Mapping[str, Any]:
+    def nvidia(self) -> NvidiaFacts:
         """What the probe reported of NVIDIA's driver; empty where it found no card."""
-        return self.facts.get("nvidia") or {}
+        return self.facts.get("nvidia") or _NO_NVIDIA
 
     @property
     def amd(self) -> bool:
@@ -273,7 +294,7 @@ class Host:
         return max(_GIB, self.memory_bytes // 50)
 
 
-def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> Host:
+def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
     """Take a facts document apart. It has to satisfy the facts schema; nulls are allowed.
 
     The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.
@@ -287,9 +308,9 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
     processor = _find_processor(cpu, catalogue)
     isa = cpu.get("isa")
     if isa is None and processor is not None:
-        isa = processor.isa
+        isa = list(processor.isa)
     cards, gpu_bytes = _read_gpus(facts["gpus"], catalogue)
-    kimi = facts["kimi"]
+    kimi, origin = facts["kimi"], facts.get("origin")
     return Host(
         facts=facts,
         system=_read_system(facts["host"]),
@@ -313,7 +334,7 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
         models={row["dir"]: row["disk_bytes"] for row in kimi.get("models") or []},
         engine_envs=frozenset(kimi.get("engine_envs") or ()),
         web_envs=frozenset(kimi.get("web_envs") or ()),
-        quoted=(facts.get("origin") or {}).get("kind") == "spec",
+        quoted=origin is not None and origin["kind"] == "spec",
         python_path=facts["python"].get("path"),
         python_version=facts["python"].get("version"),
         cpu_model=cpu.get("model"),
@@ -347,7 +368,7 @@ def read_host(facts: Mapping[str, Any], catalogue: Catalogue | None = None) -> H
     )
 
 
-def _read_measured(facts: Mapping[str, Any]) -> Measured:
+def _read_measured(facts: Facts) -> Measured:
     gpus = [row.get("measured") or {} for row in facts["gpus"]]
     together = _find_slowest(gpus, "copy_together_bytes_per_s")
     return Measured(
@@ -358,7 +379,7 @@ def _read_measured(facts: Mapping[str, Any]) -> Measured:
     )
 
 
-def _find_disk_speed(facts: Mapping[str, Any]) -> float:
+def _find_disk_speed(facts: Facts) -> float:
     """Bytes a second of the disk with the weights, where it was read."""
     found = facts.get("measured") or {}
     disk = {} if found.get("busy") else found.get("disk") or {}
@@ -368,11 +389,11 @@ def _find_disk_speed(facts: Mapping[str, Any]) -> float:
     return _read_positive(disk.get("bytes_per_s")) if of_weights or alone else 0.0
 
 
-def _find_slowest(rows: list[Mapping[str, Any]], key: str) -> float:
+def _find_slowest(rows: Sequence[Mapping[str, Any]], key: str) -> float:
     return min((_read_positive(row.get(key)) for row in rows), default=0.0)
 
 
-def _read_system(host: Mapping[str, Any]) -> System:
+def _read_system(host: HostFacts) -> System:
     release = host["os"]
     return System(
         id=release.get("id"),
@@ -387,25 +408,27 @@ def _read_system(host: Mapping[str, Any]) -> System:
     )
 
 
-def _read_tunables(rows: Mapping[str, Any]) -> Tunables:
+def _read_tunables(rows: TunableFacts) -> Tunables:
     sysctl = {name: _read_tunable(row) for name, row in (rows.get("sysctl") or {}).items()}
     return Tunables(
         sysctl={name: row for name, row in sysctl.items() if row is not None},
-        thp=_read_tunable(rows.get("thp")),
-        governor=_read_tunable(rows.get("governor")),
+        thp=_read_choice(rows.get("thp")),
+        governor=_read_choice(rows.get("governor")),
         nofile_max=rows.get("nofile_max"),
     )
 
 
-def _read_tunable(row: Mapping[str, Any] | None) -> Tunable | None:
-    if row is None:
-        return None
-    value = row.get("value")
-    choices = tuple(row.get("choices") or ())
-    return Tunable(value, bool(row.get("writable")), choices)
+def _read_tunable(
+    row: SysctlFacts | ChoiceFacts | None, choices: Sequence[str] = ()
+) -> Tunable | None:
+    return row and Tunable(row.get("value"), bool(row.get("writable")), tuple(choices))
 
 
-def _read_interface(row: Mapping[str, Any]) -> Interface:
+def _read_choice(row: ChoiceFacts | None) -> Tunable | None:
+    return _read_tunable(row, (row and row.get("choices")) or ())
+
+
+def _read_interface(row: InterfaceFacts) -> Interface:
     found = [_parse_address(text) for text in row.get("addresses") or ()]
     return Interface(
         name=row["name"],
@@ -425,7 +448,7 @@ def _parse_address(text: str) -> Address | None:
         return None
 
 
-def _read_rdma(row: Mapping[str, Any]) -> Rdma:
+def _read_rdma(row: RdmaFacts) -> Rdma:
     return Rdma(
         device=row["device"],
         port=row["port"],
@@ -440,13 +463,14 @@ def _read_rdma(row: Mapping[str, Any]) -> Rdma:
     )
 
 
-def _find_firewall_manager(rows: Mapping[str, Any]) -> str:
+def _find_firewall_manager(rows: FirewallFacts) -> FirewallManager:
     """Name what manages the firewall: ufw, firewalld, or nothing but nftables itself."""
-    active = [name for name in ("ufw", "firewalld") if rows.get(name) == "active"]
-    return active[0] if active else "nftables"
+    if rows.get("ufw") == "active":
+        return "ufw"
+    return "firewalld" if rows.get("firewalld") == "active" else "nftables"
 
 
-def _read_bandwidth(rows: Mapping[str, Any]) -> Bandwidth:
+def _read_bandwidth(rows: MemoryBandwidth) -> Bandwidth:
     return Bandwidth(_read_positive(rows.get("measured")), _read_positive(rows.get("theoretical")))
 
 
@@ -458,14 +482,14 @@ def _read_positive(value: object) -> float:
     return float(value) if positive else 0.0  # type: ignore[arg-type]
 
 
-def _find_processor(cpu: Mapping[str, Any], catalogue: Catalogue | None) -> Cpu | None:
+def _find_processor(cpu: CpuFacts, catalogue: Catalogue | None) -> Cpu | None:
     names = [cpu.get("catalogue_name"), cpu.get("model")]
     found = [catalogue.find_cpu(str(name)) for name in names if name] if catalogue else []
     return next((row for row in found if row is not None), None)
 
 
 def _read_gpus(
-    rows: list[Mapping[str, Any]], catalogue: Catalogue | None
+    rows: Sequence[GpuFacts], catalogue: Catalogue | None
 ) -> tuple[tuple[Gpu | None, ...], tuple[int, ...]]:
     """Give the catalogue's row of every GPU, and its memory in bytes."""
     cards = []
@@ -480,7 +504,7 @@ def _read_gpus(
     return tuple(cards), tuple(sizes)
 
 
-def _read_memory(memory: Mapping[str, Any]) -> int:
+def _read_memory(memory: MemoryFacts) -> int:
     total = int(memory.get("total_bytes") or 0)
     limit = memory.get("cgroup_limit_bytes")
     usable = min(total, limit) if limit else total
@@ -488,7 +512,7 @@ def _read_memory(memory: Mapping[str, Any]) -> int:
 
 
 def _read_nodes(
-    rows: list[Mapping[str, Any]],
+    rows: Sequence[NodeFacts],
     every: tuple[int, ...],
     primary: tuple[int, ...],
     memory: int,
@@ -523,7 +547,7 @@ def _select_cpus(cpus: tuple[int, ...], place: int, parts: int) -> tuple[int, ..
     return cpus[len(cpus) * place // parts : len(cpus) * (place + 1) // parts]
 
 
-def _read_pythons(python: Mapping[str, Any]) -> tuple[Python, ...]:
+def _read_pythons(python: PythonFacts) -> tuple[Python, ...]:
     """Put the system's own first: an interpreter elsewhere may go away with its environment."""
     found = [
         Python(str(row["path"]), str(row["version"]))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.facts.quote import LinkFacts
 
 NAMES = {"infiniband": "InfiniBand", "roce": "RoCE", "ethernet": "Ethernet"}
 _GBIT = 1e9
 
 
-def format_link(link: Mapping[str, Any]) -> str:
+def format_link(link: LinkFacts) -> str:
     """Name the link of facts' `group`: "8 x 400 Gbit/s InfiniBand"."""
     speed, ports = link.get("speed_bits_per_s"), int(link.get("count") or 1)
     name = NAMES.get(link["kind"], str(link["kind"]))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
 
 Kind = Literal["gpu", "hybrid", "cpu"]
 # Cards are sold one by one. GPUs on a board with a switch are sold by four or eight; AMD's boards
@@ -50,7 +51,7 @@ class Offer:
     gpu_gb: int
     sheet: dict[str, Any]
 
-    def facts(self, catalogue: Catalogue) -> dict[str, Any]:
+    def facts(self, catalogue: Catalogue) -> Facts:
         """Return the machine's facts; `origin` says that it was made from the catalogue."""
         found = spec.make_facts(self.sheet, catalogue, "made from the catalogue's parts")
         found["origin"]["kind"] = "suggested"

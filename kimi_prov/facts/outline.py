@@ -8,12 +8,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
 
 # A sheet tells what the modules hold, a machine what its firmware and kernel leave of that.
 _MAX_MEMORY_DIFFERENCE = 0.1
 
 
-def make_outline(facts: Mapping[str, Any]) -> dict[str, Any]:
+def make_outline(facts: Facts) -> dict[str, Any]:
     """Give processors, memory and GPUs of a facts document; null is unknown."""
     cpu, memory = facts.get("cpu") or {}, facts.get("memory") or {}
     gpus: dict[tuple[Any, Any], int] = {}

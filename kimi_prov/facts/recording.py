@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from kimi_prov import documents
 from kimi_prov.contract.cpu_lists import format_list, parse_list
@@ -20,6 +20,8 @@ from kimi_prov.on_host.system.machine import Machine
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from kimi_prov.contract.documents.facts import Facts
 
 FILES = {
     "cpuinfo.txt": "/proc/cpuinfo",
@@ -49,13 +51,13 @@ _MAX_NODES = 256
 _FIX = f"a recorded folder holds some of: {', '.join([*FILES, *ANSWERS, *_OTHERS])}"
 
 
-def read_recording(path: Path) -> dict[str, Any]:
+def read_recording(path: Path) -> Facts:
     """Return the facts that a recorded folder tells; null is what it does not.
 
     Raises UserError naming the folder, or the file of it, that cannot be read.
     """
     texts = _read_texts(path)
-    found = collect.collect(Recording(texts))
+    found: Facts = cast("Facts", collect.collect(Recording(texts)))
     found["origin"] = {
         "kind": "recording",
         "name": path.resolve().name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kimi_prov import documents, schemas
 from kimi_prov.contract import clean_text
@@ -20,10 +20,20 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts, NvidiaFacts, NvlinkFacts
+    from kimi_prov.contract.documents.facts.machine import (
+        CpuFacts,
+        DimmFacts,
+        DiskFacts,
+        MemoryFacts,
+        NodeFacts,
+    )
+    from kimi_prov.contract.documents.facts.quote import GroupFacts, PriceFacts
     from kimi_prov.errors import UserError
 
 SCHEMA = "kimi-prov/spec/v1"
-_FACTS = "kimi-prov/facts/v1"
+_FACTS: Final = "kimi-prov/facts/v1"
 _EXAMPLES = (
     f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole, or let  "
     "kimi-prov init --spec FILE  write one"
@@ -37,7 +47,7 @@ Sheet = dict[str, Any]
 Origins = dict[str, str]
 
 
-def read_sheet(path: Path, catalogue: Catalogue) -> dict[str, Any]:
+def read_sheet(path: Path, catalogue: Catalogue) -> Facts:
     """Return the facts that a spec sheet tells; null is what it does not.
 
     Raises UserError naming file, line and key for a sheet that is not whole or names a part that
@@ -48,7 +58,7 @@ def read_sheet(path: Path, catalogue: Catalogue) -> dict[str, Any]:
     )
 
 
-def parse_sheet(document: Document, catalogue: Catalogue) -> dict[str, Any]:
+def parse_sheet(document: Document, catalogue: Catalogue) -> Facts:
     """Return the facts of a sheet whose text was read; raises UserError that names all faults."""
     written = Written(document.text)
     value = document.yaml(_EXAMPLES)
@@ -59,7 +69,7 @@ def parse_sheet(document: Document, catalogue: Catalogue) -> dict[str, Any]:
     return _make_facts(sheet, catalogue, document.name)
 
 
-def make_facts(value: Any, catalogue: Catalogue, detail: str) -> dict[str, Any]:  # noqa: ANN401
+def make_facts(value: Any, catalogue: Catalogue, detail: str) -> Facts:  # noqa: ANN401
     """Return the facts of a parsed sheet; raises MisfitError. `detail` says where it came from."""
     sheet, faults = _check_sheet(value, catalogue, detail, lambda _path: None)
     if faults:
@@ -141,7 +151,7 @@ def _find_impossible(sheet: Sheet, row: Cpu) -> Iterator[MisfitError]:
         yield MisfitError(("cpu", "numa_nodes"), f"wanted at most one for each core, found {nodes}")
 
 
-def _make_facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> dict[str, Any]:
+def _make_facts(sheet: Sheet, catalogue: Catalogue, detail: str) -> Facts:
     origins: Origins = {}
     cpu = _read_processor(sheet["cpu"], catalogue, origins)
     software = sheet.get("software") or {}
@@ -223,7 +233,7 @@ class _Processors:
         cores = range(first, past)
         return [core + n * self.total_cores for n in range(self.threads_per_core) for core in cores]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> CpuFacts:
         threads = self.total_cores * self.threads_per_core
         per_socket = self.nodes // self.sockets if self.nodes % self.sockets == 0 else None
         return {
@@ -288,7 +298,7 @@ def _make_misfit(kind: str, path: tuple[str | int, ...], error: UserError) -> Mi
     )
 
 
-def _make_nodes(cpu: _Processors, memory_bytes: int) -> list[dict[str, Any]]:
+def _make_nodes(cpu: _Processors, memory_bytes: int) -> list[NodeFacts]:
     """Cores and memory in equal parts, in order."""
     bounds = [n * cpu.total_cores // cpu.nodes for n in range(cpu.nodes + 1)]
     return [
@@ -310,7 +320,7 @@ def _count_memory_bytes(sheet: Sheet) -> int:
     return gib * _GIB
 
 
-def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, Any]:
+def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> MemoryFacts:
     dimms = sheet["dimms"] if "dimms" in sheet and "dimm_gb" in sheet else None
     speed = int(sheet.get("speed_mt_s") or cpu.mt_s or 0) or None
     configured = sheet.get("configured_mt_s") or _choose_memory_speed(speed, cpu)
@@ -320,7 +330,7 @@ def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, 
     total = cpu.channels * cpu.sockets if cpu.channels else None
     populated = _count_populated_channels(dimms, cpu) if total else None
     measured = sheet.get("measured_gb_s")
-    module = {
+    module: DimmFacts = {
         "size_bytes": sheet["dimm_gb"] * _GIB if dimms else None,
         "speed_mt_s": speed,
         "configured_mt_s": configured,
@@ -337,7 +347,7 @@ def _make_memory(sheet: Sheet, cpu: _Processors, origins: Origins) -> dict[str, 
         "hugepage_bytes": None,
         "shm_size_bytes": None,
         "cgroup_limit_bytes": None,
-        "dimms": [dict(module) for _ in range(dimms)] if dimms else None,
+        "dimms": [{**module} for _ in range(dimms)] if dimms else None,
         "channels_populated": populated,
         "channels_total": total,
         "bandwidth_bytes_per_s": {
@@ -372,19 +382,19 @@ def _compute_bandwidth(cpu: _Processors, populated: int | None, mt_s: int | None
     return populated * mt_s * _BYTES_PER_TRANSFER
 
 
-def _make_disks(sheet: Sheet) -> list[dict[str, Any]]:
+def _make_disks(sheet: Sheet) -> list[DiskFacts]:
     speed = sheet.get("read_gb_s")
-    row = {
+    row: DiskFacts = {
         "name": None,
         "kind": sheet.get("kind"),
         "model": None,
         "size_bytes": round(sheet["size_gb"] * _GB),
         "read_bytes_per_s": round(speed * _GB) if speed else None,
     }
-    return [dict(row) for _ in range(sheet.get("count", 1))]
+    return [{**row} for _ in range(sheet.get("count", 1))]
 
 
-def _make_group(sheet: Sheet) -> dict[str, Any] | None:
+def _make_group(sheet: Sheet) -> GroupFacts | None:
     """Return how many hosts serve one model together, and what joins them; None for one alone."""
     hosts, link = sheet.get("hosts", 1), sheet.get("link")
     if hosts == 1:
@@ -422,8 +432,8 @@ def _list_gpu_groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sh
             yield row, group
 
 
-def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[GpuFacts]:
+    rows: list[GpuFacts] = []
     for row, group in groups:
         given = group.get("memory_gb")
         size = round(given * _GIB) if given else row.memory_bytes
@@ -463,7 +473,7 @@ def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[dict[s
 
 def _make_nvidia(
     groups: list[tuple[Gpu, Sheet]], software: Mapping[str, Any], origins: Origins
-) -> dict[str, Any] | None:
+) -> NvidiaFacts | None:
     gpus = [
         (row, group.get("nvlink"))
         for row, group in groups
@@ -474,6 +484,14 @@ def _make_nvidia(
         return None
     driver = software.get("nvidia_driver")
     matrix = _make_links(gpus)
+    links: NvlinkFacts | None = None
+    if matrix is not None:
+        links = {
+            "matrix": [[*line] for line in matrix],
+            "paths": None,
+            "links_per_gpu": [max(line, default=0) for line in matrix],
+            "link_bytes_per_s": None,
+        }
     given = any(nvlink for _, nvlink in gpus)
     origins["nvidia.nvlink"] = "sheet" if given else f"catalogue: {gpus[0][0].name}"
     return {
@@ -484,14 +502,7 @@ def _make_nvidia(
         "open_module": software.get("open_module"),
         "fabric_manager": None,
         "nscq": None,
-        "nvlink": None
-        if matrix is None
-        else {
-            "matrix": matrix,
-            "paths": None,
-            "links_per_gpu": [max(line, default=0) for line in matrix],
-            "link_bytes_per_s": None,
-        },
+        "nvlink": links,
         "nvswitch": len(gpus) > 1 and all(row.nvswitch for row, _ in gpus),
         "held": None,
         "libs": None,
@@ -566,17 +577,23 @@ def _find_price_faults(sheet: Sheet) -> Iterator[MisfitError]:
             yield MisfitError(("price", f"{key}_usd"), f"there twice: {key} says it too; keep one")
 
 
-def _make_price(sheet: Sheet | None) -> dict[str, Any] | None:
+def _make_price(sheet: Sheet | None) -> PriceFacts | None:
     """Return prices in dollars, and the amounts and rate that they were quoted with."""
     if not sheet:
         return None
     rate = sheet.get("usd_per_unit", 1)
-    quoted = {key: sheet[key] for key in ("purchase", "hourly") if key in sheet}
-    found = {
-        f"{key}_usd": round(quoted[key] * rate, 4) if key in quoted else sheet.get(f"{key}_usd")
-        for key in ("purchase", "hourly")
+    purchase, hourly = sheet.get("purchase"), sheet.get("hourly")
+    found: PriceFacts = {
+        "purchase_usd": sheet.get("purchase_usd")
+        if purchase is None
+        else round(purchase * rate, 4),
+        "hourly_usd": sheet.get("hourly_usd") if hourly is None else round(hourly * rate, 4),
     }
-    if not quoted:
-        return found
-    unit = {"currency": sheet["currency"], "usd_per_unit": rate}
-    return {**found, "quoted": {"purchase": None, "hourly": None, **quoted, **unit}}
+    if purchase is not None or hourly is not None:
+        found["quoted"] = {
+            "purchase": purchase,
+            "hourly": hourly,
+            "currency": sheet["currency"],
+            "usd_per_unit": rate,
+        }
+    return found

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts
 
 
 @dataclass(frozen=True)
@@ -21,27 +25,28 @@ H100 = Card("NVIDIA H100 80GB HBM3", 81559, 700.0, "9.0")
 
 
 def make_variant(
-    facts: dict[str, Any],
+    facts: Facts,
     name: str,
     *,
     card: Card | None = None,
     driver: str | None = None,
     cuda: str | None = None,
-) -> dict[str, Any]:
+) -> Facts:
     """Return a copy of the facts as they would be with another card or driver.
 
     The result says in `origin` that it was made, and from what; `origins` names each value that
     was.
     """
     found = copy.deepcopy(facts)
-    origin = facts.get("origin") or {}
+    origin = facts.get("origin")
+    source = f"{origin.get('kind')} {origin.get('name')}" if origin else "facts of no known origin"
     changed = ", ".join(
         word for word in (card and card.name, driver and f"driver {driver}") if word
     )
     found["origin"] = {
         "kind": "made",
         "name": name,
-        "detail": f"made from {origin.get('kind')} {origin.get('name')}: {changed}",
+        "detail": f"made from {source}: {changed}",
     }
     origins = found.setdefault("origins", {})
     for number, gpu in enumerate(found["gpus"] if card else []):
@@ -58,16 +63,11 @@ def make_variant(
     return found
 
 
-def _change_gpu(gpu: dict[str, Any], card: Card | None) -> None:
+def _change_gpu(gpu: GpuFacts, card: Card | None) -> None:
     if card is None:
         return
     size = card.memory_mib << 20
-    gpu.update(
-        model=card.name,
-        name_raw=card.name,
-        memory_total_bytes=size,
-        memory_bytes=size,
-        power_limit_w=card.power_w,
-        power_limit_max_w=card.power_w,
-        compute_capability=card.compute_capability,
-    )
+    gpu["model"] = gpu["name_raw"] = card.name
+    gpu["memory_bytes"] = gpu["memory_total_bytes"] = size
+    gpu["power_limit_w"] = gpu["power_limit_max_w"] = card.power_w
+    gpu["compute_capability"] = card.compute_capability

@@ -9,17 +9,18 @@ from urllib.parse import unquote
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.plan.software import BroughtPython
 
-def find(directory: Path, python: Mapping[str, str]) -> Path:
+
+def find(directory: Path, python: BroughtPython) -> Path:
     """Return the file of the plan's `installation.python` in `directory`, or below its build there.
 
     A mirror has each build in a directory of its own. Whoever saved it may have kept the %2B of its
     URL. The digest is not compared here: who unpacks it does. Raises UserError where there is none.
     """
-    wanted = PurePosixPath(python["archive"]).name
+    wanted = PurePosixPath(str(python["archive"])).name
     for folder in (directory / python["build"], directory):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if unquote(path.name) == wanted and path.is_file():

@@ -8,14 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from kimi_prov.contract.documents.plan.engine import SpeculativePlan
+from kimi_prov.contract.documents.plan.weights import DraftWeights
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.models import Model
     from kimi_prov.catalog.pythons import Interpreter
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.facts.host import Python
-    from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
 GIB = 1 << 30
@@ -77,11 +80,15 @@ class EngineChoice:
         return self.engine.name == "ktransformers" and self.engine.variant == "cuda"
 
 
+class DraftPlan(SpeculativePlan, DraftWeights):
+    """The draft model: what the plan's `speculative` says of it, and its weights."""
+
+
 @dataclass(frozen=True)
 class MemoryPart:
-    """Something that host memory goes to; `kind` is weights, cache, overhead or system."""
+    """Something that host memory goes to."""
 
-    kind: str
+    kind: Literal["weights", "cache", "overhead", "system"]
     name: str
     size_bytes: int
 

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
+from kimi_prov.contract.documents.findings import Finding
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.planner.registry.definition import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kimi_prov.planner.registry.definition import Concern, Severity
+    from kimi_prov.planner.registry.definition import Severity
 
 _ORDER = tuple(SEVERITIES)
-
-
-class Finding(TypedDict):
-    """One finding. `id` is stable: others script against it.
-
-    `concerns`: the purchase of a machine, or only its deployment.
-    `cost_usd`: what mending costs, where known, and `cost_basis`: how that was reckoned.
-    """
-
-    id: str
-    severity: Severity
-    title: str
-    observed: object
-    required: object
-    fix: str | None
-    source: str
-    concerns: Concern
-    cost_usd: NotRequired[float]
-    cost_basis: NotRequired[str]
 
 
 class Observation(TypedDict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import gateways, key_rules, paths, unit_names
 from kimi_prov.facts.host import read_host
@@ -21,12 +21,27 @@ from kimi_prov.planner.software import driver, installation, system
 from kimi_prov.planner.storage import disk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan.gateway import (
+        GatewayModel,
+        GatewayPlan,
+        SharedAddress,
+        WebUiElsewhere,
+    )
+    from kimi_prov.contract.documents.plan.service import (
+        FirewallPlan,
+        GatewayBefore,
+        GatewayPeersFirewall,
+        MetricsPlan,
+        WebUiPlan,
+    )
+    from kimi_prov.contract.documents.plan.software import PackageInstallation
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.engine.interpreter import InterpreterChoice
-    from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
 # Twice what a host is planned for: the engine's own queue is short then, and never empty.
@@ -108,7 +123,7 @@ def check_web_ui(settings: Settings, rows: Sequence[GatewayAddress]) -> list[Fin
     ]
 
 
-def make_document(rows: Sequence[GatewayAddress]) -> list[dict[str, str]]:
+def make_document(rows: Sequence[GatewayAddress]) -> list[GatewayBefore]:
     """Give the plan's `gateways`: those before a host, and by which key each comes in."""
     return [
         {"host": row.host, "address": row.address, "key_name": gateways.build_key_name(row.host)}
@@ -122,12 +137,12 @@ def list_usage_paths() -> dict[str, str]:
 
 
 def make_plan(
-    facts: Mapping[str, Any],
+    facts: Facts,
     settings: Settings,
     catalogue: Catalogue,
     hosts: Sequence[ServingHost],
     peers: Sequence[GatewayAddress],
-) -> dict[str, Any]:
+) -> GatewayPlan:
     """Decide everything for a gateway. Pure, as `planner.plan.make_plan`.
 
     `hosts`: those behind it, in the inventory's order; `peers`: all gateways, itself among them.
@@ -162,7 +177,18 @@ def make_plan(
     reached = [name for row in peers for name in (row.host, row.address)]
     names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
     frontend["tls"]["names"] = list(dict.fromkeys(name for name in names if name))
-    return {
+    served: GatewayModel = {
+        "name": model.name,
+        "served_names": served_names,
+        "random_weights": model.random_weights,
+    }
+    if model.trained_on:
+        served["trained_on"] = model.trained_on
+    firewall: FirewallPlan = proxy.make_firewall_document(host, settings, watched=watched)
+    if others:
+        firewall["gateways"] = _plan_peers(others, settings, page)
+    packages = _plan_installation(host, settings, catalogue, page, python, findings)
+    plan: GatewayPlan = {
         "schema": gateways.SCHEMA,
         "stand_in": None,
         "group": None,
@@ -198,21 +224,12 @@ def make_plan(
             if settings.web_ui and page is None
             else None,
         },
-        "model": {
-            "name": model.name,
-            "served_names": served_names,
-            "random_weights": model.random_weights,
-            **({"trained_on": model.trained_on} if model.trained_on else {}),
-        },
+        "model": served,
         "instances": [],
         "proxy": frontend,
-        "firewall": {
-            **proxy.make_firewall_document(host, settings, watched=watched),
-            **({"gateways": _plan_peers(others, settings, page)} if others else {}),
-        },
+        "firewall": firewall,
         # The other gateway hands its clients on to this one.
         "web": {**page, "gateways": list_networks(others)} if page else None,
-        **_plan_installation(host, settings, catalogue, page, python, findings),
         "metrics": watched,
         "rest": {"memory": "keep", "idle": None, "power": None, "wake": "off"},
         "usage": {"keep_days": settings.usage_keep_days},
@@ -248,11 +265,14 @@ def make_plan(
         "users": paths.collect_users(),
         "findings": findings.rows(),
     }
+    if packages:
+        plan["installation"] = packages
+    return plan
 
 
 def _plan_peers(
-    others: Sequence[GatewayAddress], settings: Settings, page: Mapping[str, Any] | None
-) -> dict[str, Any]:
+    others: Sequence[GatewayAddress], settings: Settings, page: WebUiPlan | None
+) -> GatewayPeersFirewall:
     """Give who may speak to a gateway as a gateway: the other one, which asks for the page too."""
     found = [ipaddress.ip_network(text) for text in list_networks(others)]
     return {
@@ -266,8 +286,8 @@ def _plan_peers(
 def _check_ports(
     host: Host,
     settings: Settings,
-    page: Mapping[str, Any] | None,
-    watched: Mapping[str, Any] | None,
+    page: WebUiPlan | None,
+    watched: MetricsPlan | None,
     findings: Findings,
 ) -> None:
     """Find ports that another program holds: the proxy's, an order's, the page's, the metrics'."""
@@ -287,21 +307,20 @@ def _plan_installation(
     host: Host,
     settings: Settings,
     catalogue: Catalogue,
-    page: Mapping[str, Any] | None,
+    page: WebUiPlan | None,
     python: InterpreterChoice | None,
     findings: Findings,
-) -> dict[str, Any]:
-    """Give the plan's `installation` where there is a page, and check what the page needs."""
+) -> PackageInstallation | None:
+    """Return the plan's `installation` where there is a page, and check what the page needs."""
     if page is None or python is None:
-        return {}
+        return None
     disk.check_web_ui_space(host, page, python.build, findings)
     web.check_memory(host.memory_bytes, catalogue.web[-1], findings)
     forward_proxy = site.make_document(settings)["proxy"]
-    packages = installation.make_package_section(settings, python.build, catalogue, forward_proxy)
-    return {"installation": packages}
+    return installation.make_package_section(settings, python.build, catalogue, forward_proxy)
 
 
-def _describe_first_web_ui(settings: Settings, first: GatewayAddress) -> dict[str, Any]:
+def _describe_first_web_ui(settings: Settings, first: GatewayAddress) -> WebUiElsewhere:
     """Give at which port clients are handed on to the first gateway's page."""
     return {
         "port": settings.web_port,
@@ -317,7 +336,7 @@ def _describe_first_web_ui(settings: Settings, first: GatewayAddress) -> dict[st
 
 def _plan_shared_address(
     host: Host, settings: Settings, peers: Sequence[GatewayAddress], findings: Findings
-) -> dict[str, Any] | None:
+) -> SharedAddress | None:
     """Give how this gateway has the shared address, and find what keeps it from that."""
     address = settings.gateway_address
     if address is None:

@@ -6,6 +6,7 @@ Decides: what a measured part of a machine counts for, and a bench of it (which 
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.facts import gpu_names
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput import Gpus
@@ -26,8 +29,8 @@ _MEASURED = "measured"
 
 
 def make_document(
-    facts: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    facts: Facts,
+    plan: MachinePlan,
     settings: Settings,
     catalogue: Catalogue,
 ) -> dict[str, Any] | None:
@@ -45,7 +48,7 @@ def make_document(
     rows += _list_readings(plan)
     if not rows:
         return None
-    before = make_plan(bare, settings, catalogue)["throughput"]
+    before: Mapping[str, Any] = make_plan(bare, settings, catalogue)["throughput"]
     effect = {
         key: {"before": before[key], "after": after}
         for key, after in plan["throughput"].items()
@@ -54,25 +57,24 @@ def make_document(
     return {"measured": rows, "effect": effect or None}
 
 
-def drop_measurements(facts: Mapping[str, Any]) -> dict[str, Any]:
+def drop_measurements(facts: Facts) -> Facts:
     """Give the facts as they would be had nobody measured."""
     origins = facts.get("origins") or {}
-    memory = dict(facts["memory"])
-    if memory.get("bandwidth_bytes_per_s"):
-        memory["bandwidth_bytes_per_s"] = {**memory["bandwidth_bytes_per_s"], _MEASURED: None}
-    disks = [
-        {**disk, "read_bytes_per_s": None}
-        if origins.get(f"disks[{place}].read_bytes_per_s") == _MEASURED
-        else disk
-        for place, disk in enumerate(facts.get("disks") or ())
-    ]
-    gpus = [{key: v for key, v in gpu.items() if key != _MEASURED} for gpu in facts["gpus"]]
-    bare = {**facts, "memory": memory, "disks": disks, "gpus": gpus, _MEASURED: None}
+    bare = copy.deepcopy(facts)
+    bandwidth = bare["memory"].get("bandwidth_bytes_per_s")
+    if bandwidth:
+        bandwidth["measured"] = None
+    for place, disk in enumerate(bare.get("disks") or ()):
+        if origins.get(f"disks[{place}].read_bytes_per_s") == _MEASURED:
+            disk["read_bytes_per_s"] = None
+    for gpu in bare["gpus"]:
+        gpu.pop("measured", None)
+    bare["measured"] = None
     bare.pop("bench", None)
     return bare
 
 
-def _list_readings(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_readings(plan: MachinePlan) -> list[dict[str, Any]]:
     """Name the speeds that a bench measured, and what was expected at the same load."""
     return [
         {
@@ -86,7 +88,7 @@ def _list_readings(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _list_used_parts(plan: Mapping[str, Any]) -> set[str]:
+def _list_used_parts(plan: MachinePlan) -> set[str]:
     """Name the parts of a machine on which the prediction of this plan depends."""
     if plan["throughput"]["decode_tok_s"]["expected"] is None:
         return set()
@@ -98,7 +100,7 @@ def _list_used_parts(plan: Mapping[str, Any]) -> set[str]:
     return {"disk", "memory", "gpu_memory", *(("copy", "matrix") if streamed else ())}
 
 
-def _read_host(facts: Mapping[str, Any], catalogue: Catalogue) -> Host:
+def _read_host(facts: Facts, catalogue: Catalogue) -> Host:
     return read_host(gpu_names.add_known_gpus(facts, catalogue), catalogue)
 
 

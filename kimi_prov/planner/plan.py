@@ -10,7 +10,7 @@ Decides: the break-even of a purchase (how many requests at once are tried).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.facts import gpu_names
@@ -31,16 +31,31 @@ from kimi_prov.planner.storage import conversion, disk, ram_disk, weights
 from kimi_prov.planner.throughput import prediction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan, Plan
+    from kimi_prov.contract.documents.plan.engine import (
+        CacheType,
+        EngineName,
+        EnginePlan,
+        EngineVariant,
+        ModelPlan,
+    )
+    from kimi_prov.contract.documents.plan.estimates import (
+        MoreRequests,
+        SpeedsByRequests,
+        ThroughputPlan,
+    )
     from kimi_prov.planner.decisions import Budget, EngineChoice, Weights
     from kimi_prov.planner.gateways import GatewayAddress
     from kimi_prov.planner.hosts.groups import Group, GroupHosts
     from kimi_prov.planner.settings.parsing import Settings
 
-SCHEMA = "kimi-prov/plan/v1"
+SCHEMA: Final = "kimi-prov/plan/v1"
 # More requests at once than that say nothing of a single machine.
 _MAX_REQUESTS = 4096
 # A gain below that is the estimate's own rounding.
@@ -52,12 +67,12 @@ _MORE_REQUESTS_KEYS = ("concurrency", "aggregate_tok_s", "prefill_tok_s")
 
 
 def make_plan(
-    facts: Mapping[str, Any],
+    facts: Facts,
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None = None,
     before: Sequence[GatewayAddress] = (),
-) -> dict[str, Any]:
+) -> MachinePlan:
     """Decide everything for one machine. Pure: the same input gives the same plan.
 
     `hosts`: those that serve the model together with it, itself among them; without them it is one
@@ -69,12 +84,12 @@ def make_plan(
 
 
 def make_plan_with_curve(
-    facts: Mapping[str, Any],
+    facts: Facts,
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None = None,
     before: Sequence[GatewayAddress] = (),
-) -> dict[str, Any]:
+) -> MachinePlan:
     """Plan as `make_plan`, and add to `throughput` what more and fewer requests at once do.
 
     `curve`: speeds of 1, 2, 4, ... requests at once and of the planned number, up to as many as
@@ -85,29 +100,45 @@ def make_plan_with_curve(
     """
     plan, speeds = _make_plan(facts, settings, catalogue, hosts, before)
     points = _make_curve(plan, speeds, facts, settings, catalogue, hosts)
-    rows = [{key: point.row[key] for key in _CURVE_KEYS} for point in points]
-    more, best = [], plan["throughput"]["aggregate_tok_s"]["expected"]
+    rows: list[SpeedsByRequests] = [
+        {
+            "concurrency": point.row["concurrency"],
+            "decode_tok_s": point.row["decode_tok_s"],
+            "aggregate_tok_s": point.row["aggregate_tok_s"],
+            "prefill_tok_s": point.row["prefill_tok_s"],
+            "ttft_s": point.row["ttft_s"],
+        }
+        for point in points
+    ]
+    more: list[MoreRequests] = []
+    best = plan["throughput"]["aggregate_tok_s"]["expected"] or 0.0
     for row, point in zip(rows, points, strict=True):
         if row["concurrency"] > settings.concurrency:
-            shorter = point.context < plan["model"]["context"]
-            if shorter or row["aggregate_tok_s"]["expected"] < best * _MIN_GAIN:
+            speed = row["aggregate_tok_s"]["expected"] or 0.0
+            if point.context < plan["model"]["context"] or speed < best * _MIN_GAIN:
                 break
-            best = row["aggregate_tok_s"]["expected"]
-            more.append({key: row[key] for key in _MORE_REQUESTS_KEYS})
+            best = speed
+            more.append(
+                {
+                    "concurrency": row["concurrency"],
+                    "aggregate_tok_s": row["aggregate_tok_s"],
+                    "prefill_tok_s": row["prefill_tok_s"],
+                }
+            )
     return {**plan, "throughput": {**plan["throughput"], "more_requests": more, "curve": rows}}
 
 
 class _CurvePoint(NamedTuple):
     """A plan's `throughput` for a number of requests at once, and the context it has then."""
 
-    row: dict[str, Any]
+    row: ThroughputPlan
     context: int
 
 
 def _make_curve(
-    plan: Mapping[str, Any],
-    speeds: Callable[[int], dict[str, Any]],
-    facts: Mapping[str, Any],
+    plan: MachinePlan,
+    speeds: Callable[[int], ThroughputPlan],
+    facts: Facts,
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None,
@@ -133,7 +164,8 @@ def _make_curve(
         point = plan_point(many)
         if point is None or not point.row["decode_tok_s"]["expected"]:
             break
-        running = point.row["aggregate_tok_s"]["expected"] / point.row["decode_tok_s"]["expected"]
+        total = point.row["aggregate_tok_s"]["expected"] or 0.0
+        running = total / point.row["decode_tok_s"]["expected"]
         if running < many * _ALL_RUNNING_SHARE:
             most = round(running)
             if points and most > points[-1].row["concurrency"]:
@@ -145,12 +177,12 @@ def _make_curve(
 
 
 def _make_plan(
-    facts: Mapping[str, Any],
+    facts: Facts,
     settings: Settings,
     catalogue: Catalogue,
     hosts: GroupHosts | None,
     before: Sequence[GatewayAddress] = (),
-) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
+) -> tuple[MachinePlan, Callable[[int], ThroughputPlan]]:
     """Give the plan, and what gives its `throughput` with so many requests at once."""
     hosts = hosts or groups.make_equal_group(facts, settings)
     group = hosts.group(catalogue) if hosts else None
@@ -171,8 +203,8 @@ def _make_plan(
 
 
 def _plan_alone(
-    facts: Mapping[str, Any], settings: Settings, catalogue: Catalogue, group: Group | None
-) -> tuple[dict[str, Any], Callable[[int], dict[str, Any]]]:
+    facts: Facts, settings: Settings, catalogue: Catalogue, group: Group | None
+) -> tuple[MachinePlan, Callable[[int], ThroughputPlan]]:
     findings = Findings()
     host = groups.limit_to_smallest(
         read_host(gpu_names.add_known_gpus(facts, catalogue), catalogue), group
@@ -229,7 +261,7 @@ def _plan_alone(
     )
     warm = ram_disk.make_page_cache_document(tmpfs, host, checkpoint, bound.total, converted)
 
-    def speeds(many: int) -> dict[str, Any]:
+    def speeds(many: int) -> ThroughputPlan:
         asked = replace(settings, concurrency=many)
         return prediction.make_document(
             host, asked, model, choice, budget, place, in_memory=tmpfs.enabled
@@ -251,30 +283,30 @@ def _plan_alone(
     fetched = weights.make_document(
         settings, checkpoint, draft, conversion.make_fetch_document(converted, settings)
     )
-    plan = {
+    engine_plan = _make_engine_section(choice)
+    site_plan = site.make_document(settings)
+    instances = [
+        command.make_instance(host, choice, budget, where, flags, slot, served)
+        for where, slot in zip(places, slots, strict=True)
+    ]
+    plan: MachinePlan = {
         "schema": SCHEMA,
         "stand_in": None,
-        "engine": _make_engine_section(choice),
+        "engine": engine_plan,
         "model": shown,
         "group": together,
         "weights": fetched,
         "conversion": conversion.make_document(converted, choice, model, flags),
-        "instances": [
-            command.make_instance(host, choice, budget, where, flags, slot, served)
-            for where, slot in zip(places, slots, strict=True)
-        ],
+        "instances": instances,
         "memory": budgets.make_document(budget, host, tmpfs.size_bytes),
         "parallel": budgets.make_parallel_document(budget, flags, settings.hosts_per_model),
         "hybrid": hybrid.make_document(choice, budget, place),
         "experts": expert_backend.make_document(choice.experts, place, choice.dense),
-        "speculative": {key: draft[key] for key in ("name", "method", "tokens")} if draft else None,
+        "speculative": speculative.make_section(draft),
         "throughput": predicted,
         "moe_tuning": moe_tuning.make_document(choice, model, budget, served.directory),
         "power": power,
-        "ram_disk": {
-            **ram_disk.make_document(tmpfs, host, files_dir),
-            **ram_disk.list_units(tmpfs, warm),
-        },
+        "ram_disk": ram_disk.make_document(tmpfs, host, files_dir, warm),
         "warm": warm,
         "disk": room,
         "upgrade": {
@@ -309,15 +341,10 @@ def _plan_alone(
             ),
             compiles=command.is_compiling(choice, flags),
         ),
-        "site": site.make_document(settings),
+        "site": site_plan,
         "control": {
             "api_keys_file": settings.api_keys_file,
             "hf_token_file": settings.hf_token_file,
-            **(
-                {"bucket_credentials_file": settings.bucket_credentials_file}
-                if "bucket" in fetched
-                else {}
-            ),
             "web_admin_file": settings.web_admin_file,
             "metrics_key_file": settings.metrics_key_file,
         },
@@ -326,9 +353,22 @@ def _plan_alone(
         "units": unit_names.collect_units(),
         "marks": paths.collect_marks(),
         "users": paths.collect_users(),
+        "installation": installation.make_document(
+            settings,
+            choice,
+            catalogue,
+            engine_plan["env_dir"],
+            instances[0],
+            fetched,
+            site_plan["proxy"],
+        ),
+        "watchdog": watchdog.make_document(
+            settings, catalogue, engine_plan, flags, budget.context, predicted, together
+        ),
+        "findings": [],
     }
-    plan["installation"] = installation.make_document(settings, choice, catalogue, plan)
-    plan["watchdog"] = watchdog.make_document(settings, catalogue, plan, flags)
+    if "bucket" in fetched:
+        plan["control"]["bucket_credentials_file"] = settings.bucket_credentials_file
     proxy.check_access(settings, group, findings)
     context = PlanContext(
         host, settings, catalogue, model, choice, budget, place, bound, proposed, flags, plan, group
@@ -337,31 +377,32 @@ def _plan_alone(
     return {**plan, "findings": remediation.price_findings(findings.rows(), context)}, speeds
 
 
-def find_blockers(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def find_blockers(plan: Plan) -> list[Finding]:
     """Return the findings that forbid to go on."""
     return [row for row in plan["findings"] if row["severity"] == "blocker"]
 
 
-def find_refusals(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def find_refusals(plan: Plan) -> list[Finding]:
     """Return what forbids `apply`: the blockers, and what this version plans but cannot apply.
 
     The plan is a true answer for a buyer without these; a machine must not be half provisioned.
     What `apply` itself fixes does not forbid it.
     """
-    not_applied = [
+    not_applied: list[Finding] = [
         {**row, "severity": "blocker"}
         for row in plan["findings"]
         if DEFINITIONS[row["id"]].blocks_apply and row["severity"] != "blocker"
     ]
-    fixed = {"always", *(["driver"] if plan["driver"]["action"] != "none" else [])}
+    fixed: set[str | None] = {"always", *(["driver"] if plan["driver"]["action"] != "none" else [])}
     found = [*find_blockers(plan), *not_applied]
     return [row for row in found if DEFINITIONS[row["id"]].fixed_by_apply not in fixed]
 
 
-def _make_engine_section(choice: EngineChoice) -> dict[str, Any]:
+def _make_engine_section(choice: EngineChoice) -> EnginePlan:
     return {
-        "name": choice.engine.name,
-        "variant": choice.engine.variant,
+        # The catalogue's rows have no others.
+        "name": cast("EngineName", choice.engine.name),
+        "variant": cast("EngineVariant", choice.engine.variant),
         "version": choice.engine.version,
         "reason": choice.reason,
         "distribution": choice.engine.distribution,
@@ -385,19 +426,21 @@ def _make_model_section(
     choice: EngineChoice,
     budget: Budget,
     served: ServedModel,
-) -> dict[str, Any]:
-    return {
+) -> ModelPlan:
+    section: ModelPlan = {
         "name": model.name,
         "revision": checkpoint.revision,
         "dir": checkpoint.directory,
         "serve_dir": served.directory,
         "served_names": served.names,
         "random_weights": model.random_weights,
-        **({"trained_on": model.trained_on} if model.trained_on else {}),
         "architecture": model.architecture.class_name,
         "context": budget.context,
         "context_max": model.context,
         "weights_format": choice.weights_format,
-        "kv_dtype": budget.kv_dtype,
+        "kv_dtype": cast("CacheType", budget.kv_dtype),
         "bytes": checkpoint.size_bytes,
     }
+    if model.trained_on:
+        section["trained_on"] = model.trained_on
+    return section

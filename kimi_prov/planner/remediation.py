@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.hardware import Gpu
     from kimi_prov.catalog.prices import Purchase
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.registry.definition import Remedy
     from kimi_prov.planner.rules.context import PlanContext
 

@@ -6,15 +6,16 @@ The real plan is made first and kept beside what is applied, its command line wh
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.planner.findings import make_finding
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.engine import EnginePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 MODEL = "kimi-k2-lab"
@@ -49,15 +50,15 @@ def adjust_settings(real: Settings, names: list[str]) -> Settings:
     )
 
 
-def remove_gpus(real: Mapping[str, Any]) -> dict[str, Any]:
+def remove_gpus(real: Facts) -> Facts:
     """Return the machine as the stand-in sees it: without its GPUs."""
     return {**real, "gpus": [], "nvidia": None}
 
 
-def merge_plans(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
+def merge_plans(real: MachinePlan, served: MachinePlan) -> MachinePlan:
     """Return the plan of what is served, with the real one's driver, findings and command lines."""
     reason = _describe_reason(real, served)
-    engine = {**served["engine"], "reason": reason}
+    engine: EnginePlan = {**served["engine"], "reason": reason}
     kept = [row for row in real["findings"] if row["id"].startswith(_KEPT_FINDINGS)]
     ids = {row["id"] for row in kept}
     rest = [row for row in served["findings"] if row["id"] not in ids]
@@ -81,7 +82,7 @@ def merge_plans(real: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _describe_reason(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
+def _describe_reason(real: MachinePlan, served: MachinePlan) -> str:
     names = [
         f"{plan['engine']['name']} {plan['engine']['version']} ({plan['engine']['variant']}) with "
         f"{plan['model']['name']}"
@@ -90,7 +91,7 @@ def _describe_reason(real: Mapping[str, Any], served: Mapping[str, Any]) -> str:
     return f"{names[0]} stands in for {names[1]} (kimi_engine_stand_in)"
 
 
-def _make_finding(real: Mapping[str, Any], reason: str) -> Finding:
+def _make_finding(real: MachinePlan, reason: str) -> Finding:
     return make_finding(
         "engine.stand_in",
         observed=reason,

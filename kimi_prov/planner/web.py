@@ -9,7 +9,7 @@ Held by: tests/unit/planner/test_web.py, tests/component/on_host/web/test_page.p
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.catalog.currency import format_dated_source
 from kimi_prov.contract import paths, unit_names
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
     from kimi_prov.catalog.pythons import Interpreter
     from kimi_prov.catalog.web import WebUi
+    from kimi_prov.contract.documents.plan.service import WebUiPlan
     from kimi_prov.facts.host import Python
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -63,7 +64,7 @@ def make_document(
     served_names: Sequence[str],
     instances: int,
     findings: Findings,
-) -> dict[str, Any] | None:
+) -> WebUiPlan | None:
     """Give the plan's `web`, None where no page is wished for. Sizes in bytes."""
     if not settings.web_ui:
         return None

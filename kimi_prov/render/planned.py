@@ -14,7 +14,7 @@ from kimi_prov.planner.settings.definitions import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.registry.definition import Severity
     from kimi_prov.planner.settings.parsing import Settings
 

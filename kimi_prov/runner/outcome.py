@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner import failure_reasons, skipped_hosts
@@ -14,6 +14,9 @@ from kimi_prov.runner.failure_reasons import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # The first that fits decides.
 PRECEDENCE = (
@@ -57,8 +60,8 @@ class Outcome:
     addresses: Mapping[str, str]
     failures: list[Failure] = field(default_factory=list)
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plans: dict[str, MachinePlan] = field(default_factory=dict)
+    facts: dict[str, Facts] = field(default_factory=dict)
     phases: dict[tuple[str, str], PhaseTime] = field(default_factory=dict)
     stats: Stats | None = None
     errors: list[str] = field(default_factory=list)
@@ -153,16 +156,22 @@ class Outcome:
                 and not any(words in text for words in observed)
             ]
         self._turn(event)
-        document = event.result.get("kimi_document")
-        if isinstance(document, dict):
-            kept = self.plans if event.action == _PLAN else self.documents
-            kept[event.host] = document
-            if event.action == _PLAN and isinstance(event.result.get("facts"), dict):
-                self.facts[event.host] = event.result["facts"]
+        self._keep_document(event)
         if event.status == "unreachable":
             self.failures.append(failure_reasons.of_unreachable(event, self._address(event.host)))
         elif event.status == "failed" and not event.ignored:
             self.failures.append(failure_reasons.of_failed(event, self._address(event.host)))
+
+    def _keep_document(self, event: TaskFinished) -> None:
+        document = event.result.get("kimi_document")
+        if not isinstance(document, dict):
+            return
+        if event.action != _PLAN:
+            self.documents[event.host] = document
+            return
+        self.plans[event.host] = cast("MachinePlan", document)
+        if isinstance(event.result.get("facts"), dict):
+            self.facts[event.host] = event.result["facts"]
 
     def _turn(self, event: TaskFinished) -> None:
         if event.action == _BATCH:

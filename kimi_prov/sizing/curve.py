@@ -9,33 +9,51 @@ wait: the machine goes on as in that row.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from kimi_prov.contract.documents.plan.estimates import MoreRequests, ThroughputPlan
+    from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
+    from kimi_prov.contract.documents.ranges import Range
+
+    Rates = MoreRequests | Row | ThroughputPlan
+    from collections.abc import Callable, Sequence
+
+    from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
 
 Case = Literal["low", "expected", "high"]
 CASES: tuple[Case, ...] = ("low", "expected", "high")
+# A high speed makes a low time.
+OPPOSITE: dict[Case, Case] = {"low": "high", "expected": "expected", "high": "low"}
 # What people read along with: about the speed at which a text is read, and a third of it.
 CHAT_TOK_S, SLOW_TOK_S = 10.0, 3.0
-UNKNOWN: dict[str, float | None] = dict.fromkeys(CASES)
-_TIMES = ("ttft_s",)
-_SPEEDS = ("decode_tok_s", "prefill_tok_s")
-
-Row = dict[str, Any]
 
 
-_KEYS = ("concurrency", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s", "ttft_s")
+def compute_cases(compute: Callable[[Case], float | None]) -> Range:
+    """Give a figure of each case."""
+    return {"low": compute("low"), "expected": compute("expected"), "high": compute("high")}
 
 
-def read_curve(throughput: Mapping[str, Any]) -> list[Row]:
+def make_unknown() -> Range:
+    """Give a figure that is known in no case."""
+    return compute_cases(lambda _: None)
+
+
+def read_curve(throughput: ThroughputPlan) -> list[Row]:
     """Give the curve of a plan's `throughput`: the planned point alone where it has no other."""
     if not throughput["decode_tok_s"]["expected"]:
         return []
-    return throughput.get("curve") or [{key: throughput[key] for key in _KEYS}]
+    planned: Row = {
+        "concurrency": throughput["concurrency"],
+        "decode_tok_s": throughput["decode_tok_s"],
+        "aggregate_tok_s": throughput["aggregate_tok_s"],
+        "prefill_tok_s": throughput["prefill_tok_s"],
+        "ttft_s": throughput["ttft_s"],
+    }
+    return throughput.get("curve") or [planned]
 
 
-def read_single_request(throughput: Mapping[str, Any]) -> Row:
+def read_single_request(throughput: ThroughputPlan) -> Row:
     """Give the row of one request alone, by a plan's `throughput` that has an estimate."""
     single = throughput["single_tok_s"]
     return {
@@ -66,19 +84,19 @@ def find_row(curve: Sequence[Row], requests: int) -> Row | None:
 
 def _interpolate(few: Row, many: Row, requests: int) -> Row:
     part = (requests - few["concurrency"]) / (many["concurrency"] - few["concurrency"])
-    row: Row = {"concurrency": requests}
-    for key in _SPEEDS:
-        row[key] = {
-            case: _interpolate_speed(few[key][case], many[key][case], part) for case in CASES
-        }
-    for key in _TIMES:
-        row[key] = {
-            case: _interpolate_rate(few[key][case], many[key][case], part) for case in CASES
-        }
-    row["aggregate_tok_s"] = {
-        case: value and value * requests for case, value in row["decode_tok_s"].items()
+    decode = _interpolate_speeds(few["decode_tok_s"], many["decode_tok_s"], part)
+    few_s, many_s = few["ttft_s"], many["ttft_s"]
+    return {
+        "concurrency": requests,
+        "decode_tok_s": decode,
+        "aggregate_tok_s": compute_cases(lambda case: (decode[case] or 0.0) * requests or None),
+        "prefill_tok_s": _interpolate_speeds(few["prefill_tok_s"], many["prefill_tok_s"], part),
+        "ttft_s": compute_cases(lambda case: _interpolate_rate(few_s[case], many_s[case], part)),
     }
-    return row
+
+
+def _interpolate_speeds(few: Range, many: Range, part: float) -> Range:
+    return compute_cases(lambda case: _interpolate_speed(few[case], many[case], part))
 
 
 def _interpolate_speed(few: float | None, many: float | None, part: float) -> float | None:
@@ -92,7 +110,7 @@ def _interpolate_rate(few: float | None, many: float | None, part: float) -> flo
     return few + (many - few) * part
 
 
-def compute_output_rate(row: Mapping[str, Any], inputs: float, case: Case) -> float | None:
+def compute_output_rate(row: Rates, inputs: float, case: Case) -> float | None:
     """Output tokens a second of all requests, the time to prefill their prompts included.
 
     `inputs`: tokens of a prompt for each token of its answer. A second goes to decode at the
@@ -118,13 +136,14 @@ def find_best_rate(
     return max(found, key=lambda pair: (pair[1], -pair[0]), default=None)
 
 
-def compute_tpot(row: Mapping[str, Any]) -> dict[str, float | None]:
+def compute_tpot(row: Row) -> Range:
     """Give milliseconds between two tokens of a request; the low time is that of a high speed."""
     speed = row["decode_tok_s"]
-    return {
-        case: 1000 / speed[other] if speed[other] else None
-        for case, other in zip(CASES, reversed(CASES), strict=True)
-    }
+    return compute_cases(lambda case: _compute_ms(speed[OPPOSITE[case]]))
+
+
+def _compute_ms(speed: float | None) -> float | None:
+    return 1000 / speed if speed else None
 
 
 def classify_pace(curve: Sequence[Row], requests: int) -> Literal["chat", "slow", "batch"] | None:

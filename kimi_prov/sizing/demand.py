@@ -7,27 +7,27 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.sizing import curve as curves
-from kimi_prov.sizing.curve import CASES, UNKNOWN, Case
+from kimi_prov.sizing.curve import CASES, OPPOSITE, Case
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.sizing.curve import Row
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
+    from kimi_prov.contract.documents.ranges import Range
     from kimi_prov.sizing.load import Load
 
 NOTHING_SERVES = "nothing serves it"
 DAY_S = 86_400
-# The times of a machine that is as slow as its range allows are the longest ones.
-_TIMES_OF: dict[Case, Case] = {"low": "high", "expected": "expected", "high": "low"}
 
 
-def size_plan(plan: Mapping[str, Any], load: Load, *, serves: bool) -> dict[str, Any]:
+def size_plan(plan: MachinePlan, load: Load, *, serves: bool) -> dict[str, Any]:
     """Give a target's `sizing` by its plan. `serves`: it has no blocker."""
     holds = load.fits(plan["model"]["context"])
     return size_load(curves.read_curve(plan["throughput"]), load, serves=serves and holds)
 
 
-def count_requests_at_once(plan: Mapping[str, Any], sizing: Mapping[str, Any] | None) -> int:
+def count_requests_at_once(plan: MachinePlan, sizing: Mapping[str, Any] | None) -> int:
     """Give the requests at once of one machine: its share of the load, else the planned number."""
     share = (sizing or {}).get("requests_a_machine")
     return int(share or plan["throughput"]["concurrency"])
@@ -51,15 +51,12 @@ def size_load(curve: Sequence[Row], load: Load, *, serves: bool) -> dict[str, An
         bound = next(iter(_list_exceeded_limits(curve[0], load, "expected")), "tokens_per_day")
     row = curves.find_row(curve, share or 1) if serves else None
     return {
-        "machines": {
-            case: found and found[0]
-            for case, found in zip(CASES, (needed[c] for c in reversed(CASES)), strict=True)
-        },
+        "machines": curves.compute_cases(lambda case: (needed[OPPOSITE[case]] or [None])[0]),
         "requests_a_machine": share,
         "most_requests": most,
         "bound_by": bound,
-        "ttft_s": _round_values(row["ttft_s"]) if row else dict(UNKNOWN),
-        "tpot_ms": _round_values(curves.compute_tpot(row)) if row else dict(UNKNOWN),
+        "ttft_s": _round_values(row["ttft_s"]) if row else curves.make_unknown(),
+        "tpot_ms": _round_values(curves.compute_tpot(row)) if row else curves.make_unknown(),
     }
 
 
@@ -145,7 +142,7 @@ def _list_exceeded_limits(row: Row, load: Load, case: Case) -> list[str]:
     return [
         name
         for name, (found, limit) in times.items()
-        if limit is not None and (found[_TIMES_OF[case]] or 0) > limit
+        if limit is not None and (found[OPPOSITE[case]] or 0) > limit
     ]
 
 
@@ -161,7 +158,9 @@ def _find_bound(curve: Sequence[Row], load: Load, machines: int, most: int) -> s
     return "users"
 
 
-def _round_values(values: dict[str, float | None]) -> dict[str, float | None]:
-    return {
-        case: None if value is None else float(f"{value:.3g}") for case, value in values.items()
-    }
+def _round_values(values: Range) -> Range:
+    return curves.compute_cases(lambda case: _round_figure(values[case]))
+
+
+def _round_figure(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")

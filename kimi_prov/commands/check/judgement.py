@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,11 @@ from kimi_prov.show.report.prices import for_machine
 from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kimi_prov.commands.check.options import CheckOptions
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.errors import ExitCode
     from kimi_prov.runner.connection import ConnectionOptions
 
@@ -37,12 +39,13 @@ def judge_files(paths: Sequence[Path], options: CheckOptions) -> list[dict[str, 
 
 def _judge_file(
     name: str,
-    facts: Mapping[str, Any],
+    facts: Facts,
     results: Sequence[measured.Result],
     options: CheckOptions,
 ) -> dict[str, Any]:
     # What the file itself says of a bench was held against no machine.
-    facts = {key: value for key, value in facts.items() if key != "bench"}
+    facts = copy.copy(facts)
+    facts.pop("bench", None)
     if results:
         facts["bench"] = measured.readings(results)
     return _judge(name, facts, options, results)
@@ -50,7 +53,7 @@ def _judge_file(
 
 def _judge(
     name: str,
-    facts: Mapping[str, Any],
+    facts: Facts,
     options: CheckOptions,
     results: Sequence[measured.Result] = (),
 ) -> dict[str, Any]:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
-
-_READINGS = ("decode_tok_s", "prefill_tok_s")
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.measured import BenchFacts
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Result:
         )
 
 
-def pair(files: Sequence[Path], targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Any]:
+def pair(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[Any]:
     """Give each target (its name and facts) its results, a list for each.
 
     By the host's name; what is alone in its file goes to a target that is alone. Raises UserError
@@ -61,7 +62,7 @@ def pair(files: Sequence[Path], targets: Sequence[tuple[str, Mapping[str, Any]]]
     return results
 
 
-def _places(host: str, targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[int]:
+def _places(host: str, targets: Sequence[tuple[str, Facts]]) -> list[int]:
     return [
         place
         for place, (name, facts) in enumerate(targets)
@@ -69,14 +70,15 @@ def _places(host: str, targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list
     ]
 
 
-def readings(results: Sequence[Result]) -> list[dict[str, Any]]:
+def readings(results: Sequence[Result]) -> list[BenchFacts]:
     """Give the speeds of all results, as facts carry them."""
     return [
         {
             "concurrency": level["concurrency"],
             "input_tokens": row.found["serve"]["input_tokens"],
             "output_tokens": row.found["serve"]["output_tokens"],
-            **{name: level[name] for name in _READINGS},
+            "decode_tok_s": level["decode_tok_s"],
+            "prefill_tok_s": level["prefill_tok_s"],
         }
         for row in results
         for level in row.found["serve"]["levels"]
@@ -85,8 +87,8 @@ def readings(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 def refuse_others(
     results: Sequence[Result],
-    facts: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    facts: Facts,
+    plan: MachinePlan,
     catalogue: Catalogue,
 ) -> None:
     """Raise UserError for results of another model, engine or machine, saying what differs."""

@@ -6,7 +6,7 @@ Decides: which machines `--suggest` tries (which of them it names).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
 from kimi_prov.facts import offers
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.facts.offers import Offer
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.sizing.load import Load
@@ -42,7 +44,7 @@ class Suggestion:
     """
 
     offer: Offer
-    facts: Mapping[str, Any]
+    facts: Facts
     machines: int
     rent: float | None
     smaller: Mapping[str, str] | None
@@ -103,7 +105,7 @@ def _least(
 
 def _machines(
     offer: Offer,
-    facts: Mapping[str, Any],
+    facts: Facts,
     catalogue: Catalogue,
     settings: Settings,
     load: Load | None,
@@ -130,5 +132,5 @@ def _machines(
     return needed, "" if needed else _WHY[sized["bound_by"]]
 
 
-def _fits(plan: Mapping[str, Any], load: Load) -> bool:
+def _fits(plan: MachinePlan, load: Load) -> bool:
     return load.fits(plan["model"]["context"])

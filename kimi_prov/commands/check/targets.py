@@ -13,9 +13,9 @@ from kimi_prov.catalog import loader
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.documents import Document
 
 # What a spec sheet has at its top, also one whose schema was forgotten.
@@ -28,7 +28,7 @@ _MAX_BYTES = 16 << 20
 _READERS = {"kimi-prov/spec/v1": "spec", "kimi-prov/facts/v1": "facts"}
 
 
-def read(path: Path, command: str) -> dict[str, Any]:
+def read(path: Path, command: str) -> Facts:
     """Read a target, which is data whatever stands in it. Raises UserError for what is none.
 
     `command` is named with the option that takes what is no data.
@@ -115,12 +115,13 @@ def _hint(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def name_of(path: Path, facts: Mapping[str, Any]) -> str:
+def name_of(path: Path, facts: Facts) -> str:
     """Return what a target is called: as it names itself, else as its file is named."""
-    return str((facts.get("origin") or {}).get("name") or path.stem)
+    origin = facts.get("origin")
+    return str((origin and origin.get("name")) or path.stem)
 
 
-def variables_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+def variables_of(facts: Facts) -> dict[str, Any]:
     """Return the variables that a target's file gives; what an operator gives wins over them."""
     group = facts.get("group")
     return {"kimi_hosts_per_model": int(group["hosts"])} if group else {}

@@ -13,12 +13,14 @@ from kimi_prov.errors import UserError
 from kimi_prov.render.cloud import findings, folders, ranking, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.errors import ExitCode
-    from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render import frame
 
@@ -78,9 +80,9 @@ def _kind(name: str) -> Kind:
 
     def find(
         _name: str,
-        plan: Mapping[str, Any],
+        plan: MachinePlan,
         settings: Settings,
-        _facts: Mapping[str, Any],
+        _facts: Facts,
         catalogue: Catalogue,
     ) -> Sequence[Finding]:
         rows = findings.of_plan(plan, settings, ranking.chosen(settings, catalogue).kinds)
@@ -90,10 +92,10 @@ def _kind(name: str) -> Kind:
 
     def make(
         target: str,
-        plan: Mapping[str, Any],
+        plan: MachinePlan,
         rows: Sequence[Finding],
         settings: Settings,
-        _facts: Mapping[str, Any],
+        _facts: Facts,
         catalogue: Catalogue,
     ) -> frame.Rendered:
         files_of = folders.cloud_init if name == folders.CLOUD_INIT else folders.skypilot

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.runner.connection import ConnectionOptions
 
@@ -112,11 +114,9 @@ class Kind:
     name: str
     require: Callable[[Settings], None]
     settings: Callable[[Settings], Settings]
-    findings: Callable[
-        [str, Mapping[str, Any], Settings, Mapping[str, Any], Catalogue], Sequence[Finding]
-    ]
+    findings: Callable[[str, MachinePlan, Settings, Facts, Catalogue], Sequence[Finding]]
     render: Callable[
-        [str, Mapping[str, Any], Sequence[Finding], Settings, Mapping[str, Any], Catalogue],
+        [str, MachinePlan, Sequence[Finding], Settings, Facts, Catalogue],
         frame.Rendered,
     ]
     describe: Callable[[Path, int], str]
@@ -207,7 +207,7 @@ def _render_inventory(
 
 
 def _render(
-    name: str, facts: Mapping[str, Any], settings: Settings, kind: Kind, chosen: RenderOptions
+    name: str, facts: Facts, settings: Settings, kind: Kind, chosen: RenderOptions
 ) -> ExitCode:
     kind.require(settings)
     catalogue = loader.load_catalogue()
@@ -228,7 +228,7 @@ def _render(
 
 def _report(
     folder: Path,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     found: Sequence[Finding],
     done: frame.Written,
     kind: Kind,
@@ -254,12 +254,13 @@ def _report(
     say(kind.describe(folder, len(infos)))
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _told(row: Finding) -> str:
     """Write a finding as the commands of machines do, within a terminal's width."""
     lines = _wrapped(f"{row['severity']}: {row['title']} ({row['id']})", "  ")
-    for key, label in (("observed", "found"), ("required", "needs"), ("fix", "fix")):
-        if row.get(key):
-            lines += _wrapped(f"  {label + ':':<6} {row[key]}", " " * 9)
+    rows = (("found", row["observed"]), ("needs", row["required"]), ("fix", row["fix"]))
+    for label, text in rows:
+        if text:
+            lines += _wrapped(f"  {label + ':':<6} {text}", " " * 9)
     return "\n".join(lines)
 
 

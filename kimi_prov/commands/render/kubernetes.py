@@ -16,12 +16,14 @@ from kimi_prov.render.kubernetes import findings, folder
 from kimi_prov.render.kubernetes import quota as quotas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.errors import ExitCode
-    from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render import frame
 
@@ -86,9 +88,9 @@ def _require(settings: Settings) -> None:
 def _find(
     quota_files: Sequence[Path],
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
     catalogue: Catalogue,
 ) -> Sequence[Finding]:
     rows = quotas.read(quota_files, settings.kubernetes_namespace)
@@ -102,10 +104,10 @@ def _find(
 
 def _render(
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     rows: Sequence[Finding],
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
     _catalogue: Catalogue,
 ) -> frame.Rendered:
     return folder.rendered(name, plan, rows, settings, facts)

@@ -13,12 +13,14 @@ from kimi_prov.errors import UserError
 from kimi_prov.render.slurm import findings, jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.errors import ExitCode
-    from kimi_prov.planner.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
 
@@ -47,9 +49,9 @@ def _require(settings: Settings) -> None:
 
 def _findings(
     _name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     settings: Settings,
-    _facts: Mapping[str, Any],
+    _facts: Facts,
     _catalogue: Catalogue,
 ) -> Sequence[Finding]:
     return findings.of_plan(plan, settings)

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -22,6 +22,8 @@ from kimi_prov.on_host.system.files import remove, write_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kimi_prov.contract.documents.lock import LockAnswer, LockHolder
+
 # Longer than any task that does not renew it meanwhile: installing an engine.
 STALE_S = 7200.0
 # Looking and writing takes milliseconds: so long we wait for another that does it.
@@ -30,7 +32,7 @@ WAIT_S = 10.0
 _OLDER_WAIT_S = 0.5
 
 
-def acquire(holder: dict[str, Any], path: str = paths.APPLY_LOCK) -> dict[str, Any]:
+def acquire(holder: LockHolder, path: str = paths.APPLY_LOCK) -> LockAnswer:
     """Take the lock for `holder` (its `run` names it) unless another holds it.
 
     Returns `held` and, where it is another's, that `holder` and `age_s`, the seconds since it was
@@ -45,7 +47,7 @@ def acquire(holder: dict[str, Any], path: str = paths.APPLY_LOCK) -> dict[str, A
         return {"held": True, "holder": holder, "age_s": 0, "renewed": renewed}
 
 
-def take_over(holder: dict[str, Any], run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
+def take_over(holder: LockHolder, run: str, path: str = paths.APPLY_LOCK) -> LockAnswer:
     """Take the lock over from `run`, which the caller knows to have ended."""
     with _exclude_others(path):
         other, age = _read_current(path)
@@ -55,7 +57,7 @@ def take_over(holder: dict[str, Any], run: str, path: str = paths.APPLY_LOCK) ->
         return {"held": True, "holder": holder, "age_s": 0}
 
 
-def release(run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
+def release(run: str, path: str = paths.APPLY_LOCK) -> LockAnswer:
     """Release the lock; another run's lock stays."""
     with _exclude_others(path):
         other, _ = _read_current(path)
@@ -64,7 +66,7 @@ def release(run: str, path: str = paths.APPLY_LOCK) -> dict[str, Any]:
     return {"held": False}
 
 
-def find_holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> dict[str, Any] | None:
+def find_holder(path: str = paths.APPLY_LOCK, fresh_s: float = STALE_S) -> LockHolder | None:
     """Return who holds the lock now; None where it is free. Takes nothing and waits for nobody.
 
     `fresh_s`: whoever has not renewed it for so long is none.
@@ -109,7 +111,7 @@ def _lock_out_older_versions(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _read_current(path: str) -> tuple[dict[str, Any] | None, float]:
+def _read_current(path: str) -> tuple[LockHolder | None, float]:
     """Return the holder and the seconds since it was renewed; an unreadable lock is none.
 
     So is a link, and what another user made or may change.
@@ -124,15 +126,16 @@ def _read_current(path: str) -> tuple[dict[str, Any] | None, float]:
         if not (ours and stat.S_ISREG(about.st_mode)):
             return None, 0.0
         try:
-            found = json.loads(stream.read())
+            found: Any = json.loads(stream.read())
         except ValueError:
             return None, 0.0
     if not isinstance(found, dict) or not found:
         return None, 0.0
-    return found, max(0.0, time.time() - about.st_mtime)
+    holder: LockHolder = cast("LockHolder", found)
+    return holder, max(0.0, time.time() - about.st_mtime)
 
 
-def _write(path: str, holder: dict[str, Any]) -> None:
+def _write(path: str, holder: LockHolder) -> None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(path, {**holder, "since": since}, durable=False, mode=0o600)
 

@@ -7,10 +7,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.errors import HostError
 
 
-def answer(document: dict[str, Any]) -> int:
+def answer(document: Mapping[str, Any]) -> int:
     """Print the one JSON object that a subcommand answers with; 0, its exit status."""
     json.dump(document, sys.stdout, sort_keys=True)
     sys.stdout.write("\n")

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.sizes import FULL_BYTES, FULL_SHARE, format_bytes, is_nearly_full
 from kimi_prov.on_host.system import units
 from kimi_prov.operate.diagnosis.evidence import Evidence, Hit
-from kimi_prov.planner.findings import Finding, Observation, make_finding, sort_by_severity
+from kimi_prov.planner.findings import Observation, make_finding, sort_by_severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.registry.definition import Severity
 
     Check = Callable[[Evidence], "Observation | None"]

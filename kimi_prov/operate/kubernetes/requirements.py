@@ -22,10 +22,10 @@ from kimi_prov.render.kubernetes import quota
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.operate.kubernetes.answers import Object
     from kimi_prov.operate.kubernetes.folder import Folder
     from kimi_prov.operate.kubernetes.kubectl import Kubectl
-    from kimi_prov.planner.findings import Finding
 
 Amounts = dict[str, Fraction]
 T = TypeVar("T")

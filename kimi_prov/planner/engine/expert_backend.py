@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.versions import parse_version
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Plugin
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.plan.engine import ExpertsPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Dense, ExpertBackend, Placement, Workload
     from kimi_prov.planner.findings import Findings
@@ -214,7 +215,7 @@ def make_environment(backend: ExpertBackend, place: Placement, dense: Dense) -> 
 
 def make_document(
     backend: ExpertBackend | None, place: Placement, dense: Dense
-) -> dict[str, Any] | None:
+) -> ExpertsPlan | None:
     """Give the plan's `experts`."""
     if backend is None:
         return None

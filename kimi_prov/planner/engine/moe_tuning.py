@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.plan.engine import MoeTuningPlan
     from kimi_prov.planner.decisions import Budget, EngineChoice
 
 _SCRIPT = "benchmarks/kernels/benchmark_moe.py"
@@ -19,7 +20,7 @@ _MARLIN = ("int4", "nvfp4", "mxfp4")
 
 def make_document(
     choice: EngineChoice, model: Model, budget: Budget, weights_dir: str
-) -> dict[str, Any] | None:
+) -> MoeTuningPlan | None:
     """Give the plan's `moe_tuning`; None where this engine has no such kernels or tuner.
 
     `read`: whether the engine would look into a table. Marlin kernels, which carry 4-bit experts

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Draft, Model
+    from kimi_prov.contract.documents.plan.engine import SpeculativePlan
+    from kimi_prov.planner.decisions import DraftPlan
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -55,8 +57,8 @@ def count_kv_bytes_per_token(draft: Draft | None, dtype_bytes: int, ranks: int) 
 
 def make_document(
     settings: Settings, catalogue: Catalogue, model: Model, engine: Engine, findings: Findings
-) -> dict[str, Any] | None:
-    """Give the plan's `speculative`, and check what was requested."""
+) -> DraftPlan | None:
+    """Choose the draft model, and check what was requested."""
     if not settings.speculative_model:
         return None
     requested = catalogue.draft(settings.speculative_model)
@@ -105,11 +107,18 @@ def make_document(
         "source": source,
         "dir": f"{paths.MODELS}/{draft.name}/{folder}",
         "bytes": sum(row["size"] for row in rows) if rows else draft.size_bytes,
-        "manifest": dict(settings.draft_manifest) if settings.draft_manifest else None,
+        "manifest": settings.draft_manifest,
     }
 
 
-def make_flags(found: dict[str, Any] | None) -> dict[str, Any]:
+def make_section(draft: DraftPlan | None) -> SpeculativePlan | None:
+    """Give the plan's `speculative`; its weights are beside the model's."""
+    if draft is None:
+        return None
+    return {"name": draft["name"], "method": draft["method"], "tokens": draft["tokens"]}
+
+
+def make_flags(found: DraftPlan | None) -> dict[str, Any]:
     """Give the engine's flag for it."""
     if found is None:
         return {}

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.addresses import strip_login
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan.software import ForwardProxyPlan
     from kimi_prov.planner.settings.parsing import Settings
 
 # The machine's own addresses.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def make_document(settings: Settings) -> dict[str, Any] | None:
+def make_document(settings: Settings) -> ForwardProxyPlan | None:
     """Give the plan's `site.proxy`, None without a proxy. No user and no password is in it.
 
     `environment` and `apt`: files on the machine that root alone reads. They have the whole URL;
     their role writes it from the inventory.
     """
-    given = {"http": settings.http_proxy, "https": settings.https_proxy}
-    shown = {name: strip_login(url)[0] if url else None for name, url in given.items()}
-    if not any(shown.values()):
+    given = (settings.http_proxy, settings.https_proxy)
+    http, https = (strip_login(url)[0] if url else None for url in given)
+    if not http and not https:
         return None
     return {
-        **shown,
+        "http": http,
+        "https": https,
         "no_proxy": list(dict.fromkeys([*settings.no_proxy, *_LOOPBACK])),
         "environment": paths.FORWARD_PROXY,
         "apt": paths.APT_PROXY,

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan.engine import ModelPlan
+    from kimi_prov.contract.documents.plan.group import GroupPlan
+    from kimi_prov.contract.documents.plan.service import BackendPlan
     from kimi_prov.planner.decisions import EngineChoice
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -53,7 +57,7 @@ class HostInput:
     """
 
     host: str
-    facts: Mapping[str, Any]
+    facts: Facts
     shared: Mapping[str, Any]
     address: str | None = None
     group_address: str | None = None
@@ -71,14 +75,14 @@ class GroupHosts:
         """Read the hosts' facts."""
         return read_group(self, catalogue)
 
-    def with_facts(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> GroupHosts:
+    def with_facts(self, change: Callable[[Facts], Facts]) -> GroupHosts:
         """Return the same hosts with other facts, as `change` makes them of the real ones."""
         return replace(
             self, hosts=tuple(replace(row, facts=change(row.facts)) for row in self.hosts)
         )
 
 
-def make_equal_group(facts: Mapping[str, Any], settings: Settings) -> GroupHosts | None:
+def make_equal_group(facts: Facts, settings: Settings) -> GroupHosts | None:
     """Give a group of hosts that are all like the one described; None where it serves alone."""
     if settings.hosts_per_model == 1:
         return None
@@ -238,7 +242,7 @@ def find_own_interface(group: Group) -> str | None:
     return found.name if found else None
 
 
-def make_document(group: Group | None, settings: Settings, digest: str) -> dict[str, Any] | None:
+def make_document(group: Group | None, settings: Settings, digest: str) -> GroupPlan | None:
     """Give the plan's `group`; None for a host that serves its model alone."""
     if group is None:
         return None
@@ -272,13 +276,18 @@ def make_document(group: Group | None, settings: Settings, digest: str) -> dict[
 
 
 def compute_digest(
-    choice: EngineChoice, model: Mapping[str, Any], flags: Mapping[str, Any], names: Iterable[str]
+    choice: EngineChoice, model: ModelPlan, flags: Mapping[str, Any], names: Iterable[str]
 ) -> str:
     """Sum up what has to be equal on all hosts before their engines start together."""
     equal = {
         "environment": choice.env_name,
         "locks": choice.locks,
-        "model": {key: model[key] for key in ("name", "revision", "weights_format", "kv_dtype")},
+        "model": {
+            "name": model["name"],
+            "revision": model["revision"],
+            "weights_format": model["weights_format"],
+            "kv_dtype": model["kv_dtype"],
+        },
         "names": list(names),
         "flags": {name: value for name, value in flags.items() if name not in _OWN_FLAGS},
     }
@@ -289,7 +298,7 @@ def compute_digest(
 def make_slots(
     group: Group | None,
     settings: Settings,
-    backends: Sequence[Mapping[str, int]],
+    backends: Sequence[BackendPlan],
     *,
     on_cpu: bool,
 ) -> list[InstanceSlot]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.planner.findings import make_finding, sort_by_severity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.service import NeighboursFirewall
+    from kimi_prov.contract.documents.plan.weights import NeighbourAddress
 
 # Each host gives to two at most, so that none of many has to carry all: a host that is lost sends
 # two to the source, and not all.
@@ -26,7 +30,7 @@ class Neighbour:
 
 
 def add_neighbours(
-    plan: dict[str, Any], own: str, wanted: str, port: int, rows: Sequence[Neighbour]
+    plan: MachinePlan, own: str, wanted: str, port: int, rows: Sequence[Neighbour]
 ) -> None:
     """Add `neighbours` to a host's plan where it gives or takes, and open its port for the takers.
 
@@ -46,7 +50,7 @@ def add_neighbours(
             "port": port,
         }
         if takers:
-            plan["firewall"]["neighbours"] = {**_split_by_family(takers), "port": port}
+            plan["firewall"]["neighbours"] = _make_firewall_section(takers, port)
     elif wanted == "neighbours":
         finding = make_finding(
             "weights.no_neighbour",
@@ -69,7 +73,7 @@ def _find_reason_for_none(source: str, rows: Sequence[Neighbour], place: int | N
     return None
 
 
-def _make_row(row: Neighbour) -> dict[str, str]:
+def _make_row(row: Neighbour) -> NeighbourAddress:
     return {"host": row.host, "address": row.address}
 
 
@@ -81,9 +85,10 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _split_by_family(rows: Sequence[Neighbour]) -> Mapping[str, list[str]]:
-    found = [ipaddress.ip_address(row.address) for row in rows]
+def _make_firewall_section(takers: Sequence[Neighbour], port: int) -> NeighboursFirewall:
+    found = [ipaddress.ip_address(row.address) for row in takers]
     return {
         "ipv4": [str(address) for address in found if address.version == _V4],
         "ipv6": [str(address) for address in found if address.version != _V4],
+        "port": port,
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan.group import GroupRdma
     from kimi_prov.facts.host import Host, Interface, Rdma
 
 ROCE_V2 = "RoCE v2"
@@ -48,14 +49,14 @@ def find_rdma_devices(host: Host) -> tuple[Rdma, ...]:
     return ()
 
 
-def make_rdma_document(host: Host) -> dict[str, Any] | None:
+def make_rdma_document(host: Host) -> GroupRdma | None:
     """Give the plan's `group.rdma` of a host; None without GPUs, or without such a device.
 
     `devices` as NCCL_IB_HCA names them: with the port where a card has several. `gid_index` is
     null where it is not one for all of them: NCCL looks for it by itself then.
     """
     found = find_rdma_devices(host) if host.gpu_bytes else ()
-    if not found:
+    if not found or found[0].kind is None:
         return None
     ports = Counter(row.device for row in host.rdma)
     indices = {row.gid_index if row.gid_type == ROCE_V2 else None for row in found}

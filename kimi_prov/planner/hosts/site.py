@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.planner.hosts import forward_proxy
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan.software import SitePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def make_document(settings: Settings) -> dict[str, Any]:
+def make_document(settings: Settings) -> SitePlan:
     """Give the plan's `site`."""
     return {
         "apt_mirror": settings.apt_mirror,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.plan.engine import ParallelPlan
+    from kimi_prov.contract.documents.plan.estimates import MemoryPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, EngineChoice
     from kimi_prov.planner.findings import Findings
@@ -56,7 +58,7 @@ def choose_budget(
     return choice.on_gpus.budget
 
 
-def make_document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, Any]:
+def make_document(found: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan:
     """Give the plan's `memory`."""
     gpu = found.gpu
     return {
@@ -79,9 +81,7 @@ def make_document(found: Budget, host: Host, ram_disk_bytes: int) -> dict[str, A
     }
 
 
-def make_parallel_document(
-    found: Budget, flags: Mapping[str, Any], hosts: int = 1
-) -> dict[str, Any]:
+def make_parallel_document(found: Budget, flags: Mapping[str, Any], hosts: int = 1) -> ParallelPlan:
     """Give the plan's `parallel`: over how many GPUs each kind of parallelism goes, of all `hosts`.
 
     Without GPUs each host of a group is one rank of tensor parallelism.

@@ -6,7 +6,7 @@ Decides: the memory budget (of KTransformers).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.on_host.kt import quantise
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Architecture, Format
+    from kimi_prov.contract.documents.plan.engine import HybridPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import EngineChoice, Placement, Workload
     from kimi_prov.planner.settings.parsing import Settings
@@ -128,7 +129,7 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
     )
 
 
-def make_document(choice: EngineChoice, budget: Budget, where: Placement) -> dict[str, Any] | None:
+def make_document(choice: EngineChoice, budget: Budget, where: Placement) -> HybridPlan | None:
     """Give the plan's `hybrid`; None where no pools work beside GPUs."""
     if not where.pools or budget.gpu is None:
         return None

@@ -24,7 +24,7 @@ from kimi_prov.planner.rules import (
 from kimi_prov.planner.rules.context import RULES, make_finding_from_result
 
 if TYPE_CHECKING:
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.rules.context import PlanContext
 
 # Imported for the rules that they register.

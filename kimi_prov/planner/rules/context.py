@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.planner.findings import Finding, Observation, make_finding
+from kimi_prov.planner.findings import Observation, make_finding
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts, NvidiaFacts
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import BoundMemory, Budget, EngineChoice, Placement
     from kimi_prov.planner.hosts.groups import Group
@@ -40,21 +44,21 @@ class PlanContext:
     bound: BoundMemory
     proposed: Mapping[str, Any]
     flags: Mapping[str, Any]
-    plan: Mapping[str, Any]
+    plan: MachinePlan
     group: Group | None = None
 
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Facts:
         """The machine's facts as they came."""
         return self.host.facts
 
     @property
-    def nvidia(self) -> Mapping[str, Any]:
+    def nvidia(self) -> NvidiaFacts:
         """What is known of the NVIDIA driver; empty where nothing is."""
         return self.host.nvidia
 
     @property
-    def gpus(self) -> list[Mapping[str, Any]]:
+    def gpus(self) -> Sequence[GpuFacts]:
         """The GPUs' facts."""
         return list(self.host.facts["gpus"])
 

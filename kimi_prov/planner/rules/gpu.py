@@ -16,7 +16,7 @@ from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_ru
 from kimi_prov.planner.settings.flag_names import VLLM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _MAX_MEMORY_SPREAD = 0.02
 _MAX_USED_BYTES = 2 << 30
@@ -126,7 +126,7 @@ def _describe_missing_nvlink(observed: str, ranks: int) -> RuleResult:
     )
 
 
-def _is_linked(matrix: list[list[object]], a: int, b: int) -> bool:
+def _is_linked(matrix: Sequence[Sequence[object]], a: int, b: int) -> bool:
     """Whether two cards are linked: a count of links, or nvidia-smi's own NV18, SYS, PIX."""
     try:
         value = matrix[a][b]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text, paths, unit_names
 from kimi_prov.contract.sizes import format_bytes
@@ -10,7 +10,14 @@ from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_ru
 from kimi_prov.planner.software import packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+
+    from kimi_prov.contract.documents.facts.machine import (
+        ChoiceFacts,
+        FilesystemFacts,
+        SecurityFacts,
+        SysctlFacts,
+    )
 
 _NETWORK_FS = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "virtiofs")
 _MAX_LOAD_S = 1800
@@ -83,12 +90,11 @@ def _check_node_room(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("memory.speed")
 def _check_speed(context: PlanContext) -> Iterator[RuleResult]:
-    slow = [
-        (dimm["configured_mt_s"], dimm["speed_mt_s"])
+    speeds = [
+        (dimm.get("configured_mt_s"), dimm.get("speed_mt_s"))
         for dimm in context.facts["memory"].get("dimms") or ()
-        if dimm.get("configured_mt_s") and dimm.get("speed_mt_s")
-        if dimm["configured_mt_s"] < dimm["speed_mt_s"]
     ]
+    slow = [(have, most) for have, most in speeds if have and most and have < most]
     if slow:
         yield RuleResult(
             observed=f"{slow[0][0]} of {slow[0][1]} MT/s on {len(slow)} DIMM(s)",
@@ -99,7 +105,7 @@ def _check_speed(context: PlanContext) -> Iterator[RuleResult]:
 @register_rule("memory.dimms_mixed")
 def _check_mixed_modules(context: PlanContext) -> Iterator[RuleResult]:
     dimms = context.facts["memory"].get("dimms") or ()
-    sizes = {dimm["size_bytes"] for dimm in dimms if dimm.get("size_bytes")}
+    sizes = {size for dimm in dimms if (size := dimm.get("size_bytes"))}
     if len(sizes) > 1:
         yield RuleResult(
             observed=", ".join(format_bytes(size) for size in sorted(sizes)),
@@ -155,27 +161,32 @@ def _check_hugepages(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("tuning.numa_balancing")
 def _check_numa_balancing(context: PlanContext) -> Iterator[RuleResult]:
-    row = (context.facts["tunables"].get("sysctl") or {}).get("kernel.numa_balancing") or {}
-    if row.get("value") not in (None, "0") and len(context.host.nodes) > 1 and context.heavy:
+    row = (context.facts["tunables"].get("sysctl") or {}).get("kernel.numa_balancing")
+    if (
+        row
+        and row.get("value") not in (None, "0")
+        and len(context.host.nodes) > 1
+        and context.heavy
+    ):
         yield _describe_setting(row, f"kernel.numa_balancing is {row['value']}", "0")
 
 
 @register_rule("tuning.governor")
 def _check_governor(context: PlanContext) -> Iterator[RuleResult]:
-    row = context.facts["tunables"].get("governor") or {}
-    if row.get("value") not in (None, "performance") and context.heavy:
+    row = context.facts["tunables"].get("governor")
+    if row and row.get("value") not in (None, "performance") and context.heavy:
         yield _describe_setting(row, str(row["value"]), "performance")
 
 
 @register_rule("tuning.thp")
 def _check_thp(context: PlanContext) -> Iterator[RuleResult]:
-    row = context.facts["tunables"].get("thp") or {}
+    row = context.facts["tunables"].get("thp")
     on_cpu = context.choice.hybrid or not context.host.gpu_bytes
-    if row.get("value") == "never" and on_cpu and context.heavy:
+    if row and row.get("value") == "never" and on_cpu and context.heavy:
         yield _describe_setting(row, "never", "always or madvise")
 
 
-def _describe_setting(row: Mapping[str, Any], observed: str, required: str) -> RuleResult:
+def _describe_setting(row: SysctlFacts | ChoiceFacts, observed: str, required: str) -> RuleResult:
     """Say what `apply` sets by itself; what it cannot is a warning."""
     if row.get("writable"):
         return RuleResult(
@@ -227,7 +238,7 @@ def _check_apparmor(context: PlanContext) -> Iterator[RuleResult]:
         )
 
 
-def _read_security(context: PlanContext) -> Mapping[str, Any]:
+def _read_security(context: PlanContext) -> SecurityFacts:
     return context.facts.get("security") or {}
 
 
@@ -265,7 +276,8 @@ def _check_network_fs(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("disk.capacity")
 def _check_capacity(context: PlanContext) -> Iterator[RuleResult]:
-    sizes = [d["size_bytes"] for d in context.facts.get("disks") or () if d.get("size_bytes")]
+    disks = context.facts.get("disks") or ()
+    sizes = [size for disk in disks if (size := disk.get("size_bytes"))]
     need = context.plan["disk"]["required_bytes"]
     if _find_weights_filesystem(context) is None and sizes and sum(sizes) < need:
         yield RuleResult(
@@ -277,9 +289,8 @@ def _check_capacity(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("disk.speed")
 def _check_disk_speed(context: PlanContext) -> Iterator[RuleResult]:
-    rates = [
-        d["read_bytes_per_s"] for d in context.facts.get("disks") or () if d.get("read_bytes_per_s")
-    ]
+    disks = context.facts.get("disks") or ()
+    rates = [rate for disk in disks if (rate := disk.get("read_bytes_per_s"))]
     size = context.plan["model"]["bytes"]
     if rates and size / max(rates) > _MAX_LOAD_S:
         yield RuleResult(
@@ -312,7 +323,7 @@ def _format_detail(found: object) -> str:
     return "present"
 
 
-def _find_weights_filesystem(context: PlanContext) -> Mapping[str, Any] | None:
+def _find_weights_filesystem(context: PlanContext) -> FilesystemFacts | None:
     """Return the file system that the weights will lie on."""
     rows = context.facts["filesystems"]
     held = {place: row for row in rows for place in row.get("holds") or []}

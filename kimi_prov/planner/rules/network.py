@@ -206,9 +206,9 @@ def check_rdma(
 
 def _has_tcp_alone(host: Host) -> bool:
     """Whether a host has no RDMA, as far as a sheet says or somebody looked."""
-    sheet = (host.facts.get("group") or {}).get("link")
-    if sheet:
-        return bool(sheet["kind"] == "ethernet")
+    group = host.facts.get("group")
+    if group and group["link"]:
+        return group["link"]["kind"] == "ethernet"
     return host.network_known and not find_rdma_devices(host)
 
 

@@ -10,6 +10,8 @@ from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_ru
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from kimi_prov.contract.documents.facts.kimi import AccountFacts
+
 # Code lies in these; weights are only read.
 _CODE_DIRS = (paths.ROOT, paths.ENGINES)
 _OWN_DIRS = (*_CODE_DIRS, paths.MODELS)
@@ -93,7 +95,7 @@ def _check_accounts(context: PlanContext) -> Iterator[RuleResult]:
             )
 
 
-def _describe_foreign_account(row: Mapping[str, Any]) -> list[str]:
+def _describe_foreign_account(row: AccountFacts) -> list[str]:
     """Say by what an account shows that it is not the service's own; empty where by nothing."""
     found = []
     shell = str(row["shell"] or "/bin/sh").rsplit("/", 1)[-1]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.plan.engine import InstancePlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import (
         Budget,
@@ -132,7 +133,7 @@ def make_instance(
     chosen: Mapping[str, Any],
     slot: InstanceSlot,
     served: ServedModel,
-) -> dict[str, Any]:
+) -> InstancePlan:
     """Give one of the plan's `instances`: its command line, port and GPUs, neighbours together."""
     index = slot.index
     size = budget.gpu.gpus if budget.gpu else 0

@@ -8,11 +8,12 @@ Held by: tests/unit/planner/service/test_certificates.py,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan.service import AcmePlan, TlsMode, TlsPlan
     from kimi_prov.planner.settings.parsing import Settings
 
 # Where a certificate authority looks for the answer of HTTP-01 (RFC 8555, section 8.3).
@@ -21,7 +22,7 @@ _UNPRIVILEGED = 1024
 _CHALLENGE_PORT_OFFSET = 8000
 
 
-def choose_mode(settings: Settings) -> str:
+def choose_mode(settings: Settings) -> TlsMode:
     """Return `files`, `self-signed` or `acme`."""
     if settings.tls != "auto":
         return settings.tls
@@ -58,8 +59,8 @@ def list_ports(settings: Settings, instances: int) -> list[int]:
     return [] if port is None else [port, choose_client_port(settings, instances)]
 
 
-def make_document(settings: Settings, instances: int) -> dict[str, Any]:
-    """Give the plan's `proxy.tls` but for the names of a self-signed certificate.
+def make_document(settings: Settings, instances: int) -> TlsPlan:
+    """Give the plan's `proxy.tls`; who knows all names of the host adds them.
 
     `trusted`: whether a browser can trust it without being told to. `acme`: what is ordered where.
     """
@@ -70,10 +71,11 @@ def make_document(settings: Settings, instances: int) -> dict[str, Any]:
         "key_file": settings.tls_key_file,
         "trusted": found != "self-signed",
         "acme": _make_acme_section(settings, instances) if found == "acme" else None,
+        "names": [],
     }
 
 
-def _make_acme_section(settings: Settings, instances: int) -> dict[str, Any]:
+def _make_acme_section(settings: Settings, instances: int) -> AcmePlan:
     on_port = settings.acme_challenge == "http-01"
     return {
         "directory_url": settings.acme_directory_url,

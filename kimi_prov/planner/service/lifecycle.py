@@ -8,16 +8,16 @@ Held by: tests/component/on_host/lifecycle/test_idle.py,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.plan.estimates import PowerPlan
+    from kimi_prov.contract.documents.plan.lifecycle import IdlePlan, IdlePower, RestPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import RamDisk
     from kimi_prov.planner.findings import Findings
@@ -69,9 +69,9 @@ def make_document(
     source: str,
     findings: Findings,
     catalogue: Catalogue,
-    power: Mapping[str, Any] | None,
+    power: PowerPlan | None,
     group: Group | None,
-) -> dict[str, Any]:
+) -> RestPlan:
     """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
 
     `source`: the weights', in whose bucket is kept what sessions cost. `power`: the plan's, by
@@ -96,27 +96,32 @@ def make_document(
             "back",
         )
     after_s = settings.idle_stop
-    idle = after_s and {
-        "after_s": after_s,
-        "look_s": max(_MIN_POLL_INTERVAL_S, min(_MAX_POLL_INTERVAL_S, after_s // 4)),
-        "action": settings.idle_action,
-        "hook": settings.idle_hook,
-        "poweroff_self": settings.idle_poweroff_self,
-    }
-    wakes = bool(idle) and settings.idle_action != "poweroff"
-    paid = settings.hour_usd and {
-        "usd_hour": settings.hour_usd,
-        "budget_usd": settings.budget_usd,
-        "kept_in": find_sessions_folder(source),
-    }
-    return {
-        **({"paid": paid} if paid else {}),
-        "memory": settings.stopped_memory,
-        "idle": idle or None,
-        "power": power
-        and {
+    idle: IdlePlan | None = None
+    if after_s:
+        idle = {
+            "after_s": after_s,
+            "look_s": max(_MIN_POLL_INTERVAL_S, min(_MAX_POLL_INTERVAL_S, after_s // 4)),
+            "action": settings.idle_action,
+            "hook": settings.idle_hook,
+            "poweroff_self": settings.idle_poweroff_self,
+        }
+    idle_power: IdlePower | None = None
+    if power:
+        idle_power = {
             "idle_kw": round(power["kw"] * catalogue.prices.assumed("idle_power"), 3),
             "usd_per_kwh": catalogue.prices.assumed("electricity"),
-        },
+        }
+    wakes = bool(idle) and settings.idle_action != "poweroff"
+    plan: RestPlan = {
+        "memory": settings.stopped_memory,
+        "idle": idle,
+        "power": idle_power,
         "wake": settings.wake if wakes else "off",
     }
+    if settings.hour_usd:
+        plan["paid"] = {
+            "usd_hour": settings.hour_usd,
+            "budget_usd": settings.budget_usd,
+            "kept_in": find_sessions_folder(source),
+        }
+    return plan

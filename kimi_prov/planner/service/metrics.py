@@ -11,14 +11,20 @@ Held by: tests/unit/planner/service/test_metrics_plan.py,
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.planner.service import certificates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from kimi_prov.contract.documents.plan.service import (
+        BackendPlan,
+        MetricsFirewall,
+        MetricsPlan,
+        WebUiPlan,
+    )
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -30,10 +36,10 @@ PACKAGE = "prometheus-node-exporter"
 def make_document(
     host: Host,
     settings: Settings,
-    backends: Sequence[Mapping[str, int]],
-    web: Mapping[str, Any] | None,
+    backends: Sequence[BackendPlan],
+    web: WebUiPlan | None,
     findings: Findings,
-) -> dict[str, Any] | None:
+) -> MetricsPlan | None:
     """Give the plan's `metrics`, None where none are wished for."""
     if settings.monitor_local and not settings.metrics:
         findings.add(
@@ -74,7 +80,7 @@ def make_document(
 
 
 def _list_used_ports(
-    settings: Settings, backends: Sequence[Mapping[str, int]], web: Mapping[str, Any] | None
+    settings: Settings, backends: Sequence[BackendPlan], web: WebUiPlan | None
 ) -> set[int]:
     pages = [web[name] for name in ("port", "backend_port", "api_port")] if web else []
     engines = [row["port"] for row in backends]
@@ -91,12 +97,12 @@ def _choose_node_port(settings: Settings, instances: int, taken: set[int]) -> in
     return next(free)
 
 
-def list_ports(metrics: Mapping[str, Any] | None) -> list[int]:
+def list_ports(metrics: MetricsPlan | None) -> list[int]:
     """List the ports that the metrics take."""
     return [metrics["port"], metrics["node_port"]] if metrics else []
 
 
-def make_firewall_section(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def make_firewall_section(metrics: MetricsPlan) -> MetricsFirewall:
     """Give `metrics` of the plan's `firewall`: a port, and networks that are not the API's."""
     networks = [ipaddress.ip_network(text) for text in metrics["allowed_networks"]]
     return {

@@ -9,21 +9,27 @@ Held by: tests/unit/planner/service/test_gateway.py, tests/lab/test_guard.py,
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.ports import find_master_port
 from kimi_prov.planner.service import certificates, metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan.group import GroupPlan
+    from kimi_prov.contract.documents.plan.service import (
+        BackendPlan,
+        FirewallPlan,
+        MetricsPlan,
+        ProxyPlan,
+        WebUiPlan,
+    )
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.hosts.groups import Group
     from kimi_prov.planner.settings.parsing import Settings
 
 
-def list_backends(settings: Settings, instances: int) -> list[dict[str, int]]:
+def list_backends(settings: Settings, instances: int) -> list[BackendPlan]:
     """Give each instance's index and port, behind the proxy's."""
     first = certificates.choose_first_port(settings)
     return [{"index": n, "port": first + n} for n in range(instances)]
@@ -32,9 +38,9 @@ def list_backends(settings: Settings, instances: int) -> list[dict[str, int]]:
 def check_ports(
     host: Host,
     settings: Settings,
-    backends: list[dict[str, int]],
-    web: Mapping[str, Any] | None,
-    watched: Mapping[str, Any] | None,
+    backends: list[BackendPlan],
+    web: WebUiPlan | None,
+    watched: MetricsPlan | None,
     group: Group | None,
     findings: Findings,
 ) -> None:
@@ -43,7 +49,7 @@ def check_ports(
     if group and not group.rank:
         # What a group's engines take besides, they look for past what is taken.
         ports += [settings.group_port, find_master_port(settings.group_port)]
-    ports += [web[name] for name in ("port", "backend_port", "api_port")] if web else []
+    ports += [web["port"], web["backend_port"], web["api_port"]] if web else []
     ports += metrics.list_ports(watched)
     ordering = certificates.list_ports(settings, len(backends))
     check_free_ports(
@@ -95,7 +101,7 @@ def _find_redirected_ports(host: Host, ports: list[int]) -> list[str]:
     ]
 
 
-def make_document(host: Host, settings: Settings, backends: list[dict[str, int]]) -> dict[str, Any]:
+def make_document(host: Host, settings: Settings, backends: list[BackendPlan]) -> ProxyPlan:
     """Give the plan's `proxy`."""
     own = [settings.host, host.system.hostname, settings.address]
     names = [str(name) for name in [*settings.tls_names, *own, "localhost", "127.0.0.1"] if name]
@@ -114,9 +120,9 @@ def make_document(host: Host, settings: Settings, backends: list[dict[str, int]]
 def make_firewall_document(
     host: Host,
     settings: Settings,
-    group: Mapping[str, Any] | None = None,
-    watched: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    group: GroupPlan | None = None,
+    watched: MetricsPlan | None = None,
+) -> FirewallPlan:
     """Give the plan's `firewall`: an accept of ours cannot undo another table's drop.
 
     `watched`: the plan's `metrics`. `group`: the plan's. Clients reach its head alone; at its other
@@ -126,19 +132,25 @@ def make_firewall_document(
     serves = group is None or group["rank"] == 0
     ports = [settings.port, *([settings.web_port] if settings.web_ui else [])] if serves else []
     ports += [watched["port"]] if watched else []
-    return {
+    plan: FirewallPlan = {
         "port": settings.port,
         "ports": ports,
         "ipv4": [str(n) for n in networks if n.version == 4],
         "ipv6": [str(n) for n in networks if n.version == 6],
         "manager": host.firewall_manager,
         "challenge_port": certificates.choose_challenge_port(settings) if serves else None,
-        **({"metrics": metrics.make_firewall_section(watched)} if watched else {}),
-        **(_make_peers_section(group) if group else {}),
     }
+    if watched:
+        plan["metrics"] = metrics.make_firewall_section(watched)
+    if group:
+        addresses = [ipaddress.ip_address(text) for text in group["peer_addresses"]]
+        plan["peers_ipv4"] = [str(address) for address in addresses if address.version == 4]
+        plan["peers_ipv6"] = [str(address) for address in addresses if address.version == 6]
+        plan["peer_ports"] = list_peer_ports(group)
+    return plan
 
 
-def list_peer_ports(group: Mapping[str, Any]) -> list[str]:
+def list_peer_ports(group: GroupPlan) -> list[str]:
     """Give the ports on which members of a group listen for each other, as ranges."""
     own = {
         *(group["control_port"], group["master_port"]),
@@ -147,15 +159,6 @@ def list_peer_ports(group: Mapping[str, Any]) -> list[str]:
     starts = sorted(port for port in own if port - 1 not in own)
     ends = sorted(port for port in own if port + 1 not in own)
     return [f"{a}-{b}" if a != b else str(a) for a, b in zip(starts, ends, strict=True)]
-
-
-def _make_peers_section(group: Mapping[str, Any]) -> dict[str, Any]:
-    addresses = [ipaddress.ip_address(text) for text in group["peer_addresses"]]
-    return {
-        "peers_ipv4": [str(address) for address in addresses if address.version == 4],
-        "peers_ipv6": [str(address) for address in addresses if address.version == 6],
-        "peer_ports": list_peer_ports(group),
-    }
 
 
 def check_access(settings: Settings, group: Group | None, findings: Findings) -> None:

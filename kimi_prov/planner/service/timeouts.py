@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan.service import TimeoutsPlan
     from kimi_prov.planner.decisions import Weights
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -15,7 +16,7 @@ _LOAD_BYTES_PER_S = 250_000_000
 _UNIT_START_S = 3600
 
 
-def make_document(settings: Settings, weights: Weights) -> dict[str, int]:
+def make_document(settings: Settings, weights: Weights) -> TimeoutsPlan:
     """Give the plan's `timeouts`, in seconds."""
     start = choose_start_timeout(settings, weights)
     return {"start_s": start, "unit_start_s": max(_UNIT_START_S, start)}

@@ -20,13 +20,17 @@ import hashlib
 import math
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.contract import groups, paths
+from kimi_prov.contract import paths
 from kimi_prov.planner.settings import flag_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.plan.engine import EnginePlan
+    from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
+    from kimi_prov.contract.documents.plan.group import GroupPlan
+    from kimi_prov.contract.documents.plan.lifecycle import StacksPlan, WatchdogPlan
     from kimi_prov.planner.settings.parsing import Settings
 
 STACKS_LOCK = "py-spy.txt"
@@ -46,40 +50,45 @@ _GROUP_QUIET_S = 40
 
 
 def make_document(
-    settings: Settings, catalogue: Catalogue, plan: Mapping[str, Any], flags: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Give the plan's `watchdog`, in seconds; `plan` and `flags` hold what was decided before."""
-    quiet, computing, reason = _choose_limits(plan, flags)
-    watches = settings.watchdog and groups.serves_clients(plan)
-    if plan["group"] and watches:
+    settings: Settings,
+    catalogue: Catalogue,
+    engine: EnginePlan,
+    flags: Mapping[str, Any],
+    context: int,
+    speeds: ThroughputPlan,
+    group: GroupPlan | None,
+) -> WatchdogPlan:
+    """Give the plan's `watchdog`, in seconds; the sections beside it were decided before."""
+    quiet, computing, reason = _choose_limits(engine, flags, context, speeds)
+    serves = group is None or group["rank"] == 0
+    watches = settings.watchdog and serves
+    if group and watches:
         quiet = computing = _GROUP_QUIET_S
         reason = "the group's supervisor tries the engine and restarts all hosts; stacks are kept"
     if not watches:
-        reason = (
-            "kimi_watchdog is false" if groups.serves_clients(plan) else "the group's head watches"
-        )
+        reason = "kimi_watchdog is false" if serves else "the group's head watches"
     return {
         "enabled": watches,
         "quiet_s": quiet,
         "computing_s": computing,
         "ask_s": max(quiet, _MIN_QUIET_S),
         "every_s": min(_MAX_POLL_INTERVAL_S, quiet // _MIN_CHECKS),
-        "only_looks": bool(plan["group"]),
+        "only_looks": bool(group),
         "reason": reason,
         "stacks": _plan_stacks(catalogue) if watches else None,
     }
 
 
-def _choose_limits(plan: Mapping[str, Any], flags: Mapping[str, Any]) -> tuple[int, int, str]:
+def _choose_limits(
+    engine: EnginePlan, flags: Mapping[str, Any], context: int, speeds: ThroughputPlan
+) -> tuple[int, int, str]:
     """Give the seconds without a step, the same while the engine computes, and the reason."""
-    speeds, engine = plan["throughput"], plan["engine"]
     prefill, decode = speeds["prefill_tok_s"]["low"], speeds["decode_tok_s"]["low"]
     whole = engine["variant"] == "cpu" and engine["name"] == "vllm"
     if not prefill or not decode:
         computing = _UNKNOWN_PROMPT_S if whole else _UNKNOWN_QUIET_S
         return _UNKNOWN_QUIET_S, computing, f"no speed is predicted ({speeds['basis']})"
     answers = _REPORTED_STEPS.get(engine["name"], 1) / decode
-    context = int(plan["model"]["context"])
     piece = (
         context
         if whole
@@ -111,7 +120,7 @@ def _compute_tolerance(step_s: float) -> int:
     return max(_MIN_QUIET_S, math.ceil(_STEP_FACTOR * step_s))
 
 
-def _plan_stacks(catalogue: Catalogue) -> dict[str, str]:
+def _plan_stacks(catalogue: Catalogue) -> StacksPlan:
     """Return the environment of what reads the stacks of a program that runs."""
     mark = hashlib.sha256(catalogue.lock(STACKS_LOCK).rstrip().encode()).hexdigest()[:12]
     env_dir = f"{paths.TOOLS}/py-spy-{mark}"

@@ -22,6 +22,7 @@ from kimi_prov.contract.addresses import (
     is_sent_in_clear,
     strip_login,
 )
+from kimi_prov.contract.documents.plan.weights import WeightsFile, WeightsManifest
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.planner.settings import certificates, resting, walltime
@@ -249,9 +250,9 @@ class Settings:
     http_proxy: str | None
     https_proxy: str | None
     no_proxy: list[str]
-    manifest: dict[str, Any] | None = None
-    draft_manifest: dict[str, Any] | None = None
-    kt_manifest: dict[str, Any] | None = None
+    manifest: WeightsManifest | None = None
+    draft_manifest: WeightsManifest | None = None
+    kt_manifest: WeightsManifest | None = None
     input_tokens: int = INPUT_TOKENS
     output_tokens: int = OUTPUT_TOKENS
 
@@ -753,21 +754,23 @@ _PARSERS: dict[str, Callable[[object, _Occurrence, Path | None], Any]] = {
 }
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> WeightsManifest:
     """Read a manifest of the control machine: files with path, size and SHA-256, every one."""
     expected = 'expected {"files": [{"path": TEXT, "size": BYTES, "sha256": 64 HEX DIGITS}, ...]}'
     fix = "make one with  kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE"
     document = documents.read(path, what="a manifest", limit=_MAX_MANIFEST_BYTES, fix=fix).json(fix)
     try:
         rows = [
-            {"path": str(r["path"]), "size": int(r["size"]), "sha256": str(r["sha256"]).lower()}
-            for r in document["files"]
+            WeightsFile(
+                path=str(row["path"]), size=int(row["size"]), sha256=str(row["sha256"]).lower()
+            )
+            for row in document["files"]
         ]
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: {expected}", fix=fix) from None
     for number, row in enumerate(rows):
-        if not re.fullmatch(r"[0-9a-f]{64}", str(row["sha256"])):
+        if not re.fullmatch(r"[0-9a-f]{64}", row["sha256"]):
             raise UserError(f"{path}: files[{number}] ({row['path']}): {expected}", fix=fix)
     if not rows:
         raise UserError(f"{path}: it lists no file; {expected}", fix=fix)
-    return {"files": sorted(rows, key=lambda row: str(row["path"]))}
+    return WeightsManifest(files=sorted(rows, key=lambda row: row["path"]))

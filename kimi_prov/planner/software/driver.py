@@ -17,11 +17,12 @@ from kimi_prov.catalog import versions
 from kimi_prov.contract.sizes import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kimi_prov.catalog.drivers import Repository
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.gpus import NvidiaFacts
+    from kimi_prov.contract.documents.plan.software import DriverAction, DriverPlan, RepositoryPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -39,7 +40,7 @@ BOOT_DIR = "/boot"
 MIN_BOOT_BYTES = 256 << 20
 # From Turing on NVIDIA recommends the open modules, and after Hopper there are no others.
 _OPEN_SINCE = (7, 5)
-NO_DRIVER: dict[str, Any] = {
+NO_DRIVER: DriverPlan = {
     "required_branch": None,
     "action": "none",
     "restart": False,
@@ -71,7 +72,7 @@ def find_required_branch(
     return max((number for number in found if number), default=engine.driver_branch)
 
 
-def find_imex_package(nvidia: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_imex_package(nvidia: NvidiaFacts) -> tuple[str, str] | None:
     """Give name and version of the installed package of nvidia-imex; None where there is none."""
     packages = nvidia.get("packages") or {}
     return next(((n, v) for n, v in packages.items() if _IMEX.fullmatch(n)), None)
@@ -82,7 +83,7 @@ class _Machine:
     """What is known of the machine's driver, and what it shall become."""
 
     host: Host
-    nvidia: Mapping[str, Any]
+    nvidia: NvidiaFacts
     need: int
     version: str | None
     repository: Repository | None
@@ -126,7 +127,7 @@ def make_document(
     catalogue: Catalogue,
     weights_format: str,
     findings: Findings,
-) -> dict[str, Any]:
+) -> DriverPlan:
     """Give the plan's `driver`: what has to be there, and what `apply` does about it.
 
     `action`: none, install (packages change), restart (the installed one is not the one that runs)
@@ -137,7 +138,7 @@ def make_document(
     nvidia = host.nvidia
     need = _choose_branch(host, engine, catalogue, weights_format, nvidia)
     if need is None:
-        return dict(NO_DRIVER)
+        return {**NO_DRIVER}
     rule = next((row for row in catalogue.drivers.rules if row.name == "marlin-ptx"), None)
     machine = _Machine(
         host,
@@ -150,6 +151,7 @@ def make_document(
     action = _choose_action(machine, settings, findings)
     if action == "install":
         _check_packages(machine, findings)
+    packages, replaced, repository = _plan_packages(machine, settings)
     return {
         "required_branch": need,
         "action": action,
@@ -158,7 +160,9 @@ def make_document(
         "gpus": int(nvidia.get("pci_devices") or len(host.gpu_bytes)),
         "open_modules": _parse_capability(host) >= _OPEN_SINCE,
         "fabric_manager": machine.fabric,
-        **_plan_packages(machine, settings),
+        "packages": packages,
+        "replaced": replaced,
+        "repository": repository,
     }
 
 
@@ -167,7 +171,7 @@ def _choose_branch(
     engine: Engine,
     catalogue: Catalogue,
     weights_format: str,
-    nvidia: Mapping[str, Any],
+    nvidia: NvidiaFacts,
 ) -> int | None:
     if host.gpu_bytes:
         return find_required_branch(host, engine, catalogue, weights_format)
@@ -178,7 +182,7 @@ def _choose_branch(
 
 
 def _choose_version(
-    settings: Settings, catalogue: Catalogue, need: int, nvidia: Mapping[str, Any]
+    settings: Settings, catalogue: Catalogue, need: int, nvidia: NvidiaFacts
 ) -> str | None:
     """Choose the version that shall run: the operator's, the present one if it will do, ours."""
     if not settings.auto("nvidia_driver_version"):
@@ -189,11 +193,16 @@ def _choose_version(
     return catalogue.drivers.release(need)
 
 
-def _plan_packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
-    """Names, `a|b` for the first that has the version; `replaced` has to go where it is there."""
+def _plan_packages(
+    machine: _Machine, settings: Settings
+) -> tuple[list[str], list[str], RepositoryPlan | None]:
+    """Return what is installed, what has to go where it is there, and from where it comes.
+
+    Names are `a|b` for the first that has the version.
+    """
     row = machine.repository
     if row is None or machine.version is None:
-        return {"packages": [], "replaced": [], "repository": None}
+        return [], [], None
     flavours = [row.closed_module, row.open_module]
     if _parse_capability(machine.host) >= _OPEN_SINCE:
         flavours.reverse()
@@ -202,19 +211,17 @@ def _plan_packages(machine: _Machine, settings: Settings) -> dict[str, Any]:
     # With the branch in its name an installed one would have no successor, and would be removed.
     names += row.imex if find_imex_package(machine.nvidia) else ()
     url = str(settings.nvidia_repo_url or row.url).rstrip("/")
-    return {
-        "packages": [name.replace("{branch}", number) for name in names],
-        "replaced": [
-            part for name in flavours[1] for part in name.replace("{branch}", number).split("|")
-        ],
-        "repository": {
-            "url": url,
-            # By which apt tells its packages from others.
-            "host": urlsplit(url).hostname or "",
-            "key_url": settings.nvidia_repo_key_url or f"{url}/{row.key}",
-            "fingerprint": settings.nvidia_repo_key_fingerprint or row.fingerprint,
-        },
+    replaced = [
+        part for name in flavours[1] for part in name.replace("{branch}", number).split("|")
+    ]
+    repository: RepositoryPlan = {
+        "url": url,
+        # By which apt tells its packages from others.
+        "host": urlsplit(url).hostname or "",
+        "key_url": settings.nvidia_repo_key_url or f"{url}/{row.key}",
+        "fingerprint": settings.nvidia_repo_key_fingerprint or row.fingerprint,
     }
+    return [name.replace("{branch}", number) for name in names], replaced, repository
 
 
 def _parse_capability(host: Host) -> tuple[int, int]:
@@ -229,7 +236,7 @@ def _is_module_replaced(machine: _Machine) -> bool:
     return other or machine.version != machine.loaded
 
 
-def _choose_action(machine: _Machine, settings: Settings, findings: Findings) -> str:
+def _choose_action(machine: _Machine, settings: Settings, findings: Findings) -> DriverAction:
     """Say what has to happen to the driver: none, install or restart."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     needs = f"branch {need} or newer; {_PTX}"
@@ -264,7 +271,7 @@ def _choose_action(machine: _Machine, settings: Settings, findings: Findings) ->
 
 def _choose_action_for_present(
     machine: _Machine, settings: Settings, findings: Findings, needs: str
-) -> str:
+) -> DriverAction:
     """Say what has to happen to the driver that is there."""
     loaded, installed, need = machine.loaded, machine.installed, machine.need
     present = str(installed or loaded)
@@ -327,7 +334,7 @@ def _report_failure(machine: _Machine, version: str, findings: Findings) -> None
     )
 
 
-def _report_unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -> str:
+def _report_unloaded(machine: _Machine, findings: Findings, *, confirms: bool) -> DriverAction:
     """Say that the right driver is on the disk, and another or none runs."""
     fix = f"kimi-prov apply restarts the machine, {_CONSENT}; or restart it yourself"
     if confirms:
@@ -383,7 +390,8 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
             required=f"packages of {machine.version}",
             fix=f"if they may change: apt-mark unhold {shlex.join(foreign)}",
         )
-    probed = (facts.get("origin") or {}).get("kind") == "probe"
+    origin = facts.get("origin")
+    probed = origin is not None and origin["kind"] == "probe"
     if machine.loaded and not packages and probed:
         findings.add(
             "driver.foreign",
@@ -395,7 +403,7 @@ def _check_packages(machine: _Machine, findings: Findings) -> None:
         _report_failure(machine, machine.version, findings)
 
 
-def _check_boot(facts: Mapping[str, Any], findings: Findings) -> None:
+def _check_boot(facts: Facts, findings: Findings) -> None:
     """Find a /boot where the new initramfs does not fit: dpkg would stop half way."""
     row = next((r for r in facts["filesystems"] if BOOT_DIR in (r.get("holds") or ())), None)
     free = row.get("free_bytes") if row else None
@@ -408,7 +416,7 @@ def _check_boot(facts: Mapping[str, Any], findings: Findings) -> None:
         )
 
 
-def _read_state(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _read_state(facts: Facts, name: str) -> dict[str, Any]:
     """Give what the machine keeps of our work: a version that `failed`, or was `restarted` for."""
     found = (facts["kimi"].get("driver") or {}).get(name)
     return found if isinstance(found, dict) else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.planner.engine import interpreter
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.engines import Engine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.pythons import Interpreter
+    from kimi_prov.contract.documents.plan.engine import InstancePlan
+    from kimi_prov.contract.documents.plan.software import (
+        BroughtPython,
+        ForwardProxyPlan,
+        HubClientPlan,
+        InstallationPlan,
+        PackageInstallation,
+        PackageMetadata,
+    )
+    from kimi_prov.contract.documents.plan.weights import WeightsPlan
     from kimi_prov.planner.decisions import EngineChoice
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -28,9 +38,15 @@ HUB_LOCK = "hf-tools.txt"
 
 
 def make_document(
-    settings: Settings, choice: EngineChoice, catalogue: Catalogue, plan: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the plan's `installation`; `plan` holds what was decided before.
+    settings: Settings,
+    choice: EngineChoice,
+    catalogue: Catalogue,
+    env_dir: str,
+    instance: InstancePlan,
+    fetched: WeightsPlan,
+    proxy: ForwardProxyPlan | None,
+) -> InstallationPlan:
+    """Return the plan's `installation`; the environment, instance, weights and proxy are planned.
 
     `ask_cpu_torch_index`: PyPI has no CPU builds of torch, and the inventory names no other place.
     """
@@ -40,14 +56,14 @@ def make_document(
             settings,
             choice.interpreter,
             catalogue,
-            plan["site"]["proxy"],
+            proxy,
             torch_on_cpu=engine.variant == "cpu",
         ),
-        "metadata": _find_cpu_build_metadata(choice, plan["engine"]["env_dir"]),
-        "cuda_home": plan["instances"][0]["env"].get("CUDA_HOME"),
+        "metadata": _find_cpu_build_metadata(choice, env_dir),
+        "cuda_home": instance["env"].get("CUDA_HOME"),
         "kt_kernels": paths.KT_CUDA if engine.name == "ktransformers" else None,
-        "experts_kernel": _make_experts_kernel_command(choice, plan["engine"]["env_dir"]),
-        "hub_client": _make_hub_client_section(catalogue, plan["weights"]),
+        "experts_kernel": _make_experts_kernel_command(choice, env_dir),
+        "hub_client": _make_hub_client_section(catalogue, fetched),
     }
 
 
@@ -55,10 +71,10 @@ def make_package_section(
     settings: Settings,
     build: Interpreter | None,
     catalogue: Catalogue,
-    proxy: Mapping[str, Any] | None,
+    proxy: ForwardProxyPlan | None,
     *,
     torch_on_cpu: bool = False,
-) -> dict[str, Any]:
+) -> PackageInstallation:
     """Return of the plan's `installation` what pinned packages of any kind take.
 
     `build`: the interpreter that is brought; `proxy`: the site's, as the plan has it.
@@ -89,7 +105,7 @@ def make_package_section(
 
 def _make_python_section(
     settings: Settings, build: Interpreter | None, folder: str
-) -> dict[str, Any] | None:
+) -> BroughtPython | None:
     """Return the interpreter that is brought, None where the machine's own is taken.
 
     `downloads` is for uv, in the form of its own list: by it uv knows the archive's digest.
@@ -129,7 +145,7 @@ def _make_python_section(
     }
 
 
-def _make_command_prefix(proxy: Mapping[str, Any] | None) -> list[str]:
+def _make_command_prefix(proxy: ForwardProxyPlan | None) -> list[str]:
     """Return the words before a command: a unit, with the site's proxy where there is one.
 
     The proxy, which may have a password, comes by a file. What the command's environment has beside
@@ -183,13 +199,13 @@ def _drop_unset(variables: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def _find_cpu_build_metadata(choice: EngineChoice, env_dir: str) -> dict[str, str] | None:
+def _find_cpu_build_metadata(choice: EngineChoice, env_dir: str) -> PackageMetadata | None:
     """Return the metadata by which vLLM's own command finds its CPU build, None for another."""
     found = make_engine_metadata(choice.engine, choice.python.version or "")
     return found and {**found, "path": f"{env_dir}/{found['path']}"}
 
 
-def make_engine_metadata(engine: Engine, python: str) -> dict[str, str] | None:
+def make_engine_metadata(engine: Engine, python: str) -> PackageMetadata | None:
     """Return that metadata with its path in the environment of a Python such as "3.11"."""
     if (engine.name, engine.variant) != ("vllm", "cpu"):
         return None
@@ -211,9 +227,7 @@ def _make_experts_kernel_command(choice: EngineChoice, env_dir: str) -> str | No
     return f"{site}/kimi_kt_experts/build.py"
 
 
-def _make_hub_client_section(
-    catalogue: Catalogue, weights: Mapping[str, Any]
-) -> dict[str, str] | None:
+def _make_hub_client_section(catalogue: Catalogue, weights: WeightsPlan) -> HubClientPlan | None:
     """Return the environment of the hub's client, None where no weights come from the hub.
 
     Each set of pinned packages has an environment of its own.

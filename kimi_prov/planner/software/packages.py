@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.planner.findings import Observation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.machine import PackageLock
+    from kimi_prov.contract.documents.plan import Plan
 
 _MAX_NAMES = 8
 
 
-def list_missing(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+def list_missing(plan: Plan, facts: Facts) -> list[str]:
     """List the plan's packages that are not installed; all of them where dpkg did not tell."""
     return sorted(set(plan["packages"]) - set(facts["packages"].get("installed") or ()))
 
 
-def is_install_needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+def is_install_needed(plan: Plan, facts: Facts) -> bool:
     """Whether apt has something to install; not where another manager than dpkg is at work."""
     if facts["packages"].get("installed") is None:
         return False
     return bool(list_missing(plan, facts)) or plan["driver"]["action"] == "install"
 
 
-def make_environment(plan: Mapping[str, Any] | None) -> dict[str, str]:
+def make_environment(plan: Plan) -> dict[str, str]:
     """Return the variables of a call of apt: by the site's mirror and proxy, where it has them.
 
     `plan`: None for a host that only watches.
@@ -40,7 +44,7 @@ def make_environment(plan: Mapping[str, Any] | None) -> dict[str, str]:
     return found
 
 
-def describe_holder(row: Mapping[str, Any]) -> str:
+def describe_holder(row: PackageLock) -> str:
     """Name who holds a lock: program, process and unit."""
     parts = [f"PID {row['pid']}"] if row.get("pid") else []
     parts += [clean_text.clean_line(str(row["unit"]))] if row.get("unit") else []
@@ -49,7 +53,7 @@ def describe_holder(row: Mapping[str, Any]) -> str:
     return f"{shown} holds {row['lock']}"
 
 
-def describe_lock_timeout(row: Mapping[str, Any], waited_s: float) -> Observation:
+def describe_lock_timeout(row: PackageLock, waited_s: float) -> Observation:
     """Say that the locks did not come free, and what ends who holds them."""
     unit, pid = row.get("unit"), row.get("pid")
     fix = "wait until it ends, then run this again"

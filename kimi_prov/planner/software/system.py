@@ -9,7 +9,7 @@ Decides: the image of an engine (its packages).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.planner.engine import expert_backend
 from kimi_prov.planner.service import metrics
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.systems import System
+    from kimi_prov.contract.documents.plan.software import SkippedTuning, TuningPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.findings import Findings
 
@@ -95,14 +96,14 @@ def _format_name(system: System) -> str:
     return f"{system.id.title()} {system.version}"
 
 
-def choose_tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
+def choose_tuning(host: Host, *, on_cpu: bool) -> TuningPlan:
     """Choose settings to change, and say what was left alone with the reason.
 
     The values do not depend on what is set now, except that a higher limit is kept.
     """
     have = host.tunables
     sysctl: dict[str, str] = {}
-    skipped: list[dict[str, str]] = []
+    skipped: list[SkippedTuning] = []
     for name, value, at_least in _SYSCTLS:
         row = have.sysctl.get(name)
         if row is None:
@@ -131,13 +132,14 @@ def choose_tuning(host: Host, *, on_cpu: bool) -> dict[str, Any]:
             chosen[name] = choice
     return {
         "sysctl": sysctl,
-        **chosen,
+        "thp": chosen["thp"],
+        "governor": chosen["governor"],
         "limits": {"memlock": "infinity", "nofile": _choose_nofile(host, skipped)},
         "skipped": skipped,
     }
 
 
-def _choose_nofile(host: Host, skipped: list[dict[str, str]]) -> int:
+def _choose_nofile(host: Host, skipped: list[SkippedTuning]) -> int:
     """Open files that the engine may have; in a container not more than its first process."""
     most = host.tunables.nofile_max
     if not host.system.container or most is None or most >= _NOFILE:

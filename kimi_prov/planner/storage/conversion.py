@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import format_bytes
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.plan.weights import (
+        ConversionMethod,
+        ConversionPlan,
+        ConvertedWeights,
+    )
     from kimi_prov.planner.decisions import EngineChoice, Weights
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
@@ -91,15 +96,15 @@ def choose_conversion(
 
 def make_document(
     found: ConvertedExperts | None, choice: EngineChoice, model: Model, flags: Mapping[str, Any]
-) -> dict[str, Any] | None:
+) -> ConversionPlan | None:
     """Give the plan's `conversion`; null where nothing is converted on the machine."""
     if found is None or found.source is not None:
         return None
     shape = model.architecture
     width = shape.expert_hidden or shape.hidden
     nodes = flags.get(KT.nodes)
-    return {
-        "method": found.method,
+    plan: ConversionPlan = {
+        "method": cast("ConversionMethod", found.method),
         "from": choice.weights_format,
         "dir": found.directory,
         "bytes": found.size_bytes,
@@ -112,17 +117,18 @@ def make_document(
         "nodes": list(nodes) if isinstance(nodes, list) else list(range(found.pools)),
         "argv": ["/usr/bin/python3", "-I", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
     }
+    return plan
 
 
 def make_fetch_document(
     found: ConvertedExperts | None, settings: Settings
-) -> dict[str, Any] | None:
+) -> ConvertedWeights | None:
     """Give what is fetched beside the weights; null where it is made here, or none is set."""
     if found is None or found.source is None:
         return None
     return {
         "source": found.source,
-        "manifest": dict(settings.kt_manifest) if settings.kt_manifest else None,
+        "manifest": settings.kt_manifest,
         "dir": found.directory,
         "bytes": found.size_bytes,
         "pools": found.pools,

@@ -8,7 +8,7 @@ Held by: tests/unit/planner/test_plan.py, tests/component/planner/test_plan_byte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import format_bytes
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.catalog.pythons import Interpreter
+    from kimi_prov.contract.documents.plan.service import WebUiPlan
+    from kimi_prov.contract.documents.plan.weights import DiskPlan
     from kimi_prov.facts.host import Host
-    from kimi_prov.planner.decisions import ConvertedExperts, EngineChoice, Weights
+    from kimi_prov.planner.decisions import ConvertedExperts, DraftPlan, EngineChoice, Weights
     from kimi_prov.planner.findings import Findings
 
 _RESERVE_BYTES = 1_000_000_000
@@ -32,9 +34,9 @@ _NO_ROOM_FOR_BOTH = (
 class OtherFiles:
     """What comes beside the weights and the engine: `draft` and `page` as the plan has them."""
 
-    draft: Mapping[str, Any] | None = None
+    draft: DraftPlan | None = None
     converted: ConvertedExperts | None = None
-    page: Mapping[str, Any] | None = None
+    page: WebUiPlan | None = None
 
 
 def make_document(
@@ -45,7 +47,7 @@ def make_document(
     beside: OtherFiles,
     *,
     in_place: bool,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[DiskPlan, list[str]]:
     """Give the plan's `disk`, and check the room that is left, counting what is there already.
 
     Weights and engines may lie on file systems of their own. `in_place`: where the room is too
@@ -77,7 +79,7 @@ def make_document(
     used = {*parts, *([draft["dir"]] if draft else [])}
     others = {where: size for where, size in host.models.items() if where not in used}
     frees = _check_space(host, missing, shares, findings, others, in_place=in_place)
-    room = {
+    room: DiskPlan = {
         "path": paths.ROOT,
         "required_bytes": weights_bytes + engine_bytes + page_bytes + _RESERVE_BYTES,
         "mounts_for": list_mounts(host),
@@ -86,7 +88,7 @@ def make_document(
 
 
 def check_web_ui_space(
-    host: Host, page: Mapping[str, Any], build: Interpreter | None, findings: Findings
+    host: Host, page: WebUiPlan, build: Interpreter | None, findings: Findings
 ) -> None:
     """Check the room for a page alone, and for the interpreter that is brought for it."""
     need = page["install_bytes"] + (build.bytes + build.installed_bytes if build else 0)

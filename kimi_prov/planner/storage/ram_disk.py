@@ -7,7 +7,7 @@ Held by: tests/unit/planner/storage/test_ram_disk.py, tests/lab/test_weights.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.cpu_lists import format_list
@@ -15,8 +15,7 @@ from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import RamDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan.weights import PageCachePlan, RamDiskPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import BoundMemory, ConvertedExperts, Weights
     from kimi_prov.planner.findings import Findings
@@ -86,8 +85,17 @@ def choose_ram_disk(
     )
 
 
-def make_document(found: RamDisk, host: Host, files_dir: str) -> dict[str, Any]:
-    """Give the plan's `ram_disk`; `files_dir`: where the files lie in it."""
+def make_document(found: RamDisk, host: Host, files_dir: str, warm: PageCachePlan) -> RamDiskPlan:
+    """Give the plan's `ram_disk`; `files_dir`: where the files lie in it. `warm`: the plan's.
+
+    `service` fills memory, `units` are all of that, and `absent_units` those of another plan.
+    """
+    service, units = None, []
+    if found.enabled:
+        service, units = unit_names.STAGE, [unit_names.RAM_MOUNT, unit_names.STAGE]
+    elif warm["enabled"]:
+        service, units = unit_names.WARM, [unit_names.WARM]
+    every = (unit_names.STAGE, unit_names.RAM_MOUNT, unit_names.WARM)
     return {
         "enabled": found.enabled,
         "size_bytes": found.size_bytes,
@@ -96,22 +104,10 @@ def make_document(found: RamDisk, host: Host, files_dir: str) -> dict[str, Any]:
         "options": found.options,
         "workers": max(1, min(8, len(host.primary))),
         "files_dir": files_dir,
+        "service": service,
+        "units": units,
+        "absent_units": [name for name in every if name not in units],
     }
-
-
-def list_units(found: RamDisk, warm: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the service that fills memory, all units of that, and those of another plan.
-
-    `warm`: the plan's document of the page cache.
-    """
-    service, wanted = None, []
-    if found.enabled:
-        service, wanted = unit_names.STAGE, [unit_names.RAM_MOUNT, unit_names.STAGE]
-    elif warm["enabled"]:
-        service, wanted = unit_names.WARM, [unit_names.WARM]
-    every = (unit_names.STAGE, unit_names.RAM_MOUNT, unit_names.WARM)
-    absent = [name for name in every if name not in wanted]
-    return {"service": service, "units": wanted, "absent_units": absent}
 
 
 def make_page_cache_document(
@@ -120,7 +116,7 @@ def make_page_cache_document(
     weights: Weights,
     engine_bytes: int,
     converted: ConvertedExperts | None,
-) -> dict[str, Any]:
+) -> PageCachePlan:
     """Give the plan's `warm`: without a RAM disk, files that fit are read into the page cache.
 
     `engine_bytes`: what engine and system take once it serves; the cache gives way to that.

@@ -8,16 +8,21 @@ Held by: tests/component/on_host/weights/test_fetch.py.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.contract import paths
 from kimi_prov.planner.decisions import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents.plan.weights import (
+        BucketPlan,
+        ConvertedWeights,
+        DraftWeights,
+        WeightsPlan,
+    )
+    from kimi_prov.planner.decisions import DraftPlan
     from kimi_prov.planner.findings import Findings
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -30,7 +35,7 @@ def is_bucket(source: str | None) -> bool:
     return (source or "").startswith(_BUCKETS)
 
 
-def _make_bucket_section(settings: Settings) -> dict[str, str | None]:
+def _make_bucket_section(settings: Settings) -> BucketPlan:
     """Give how buckets are reached; without credentials it is by the machine's role."""
     return {
         "credentials_file": paths.BUCKET_CREDENTIALS if settings.bucket_credentials_file else None,
@@ -89,17 +94,22 @@ def resolve_source(
 def make_document(
     settings: Settings,
     found: Weights,
-    draft: Mapping[str, Any] | None,
-    converted: dict[str, Any] | None,
-) -> dict[str, Any]:
+    draft: DraftPlan | None,
+    converted: ConvertedWeights | None,
+) -> WeightsPlan:
     """Give the plan's `weights`; `draft` and `converted`: what else is fetched, None for none."""
-    keys = ("source", "manifest", "dir", "bytes")
-    sources = [found.source, *(row["source"] for row in (draft, converted) if row)]
-    return {
-        **({"bucket": _make_bucket_section(settings)} if any(map(is_bucket, sources)) else {}),
-        "draft": {key: draft[key] for key in keys} if draft else None,
+    fetched: DraftWeights | None = None
+    if draft:
+        fetched = {
+            "source": draft["source"],
+            "manifest": draft["manifest"],
+            "dir": draft["dir"],
+            "bytes": draft["bytes"],
+        }
+    plan: WeightsPlan = {
+        "draft": fetched,
         "source": found.source,
-        "manifest": dict(settings.manifest) if settings.manifest else None,
+        "manifest": settings.manifest,
         "dir": found.directory,
         "bytes": found.size_bytes,
         "workers": settings.weights_workers,
@@ -108,3 +118,7 @@ def make_document(
         "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
         "converted": converted,
     }
+    sources = [found.source, *(row["source"] for row in (draft, converted) if row)]
+    if any(map(is_bucket, sources)):
+        plan["bucket"] = _make_bucket_section(settings)
+    return plan

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kimi_prov.planner.throughput.cases import NOISE
 from kimi_prov.planner.throughput.inputs import Range
@@ -27,6 +27,7 @@ from kimi_prov.planner.throughput.inputs import Range
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan.estimates import MeasuredAnchor
     from kimi_prov.planner.throughput.inputs import Estimate, Serving
 
     Speak = Callable[[Serving], Estimate]
@@ -39,6 +40,10 @@ _NINE_IN_TEN = 1.645
 # 0.08 in decode (six pairs), by 0.16 in prefill (18 pairs of one or two). The readings' own noise
 # is a part of that.
 _REQUESTS_DRIFT = 0.05
+_QUANTITIES: dict[Literal["decode", "prefill"], str] = {
+    "decode": "decode_tok_s",
+    "prefill": "prefill_tok_s",
+}
 _LENGTHS_DRIFT = {"decode_tok_s": 0.03, "prefill_tok_s": 0.1}
 # A token in eleven days: less is no speed, and its logarithm leads out of what floats hold.
 _MIN_TOK_S = 1e-6
@@ -107,20 +112,20 @@ def anchor_estimator(speak: Speak, readings: Sequence[Reading], instances: int =
 
 def compare_readings(
     speak: Speak, serving: Serving, readings: Sequence[Reading], instances: int = 1
-) -> list[dict[str, Any]]:
+) -> list[MeasuredAnchor]:
     """Put each reading beside what the estimator says for its load, in tokens a second."""
     return [
         {
-            "quantity": name.partition("_")[0],
+            "quantity": quantity,
             "concurrency": row.concurrency,
             "input_tokens": row.input_tokens,
             "output_tokens": row.output_tokens,
             "measured": getattr(row, name),
             "predicted": float(f"{_estimate_reading(speak, serving, row, name, instances):.3g}"),
         }
-        for name in ("decode_tok_s", "prefill_tok_s")
+        for quantity, name in _QUANTITIES.items()
         for row in readings
-        if getattr(row, name) and (name == "decode_tok_s" or row.concurrency == 1)
+        if getattr(row, name) and (quantity == "decode" or row.concurrency == 1)
     ]
 
 

@@ -20,7 +20,8 @@ _GBIT = 1e9
 
 def find_link(host: Host) -> tuple[Link, str | None]:
     """Return what joins this host to the others, and what of it was assumed."""
-    sheet = (host.facts.get("group") or {}).get("link")
+    group = host.facts.get("group")
+    sheet = group["link"] if group else None
     if sheet:
         return _read_link(sheet)
     ports = [row for row in networks.find_rdma_devices(host) if row.speed]
@@ -47,5 +48,6 @@ def _list_speeds(host: Host) -> Iterator[float]:
     """Yield the speed of each network port that is not down, where it is known."""
     yield from (float(row.speed) for row in host.interfaces if row.speed and not row.down)
     for row in host.facts.get("nics") or ():
-        if row.get("up") is not False and row.get("speed_bits_per_s"):
-            yield float(row["speed_bits_per_s"])
+        speed = row.get("speed_bits_per_s")
+        if row.get("up") is not False and speed:
+            yield float(speed)

@@ -21,23 +21,15 @@ if TYPE_CHECKING:
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
+    from kimi_prov.contract.documents import ranges
+    from kimi_prov.contract.documents.plan.estimates import PowerPlan, ThroughputPlan
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput import Cpu, Estimate, Gpus, Machine, Serving
-    from kimi_prov.planner.throughput.inputs import Part
+    from kimi_prov.planner.throughput.inputs import Part, Range
     from kimi_prov.planner.throughput.plugin import Layout
 
-_FIGURES = (
-    "decode_tok_s",
-    "single_tok_s",
-    "aggregate_tok_s",
-    "prefill_tok_s",
-    "ttft_s",
-    "single_ttft_s",
-    "load_s",
-)
-_NO_FIGURES = {"low": None, "expected": None, "high": None}
 _GB = 1e9
 # Where neither the machine nor the catalogue tells a processor's memory.
 _UNKNOWN_SOCKET_GB_S = 200.0
@@ -52,19 +44,12 @@ def make_document(
     place: Placement,
     *,
     in_memory: bool,
-) -> dict[str, Any]:
+) -> ThroughputPlan:
     """Give the plan's `throughput`. `in_memory`: a RAM disk holds the files when it starts."""
     concurrency = settings.concurrency
-    if model.is_synthetic:
-        kind = "random weights" if model.random_weights else "made weights"
-        return make_empty_document(concurrency, f"not estimated: a model of {kind}")
-    if budget.kv_tokens <= 0:
-        return make_empty_document(concurrency, "not estimated: it does not fit")
-    served = choice.experts is not None or choice.weights_format in choice.engine.formats
-    if not served and budget.gpu is None:
-        return make_empty_document(
-            concurrency, "not estimated: the engine does not serve these weights"
-        )
+    reason = _find_reason_for_none(model, choice, budget)
+    if reason is not None:
+        return make_empty_document(concurrency, f"not estimated: {reason}")
     # A quarter of a second, which plans of lab models need not pay.
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
         anchor,
@@ -101,38 +86,61 @@ def make_document(
     if serving.hosts > 1:
         basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
     anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
-    ranges = (
-        found.decode_tok_s,
-        alone.decode_tok_s,
-        scale_range(found.aggregate_tok_s, budget.instances),
-        found.prefill_tok_s,
-        found.ttft_s,
-        found.single_ttft_s,
-        found.load_s,
-    )
-    speeds = {
-        name: {
-            "low": _round(value.low),
-            "expected": _round(value.expected),
-            "high": _round(value.high),
-        }
-        for name, value in zip(_FIGURES, ranges, strict=True)
-    }
-    return {
+    plan: ThroughputPlan = {
         "concurrency": concurrency,
-        **speeds,
+        "decode_tok_s": _round_range(found.decode_tok_s),
+        "single_tok_s": _round_range(alone.decode_tok_s),
+        "aggregate_tok_s": _round_range(scale_range(found.aggregate_tok_s, budget.instances)),
+        "prefill_tok_s": _round_range(found.prefill_tok_s),
+        "ttft_s": _round_range(found.ttft_s),
+        "single_ttft_s": _round_range(found.single_ttft_s),
+        "load_s": _round_range(found.load_s),
         "basis": "; ".join(basis),
         "kind": found.kind,
         "input_tokens": int(serving.input_tokens),
         "output_tokens": int(serving.output_tokens),
         "assumed": assumed,
-        **({"anchors": anchors} if anchors else {}),
+    }
+    if anchors:
+        plan["anchors"] = anchors
+    return plan
+
+
+def _find_reason_for_none(model: Model, choice: EngineChoice, budget: Budget) -> str | None:
+    """Say why no speed is estimated; None where one is."""
+    if model.is_synthetic:
+        return f"a model of {'random' if model.random_weights else 'made'} weights"
+    if budget.kv_tokens <= 0:
+        return "it does not fit"
+    served = choice.experts is not None or choice.weights_format in choice.engine.formats
+    return None if served or budget.gpu else "the engine does not serve these weights"
+
+
+def make_empty_document(concurrency: int, basis: str) -> ThroughputPlan:
+    """Give a `throughput` without figures, and why."""
+    return {
+        "concurrency": concurrency,
+        "decode_tok_s": _make_empty_range(),
+        "single_tok_s": _make_empty_range(),
+        "aggregate_tok_s": _make_empty_range(),
+        "prefill_tok_s": _make_empty_range(),
+        "ttft_s": _make_empty_range(),
+        "single_ttft_s": _make_empty_range(),
+        "load_s": _make_empty_range(),
+        "basis": basis,
     }
 
 
-def make_empty_document(concurrency: int, basis: str) -> dict[str, Any]:
-    """Give a `throughput` without figures, and why."""
-    return {"concurrency": concurrency, **{n: dict(_NO_FIGURES) for n in _FIGURES}, "basis": basis}
+def _make_empty_range() -> ranges.Range:
+    return {"low": None, "expected": None, "high": None}
+
+
+def _round_range(value: Range) -> ranges.Range:
+    return {
+        "low": _round(value.low),
+        "expected": _round(value.expected),
+        "high": _round(value.high),
+    }
 
 
 def find_alternative(host: Host, model: Model) -> tuple[str, str] | None:
@@ -357,7 +365,7 @@ def _round(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def make_power_document(host: Host, catalogue: Catalogue) -> dict[str, Any] | None:
+def make_power_document(host: Host, catalogue: Catalogue) -> PowerPlan | None:
     """Give the plan's `power`, all of the machine at full work with its cooling, or None."""
     gpus = len(host.cards)
     offers = {row.name: (row.power_kw, row.source) for row in catalogue.prices.gpu_hour}

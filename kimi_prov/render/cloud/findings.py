@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.planner.findings import Findings
 from kimi_prov.planner.plan import find_refusals
@@ -10,10 +10,11 @@ from kimi_prov.planner.storage.weights import is_bucket
 from kimi_prov.render.cloud import variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kimi_prov.catalog.clouds import CloudMachine
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render.frame import File
 
@@ -25,11 +26,9 @@ _INSTEAD = {
 _LIMIT_BYTES = {"gcp": 256 << 10, "aws": 16 << 10}
 
 
-def of_plan(
-    plan: Mapping[str, Any], settings: Settings, kinds: Sequence[CloudMachine]
-) -> list[Finding]:
+def of_plan(plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine]) -> list[Finding]:
     """Give the findings of a plan that a machine brings about by itself."""
-    refused: list[Any] = find_refusals(plan)
+    refused = find_refusals(plan)
     stopped = {row["id"] for row in refused}
     findings = Findings()
     findings.extend([*refused, *(row for row in plan["findings"] if row["id"] not in stopped)])

@@ -20,7 +20,8 @@ from kimi_prov.render.frame import File
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render.cloud.ranking import Chosen
 
@@ -38,7 +39,7 @@ _HOOK_S = 60
 
 def cloud_init(
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
     chosen: Chosen,
@@ -121,7 +122,7 @@ def _start(settings: Settings) -> list[list[str]]:
 
 def skypilot(
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
     chosen: Chosen,
@@ -146,9 +147,7 @@ def skypilot(
     )
 
 
-def _task(
-    plan: Mapping[str, Any], settings: Settings, tried: Sequence[offers.Offer]
-) -> dict[str, Any]:
+def _task(plan: MachinePlan, settings: Settings, tried: Sequence[offers.Offer]) -> dict[str, Any]:
     resources: dict[str, Any] = {
         "ordered": [
             {
@@ -189,7 +188,7 @@ def _infra(cloud: str, place: str) -> str:
     return "/".join([cloud, *([region] if region else []), *([place] if zone else [])])
 
 
-def _seed(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _seed(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
     """Give the task that fills the bucket on a machine without GPUs, which then ends."""
     model = plan["model"]
     package = settings.cloud_package or f"kimi-prov=={__version__}"
@@ -238,7 +237,7 @@ def _units(settings: Settings) -> list[str]:
 
 def _values(
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
     chosen: Chosen,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     from kimi_prov.catalog.clouds import CloudMachine
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 # Beside the weights: system, engine, caches, and what a download needs meanwhile.
@@ -36,7 +36,7 @@ class Quota(NamedTuple):
     fix: str
 
 
-def disk_gb(plan: Mapping[str, Any]) -> int:
+def disk_gb(plan: MachinePlan) -> int:
     """Return the size of the disk that a machine is started with, GB."""
     return -(-int(plan["weights"]["bytes"]) // 10**9) + _BESIDE_GB
 

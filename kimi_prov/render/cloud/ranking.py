@@ -8,7 +8,7 @@ the sum of its parts, each estimated.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.facts import spec
 from kimi_prov.planner.plan import find_refusals, make_plan
@@ -18,11 +18,12 @@ from kimi_prov.sizing.curve import compute_output_rate
 from kimi_prov.sizing.load import Load
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kimi_prov.catalog.clouds import CloudMachine
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.prices import MachineHour
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 # Reference 004: from a bucket onto a local disk, and a change of the driver by a restart.
@@ -127,7 +128,7 @@ def _of(kind: CloudMachine, settings: Settings, catalogue: Catalogue) -> Ranked 
     )
 
 
-def _load_s(plan: Mapping[str, Any]) -> float:
+def _load_s(plan: MachinePlan) -> float:
     return float((plan["throughput"]["load_s"] or {}).get("expected") or 0)
 
 

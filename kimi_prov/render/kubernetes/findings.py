@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render.kubernetes.pod import Pod
 

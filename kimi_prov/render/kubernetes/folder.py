@@ -26,7 +26,7 @@ from kimi_prov.render.kubernetes import pod as pods
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
 KIND = "kubernetes"

@@ -15,7 +15,7 @@ from kimi_prov.render import planned
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.planner.settings.parsing import Settings
 
 # What `render slurm` sets itself: a value of the site's has no effect in a job.

@@ -20,11 +20,11 @@ from kimi_prov.show.report.findings import of_severity
 from kimi_prov.show.text.formats import clean, figure, money
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
-from kimi_prov.sizing.curve import CASES, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.ranges import Range
     from kimi_prov.show.report.findings import Target
     from kimi_prov.sizing.load import Load
 
@@ -59,7 +59,7 @@ def _carries(entry: Entry, load: Load | None) -> bool:
 
 def _entry(target: Target, load: Load | None) -> Entry:
     found, sizing = target["cost"], target["sizing"]
-    machines = sizing["machines"] if sizing else UNKNOWN
+    machines = sizing["machines"] if sizing else curves.make_unknown()
     quoted, rent = found["usd_per_hour"], found["usual_rent_usd_per_hour"]
     hour = quoted if quoted is not None else rent
     many = machines["expected"] if load else 1
@@ -82,21 +82,22 @@ def _entry(target: Target, load: Load | None) -> Entry:
     }
 
 
-def _per_million(target: Target, hour: float | None) -> dict[str, float | None]:
+def _per_million(target: Target, hour: float | None) -> Range:
     """Dollars for a million output tokens under the load; as planned where there is none."""
     found, sizing = target["cost"], target["sizing"]
-    row: Mapping[str, Any] | None = target["plan"]["throughput"]
+    row: Any = target["plan"]["throughput"]
     if sizing is not None:
         share = sizing["requests_a_machine"]
         row = curves.find_row(target["curve"], share) if share else None
     if hour is None or row is None:
-        return dict(UNKNOWN)
+        return curves.make_unknown()
     inputs, use = found["input_tokens_per_output_token"], found["utilisation"]
-    rates = [curves.compute_output_rate(row, inputs, case) for case in reversed(CASES)]
-    return {
-        case: rounded(hour * 1e6 / (rate * 3600 * use)) if rate else None
-        for case, rate in zip(CASES, rates, strict=True)
-    }
+
+    def price(case: curves.Case) -> float | None:
+        rate = curves.compute_output_rate(row, inputs, curves.OPPOSITE[case])
+        return rounded(hour * 1e6 / (rate * 3600 * use)) if rate else None
+
+    return curves.compute_cases(price)
 
 
 def _lacks(target: Target, load: Load | None) -> list[str]:

@@ -13,6 +13,8 @@ from kimi_prov.sizing import demand
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.show.report.cost import MachinePrices, Use
     from kimi_prov.sizing.load import Load
 
@@ -52,8 +54,8 @@ def document(targets: Sequence[Mapping[str, Any]], load: Load | None = None) -> 
 
 def target(
     name: str,
-    facts: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    facts: Facts,
+    plan: MachinePlan,
     use: Use,
     known: MachinePrices,
     load: Load | None = None,

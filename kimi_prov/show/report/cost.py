@@ -21,7 +21,9 @@ from kimi_prov.sizing.curve import compute_output_rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kimi_prov.sizing.curve import Row
+    from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
+    from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
+    from kimi_prov.contract.documents.ranges import Range
     from kimi_prov.sizing.load import Load
 
 HOURS_A_YEAR = 8766
@@ -277,16 +279,14 @@ def _with_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
     return _Hour(purchase + full * idle.value, full * (1 - idle.value))
 
 
-def _rate(speed: Mapping[str, Any], inputs: float, notes: _Notes) -> dict[str, float | None]:
+def _rate(speed: ThroughputPlan, inputs: float, notes: _Notes) -> Range:
     """Output tokens a second at full load, when the same machine has to read the input too."""
     if not speed["aggregate_tok_s"]["expected"]:
         notes.unknown.append("speed: the plan has no estimate for this machine")
-        return dict(curves.UNKNOWN)
+        return curves.make_unknown()
     if not speed["prefill_tok_s"]["expected"]:
         notes.unknown.append("time to read the input: the plan has no estimate of it")
-    found: dict[str, float | None] = {
-        key: rounded(compute_output_rate(speed, inputs, key)) for key in curves.CASES
-    }
+    found = curves.compute_cases(lambda case: rounded(compute_output_rate(speed, inputs, case)))
     notes.add(
         "Output at full work",
         f"{found['expected']:,.0f} tokens/s, the time to read the input included",
@@ -313,9 +313,7 @@ def _with(
 ) -> dict[str, Any]:
     """Give the cost with so many requests at once, those that run, and the API's beside it."""
     row = curves.find_row(curve, many)
-    speeds: dict[str, float | None] = dict(curves.UNKNOWN)
-    if row is not None:
-        speeds = {case: compute_output_rate(row, inputs, case) for case in curves.CASES}
+    speeds = curves.compute_cases(lambda case: row and compute_output_rate(row, inputs, case))
     worth = worths[0] if worths else None
     balance = _balance(hour, speeds["expected"], use, worth or 0.0)
     return {
@@ -329,16 +327,14 @@ def _with(
     }
 
 
-def _costs(
-    hour: _Hour | None, rate: Mapping[str, float | None], use: float
-) -> dict[str, float | None]:
+def _costs(hour: _Hour | None, rate: Range, use: float) -> Range:
     """Dollars for a million output tokens; the low cost is that of the high speed."""
-    if hour is None:
-        return dict(curves.UNKNOWN)
-    speeds = zip(curves.CASES, (rate["high"], rate["expected"], rate["low"]), strict=True)
-    return {
-        key: rounded(_per_million(hour, speed, use)) if speed else None for key, speed in speeds
-    }
+
+    def price(case: curves.Case) -> float | None:
+        speed = rate[curves.OPPOSITE[case]]
+        return rounded(_per_million(hour, speed, use)) if hour and speed else None
+
+    return curves.compute_cases(price)
 
 
 def _per_million(hour: _Hour, speed: float, use: float) -> float:
@@ -356,7 +352,7 @@ def _worth(api: Api, inputs: float) -> float:
 
 
 def _break_even(
-    hour: _Hour | None, rate: Mapping[str, float | None], use: float, worth: float, api: Api
+    hour: _Hour | None, rate: Range, use: float, worth: float, api: Api
 ) -> dict[str, Any]:
     """Say from which use on the machine is cheaper than the API.
 
@@ -407,9 +403,7 @@ def _balance(hour: _Hour | None, speed: float | None, use: float, worth: float) 
     return document
 
 
-def _by_use(
-    hour: _Hour | None, rate: Mapping[str, float | None], worths: Sequence[float]
-) -> list[dict[str, Any]]:
+def _by_use(hour: _Hour | None, rate: Range, worths: Sequence[float]) -> list[dict[str, Any]]:
     """Give the cost of a million output tokens as use grows, beside the model's own API."""
     speed = rate["expected"]
     if hour is None or not speed:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Plan = dict[str, Any]
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 
-def joined(plans: Mapping[str, Mapping[str, Any]]) -> dict[str, Plan]:
+def joined(plans: Mapping[str, MachinePlan]) -> dict[str, MachinePlan]:
     """Give each target's plan by its name: a host's own, or the head's by the name of its group.
 
     What only another host of the group has among its findings stands in the group's, with its name.
     """
-    found: dict[str, Plan] = {}
+    found: dict[str, MachinePlan] = {}
     for host, plan in plans.items():
         group = plan.get("group")
         if not group:
-            found[host] = dict(plan)
+            found[host] = plan
         elif group["rank"] == 0:
-            found[group["name"]] = {**plan, "findings": _findings(plan, plans)}
+            others = [row["host"] for row in group["members"][1:]]
+            found[group["name"]] = {**plan, "findings": _findings(plan, others, plans)}
         elif group["members"][0]["host"] not in plans:
             # Its head was not reached: the rank alone says what it can.
-            found[host] = dict(plan)
+            found[host] = plan
     return found
 
 
-def head(name: str, plan: Mapping[str, Any]) -> str:
+def head(name: str, plan: MachinePlan) -> str:
     """Name the host whose facts stand for a target."""
     group = plan.get("group")
     if group and group["rank"] == 0:
@@ -37,13 +39,13 @@ def head(name: str, plan: Mapping[str, Any]) -> str:
 
 
 def _findings(
-    plan: Mapping[str, Any], plans: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    rows = [dict(row) for row in plan["findings"]]
+    plan: MachinePlan, others: list[str], plans: Mapping[str, MachinePlan]
+) -> list[Finding]:
+    rows = [*plan["findings"]]
     known = {(row["id"], row["observed"]) for row in rows}
-    for member in plan["group"]["members"][1:]:
-        for row in plans.get(member["host"], {"findings": ()})["findings"]:
+    for host in others:
+        for row in plans[host]["findings"] if host in plans else ():
             if (row["id"], row["observed"]) not in known and row["severity"] != "pass":
                 known.add((row["id"], row["observed"]))
-                rows.append({**row, "observed": f"{member['host']}: {row['observed']}"})
+                rows.append({**row, "observed": f"{host}: {row['observed']}"})
     return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ansible.errors import AnsibleConnectionFailure
 
@@ -14,6 +14,8 @@ from kimi_prov.ansible.send import call_sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.lock import LockAnswer
 
 DOCUMENTATION = """
 module: kimi_lock
@@ -47,8 +49,9 @@ class ActionModule(HostAction):
         """Take the lock, check it or release it."""
         if args["state"] == "absent":
             return self._release() if args["applied"] is None else self._end_apply(args)
-        answer = call_sent(self, "lock", "acquire", json.dumps(apply_lock.describe_holder()))
-        answer = apply_lock.take_over(self, answer)
+        holder = json.dumps(apply_lock.describe_holder())
+        taken = cast("LockAnswer", call_sent(self, "lock", "acquire", holder))
+        answer = apply_lock.take_over(self, taken)
         if not answer["held"]:
             return apply_lock.build_refusal(self.host, answer)
         if args["state"] == "kept" and not answer.get("renewed"):
@@ -60,11 +63,11 @@ class ActionModule(HostAction):
         request = switching.build_request(self.variables)
         request |= {"done": args["applied"], "keep": args["keep"]}
         try:
-            answer = call(self, "switch", "end", stdin=request)
+            ended = call(self, "switch", "end", stdin=request)
         except RemoteError:
             # No program there yet, or an older one: that must not leave the lock behind.
-            answer = call_sent(self, "switch", "end", stdin=request)
-        return {"entry": answer["entry"], "warnings": answer["told"]}
+            ended = call_sent(self, "switch", "end", stdin=request)
+        return {"entry": ended["entry"], "warnings": ended["told"]}
 
     def _release(self) -> dict[str, Any]:
         """Release the lock; of another machine's that is not reached only a warning is given.

@@ -14,7 +14,7 @@ from kimi_prov.planner.software import packages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.findings import Finding
 
 DOCUMENTATION = """
 module: kimi_package_manager

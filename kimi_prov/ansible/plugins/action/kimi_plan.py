@@ -7,7 +7,7 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ansible import context
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleUndefinedVariable
@@ -39,7 +39,9 @@ from kimi_prov.planner.settings.locate import make_locator
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kimi_prov.planner.findings import Finding
+    from kimi_prov.contract.documents.facts import Facts, ProbeAnswer
+    from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan, Plan
 
 
 DOCUMENTATION = """
@@ -102,7 +104,7 @@ class ActionModule(HostAction):
 
     def _make_plan(
         self,
-        facts: dict[str, Any],
+        facts: Facts,
         settings: parsing.Settings,
         members: tuple[str, list[str]] | None,
         locate: Callable[[str], str | None],
@@ -112,27 +114,30 @@ class ActionModule(HostAction):
         before = gateway_hosts.list_gateways(variables)
         if gateway_hosts.is_gateway(variables):
             serving = gateway_hosts.list_served_hosts(variables)
-            plan = gateways.make_plan(facts, settings, loader.load_catalogue(), serving, before)
-            _check_archive(plan, facts)
+            plan: Plan = gateways.make_plan(
+                facts, settings, loader.load_catalogue(), serving, before
+            )
             document = {}
         else:
             hosts = gather_hosts(members, variables) if members else None
-            plan = make_plan_with_curve(facts, settings, loader.load_catalogue(), hosts, before)
+            made = make_plan_with_curve(facts, settings, loader.load_catalogue(), hosts, before)
             source, port = settings.weights_from, settings.weights_port
             near = weights_hosts.list_neighbours(variables) if source != "source" else []
-            neighbours.add_neighbours(plan, str(settings.host), source, port, near)
-            plan["findings"] = _add_restarts(plan, facts)
-            plan["upgrade"]["switches"] = switching.is_needed(plan, facts)
-            _check_archive(plan, facts)
-            document = {"kimi_document": plan}
+            neighbours.add_neighbours(made, str(settings.host), source, port, near)
+            made["findings"] = _add_restarts(made, facts)
+            made["upgrade"]["switches"] = switching.is_needed(made, facts)
+            plan = made
+            document = {"kimi_document": made}
+        _check_archive(plan, facts)
         self._check_role_options({"kimi_plan": plan, "kimi_facts": facts}, locate)
         return {"plan": plan, **document}
 
-    def _describe(self, *, locking: bool) -> dict[str, Any]:
+    def _describe(self, *, locking: bool) -> Facts:
         """Describe the machine, after taking its lock; raises LockedError where another has it."""
         lock = ["--lock", json.dumps(apply_lock.describe_holder())] if locking else []
         facts = self._probe(*lock)
-        answer = facts.pop("lock", None)
+        answer = facts.get("lock")
+        facts.pop("lock", None)
         if answer is None or answer["held"]:
             return facts
         answer = apply_lock.take_over(self, answer)
@@ -140,10 +145,10 @@ class ActionModule(HostAction):
             raise LockedError(apply_lock.build_refusal(self.host, answer))
         return self._probe()
 
-    def _probe(self, *arguments: str) -> dict[str, Any]:
+    def _probe(self, *arguments: str) -> ProbeAnswer:
         """Describe the machine, and tell how far its clock is from this one's."""
         started = time.time()
-        facts = call_sent(self, "probe", *arguments)
+        facts = cast("ProbeAnswer", call_sent(self, "probe", *arguments))
         return clock.add_clock_offset(facts, started, time.time())
 
     def _read_settings(self, locate: Callable[[str], str | None]) -> parsing.Settings:
@@ -200,15 +205,16 @@ def _find_members(
     return find_group(variables, many)
 
 
-def _check_archive(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+def _check_archive(plan: Plan, facts: Facts) -> None:
     """Refuse a directory of the control machine without the interpreter that has to be brought."""
     # A gateway installs something only where it has the page.
-    python = plan.get("installation", {}).get("python")
-    if python and python["archive"] and python["name"] not in facts["kimi"]["pythons"]:
-        python_archives.find(Path(plan["site"]["python_mirror"]), python)
+    installation, mirror = plan.get("installation"), plan["site"]["python_mirror"]
+    python = installation["python"] if installation else None
+    if python and mirror and python["archive"] and python["name"] not in facts["kimi"]["pythons"]:
+        python_archives.find(Path(mirror), python)
 
 
-def _add_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Finding]:
+def _add_restarts(plan: MachinePlan, facts: Facts) -> list[Finding]:
     findings = Findings()
     findings.extend(plan["findings"])
     serve_units.find_restarts(plan, facts, findings)

@@ -15,6 +15,8 @@ from kimi_prov.user_dirs import cache_home
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kimi_prov.contract.documents.plan.software import BroughtPython
+
 
 def lock_path(name: str) -> str:
     """Give the path of a lock on the control machine."""
@@ -31,7 +33,7 @@ def lock_wheels(name: str, directory: str | None) -> list[str]:
     return [*found, str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
 
 
-def python_archive(python: Mapping[str, str], directory: str) -> str:
+def python_archive(python: BroughtPython, directory: str) -> str:
     """Find the archive of the plan's interpreter in a directory of the control machine."""
     return str(python_archives.find(Path(directory), python))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from kimi_prov.contract.documents.facts.gpus import AmdFacts, GibFacts, GpuFacts, NvidiaFacts
 from kimi_prov.contract.documents.facts.kimi import KimiFacts
@@ -23,6 +23,9 @@ from kimi_prov.contract.documents.facts.measured import BenchFacts, MeasuredFact
 from kimi_prov.contract.documents.facts.network import FirewallFacts, NetworkFacts
 from kimi_prov.contract.documents.facts.quote import GroupFacts, NicFacts, PriceFacts
 from kimi_prov.contract.documents.form import NotRequired, Required
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.lock import LockAnswer
 
 
 class Facts(TypedDict, total=False):
@@ -62,12 +65,18 @@ class Facts(TypedDict, total=False):
     security: SecurityFacts
 
 
-class ClockFacts(TypedDict):
+class ProbeAnswer(Facts):
+    """What `probe` answers: the facts and, where it was asked to lock the machine, the lock."""
+
+    lock: NotRequired[LockAnswer]
+
+
+class ClockFacts(TypedDict, total=False):
     """The machine's clock beside the control machine's."""
 
-    synchronized: NotRequired[bool | None]
+    synchronized: bool | None
     """Whether a time server keeps it."""
-    offset_s: NotRequired[int]
+    offset_s: int
     """Seconds by which it is ahead of the control machine's; negative: behind. Only where a plan
     was made from there."""
 

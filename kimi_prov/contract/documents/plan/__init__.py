@@ -46,6 +46,7 @@ from kimi_prov.contract.documents.plan.software import (
 from kimi_prov.contract.documents.plan.weights import (
     ConversionPlan,
     DiskPlan,
+    NeighboursPlan,
     PageCachePlan,
     RamDiskPlan,
     WeightsPlan,
@@ -67,6 +68,8 @@ class MachinePlan(TypedDict):
     throughput: ThroughputPlan
     ram_disk: RamDiskPlan
     warm: PageCachePlan
+    neighbours: NotRequired[NeighboursPlan]
+    """Absent where it fetches the weights by itself and gives them to none."""
     disk: DiskPlan
     gateways: NotRequired[Annotated[list[GatewayBefore], Rule(min_items=1)]]
     """The gateways through which clients reach this host; absent where they reach it itself."""

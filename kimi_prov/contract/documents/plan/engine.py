@@ -6,12 +6,16 @@ from typing import Annotated, Literal, TypedDict
 
 from kimi_prov.contract.documents.form import Bytes, Count, CpuList, NotRequired, Positive, Rule
 
+EngineName = Literal["vllm", "ktransformers"]
+EngineVariant = Literal["cuda", "rocm", "cpu"]
+CacheType = Literal["bf16", "fp8"]
+
 
 class EnginePlan(TypedDict):
     """The engine, and the environment that it runs in."""
 
-    name: Literal["vllm", "ktransformers"]
-    variant: Literal["cuda", "rocm", "cpu"]
+    name: EngineName
+    variant: EngineVariant
     version: str
     reason: str
     distribution: str
@@ -43,7 +47,7 @@ class ModelPlan(TypedDict):
     context_max: Positive
     weights_format: str
     bytes: Bytes
-    kv_dtype: NotRequired[Literal["bf16", "fp8"]]
+    kv_dtype: NotRequired[CacheType]
 
 
 class InstancePlan(TypedDict):

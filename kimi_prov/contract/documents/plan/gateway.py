@@ -38,7 +38,7 @@ class GatewayPlan(TypedDict):
     instances: list[InstancePlan]
     """Empty: it runs no engine."""
     proxy: ProxyPlan
-    firewall: GatewayFirewall
+    firewall: FirewallPlan
     web: GatewayWebUi | None
     installation: NotRequired[PackageInstallation]
     """Where it has the web UI."""
@@ -133,21 +133,6 @@ class GatewayModel(TypedDict):
     served_names: list[str]
     random_weights: bool
     trained_on: NotRequired[Literal["suite"]]
-
-
-class GatewayFirewall(FirewallPlan):
-    """Who may come to which port."""
-
-    gateways: NotRequired[GatewayPeersFirewall]
-
-
-class GatewayPeersFirewall(TypedDict):
-    """Ports for the other gateways alone."""
-
-    ipv4: list[str]
-    ipv6: list[str]
-    port: int
-    page_port: int | None
 
 
 class GatewayWebUi(WebUiPlan):

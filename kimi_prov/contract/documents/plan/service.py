@@ -17,10 +17,14 @@ class ProxyPlan(TypedDict):
     timeouts: dict[str, Any]
 
 
+TlsMode = Literal["self-signed", "files", "acme"]
+FirewallManager = Literal["nftables", "ufw", "firewalld"]
+
+
 class TlsPlan(TypedDict):
     """The certificate."""
 
-    mode: Literal["self-signed", "files", "acme"]
+    mode: TlsMode
     trusted: bool
     """Whether browsers can trust it without being told to."""
     acme: AcmePlan | None
@@ -58,7 +62,7 @@ class FirewallPlan(TypedDict, total=False):
     ipv4: Required[list[str]]
     ipv6: Required[list[str]]
     metrics: MetricsFirewall
-    manager: Required[Literal["nftables", "ufw", "firewalld"]]
+    manager: Required[FirewallManager]
     challenge_port: Required[int | None]
     """Port that is open to all while a challenge of ACME is answered."""
     peers_ipv4: list[str]
@@ -66,6 +70,25 @@ class FirewallPlan(TypedDict, total=False):
     peers_ipv6: list[str]
     peer_ports: list[str]
     """Ports that the members alone reach: 29501 or 29510-29541."""
+    neighbours: NeighboursFirewall
+    gateways: GatewayPeersFirewall
+
+
+class GatewayPeersFirewall(TypedDict):
+    """Ports of a gateway for the other gateways alone."""
+
+    ipv4: list[str]
+    ipv6: list[str]
+    port: int
+    page_port: int | None
+
+
+class NeighboursFirewall(TypedDict):
+    """A port for hosts that fetch the same weights, while they do."""
+
+    ipv4: list[str]
+    ipv6: list[str]
+    port: int
 
 
 class MetricsFirewall(TypedDict):

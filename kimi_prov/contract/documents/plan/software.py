@@ -6,12 +6,14 @@ from typing import Any, Literal, TypedDict
 
 from kimi_prov.contract.documents.form import Count, NotRequired, Required
 
+DriverAction = Literal["none", "install", "restart", "confirm"]
+
 
 class DriverPlan(TypedDict):
     """What becomes of the GPUs' driver."""
 
     required_branch: Count | None
-    action: Literal["none", "install", "restart", "confirm"]
+    action: DriverAction
     restart: bool
     version: str | None
     gpus: Count

@@ -64,6 +64,7 @@ class ConvertedWeights(TypedDict):
     pools: Positive
 
 
+ConversionMethod = Literal["AMXINT4", "AMXINT8"]
 # A key that is a word of Python.
 _From = TypedDict("_From", {"from": str})
 
@@ -71,7 +72,7 @@ _From = TypedDict("_From", {"from": str})
 class ConversionPlan(_From):
     """How weights are converted on the machine."""
 
-    method: Literal["AMXINT4", "AMXINT8"]
+    method: ConversionMethod
     dir: str
     bytes: Bytes
     layer_bytes: Bytes
@@ -80,6 +81,24 @@ class ConversionPlan(_From):
     threads: Count
     nodes: Annotated[list[Count], Rule(min_items=1)]
     argv: Annotated[list[str], Rule(min_items=1)]
+
+
+class NeighboursPlan(TypedDict):
+    """Which hosts of the inventory give this one the weights, and which it gives them to."""
+
+    takes_from: NeighbourAddress | None
+    """null: it asks the source."""
+    gives_to: list[NeighbourAddress]
+    port: int
+    """TCP port at which it gives."""
+
+
+class NeighbourAddress(TypedDict):
+    """A host that fetches the same weights."""
+
+    host: str
+    """Its name in the inventory."""
+    address: str
 
 
 class RamDiskPlan(TypedDict):

@@ -34,7 +34,15 @@ def plan(
 
 def decided(found: dict[str, Any], flags: dict[str, Any], **settings: Any) -> dict[str, Any]:
     wishes = parse_settings({"kimi_model": "kimi-k2.5", **settings}, host="h1")
-    return watchdog.make_document(wishes, load_catalogue(), found, flags)
+    return watchdog.make_document(
+        wishes,
+        load_catalogue(),
+        found["engine"],
+        flags,
+        found["model"]["context"],
+        found["throughput"],
+        found["group"],
+    )
 
 
 def test_fast_gpus_have_a_minute() -> None:
