@@ -89,7 +89,7 @@ class FileTransfer(HostAction):
 
     def _save(self, file: Path, recipients: list[str]) -> dict[str, Any]:
         """Fetch a fresh archive: it is `file` once it is here whole."""
-        chosen = encryption.recipients(recipients)
+        chosen = encryption.read_recipients(recipients)
         answer = call(self, self.subcommand, "make", "--for", self._read_login_id())
         # Only its owner enters the folder, whatever mode the connection writes the file with.
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
@@ -113,7 +113,7 @@ class FileTransfer(HostAction):
 
     def _fetch_encrypted(self, answer: Mapping[str, Any], part: Path, chosen: Recipients) -> None:
         with tempfile.TemporaryFile(dir=part.parent) as clear, part.open("xb") as encrypted:
-            self._fetch(answer, encryption.nameless(clear))
+            self._fetch(answer, encryption.make_descriptor_path(clear))
             encryption.encrypt(chosen, clear, encrypted)
 
     def _restore(self, file: Path, source: Path) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def backup(
     and the page's accounts, chats and uploads. Everything runs on meanwhile.
     """
     output.check()
-    chosen = encryption.recipients(recipients)
+    chosen = encryption.read_recipients(recipients)
     if chosen:
-        encryption.prove(chosen)
+        encryption.prove_recipients(chosen)
     suffix = f".tar.gz.{chosen.program}" if chosen else ".tar.gz"
     variables: dict[str, Any] = {
         "backup_work": "backup",
@@ -112,14 +112,14 @@ def restore(
     and told.
     """
     output.check()
-    encryption.program_of(file)
+    encryption.find_program(file)
     variables = {"backup_work": "restore", "backup_file": file_transfer.variable(file)}
     inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
     if not yes:
         command = ["restore", str(path), str(file)]
         command += ["--identity", str(identity)] if identity else []
         file_transfer.confirm(command, _REPLACED, [*inventory.machines], options.limit)
-    with encryption.opened(file, identity) as source:
+    with encryption.open_archive(file, identity) as source:
         variables |= {"backup_source": file_transfer.variable(source)}
         finished = playbook_run.run(replace(request, variables=variables), inventory)
     return host_reports.publish("backup", finished, output, backup_text.restore)

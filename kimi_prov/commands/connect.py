@@ -32,7 +32,7 @@ from kimi_prov.commands.kubernetes import connect as kubernetes
 from kimi_prov.commands.slurm import connect as slurm
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
-from kimi_prov.render import frame
+from kimi_prov.render import folder_writer
 from kimi_prov.render.kubernetes.folder import KIND
 from kimi_prov.show.output import show
 
@@ -196,7 +196,7 @@ def connect(
     kind, path = classify(place, options, of_folder, chosen), Path(place)
     if kind == "folder":
         connect_inventory.check(chosen, output)
-        if frame.kind_of(path) == KIND:
+        if folder_writer.find_kind(path) == KIND:
             request = of_folder.for_kubernetes(path, snippet=chosen.snippet is not None)
             return kubernetes.run(request, output, chosen.snippet)
         return slurm.run(of_folder.for_slurm(path), output, chosen.snippet)
@@ -210,7 +210,7 @@ def classify(
 ) -> Literal["url", "folder", "inventory"]:
     """Tell the three apart. Raises UserError for options that belong to another."""
     url = served.is_url(place)
-    if not url and frame.kind_of(Path(place)) is not None:
+    if not url and folder_writer.find_kind(Path(place)) is not None:
         names = ["--tunnel"] if chosen.tunnel else []
         names += [f"--{name.replace('_', '-')}" for name in options.given()]
         _refuse(names, f"an inventory, and {place} is a folder that a render made")
@@ -229,7 +229,7 @@ def _refuse(names: list[str], reason: str) -> None:
 @contextmanager
 def open_folder(path: Path, of_folder: FolderOptions) -> Iterator[Link]:
     """Give the model that a folder's cluster serves, while it is used. Raises UserError."""
-    if frame.kind_of(path) == KIND:
+    if folder_writer.find_kind(path) == KIND:
         way = kubernetes.link(of_folder.for_kubernetes(path, snippet=False))
     else:
         way = slurm.link(of_folder.for_slurm(path))

@@ -116,7 +116,7 @@ def _host(gathered: Mapping[str, Any], split: str) -> dict[str, Any]:
     `split`: who else has this gateway's address.
     """
     status = gathered.get("status") or {}
-    found = rules.recognised(evidence.of(gathered, split))
+    found = rules.run_rules(evidence.read_evidence(gathered, split))
     return {
         "ok": bool(status.get("ok")) and not any(map(_blocks, found)),
         "reached": True,
@@ -146,7 +146,7 @@ def _write(
     file: Path, name: str, document: Mapping[str, Any], gathered: Mapping[str, Mapping[str, Any]]
 ) -> int:
     try:
-        return bundle.write(file, name, bundle.files(document, gathered))
+        return bundle.write(file, name, bundle.list_files(document, gathered))
     except OSError as error:
         raise UserError(
             f"{file}: cannot be written: {error.strerror}",

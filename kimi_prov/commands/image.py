@@ -26,8 +26,8 @@ from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import lock_files, zipapp
 from kimi_prov.planner.software import installation, system
-from kimi_prov.render import frame
-from kimi_prov.render.frame import File
+from kimi_prov.render import folder_writer
+from kimi_prov.render.folder_writer import File
 from kimi_prov.show.output import say
 from kimi_prov.show.report import sbom
 
@@ -102,7 +102,9 @@ def image(
         )
     files = _make_files(row, catalogue, python, base or _BASES[python], find_links)
     lock_sha256 = _sha256(catalogue.lock(row.lock_name(python)))
-    done = frame.write(output, frame.Rendered(KIND, engine, lock_sha256, files), force=force)
+    done = folder_writer.write_folder(
+        output, folder_writer.RenderedFolder(KIND, engine, lock_sha256, files), force=force
+    )
     counts = f"{len(done.written)} files written, {len(done.unchanged)} unchanged"
     say(f"{clean_text.clean_line(output)}: {counts}")
     for path in done.kept:

@@ -30,7 +30,7 @@ Program = Literal["age", "gpg"]
 _AGE = re.compile(r"age1[a-z0-9]{20,2000}|ssh-(?:ed25519|rsa) \S.*")
 _FINGERPRINT = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40}|[0-9A-Fa-f]{64})")
 _PGP_KEY = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
-_STARTS: dict[Program, tuple[bytes, ...]] = {
+_MAGIC_BYTES: dict[Program, tuple[bytes, ...]] = {
     "age": (b"age-encryption.org/v1", b"-----BEGIN AGE ENCRYPTED FILE-----"),
     # Armoured; else the packet of a session key: old form with a length of one or two bytes, new.
     "gpg": (b"-----BEGIN PGP MESSAGE-----", b"\x84", b"\x85", b"\xc1"),
@@ -59,12 +59,12 @@ class Recipients:
         return ["gpg", *always, *self.options, "--encrypt", "--output", "-"]
 
 
-def recipients(given: Sequence[str]) -> Recipients | None:
+def read_recipients(given: Sequence[str]) -> Recipients | None:
     """Read to whom is encrypted; None where nobody is named.
 
     Raises UserError for what is no key, and where keys of both programs are mixed.
     """
-    found = [_recipient(text) for text in given]
+    found = [_read_recipient(text) for text in given]
     if len({program for program, _ in found}) > 1:
         raise UserError(
             "--recipient: keys of age and of gpg are mixed, and one program encrypts a file",
@@ -75,7 +75,7 @@ def recipients(given: Sequence[str]) -> Recipients | None:
     return Recipients(found[0][0], tuple(word for _, words in found for word in words))
 
 
-def _recipient(text: str) -> tuple[Program, tuple[str, ...]]:
+def _read_recipient(text: str) -> tuple[Program, tuple[str, ...]]:
     if _AGE.fullmatch(text):
         return "age", ("--recipient", text)
     if _FINGERPRINT.fullmatch(text):
@@ -94,43 +94,47 @@ def _recipient(text: str) -> tuple[Program, tuple[str, ...]]:
     return "age", ("--recipients-file", file)
 
 
-def prove(chosen: Recipients) -> None:
+def prove_recipients(chosen: Recipients) -> None:
     """Encrypt nothing, so that what does not do is told before a machine is asked.
 
     Raises UserError with what the program said.
     """
     with tempfile.TemporaryFile() as nothing, tempfile.TemporaryFile() as out:
-        _run(chosen.command, nothing, out, "--recipient", f"give {_KINDS}")
+        _run_program(chosen.command, nothing, out, "--recipient", f"give {_KINDS}")
 
 
 def encrypt(chosen: Recipients, source: IO[bytes], to: IO[bytes]) -> None:
     """Write what is in a file, encrypted, into another. Raises UserError."""
     source.seek(0)
-    _run(chosen.command, source, to, "the archive", "look whether there is room for it")
+    _run_program(chosen.command, source, to, "the archive", "look whether there is room for it")
 
 
-def _run(command: list[str], source: IO[bytes], to: IO[bytes], what: str, fix: str) -> None:
+def _run_program(command: list[str], source: IO[bytes], to: IO[bytes], what: str, fix: str) -> None:
     try:
         done = subprocess.run(command, stdin=source, stdout=to, stderr=subprocess.PIPE, check=False)
     except FileNotFoundError:
-        raise _missing(command[0]) from None
+        raise _make_missing_error(command[0]) from None
     if done.returncode != 0:
-        raise UserError(f"{what}: {command[0]}: {_said(command[0], done.stderr)}", fix=fix)
+        raise UserError(
+            f"{what}: {command[0]}: {_extract_complaint(command[0], done.stderr)}", fix=fix
+        )
 
 
-def _said(program: str, stderr: bytes) -> str:
+def _extract_complaint(program: str, stderr: bytes) -> str:
     """Return the line with which a program complained: age's first, gpg's last."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     text = lines[-1 if program == "gpg" else 0] if lines else "it failed and gave no reason"
     return clean_text.clean_line(re.sub(r"^(?:age|gpg): (?:error: )?", "", text))[:300]
 
 
-def _missing(program: str) -> UserError:
+def _make_missing_error(program: str) -> UserError:
     package = {"gpg": "gnupg"}.get(program, program)
     return UserError(f"there is no {program} on this computer", fix=f"apt-get install {package}")
 
 
-def program_of(file: Path, wanted: str = "a file that `kimi-prov backup` wrote") -> Program | None:
+def find_program(
+    file: Path, wanted: str = "a file that `kimi-prov backup` wrote"
+) -> Program | None:
     """Return which program decrypts a file; None for an archive that is not encrypted.
 
     Raises UserError for what is neither, with `wanted` for what to name instead.
@@ -147,19 +151,19 @@ def program_of(file: Path, wanted: str = "a file that `kimi-prov backup` wrote")
         os.close(descriptor)
     if start.startswith(_GZIP):
         return None
-    for program, starts in _STARTS.items():
+    for program, starts in _MAGIC_BYTES.items():
         if start.startswith(starts):
             return program
     raise UserError(f"{file}: this is no archive, encrypted or in clear", fix=wanted)
 
 
 @contextlib.contextmanager
-def opened(file: Path, identity: Path | None) -> Iterator[Path]:
+def open_archive(file: Path, identity: Path | None) -> Iterator[Path]:
     """Give a path from which the archive in a file is read while this lasts, decrypted if need be.
 
     The program asks on the terminal for the passphrase of a key. Raises UserError.
     """
-    program = program_of(file)
+    program = find_program(file)
     if identity is not None and program != "age":
         why = "gpg takes the key from its own keyring" if program else "it is not encrypted"
         raise UserError(f"{file}: --identity is for age: {why}", fix="leave --identity out")
@@ -167,16 +171,16 @@ def opened(file: Path, identity: Path | None) -> Iterator[Path]:
         yield file.absolute()
         return
     with tempfile.TemporaryFile() as clear:
-        _decrypt(program, file, identity, clear)
-        yield nameless(clear)
+        _decrypt_file(program, file, identity, clear)
+        yield make_descriptor_path(clear)
 
 
-def nameless(file: IO[bytes]) -> Path:
+def make_descriptor_path(file: IO[bytes]) -> Path:
     """Return a path by which other processes of this user open a file that has no name."""
     return Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
 
 
-def _decrypt(program: Program, file: Path, identity: Path | None, to: IO[bytes]) -> None:
+def _decrypt_file(program: Program, file: Path, identity: Path | None, to: IO[bytes]) -> None:
     if program == "gpg":
         command = ["gpg", "--quiet", "--decrypt", "--", str(file)]
     else:
@@ -188,18 +192,22 @@ def _decrypt(program: Program, file: Path, identity: Path | None, to: IO[bytes])
         command = ["age", "--decrypt", "--identity", str(identity), "--", str(file)]
     try:
         done = subprocess.run(
-            command, stdout=to, stderr=subprocess.PIPE, env=_with_terminal(), check=False
+            command,
+            stdout=to,
+            stderr=subprocess.PIPE,
+            env=_make_terminal_environment(),
+            check=False,
         )
     except FileNotFoundError:
-        raise _missing(program) from None
+        raise _make_missing_error(program) from None
     if done.returncode != 0:
         raise UserError(
-            f"{file}: {program}: {_said(command[0], done.stderr)}",
+            f"{file}: {program}: {_extract_complaint(command[0], done.stderr)}",
             fix="use the key that it was encrypted to, or another copy of the file",
         )
 
 
-def _with_terminal() -> dict[str, str]:
+def _make_terminal_environment() -> dict[str, str]:
     """Return the environment in which gpg finds the terminal to ask on."""
     terminal = {"GPG_TTY": os.ttyname(0)} if sys.stdin.isatty() else {}
     return {**terminal, **os.environ}

@@ -38,9 +38,9 @@ _RECORD_LIMIT = 16 << 20
 _CHUNK = 1 << 20
 _ATTEMPTS = 2
 # Parts of 32 MiB: ten thousand of them, the most that S3 takes, hold any shard.
-_OF_PARTS = ("--s3-chunk-size", "32Mi", "--s3-upload-concurrency", "2")
-_LONGEST_PAUSE_S = 30.0
-_GIVEN_UP_S = 30.0
+_MULTIPART_OPTIONS = ("--s3-chunk-size", "32Mi", "--s3-upload-concurrency", "2")
+_MAX_RETRY_DELAY_S = 30.0
+_KILL_TIMEOUT_S = 30.0
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -76,7 +76,9 @@ class Seeding:
         """List the files that are not there, verified, as an earlier run recorded them."""
         rows = self.bucket.objects()
         self._done = {
-            path: row for path, row in self._recorded(rows).items() if _holds(rows.get(path), row)
+            path: row
+            for path, row in self._recorded(rows).items()
+            if _is_unchanged(rows.get(path), row)
         }
         return [
             entry
@@ -104,7 +106,7 @@ class Seeding:
                 for future in futures:
                     future.cancel()
         errors = [f.exception() for f in futures if not f.cancelled() and f.exception()]
-        for error in sorted(errors, key=_may_pass):
+        for error in sorted(errors, key=_is_temporary):
             if error is not None and not isinstance(error, _Stopped):
                 raise error
         self._finish()
@@ -116,14 +118,14 @@ class Seeding:
         if wrong:
             raise HostError(f"{self.bucket.name}: {', '.join(wrong)}", "run the same command again")
         text = json.dumps(self.manifest.to_json(), indent=1) + "\n"
-        if manifests.NAME not in rows or self._kept(manifests.NAME) != text.encode():
+        if manifests.NAME not in rows or self._read_kept(manifests.NAME) != text.encode():
             self.bucket.write(manifests.NAME, text.encode())
 
-    def _kept(self, name: str) -> bytes | None:
+    def _read_kept(self, name: str) -> bytes | None:
         return self.bucket.read(name, _RECORD_LIMIT)
 
     def _recorded(self, rows: Mapping[str, Row]) -> dict[str, dict[str, Any]]:
-        content = self._kept(RECORD) if RECORD in rows else None
+        content = self._read_kept(RECORD) if RECORD in rows else None
         try:
             known = json.loads(content or b"{}")["verified"]
             return {str(path): dict(row) for path, row in known.items()}
@@ -174,7 +176,7 @@ class Seeding:
 
         With another one than the manifest's, no object was made.
         """
-        trying = _Patience(self, entry.path)
+        trying = _RetryDelay(self, entry.path)
         while True:
             self._check_stopped()
             try:
@@ -184,7 +186,7 @@ class Seeding:
                     raise
                 trying.pause(error)
 
-    def _once(self, entry: Entry, trying: _Patience) -> str:
+    def _once(self, entry: Entry, trying: _RetryDelay) -> str:
         hasher = entry.hasher()
         with tempfile.TemporaryFile() as said:
             upload = self._upload(entry, said)
@@ -203,7 +205,7 @@ class Seeding:
             except BrokenPipeError:
                 status = upload.wait()
             finally:
-                _end(upload)
+                _end_upload(upload)
             if status != 0:
                 said.seek(0)
                 self.bucket.fail(said.read(1 << 16).decode("utf-8", "replace"))
@@ -213,7 +215,7 @@ class Seeding:
         self.bucket.require_credentials()
         return subprocess.Popen(
             self.bucket.command(
-                "rcat", "--size", str(entry.size), *_OF_PARTS, self.bucket.at(entry.path)
+                "rcat", "--size", str(entry.size), *_MULTIPART_OPTIONS, self.bucket.at(entry.path)
             ),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -222,7 +224,7 @@ class Seeding:
             start_new_session=True,
         )
 
-    def _received(self, entry: Entry, trying: _Patience) -> Any:  # noqa: ANN401  (a generator)
+    def _received(self, entry: Entry, trying: _RetryDelay) -> Any:  # noqa: ANN401  (a generator)
         """Give a file's bytes in order; where the hub cuts, from there on."""
         offset = 0
         while offset < entry.size:
@@ -276,7 +278,7 @@ class Seeding:
         self._check_stopped()
 
 
-class _Patience:
+class _RetryDelay:
     """Doubling pauses between attempts at one file, until none of its bytes came for too long."""
 
     def __init__(self, seeding: Seeding, what: str) -> None:
@@ -296,10 +298,10 @@ class _Patience:
             ) from None
         self._seeding.say(f"{self._what}: {error.message}; again in {self._pause_s:.0f} s")
         self._seeding.pause(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        self._pause_s = min(self._pause_s * 2, _MAX_RETRY_DELAY_S)
 
 
-def _holds(there: Row | None, recorded: Mapping[str, Any]) -> bool:
+def _is_unchanged(there: Row | None, recorded: Mapping[str, Any]) -> bool:
     """Whether an object is the one that was recorded: of that size, and not written since."""
     return there is not None and (there.size, there.modified) == (
         recorded.get("size"),
@@ -307,12 +309,12 @@ def _holds(there: Row | None, recorded: Mapping[str, Any]) -> bool:
     )
 
 
-def _end(upload: subprocess.Popen[bytes]) -> None:
+def _end_upload(upload: subprocess.Popen[bytes]) -> None:
     """End an upload that was not ended: asked to, rclone gives back the parts that it has sent."""
     if upload.poll() is None:
         upload.send_signal(signal.SIGTERM)
         try:
-            upload.wait(_GIVEN_UP_S)
+            upload.wait(_KILL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             upload.kill()
             upload.wait()
@@ -321,6 +323,6 @@ def _end(upload: subprocess.Popen[bytes]) -> None:
             upload.stdin.close()
 
 
-def _may_pass(error: BaseException | None) -> bool:
+def _is_temporary(error: BaseException | None) -> bool:
     """Whether an error may be temporary: one that needs a person takes precedence."""
     return not isinstance(error, HostError) or error.retryable

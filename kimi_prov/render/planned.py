@@ -64,28 +64,28 @@ _DRAINS_SINCE = "0.18.0"
 _DRAIN = "--shutdown-timeout"
 # What the engine and its job or pod need to end after the last answer.
 _END_S = 60
-_LEAST_DRAIN_S = 10
+_MIN_DRAIN_S = 10
 
 
-def holds(identity: str) -> bool:
+def is_true_there(identity: str) -> bool:
     """Whether a finding of a plan is as true there as on a machine of one's own."""
     subject = identity.partition(".")[0]
     return subject not in _NOT_THERE and identity not in NOT_THERE_EITHER
 
 
-def held(plan: Mapping[str, Any]) -> list[Finding]:
+def select_true(plan: Mapping[str, Any]) -> list[Finding]:
     """Give the findings of a plan that hold.
 
     What forbids `apply` is a blocker: weights cannot be fetched from nowhere there either.
     """
-    return [_as_there(row) for row in plan["findings"] if holds(row["id"])]
+    return [_as_there(row) for row in plan["findings"] if is_true_there(row["id"])]
 
 
 def _as_there(row: Finding) -> Finding:
     return {**row, "severity": "blocker"} if DEFINITIONS[row["id"]].blocks_apply else row
 
 
-def without_effect(settings: Settings, quiet: Mapping[str, Any]) -> list[str]:
+def list_without_effect(settings: Settings, quiet: Mapping[str, Any]) -> list[str]:
     """Name the settings, without kimi_, that the site set and that have no effect."""
     names = [name for name, value in quiet.items() if getattr(settings, name) != value]
     return [n for n in names if getattr(settings, n) != BY_NAME[f"kimi_{n}"].default]
@@ -104,7 +104,7 @@ class Driver(NamedTuple):
         return f"branch {self.branch} or newer"
 
 
-def driver(plan: Mapping[str, Any]) -> Driver | None:
+def describe_driver(plan: Mapping[str, Any]) -> Driver | None:
     """Return what a finding of the nodes' driver says; None where none is needed."""
     need = plan["driver"]["required_branch"]
     if need is None:
@@ -116,7 +116,7 @@ def driver(plan: Mapping[str, Any]) -> Driver | None:
     return Driver(severity, str(row["observed"]) if row else "unknown", need)
 
 
-def tuning(plan: Mapping[str, Any]) -> list[str]:
+def describe_tuning(plan: Mapping[str, Any]) -> list[str]:
     """Say what root would set in the kernel."""
     found = plan["tuning"]
     asked = [f"{name} = {value}" for name, value in found["sysctl"].items()]
@@ -132,7 +132,7 @@ def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[s
     drains = parse_version(plan["engine"]["version"]) >= parse_version(_DRAINS_SINCE)
     if not drains or any(flag.split("=")[0] == _DRAIN for flag in flags):
         return []
-    return [_DRAIN, str(max(_LEAST_DRAIN_S, grace_s - _END_S))]
+    return [_DRAIN, str(max(_MIN_DRAIN_S, grace_s - _END_S))]
 
 
 def download(plan: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def environment(folder: Path) -> Environment:
+def make_environment(folder: Path) -> Environment:
     """Return the environment of a folder of templates; a name that has no value is an error."""
     found = Environment(
         loader=FileSystemLoader(folder),
@@ -29,7 +29,7 @@ def environment(folder: Path) -> Environment:
     return found
 
 
-def names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """List the files that a folder of templates makes; those with a leading _ are parts."""
     found = (path.relative_to(folder) for path in folder.rglob("*.j2"))
     return sorted(path.as_posix().removesuffix(".j2") for path in found if path.name[0] != "_")

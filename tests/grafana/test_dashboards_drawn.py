@@ -217,7 +217,7 @@ def test_figures_have_the_units_that_their_panels_name(
 def test_the_dashboard_of_pods_is_drawn(
     page: Page, cluster: str, until: int, pictures: Path, namespace: str | None
 ) -> None:
-    document = json.loads(of_pods.document("kimi", namespace))
+    document = json.loads(of_pods.make_document("kimi", namespace))
     found = drawn(page, cluster, until, document, {} if namespace else {"namespace": "models"})
     page.screenshot(path=pictures / f"grafana-pods-{namespace or 'chosen'}.png", full_page=True)
     assert {title for title, lines in found.items() if not lines} == set()

@@ -110,7 +110,7 @@ def beyond_restricted(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def size(value: object) -> Fraction:
     """Return a quantity as a number."""
-    return quota.amount(value, "the test")
+    return quota.parse_amount(value, "the test")
 
 
 def not_guaranteed(spec: Mapping[str, Any]) -> Iterator[str]:

@@ -54,9 +54,7 @@ NOT_YET = {
     "on_host/watchdog",
     "on_host/web",
     "on_host/weights",
-    "operate",
     "packaging",
-    "render",
     "runner",
     "schemas",
     "show",
@@ -65,14 +63,14 @@ NOT_YET = {
 
 # What a function's name begins with.
 _VERBS = """
-abort accept acquire activate add adjust admit adopt advance allow amend anchor announce answer
-append apply archive arrange ask assemble assign await
+abort accept acquire activate adapt add adjust admit adopt advance allow amend anchor announce
+answer append apply archive arrange ask assemble assign await
 balance begin bind break build
 calculate call can cancel capture change check choose classify clean clear close collect combine
 compare compile complete compress compute configure confirm connect contain control converge
 convert copy count create cut
-decide decode decompress define delete dequantise derive describe detach detect did diff disable
-discard discover divide download drain draw drop dump
+decide decode decompress decrypt define delete dequantise derive describe detach detect did diff
+disable discard discover divide download drain draw drop dump
 edit emit enable encode encrypt end ensure enter escape estimate evaluate exclude execute exit
 expand expect explain export extract
 fail fetch fill filter find finish fit flatten flush fold follow forbid forget format freeze
@@ -92,8 +90,8 @@ put
 quantise quarantine query queue quote
 raise rank read reap rebuild receive reclaim record recover redact redirect reduce refill refresh
 refuse register reject release reload remember remove rename render renew repair repeat replace
-reply report request require reserve reset resolve restart restore resume retire retry return
-reuse revert revoke rewrite roll rotate round run
+reply report represent request require reserve reset resolve restart restore resume retire retry
+return reuse revert revoke rewrite roll rotate round run
 sample save scale scan schedule score search select send serialize serve serves set settle shift
 shorten should show shrink shut simulate size skip sleep slow sort split stack stage start stop
 store stream strip submit subtract suggest sum supervise supports survey suspend switch sync

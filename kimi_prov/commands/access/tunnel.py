@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 from kimi_prov.commands.common.ssh import SSH, last_line
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.operate.kubernetes.kubectl import environment
+from kimi_prov.operate.kubernetes.kubectl import make_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,8 +175,8 @@ def to_service(
             kubectl.argv(*words),
             kubectl.where,
             "kubectl port-forward",
-            f"try  {kubectl.shown(*words)}",
-            environment=environment(),
+            f"try  {kubectl.format_command(*words)}",
+            environment=make_environment(),
             apart=apart,
         )
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
-from kimi_prov.render import frame
+from kimi_prov.render import folder_writer
 from kimi_prov.render.kubernetes import folder as kubernetes
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def is_kubernetes(
 
     `of_inventory`: options that only an inventory has, by name, as they were given.
     """
-    kind = frame.kind_of(path)
+    kind = folder_writer.find_kind(path)
     if kind == kubernetes.KIND:
         given = [name for name, value in (of_inventory or {}).items() if value]
         if given:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Status
     from kimi_prov.operate.kubernetes.folder import Folder
 
 # Where a pod has them: the secrets that are mounted there are the ones that are asked for.
@@ -70,12 +70,12 @@ def _of_secret(folder: Folder, name: str, item: str) -> str:
         ) from None
 
 
-def silent(folder: Folder, found: Snapshot, standing: Standing) -> UserError:
+def silent(folder: Folder, found: Snapshot, standing: Status) -> UserError:
     """Return why a model that does not serve does not answer, as an error of exit 1."""
     target = clean_text.quote_word(folder.path)
     where = folder.kubectl.where
     if standing.trouble:
-        error = observe.raised(folder, standing.trouble)
+        error = observe.make_error(folder, standing.trouble)
         message, fix = error.message, error.fix
     elif standing.state != "stopped":
         message = f"{where}: {folder.name} does not serve: {standing.line}"
@@ -96,9 +96,9 @@ def way(
     `apart`: Ctrl-C at the terminal does not end it.
     """
     service = folder.service
-    there = answers.whole(service, "spec", "ports", 0, "port")
+    there = answers.read_int(service, "spec", "ports", 0, "port")
     local = tunnel.free_port(port)
-    held = tunnel.to_service(folder.kubectl, answers.name(service), local, there, apart=apart)
+    held = tunnel.to_service(folder.kubectl, answers.read_name(service), local, there, apart=apart)
     try:
         held.opens(local)
         certificate, vouched = _certificate(folder, local, held)
@@ -127,7 +127,7 @@ def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, s
         time.sleep(_STEP_S)
         held.check()
         raise UserError(
-            f"the service {answers.name(folder.service)} speaks no TLS: "
+            f"the service {answers.read_name(folder.service)} speaks no TLS: "
             f"{clean_text.clean_line(api_client.describe_error(error))}",
             fix="see that the pod is ready, and that it has a certificate",
             exit_code=ExitCode.FAILED,

@@ -10,9 +10,9 @@ from kimi_prov.commands.kubernetes.follow import following
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes import answers, changes, diagnosis, observe, requirements
-from kimi_prov.operate.kubernetes.folder import Folder, called, manifest
+from kimi_prov.operate.kubernetes.folder import Folder, format_manifest, format_name
 from kimi_prov.operate.kubernetes.kubectl import MANAGER
-from kimi_prov.operate.kubernetes.steps import sized, steps
+from kimi_prov.operate.kubernetes.steps import choose_size, plan_steps
 from kimi_prov.runner import locks
 from kimi_prov.runner.outcome import HostFinding
 from kimi_prov.show.output import say, show
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.operate.kubernetes.answers import Object
-    from kimi_prov.operate.kubernetes.diagnosis import Before
+    from kimi_prov.operate.kubernetes.diagnosis import Baseline
     from kimi_prov.operate.kubernetes.kubectl import Kubectl, Target
     from kimi_prov.operate.kubernetes.steps import Steps
     from kimi_prov.show.output import Output
@@ -40,15 +40,17 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
     """Bring the cluster to what the folder says; end with the endpoint, on standard output."""
     folder = _read(path, target)
     say(f"{clean_text.clean_line(folder.kubectl.where)}: {clean_text.clean_line(folder.name)}")
-    cluster = requirements.look(folder)
-    found = requirements.missing(folder, cluster)
+    cluster = requirements.observe_cluster(folder)
+    found = requirements.check_requirements(folder, cluster)
     if told := run_summary.findings([HostFinding(folder.name, dict(row)) for row in found]):
         say(told)
     if any(row["severity"] == "blocker" for row in found):
         say("nothing was changed")
         return ExitCode.BLOCKED
-    before = observe.snapshot(folder)
-    plan = steps(folder, before.workload, before.job, {answers.name(r) for r in before.claims})
+    before = observe.take_snapshot(folder)
+    plan = plan_steps(
+        folder, before.workload, before.job, {answers.read_name(r) for r in before.claims}
+    )
     if check:
         show(_preview(folder, plan, diff=diff))
         return ExitCode.OK
@@ -74,15 +76,15 @@ def _preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
     fresh = [row for row in plan.first if row is not folder.job or plan.job == "create"]
     rows = [*fresh, plan.workload]
     kubectl = folder.kubectl
-    before = kubectl.items("get", "--ignore-not-found", "-f", "-", content=manifest(rows))
-    found = changes.changes(before, _send(kubectl, rows, "--dry-run=server"))
+    before = kubectl.items("get", "--ignore-not-found", "-f", "-", content=format_manifest(rows))
+    found = changes.compare_objects(before, _send(kubectl, rows, "--dry-run=server"))
     told: list[tuple[str, str, tuple[str, ...]]] = [
         (row.name, row.verdict, row.values) for row in found
     ]
     if folder.job is not None and plan.job == "replace":
-        told.append((called(folder.job), "replaced", ()))
+        told.append((format_name(folder.job), "replaced", ()))
     if plan.size is not None:
-        there = answers.whole(plan.workload, "spec", "replicas")
+        there = answers.read_int(plan.workload, "spec", "replicas")
         told.append((folder.resource, "scaled", (f"spec.replicas: {there} -> {plan.size}",)))
     return kubernetes.changed(told, diff=diff)
 
@@ -91,11 +93,11 @@ def _send(kubectl: Kubectl, rows: Iterable[Object], *options: str) -> list[Objec
     """Apply objects on the server's side; return what became of them."""
     words = ("apply", "--server-side", f"--field-manager={MANAGER}", *options, "-f", "-")
     try:
-        return kubectl.items(*words, content=manifest(rows))
+        return kubectl.items(*words, content=format_manifest(rows))
     except UserError as error:
         if _CONFLICT.search(error.message):
             fix = "take the change into the folder's files; or, to undo it, "
-            by_hand = kubectl.shown("apply", "--server-side", "--force-conflicts")
+            by_hand = kubectl.format_command("apply", "--server-side", "--force-conflicts")
             raise UserError(
                 error.message,
                 fix=f"{fix} {by_hand} --field-manager={MANAGER} -k DIR",
@@ -116,22 +118,24 @@ def _apply(folder: Folder, plan: Steps) -> None:
         follower.remember()
         follower.phase("objects", "apply the folder")
         if plan.job == "replace" and folder.job is not None:
-            kubectl.run("delete", "job", answers.name(folder.job), "--ignore-not-found", "--wait")
+            kubectl.run(
+                "delete", "job", answers.read_name(folder.job), "--ignore-not-found", "--wait"
+            )
         _send(kubectl, plan.first)
         if folder.job is not None:
             follower.phase("weights", "fetch and verify the weights")
-            follower.wait(diagnosis.of_job)
+            follower.wait(diagnosis.judge_job)
         stops = folder.replicas == 0
         follower.phase("engine", "let answers end, and the pods" if stops else "start the engine")
         # Its number may be another by now: the weights took hours.
-        row, size = sized(folder, kubectl.get(folder.kind, folder.name))
+        row, size = choose_size(folder, kubectl.get(folder.kind, folder.name))
         _send(kubectl, [row])
         if size is not None:
             _scale(folder, size)
         if stops:
             follower.wait(_ended, ends="stopped")
         else:
-            follower.wait(diagnosis.of_engine)
+            follower.wait(diagnosis.judge_engine)
 
 
 def _scale(folder: Folder, replicas: int) -> None:
@@ -152,7 +156,7 @@ def start(path: Path, target: Target, output: Output) -> ExitCode:
         follower.remember()
         _scale(folder, folder.replicas or 1)
         follower.phase("engine", "start the engine")
-        follower.wait(diagnosis.of_engine)
+        follower.wait(diagnosis.judge_engine)
     known = {"was": None, "seconds": None, "held": None}
     document = _document("start", folder, "it serves", known)
     output.write(document, lambda: _served(folder))
@@ -183,12 +187,12 @@ def _document(
     return {"schema": f"kimi-prov/{command}/v1", "ok": True, "hosts": {folder.name: row}}
 
 
-def _ended(found: diagnosis.Snapshot, before: Before) -> diagnosis.Standing:
+def _ended(found: diagnosis.Snapshot, before: Baseline) -> diagnosis.Status:
     """Judge the end: what a pod suffered from is no matter any more."""
     if found.pods:
-        standing = diagnosis.of_engine(found, before)
+        standing = diagnosis.judge_engine(found, before)
         return replace(standing, state="starting", trouble=None)
-    return diagnosis.Standing("stopped", "no pod is left")
+    return diagnosis.Status("stopped", "no pod is left")
 
 
 def _applied(folder: Folder) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.commands.access.served import Served
     from kimi_prov.commands.kubernetes.access import Way
-    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Status
     from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.show.output import Output
 
@@ -73,8 +73,8 @@ class Session:
         """Follow until nothing serves and nothing starts any more, or Ctrl-C."""
         while True:
             try:
-                found = observe.snapshot(self.folder)
-                standing = diagnosis.of_status(found)
+                found = observe.take_snapshot(self.folder)
+                standing = diagnosis.judge_status(found)
                 if standing.state == "stopped":
                     return self._stopped(found, standing)
                 if self._serves(standing):
@@ -90,8 +90,8 @@ class Session:
     def reach(self) -> None:
         """Wait until the model serves. Raises UserError where it is stopped, or fails."""
         while True:
-            found = observe.snapshot(self.folder)
-            standing = diagnosis.of_status(found)
+            found = observe.take_snapshot(self.folder)
+            standing = diagnosis.judge_status(found)
             if standing.state == "stopped":
                 raise access.silent(self.folder, found, standing)
             if self._serves(standing):
@@ -99,10 +99,10 @@ class Session:
                 return
             time.sleep(self.every_s)
 
-    def _serves(self, standing: Standing) -> bool:
+    def _serves(self, standing: Status) -> bool:
         """Whether it serves; what is waited for is told. Raises UserError where it failed."""
         if standing.state == "failed" and standing.trouble:
-            raise observe.raised(self.folder, standing.trouble)
+            raise observe.make_error(self.folder, standing.trouble)
         if standing.state != "serving":
             self._wait(standing)
         return standing.state == "serving"
@@ -129,18 +129,18 @@ class Session:
     def _over(self) -> bool:
         """Whether the model ended; answers that go on end first, and so the way stays for them."""
         try:
-            found = observe.snapshot(self.folder)
+            found = observe.take_snapshot(self.folder)
         except UserError as error:
             # A way that stands is left alone.
             if error.exit_code is not ExitCode.UNREACHABLE:
                 raise
             self._tell(f"{error.message}; trying again")
             return False
-        standing = diagnosis.of_status(found)
+        standing = diagnosis.judge_status(found)
         if standing.state == "stopped":
             return not found.pods
         if standing.state == "failed":
-            return not any(answers.holds(pod, "Ready") for pod in found.pods)
+            return not any(answers.is_condition_true(pod, "Ready") for pod in found.pods)
         if standing.state == "serving":
             self._told = ""
         else:
@@ -153,7 +153,7 @@ class Session:
             way.tunnel.check()
             time.sleep(_STEP_S)
 
-    def _wait(self, standing: Standing) -> None:
+    def _wait(self, standing: Status) -> None:
         why = standing.trouble.cause if standing.trouble else standing.line
         self._tell(f"{why}; waiting until it answers")
 
@@ -187,7 +187,7 @@ class Session:
 
     def _write(self, way: Way, found: Snapshot, certificate: Path, key_file: Path) -> None:
         assert self.output is not None  # noqa: S101  (who shows has one)
-        ready = [pod for pod in found.pods if answers.holds(pod, "Ready")]
+        ready = [pod for pod in found.pods if answers.is_condition_true(pod, "Ready")]
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "base_url": way.endpoint.url,
@@ -196,7 +196,7 @@ class Session:
             "key_file": str(key_file),
             "login": None,
             "job": None,
-            "node": answers.text(ready[0], "spec", "nodeName") if ready else "",
+            "node": answers.read_text(ready[0], "spec", "nodeName") if ready else "",
             "ends_at": None,
         }
         self.output.write(document, lambda: connect_text.cluster(document))
@@ -211,7 +211,7 @@ class Session:
             say(clean_text.clean_line(told))
             self._told = told
 
-    def _stopped(self, found: Snapshot, standing: Standing) -> ExitCode:
+    def _stopped(self, found: Snapshot, standing: Status) -> ExitCode:
         if not self.shown:
             raise access.silent(self.folder, found, standing)
         say(f"{self.folder.name} was stopped")

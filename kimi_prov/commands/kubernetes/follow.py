@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes import observe
-from kimi_prov.operate.kubernetes.diagnosis import Before
+from kimi_prov.operate.kubernetes.diagnosis import Baseline
 from kimi_prov.runner.events import TaskFinished, TaskStarted
 from kimi_prov.runner.progress import ProgressUpdate
 from kimi_prov.show.live import screens
@@ -18,7 +18,7 @@ from kimi_prov.show.live import screens
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Standing, Trouble
+    from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Status, Trouble
     from kimi_prov.operate.kubernetes.folder import Folder
     from kimi_prov.runner.run import Screen
 
@@ -37,14 +37,14 @@ class Follower:
 
     folder: Folder
     screen: Screen
-    before: Before = field(default_factory=Before)
+    before: Baseline = field(default_factory=Baseline)
     _phase: str = ""
     _began: float = 0.0
 
     def remember(self) -> Snapshot:
         """Take what is so before anything is changed."""
-        found = observe.snapshot(self.folder)
-        self.before = Before.of(found, time.time())
+        found = observe.take_snapshot(self.folder)
+        self.before = Baseline.from_snapshot(found, time.time())
         return found
 
     def phase(self, name: str, task: str) -> None:
@@ -54,14 +54,14 @@ class Follower:
         self.screen.event(TaskStarted(self.folder.name, name, task))
 
     def wait(
-        self, judge: Callable[[Snapshot, Before], Standing], ends: str = "serving"
+        self, judge: Callable[[Snapshot, Baseline], Status], ends: str = "serving"
     ) -> Snapshot:
         """Look until a state is reached. Raises UserError for what does not pass."""
         seen: dict[str, float] = {}
         away: float | None = None
         while True:
             try:
-                found = observe.snapshot(self.folder)
+                found = observe.take_snapshot(self.folder)
                 away = None
             except UserError as error:
                 # The cluster goes on; only the look at it is cut.
@@ -82,7 +82,7 @@ class Follower:
             self._show(self._line(found, standing))
             self._pause()
 
-    def _gone(self, standing: Standing) -> UserError:
+    def _gone(self, standing: Status) -> UserError:
         """End the phase: what is waited for was stopped or deleted by another."""
         self.end("failed")
         return UserError(
@@ -101,7 +101,7 @@ class Follower:
         if trouble.waits and time.monotonic() - since < PATIENCE_S:
             return
         self.end("failed")
-        trouble, told = observe.explained(self.folder, trouble)
+        trouble, told = observe.explain_trouble(self.folder, trouble)
         lines = [line for line in clean_text.clean_block(told).splitlines() if line.strip()]
         if lines:
             self.screen.say(
@@ -109,13 +109,13 @@ class Follower:
             )
             for line in lines[-_LOG_LINES:]:
                 self.screen.say(f"  | {clean_text.clean_line(line)[:300]}")
-        raise observe.raised(self.folder, trouble)
+        raise observe.make_error(self.folder, trouble)
 
-    def _line(self, found: Snapshot, standing: Standing) -> str:
+    def _line(self, found: Snapshot, standing: Status) -> str:
         if standing.trouble:
             return f"{standing.trouble.cause}; waiting"
         pods = found.fetching if self._phase == "weights" else found.pods
-        told = observe.last_line(self.folder, list(pods))
+        told = observe.read_last_line(self.folder, list(pods))
         return told if told and self._phase == "weights" else f"{standing.line} {told}".strip()
 
     def _show(self, line: str) -> None:

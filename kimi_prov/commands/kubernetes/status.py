@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import ExitCode
-from kimi_prov.operate.kubernetes import diagnosis, observe, standing
+from kimi_prov.operate.kubernetes import diagnosis, observe, status
 from kimi_prov.operate.kubernetes.folder import Folder
 from kimi_prov.show.text import kubernetes
 
@@ -21,13 +21,13 @@ def run(path: Path, target: Target, output: Output) -> ExitCode:
     """Report what runs; exit 1 where it neither serves nor is stopped on purpose."""
     output.check()
     folder = Folder.read(path, target)
-    found = observe.snapshot(folder)
-    judged = diagnosis.of_status(found)
+    found = observe.take_snapshot(folder)
+    judged = diagnosis.judge_status(found)
     # A job that goes on or failed is told; weights alone are no model.
     if found.workload is None and judged.state == "stopped":
-        entry = standing.absent(folder)
+        entry = status.make_absent_entry(folder)
     else:
-        entry = standing.entry(folder, found, judged, time.time())
+        entry = status.make_entry(folder, found, judged, time.time())
     document = {"schema": "kimi-prov/status/v1", "ok": entry["ok"], "hosts": {folder.name: entry}}
     output.write(document, lambda: kubernetes.status(document))
     return ExitCode.OK if entry["ok"] else ExitCode.FAILED

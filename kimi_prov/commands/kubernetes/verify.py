@@ -45,8 +45,8 @@ def run(
     """
     output.check()
     folder = Folder.read(path, target)
-    found = observe.snapshot(folder)
-    standing = diagnosis.of_status(found)
+    found = observe.take_snapshot(folder)
+    standing = diagnosis.judge_status(found)
     if standing.state != "serving":
         raise access.silent(folder, found, standing)
     plan, key = folder.plan, access.read_key(folder, key_file)
@@ -54,7 +54,7 @@ def run(
         exam = Exam(subject(plan, way.endpoint, key), expectations.of_plan(plan), _CLOSED)
         tell = say if chosen.suite == FULL else _quiet
         rows = acceptance.whole(chosen, exam, lambda names: acceptance.run(exam, names, tell))
-    service = answers.name(folder.service)
+    service = answers.read_name(folder.service)
     host = suite.document(
         endpoint=folder.urls[0],
         seen_from="control",

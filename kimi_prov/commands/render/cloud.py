@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.errors import ExitCode
     from kimi_prov.planner.settings.parsing import Settings
-    from kimi_prov.render import frame
+    from kimi_prov.render import folder_writer
 
 _NEXT = {
     folders.CLOUD_INIT: "./check.sh and ./launch.sh there, or user-data by any other way",
@@ -85,9 +85,11 @@ def _kind(name: str) -> Kind:
         _facts: Facts,
         catalogue: Catalogue,
     ) -> Sequence[Finding]:
-        rows = findings.of_plan(plan, settings, ranking.chosen(settings, catalogue).kinds)
+        rows = findings.select_findings(
+            plan, settings, ranking.choose_machines(settings, catalogue).kinds
+        )
         if name == folders.CLOUD_INIT:
-            rows += findings.size(settings.cloud, folders.metadata(settings))
+            rows += findings.check_size(settings.cloud, folders.make_metadata(settings))
         return rows
 
     def make(
@@ -97,11 +99,13 @@ def _kind(name: str) -> Kind:
         settings: Settings,
         _facts: Facts,
         catalogue: Catalogue,
-    ) -> frame.Rendered:
-        files_of = folders.cloud_init if name == folders.CLOUD_INIT else folders.skypilot
-        return files_of(target, plan, rows, settings, ranking.chosen(settings, catalogue))
+    ) -> folder_writer.RenderedFolder:
+        files_of = (
+            folders.render_cloud_init if name == folders.CLOUD_INIT else folders.render_skypilot
+        )
+        return files_of(target, plan, rows, settings, ranking.choose_machines(settings, catalogue))
 
-    return Kind(name, _require, variables.of_machine, find, make, describe)
+    return Kind(name, _require, variables.adjust_settings, find, make, describe)
 
 
 def _require(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.locate import make_locator
-from kimi_prov.render import frame
+from kimi_prov.render import folder_writer
 from kimi_prov.show.output import say
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Kind:
     findings: Callable[[str, MachinePlan, Settings, Facts, Catalogue], Sequence[Finding]]
     render: Callable[
         [str, MachinePlan, Sequence[Finding], Settings, Facts, Catalogue],
-        frame.Rendered,
+        folder_writer.RenderedFolder,
     ]
     describe: Callable[[Path, int], str]
 
@@ -167,7 +167,7 @@ def _read_variables(path: Path | None) -> dict[str, Any]:
 
 def _render_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
     """Render for a machine that is described in a file."""
-    frame.check(chosen.output, kind.name)
+    folder_writer.check_folder(chosen.output, kind.name)
     facts = targets.read(path, f"render {kind.name}")
     name = targets.name_of(path, facts)
     settings = chosen.settings(name, targets.variables_of(facts))
@@ -184,7 +184,7 @@ def _render_inventory(
     """Probe a host and render for it; nothing on it is changed."""
     from kimi_prov.commands.common import playbook_run  # noqa: PLC0415  (Ansible's half second)
 
-    frame.check(chosen.output, kind.name)
+    folder_writer.check_folder(chosen.output, kind.name)
     login = playbook_run.PlaybookOptions(limit=host, connection=connection)
     # A node may be planned as it is: what only a job or pod needs is no matter of the playbook.
     inventory, request = playbook_run.prepare("render", "plan", path, login, chosen.named)
@@ -221,7 +221,7 @@ def _render(
         say("nothing was written")
         return ExitCode.BLOCKED
     rendered = kind.render(name, plan, found, settings, facts, catalogue)
-    done = frame.write(chosen.output, rendered, force=chosen.force)
+    done = folder_writer.write_folder(chosen.output, rendered, force=chosen.force)
     _report(chosen.output, plan, found, done, kind)
     return ExitCode.OK
 
@@ -230,7 +230,7 @@ def _report(
     folder: Path,
     plan: MachinePlan,
     found: Sequence[Finding],
-    done: frame.Written,
+    done: folder_writer.WriteResult,
     kind: Kind,
 ) -> None:
     """Say what was written, what was left alone, and what to do next."""

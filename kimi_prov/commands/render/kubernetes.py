@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.errors import ExitCode
     from kimi_prov.planner.settings.parsing import Settings
-    from kimi_prov.render import frame
+    from kimi_prov.render import folder_writer
 
 
 @click.command("kubernetes")
@@ -73,7 +73,7 @@ def render_kubernetes(quota: tuple[Path, ...], **options: Any) -> ExitCode:  # n
     quota has a blocker: exit 3.
     """
     find = partial(_find, quota)
-    kind = Kind(folder.KIND, _require, findings.of_pod, find, _render, _describe)
+    kind = Kind(folder.KIND, _require, findings.adjust_settings, find, _render, _describe)
     return render(kind, **options)
 
 
@@ -94,11 +94,11 @@ def _find(
     catalogue: Catalogue,
 ) -> Sequence[Finding]:
     rows = quotas.read(quota_files, settings.kubernetes_namespace)
-    of_plan = findings.of_plan(plan, settings, facts, catalogue)
+    of_plan = findings.select_findings(plan, settings, facts, catalogue)
     if any(row["severity"] == "blocker" for row in of_plan):
         return of_plan
-    demand = quotas.demand_of(quotas.load(folder.objects(name, plan, settings, facts)))
-    of_quota = findings.of_quota(rows, demand, settings.kubernetes_namespace)
+    demand = quotas.sum_demand(quotas.load(folder.render_objects(name, plan, settings, facts)))
+    of_quota = findings.check_quota(rows, demand, settings.kubernetes_namespace)
     return sort_by_severity([*of_plan, *of_quota])
 
 
@@ -109,8 +109,8 @@ def _render(
     settings: Settings,
     facts: Facts,
     _catalogue: Catalogue,
-) -> frame.Rendered:
-    return folder.rendered(name, plan, rows, settings, facts)
+) -> folder_writer.RenderedFolder:
+    return folder.render_folder(name, plan, rows, settings, facts)
 
 
 def _describe(path: Path, notes: int) -> str:

@@ -35,7 +35,9 @@ def render_slurm(**options: Any) -> ExitCode:  # noqa: ANN401
     a recorded folder. The same input gives the same bytes; files that were changed by hand since
     stay. Nothing is written where the plan has a blocker: exit 3.
     """
-    kind = Kind(jobs.KIND, _require, findings.of_job, _findings, jobs.rendered, _describe)
+    kind = Kind(
+        jobs.KIND, _require, findings.adjust_settings, _findings, jobs.render_folder, _describe
+    )
     return render(kind, **options)
 
 
@@ -54,7 +56,7 @@ def _findings(
     _facts: Facts,
     _catalogue: Catalogue,
 ) -> Sequence[Finding]:
-    return findings.of_plan(plan, settings)
+    return findings.select_findings(plan, settings)
 
 
 def _describe(folder: Path, notes: int) -> str:

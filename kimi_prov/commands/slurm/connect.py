@@ -24,7 +24,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.cluster import endpoint, slurm
 from kimi_prov.on_host.endpoint import api_client
-from kimi_prov.render import frame
+from kimi_prov.render import folder_writer
 from kimi_prov.show.output import say
 from kimi_prov.show.text import connect as connect_text
 from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
@@ -103,7 +103,7 @@ class Opened:
         target = clean_text.quote_word(folder.path)
         there = served.Rendered(
             clean_text.clean_line(folder.path),
-            frame.plan_of(folder.path),
+            folder_writer.read_plan(folder.path),
             self.found["certificate"],
             f"kimi-prov jobs {target}  tells whether it serves",
             login=self.login,

@@ -20,7 +20,7 @@ from kimi_prov.commands.common.ssh import SSH, last_line
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.contract.errors import EXIT_PERMANENT, HostError
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.render import frame
+from kimi_prov.render import folder_writer
 from kimi_prov.render.slurm.jobs import KIND
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Folder:
 
         Raises UserError for a folder that `render slurm` did not make, and for no login.
         """
-        record = frame.record(path, KIND)
+        record = folder_writer.read_record(path, KIND)
         settings = _settings(path)
         where = login if login is not None else _setting(path, settings, "KIMI_LOGIN")
         if not where:
@@ -254,4 +254,4 @@ def _setting(path: Path, text: str, name: str) -> str:
 
 def _modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
     yield from ((row["path"], int(row["mode"], 8)) for row in record["files"])
-    yield frame.RECORD, 0o644
+    yield folder_writer.RECORD, 0o644

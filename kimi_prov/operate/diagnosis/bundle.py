@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # What a name of a host or unit may not have in that of a file.
 _ODD = re.compile(r"[^A-Za-z0-9@._+-]+")
-_LONGEST = 80
+_MAX_LENGTH = 80
 
 README = """\
 What `kimi-prov diagnose` gathered for a bug report.
@@ -50,32 +50,32 @@ through logs/ before you hand this on.
 """
 
 
-def files(
+def list_files(
     document: Mapping[str, Any], gathered: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, str]]:
     """Give each file's path in the bundle and its text, clean; `gathered` is by host, masked."""
     yield "README.txt", README
-    yield "diagnose.json", _json(document)
-    names = _distinct(gathered)
+    yield "diagnose.json", _format_json(document)
+    names = _make_distinct_names(gathered)
     for host, found in gathered.items():
-        for name, text in _of_host(found):
+        for name, text in _list_host_files(found):
             yield f"{names[host]}/{name}", text
 
 
-def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_host_files(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in ("facts", "plan", "status", "units"):
         if found.get(part):
-            yield f"{part}.json", _json(found[part])
-    logs = _mapping(found.get("logs"))
-    units = _distinct(logs)
+            yield f"{part}.json", _format_json(found[part])
+    logs = _read_mapping(found.get("logs"))
+    units = _make_distinct_names(logs)
     for unit, told in logs.items():
-        yield f"logs/{units[unit]}.log", _log(_mapping(told))
+        yield f"logs/{units[unit]}.log", _log(_read_mapping(told))
     if found.get("kernel"):
-        yield "kernel.log", _log(_mapping(found["kernel"]))
-    yield from _metrics(found.get("metrics"))
-    yield from _hangs(found.get("hangs"))
-    texts = _mapping(found.get("configuration"))
-    for part, name in _distinct(texts).items():
+        yield "kernel.log", _log(_read_mapping(found["kernel"]))
+    yield from _list_metrics_files(found.get("metrics"))
+    yield from _list_hang_files(found.get("hangs"))
+    texts = _read_mapping(found.get("configuration"))
+    for part, name in _make_distinct_names(texts).items():
         if isinstance(text := texts[part], str) and text:
             yield f"configuration/{name}", clean_text.clean_block(text)
     packages = found.get("packages")
@@ -89,46 +89,46 @@ def _of_host(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, clean_text.clean_block(text).rstrip("\n") + "\n"
 
 
-def _metrics(rows: object) -> Iterator[tuple[str, str]]:
-    for row in map(_mapping, rows if isinstance(rows, list) else ()):
+def _list_metrics_files(rows: object) -> Iterator[tuple[str, str]]:
+    for row in map(_read_mapping, rows if isinstance(rows, list) else ()):
         unit = _name(str(row.get("unit")))
         for part, suffix in (("first", ""), ("second", "-later")):
             if isinstance(text := row.get(part), str) and text:
                 yield f"metrics/{unit}{suffix}.txt", clean_text.clean_block(text)
 
 
-def _hangs(rows: object) -> Iterator[tuple[str, str]]:
-    for row in map(_mapping, rows if isinstance(rows, list) else ()):
+def _list_hang_files(rows: object) -> Iterator[tuple[str, str]]:
+    for row in map(_read_mapping, rows if isinstance(rows, list) else ()):
         folder = f"hangs/{_name(str(row.get('name')))}"
-        yield f"{folder}/summary.json", _json(row.get("summary"))
-        files = _mapping(row.get("files"))
-        names = _distinct(files)
+        yield f"{folder}/summary.json", _format_json(row.get("summary"))
+        files = _read_mapping(row.get("files"))
+        names = _make_distinct_names(files)
         for part, text in files.items():
             if isinstance(text, str) and text:
                 yield f"{folder}/{names[part]}", clean_text.clean_block(text)
 
 
 def _log(told: Mapping[str, Any]) -> str:
-    lines = [_line(entry) for entry in progress.entries(told.get("entries"))]
+    lines = [_format_line(entry) for entry in progress.entries(told.get("entries"))]
     first = ["(older lines are left out)"] if told.get("cut") else []
     return "\n".join([*first, *lines]) + "\n"
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _read_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _line(entry: LogEntry) -> str:
+def _format_line(entry: LogEntry) -> str:
     at = datetime.fromtimestamp(entry.time_us / 1e6, UTC).isoformat(timespec="milliseconds")
     stamp = f"{at.replace('+00:00', 'Z')} " if entry.time_us else ""
     return stamp + clean_text.clean_entry(entry.message)
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     return clean_text.as_json(value) + "\n"
 
 
-def _distinct(names: Iterable[str]) -> dict[str, str]:
+def _make_distinct_names(names: Iterable[str]) -> dict[str, str]:
     """Give each name one that may be a file's, and no two the same."""
     found: dict[str, str] = {}
     for name in names:
@@ -141,7 +141,7 @@ def _distinct(names: Iterable[str]) -> dict[str, str]:
 
 
 def _name(text: str) -> str:
-    return _ODD.sub("_", text)[:_LONGEST].strip(".") or "_"
+    return _ODD.sub("_", text)[:_MAX_LENGTH].strip(".") or "_"
 
 
 def write(path: Path, folder: str, content: Iterable[tuple[str, str]]) -> int:

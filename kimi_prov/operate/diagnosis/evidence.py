@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.runner.progress import LogEntry
 
-_LONGEST = 300
+_MAX_LENGTH = 300
 # What our units write when the model has answered (on_host/engine/ready.py).
 _READY = re.compile(r"ready after \d+ s")
 
@@ -58,7 +58,7 @@ class Hit:
     def observed(self) -> str:
         """Say where and when it was, and the line itself."""
         at = datetime.fromtimestamp(self.entry.time_us / 1e6, UTC)
-        line = units.strip_log_prefix(" ".join(self.entry.message.split()))[:_LONGEST]
+        line = units.strip_log_prefix(" ".join(self.entry.message.split()))[:_MAX_LENGTH]
         times = f" ({self.count} times)" if self.count > 1 else ""
         return f"{self.entry.unit}, {at:%Y-%m-%d %H:%M:%S} UTC: {line}{times}"
 
@@ -111,7 +111,7 @@ class Evidence:
 
         It is over where the engine answered a chat after it.
         """
-        hits = [hit for entries in self.engines() if (hit := _last(entries, pattern))]
+        hits = [hit for entries in self.engines() if (hit := _find_last(entries, pattern))]
         found = [hit for hit in hits if hit.count >= least]
         return max(found, key=lambda hit: hit.entry.time_us, default=None)
 
@@ -120,70 +120,70 @@ class Evidence:
 
         It is over where each engine answered a chat after it.
         """
-        hit = _last(self.kernel, pattern)
+        hit = _find_last(self.kernel, pattern)
         if hit is None:
             return None
-        starts = [max(_ready(entries), default=0) for entries in self.engines()]
+        starts = [max(_find_ready_times(entries), default=0) for entries in self.engines()]
         return Hit(hit.entry, hit.count, bool(starts) and min(starts) > hit.entry.time_us)
 
 
-def of(gathered: Mapping[str, Any], split: str = "") -> Evidence:
+def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:
     """Read what a machine gathered; what has another form than it should counts as absent.
 
     `split`: what others' documents tell of a gateway's address.
     """
-    status = _mapping(gathered.get("status"))
+    status = _read_mapping(gathered.get("status"))
     logs = {
-        str(unit): progress.entries(_mapping(found).get("entries"))
-        for unit, found in _mapping(gathered.get("logs")).items()
+        str(unit): progress.entries(_read_mapping(found).get("entries"))
+        for unit, found in _read_mapping(gathered.get("logs")).items()
     }
     return Evidence(
-        plan=_mapping(gathered.get("plan")),
+        plan=_read_mapping(gathered.get("plan")),
         serving=bool(status.get("ok")),
         down=tuple(
             name
-            for name in _down(str(status.get("detail") or ""))
-            if not _starts(_mapping(_mapping(gathered.get("units")).get(name)))
+            for name in _list_down_units(str(status.get("detail") or ""))
+            if not _is_starting(_read_mapping(_read_mapping(gathered.get("units")).get(name)))
         ),
-        rest=_rest(status),
+        rest=_read_rest(status),
         logs=logs,
-        kernel=progress.entries(_mapping(gathered.get("kernel")).get("entries")),
-        metrics=tuple(_metrics(gathered.get("metrics"))),
-        hangs=tuple(_bundles(gathered.get("hangs"))),
-        hang=_mapping(_mapping(status.get("watchdog")).get("last_hang")),
-        disks=tuple(_disks(status.get("disks"))),
-        gateway=_mapping(status.get("gateway")),
+        kernel=progress.entries(_read_mapping(gathered.get("kernel")).get("entries")),
+        metrics=tuple(_read_metrics(gathered.get("metrics"))),
+        hangs=tuple(_read_bundles(gathered.get("hangs"))),
+        hang=_read_mapping(_read_mapping(status.get("watchdog")).get("last_hang")),
+        disks=tuple(_read_disks(status.get("disks"))),
+        gateway=_read_mapping(status.get("gateway")),
         split=split,
     )
 
 
-def _rest(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = _mapping(status.get("rest"))
+def _read_rest(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = _read_mapping(status.get("rest"))
     return {**found, "told": str(status.get("detail"))} if found.get("since") else {}
 
 
-def _disks(rows: object) -> Iterator[Disk]:
+def _read_disks(rows: object) -> Iterator[Disk]:
     for row in rows if isinstance(rows, list) else ():
-        given = _mapping(row)
+        given = _read_mapping(row)
         size, free = given.get("size_bytes"), given.get("free_bytes")
         if isinstance(size, int) and isinstance(free, int):
             yield Disk(str(given.get("path")), size, free)
 
 
-def _down(detail: str) -> list[str]:
+def _list_down_units(detail: str) -> list[str]:
     """Return the units that a status names as not active, without the certificate's words."""
     _, mark, named = detail.partition("not active: ")
     return [name for name in re.split(r"[,;] ?", named) if unit_names.is_ours(name)] if mark else []
 
 
-def _starts(unit: Mapping[str, Any]) -> bool:
+def _is_starting(unit: Mapping[str, Any]) -> bool:
     """Whether systemd starts a unit and has not had to start it again: a model loads for long."""
     return unit.get("ActiveState") == "activating" and unit.get("NRestarts") in (None, "", "0")
 
 
-def _metrics(rows: object) -> Iterator[Metrics]:
+def _read_metrics(rows: object) -> Iterator[Metrics]:
     for row in rows if isinstance(rows, list) else ():
-        given = _mapping(row)
+        given = _read_mapping(row)
         first, second = given.get("first"), given.get("second")
         if isinstance(first, str) and first:
             later = metrics.sum_counts(second) if isinstance(second, str) and second else None
@@ -197,22 +197,22 @@ def _metrics(rows: object) -> Iterator[Metrics]:
             )
 
 
-def _bundles(rows: object) -> Iterator[Mapping[str, Any]]:
-    return (_mapping(row) for row in (rows if isinstance(rows, list) else ()))
+def _read_bundles(rows: object) -> Iterator[Mapping[str, Any]]:
+    return (_read_mapping(row) for row in (rows if isinstance(rows, list) else ()))
 
 
-def _last(entries: Iterable[LogEntry], pattern: re.Pattern[str]) -> Hit | None:
+def _find_last(entries: Iterable[LogEntry], pattern: re.Pattern[str]) -> Hit | None:
     entries = list(entries)
     found = [entry for entry in entries if pattern.search(entry.message)]
     if not found:
         return None
-    over = any(at > found[-1].time_us for at in _ready(entries))
+    over = any(at > found[-1].time_us for at in _find_ready_times(entries))
     return Hit(found[-1], len(found), over)
 
 
-def _ready(entries: Iterable[LogEntry]) -> Iterator[int]:
+def _find_ready_times(entries: Iterable[LogEntry]) -> Iterator[int]:
     return (entry.time_us for entry in entries if _READY.search(entry.message))
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _read_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

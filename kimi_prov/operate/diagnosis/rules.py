@@ -38,7 +38,7 @@ _SLOWER_LOAD = 1.5
 # Below this part of the slowest that the plan predicts.
 _MUCH_SLOWER = 0.7
 # Fewer tokens or requests than these say nothing.
-_LEAST_TOKENS, _LEAST_REQUESTS = 1000, 20
+_MIN_TOKENS, _MIN_REQUESTS = 1000, 20
 _MANY_PREEMPTIONS = 0.01
 
 
@@ -53,7 +53,7 @@ def register_rule(identity: str) -> Callable[[Check], Check]:
     return register
 
 
-def recognised(evidence: Evidence) -> list[Finding]:
+def run_rules(evidence: Evidence) -> list[Finding]:
     """Return what is recognised, the gravest first."""
     seen = ((identity, check(evidence)) for identity, check in RULES.items())
     return sort_by_severity(
@@ -61,7 +61,7 @@ def recognised(evidence: Evidence) -> list[Finding]:
     )
 
 
-def _severity(evidence: Evidence, hit: Hit) -> Severity:
+def _choose_severity(evidence: Evidence, hit: Hit) -> Severity:
     """Say what a line means now: over, survived, or what keeps the model from serving."""
     vain = evidence.rest.get("failed")
     if hit.over or (evidence.rest and not vain):
@@ -70,10 +70,10 @@ def _severity(evidence: Evidence, hit: Hit) -> Severity:
     return "warning" if evidence.serving and not vain else "blocker"
 
 
-def _told(evidence: Evidence, hit: Hit | None, fix: str) -> Observation | None:
+def _make_observation(evidence: Evidence, hit: Hit | None, fix: str) -> Observation | None:
     if hit is None:
         return None
-    severity = _severity(evidence, hit)
+    severity = _choose_severity(evidence, hit)
     return Observation(observed=hit.observed, required=_EVERYWHERE, fix=fix, severity=severity)
 
 
@@ -82,12 +82,12 @@ _KV_FITS = re.compile(r"estimated maximum model length is (\d+)")
 
 
 @register_rule("diagnose.kv_cache_memory")
-def kv_cache_memory(evidence: Evidence) -> Observation | None:
+def detect_kv_cache_memory(evidence: Evidence) -> Observation | None:
     """Name the context that the engine says would fit."""
     hit = evidence.last(_KV)
     fits = _KV_FITS.search(hit.entry.message) if hit else None
     length = f"kimi_context: {fits[1]} or less" if fits else "a smaller kimi_context"
-    return _told(evidence, hit, f"set {length}, or leave it at auto; then apply")
+    return _make_observation(evidence, hit, f"set {length}, or leave it at auto; then apply")
 
 
 _OOM = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory")
@@ -99,7 +99,7 @@ _CAPTURE = re.compile(
 _TRACEBACK = 400
 
 
-def _out_of_memory(evidence: Evidence) -> Iterator[tuple[Hit, bool]]:
+def _find_out_of_memory(evidence: Evidence) -> Iterator[tuple[Hit, bool]]:
     """Give the last line of each engine that tells of memory, and whether graphs were captured."""
     for entries in evidence.engines():
         hit = Evidence(logs={entries[0].unit: entries}).last(_OOM) if entries else None
@@ -110,10 +110,10 @@ def _out_of_memory(evidence: Evidence) -> Iterator[tuple[Hit, bool]]:
 
 
 @register_rule("diagnose.graph_capture_memory")
-def graph_capture_memory(evidence: Evidence) -> Observation | None:
+def detect_graph_capture_memory(evidence: Evidence) -> Observation | None:
     """Tell memory that ran out at the capture of graphs from any other."""
-    hit = next((hit for hit, captured in _out_of_memory(evidence) if captured), None)
-    return _told(
+    hit = next((hit for hit, captured in _find_out_of_memory(evidence) if captured), None)
+    return _make_observation(
         evidence,
         hit,
         "leave more memory beside the cache: kimi_engine_args: {gpu-memory-utilization: 0.88}, or "
@@ -122,9 +122,9 @@ def graph_capture_memory(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.gpu_memory")
-def gpu_memory(evidence: Evidence) -> Observation | None:
+def detect_gpu_memory(evidence: Evidence) -> Observation | None:
     """Tell of memory that ran out while weights were loaded or requests ran."""
-    hit = next((hit for hit, captured in _out_of_memory(evidence) if not captured), None)
+    hit = next((hit for hit, captured in _find_out_of_memory(evidence) if not captured), None)
     ktransformers = evidence.planned("engine", "name") == "ktransformers"
     fix = (
         "keep fewer experts on the GPU: kimi_engine_args: {kt-num-gpu-experts: 1}, or set a "
@@ -133,16 +133,16 @@ def gpu_memory(evidence: Evidence) -> Observation | None:
         else "set a smaller kimi_context or kimi_concurrency, and see that nothing else holds the "
         "GPUs: nvidia-smi; then apply"
     )
-    return _told(evidence, hit, fix)
+    return _make_observation(evidence, hit, fix)
 
 
 _PTX = re.compile(r"provided PTX was compiled with an unsupported toolchain")
 
 
 @register_rule("diagnose.ptx")
-def ptx(evidence: Evidence) -> Observation | None:
+def detect_ptx(evidence: Evidence) -> Observation | None:
     """Tell of kernels that the driver cannot translate."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.last(_PTX),
         "let apply install the driver: kimi_nvidia_driver_version: auto, and consent to the "
@@ -156,7 +156,7 @@ _TOOL_CALL = re.compile(
 
 
 @register_rule("diagnose.tool_calls")
-def tool_calls(evidence: Evidence) -> Observation | None:
+def detect_tool_calls(evidence: Evidence) -> Observation | None:
     """Tell of calls that the engine's parser gave up on."""
     hit = evidence.last(_TOOL_CALL)
     if hit is None:
@@ -178,9 +178,9 @@ _PARSER = re.compile(
 
 
 @register_rule("diagnose.parser_unknown")
-def parser_unknown(evidence: Evidence) -> Observation | None:
+def detect_parser_unknown(evidence: Evidence) -> Observation | None:
     """Tell of a parser that the engine is too old for."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.last(_PARSER),
         "set kimi_engine_version: auto, which takes one that knows the model; then apply",
@@ -194,9 +194,9 @@ _TOKENIZER = re.compile(
 
 
 @register_rule("diagnose.tokenizer")
-def tokenizer(evidence: Evidence) -> Observation | None:
+def detect_tokenizer(evidence: Evidence) -> Observation | None:
     """Tell of a tokenizer that transformers 5 converted, by the line that it writes then."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.last(_TOKENIZER),
         "set kimi_engine_version: auto and apply: a pinned engine brings the packages that it was "
@@ -208,7 +208,7 @@ _LOADED = re.compile(r"Loading weights took ([\d.]{1,12}) seconds")
 
 
 @register_rule("diagnose.slow_load")
-def slow_load(evidence: Evidence) -> Observation | None:
+def detect_slow_load(evidence: Evidence) -> Observation | None:
     """Tell of weights that took longer to load than the plan, or any disk, lets expect."""
     hit = evidence.last(_LOADED)
     found = _LOADED.search(hit.entry.message) if hit else None
@@ -228,9 +228,9 @@ _BLOCK = re.compile(r"No available shared memory broadcast block found in \d+ se
 
 
 @register_rule("diagnose.broadcast_block")
-def broadcast_block(evidence: Evidence) -> Observation | None:
+def detect_broadcast_block(evidence: Evidence) -> Observation | None:
     """Tell of processes of an engine that wait for minutes for one of them."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.last(_BLOCK, least=_WAITED_MINUTES),
         "see which process stands still: py-spy dump, or nvidia-smi for a GPU at 0 or 100 %; then "
@@ -242,9 +242,9 @@ _ILLEGAL = re.compile(r"an illegal memory access was encountered")
 
 
 @register_rule("diagnose.illegal_memory_access")
-def illegal_memory_access(evidence: Evidence) -> Observation | None:
+def detect_illegal_memory_access(evidence: Evidence) -> Observation | None:
     """Tell of a fault in the engine's kernels: nothing of this machine's settings."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.last(_ILLEGAL),
         "set another kimi_engine_version and apply; until then fewer requests at a time "
@@ -259,10 +259,10 @@ _HEAD = re.compile(
 
 
 @register_rule("diagnose.head_lost")
-def head_lost(evidence: Evidence) -> Observation | None:
+def detect_head_lost(evidence: Evidence) -> Observation | None:
     """Tell of ranks whose head ended: they do not find back to it by themselves."""
     hit = evidence.last(_HEAD)
-    return _told(
+    return _make_observation(
         evidence,
         hit if evidence.planned("group") else None,
         "look why the head's engine ended (its own findings), and restart the group as a whole: "
@@ -274,7 +274,7 @@ _THRESHOLD = re.compile(r"kt[-_]gpu[-_]prefill[-_]token[-_]threshold['\"]?[=\s,]
 
 
 @register_rule("diagnose.prefill_threshold")
-def prefill_threshold(evidence: Evidence) -> Observation | None:
+def detect_prefill_threshold(evidence: Evidence) -> Observation | None:
     """Tell of the flag, in the plan or in what the engine says it was started with."""
     planned = _THRESHOLD.search(json.dumps(evidence.planned("instances")))
     hit = evidence.last(_THRESHOLD)
@@ -295,9 +295,9 @@ _NUMA = re.compile(r"NUMA node \d+ not found|set_mempolicy: (?:Invalid argument|
 
 
 @register_rule("diagnose.numa_node")
-def numa_node(evidence: Evidence) -> Observation | None:
+def detect_numa_node(evidence: Evidence) -> Observation | None:
     """Tell of a pool of threads that was bound to a node that is not there."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.last(_NUMA),
         "let the planner place the pools: no kt-threadpool-count, kt-numa-nodes or numactl of your "
@@ -311,7 +311,7 @@ _RELOADED = re.compile(r"Reloading weights in-?place", re.I)
 
 
 @register_rule("diagnose.sleep_weights")
-def sleep_weights(evidence: Evidence) -> Observation | None:
+def detect_sleep_weights(evidence: Evidence) -> Observation | None:
     """Tell of an engine that woke from a sleep in which it threw its weights away."""
     for entries in evidence.engines():
         slept, woken, count = False, None, 0
@@ -325,7 +325,7 @@ def sleep_weights(evidence: Evidence) -> Observation | None:
         if woken is not None:
             hit = Evidence(logs={woken.unit: entries}).last(re.compile(re.escape(woken.message)))
             over = hit is not None and hit.over
-            return _told(
+            return _make_observation(
                 evidence,
                 Hit(woken, count, over),
                 "restart the engine: systemctl restart 'kimi-serve@*'; a sleep of level 2 needs "
@@ -338,9 +338,9 @@ _WORKSPACE = re.compile(r"Failed to initialize FlashInfer All Reduce workspace")
 
 
 @register_rule("diagnose.mnnvl_workspace")
-def mnnvl_workspace(evidence: Evidence) -> Observation | None:
+def detect_mnnvl_workspace(evidence: Evidence) -> Observation | None:
     """Tell of a start that goes through a wait for each layer."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.last(_WORKSPACE),
         "turn that pass off: kimi_engine_args: {compilation-config: "
@@ -352,9 +352,9 @@ _XID_LOST = re.compile(r"NVRM:.*(?:Xid.*: 79\b|fallen off the bus)")
 
 
 @register_rule("diagnose.gpu_lost")
-def gpu_lost(evidence: Evidence) -> Observation | None:
+def detect_gpu_lost(evidence: Evidence) -> Observation | None:
     """Tell of a GPU that the kernel lost: no restart of an engine brings it back."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.in_kernel(_XID_LOST),
         "restart the machine; where it comes again have power, seating and cooling of that GPU "
@@ -366,9 +366,9 @@ _KILLED = re.compile(r"Out of memory: Killed process|oom-kill:")
 
 
 @register_rule("diagnose.host_memory")
-def host_memory(evidence: Evidence) -> Observation | None:
+def detect_host_memory(evidence: Evidence) -> Observation | None:
     """Tell of a process that the kernel killed."""
-    return _told(
+    return _make_observation(
         evidence,
         evidence.in_kernel(_KILLED),
         "kimi-prov plan INVENTORY  says what the model takes: set kimi_ram_disk: auto, a smaller "
@@ -376,7 +376,7 @@ def host_memory(evidence: Evidence) -> Observation | None:
     )
 
 
-def _moved(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
+def _has_moved(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
     """Whether an engine did anything between two readings: a long prompt moves its steps."""
     names = (
         "vllm:generation_tokens_total",
@@ -389,11 +389,11 @@ def _moved(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
 
 
 @register_rule("diagnose.no_progress")
-def no_progress(evidence: Evidence) -> Observation | None:
+def detect_no_progress(evidence: Evidence) -> Observation | None:
     """Tell of requests that run while no counter of the engine's moves."""
     for row in evidence.metrics:
         running = row.state.running if row.state else 0
-        if not running or row.second is None or _moved(row.first, row.second):
+        if not running or row.second is None or _has_moved(row.first, row.second):
             continue
         waits = evidence.last(_BLOCK, least=_WAITED_MINUTES)
         stuck = waits is not None and not waits.over
@@ -409,7 +409,7 @@ def no_progress(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.hang")
-def hang(evidence: Evidence) -> Observation | None:
+def detect_hang(evidence: Evidence) -> Observation | None:
     """Tell of an engine that the watchdog saw hang, and what each of its processes was at."""
     last = evidence.hang
     if not last:
@@ -430,7 +430,7 @@ def hang(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.disk_full")
-def disk_full(evidence: Evidence) -> Observation | None:
+def detect_disk_full(evidence: Evidence) -> Observation | None:
     """Tell of file systems without room: an engine goes on, its next start may not."""
     full = [row for row in evidence.disks if is_nearly_full(row.free, row.size)]
     if not full:
@@ -448,14 +448,14 @@ def disk_full(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.preemptions")
-def preemptions(evidence: Evidence) -> Observation | None:
+def detect_preemptions(evidence: Evidence) -> Observation | None:
     """Tell of a cache that is too small for what runs at once."""
     for row in evidence.metrics:
         lost = row.state.preemptions if row.state else None
         done = row.first.get("vllm:request_success_total") or row.first.get(
             "sglang:num_requests_total"
         )
-        if lost and done and done >= _LEAST_REQUESTS and lost / done > _MANY_PREEMPTIONS:
+        if lost and done and done >= _MIN_REQUESTS and lost / done > _MANY_PREEMPTIONS:
             return Observation(
                 observed=f"{row.unit}: {lost:.0f} preemptions in {done:.0f} requests",
                 required="less than one in a hundred",
@@ -467,13 +467,13 @@ def preemptions(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.slower")
-def slower(evidence: Evidence) -> Observation | None:
+def detect_slower(evidence: Evidence) -> Observation | None:
     """Hold the mean time between tokens against the slowest that the plan predicts."""
-    expected = _expected(evidence)
+    expected = _find_expected_speed(evidence)
     for row in evidence.metrics if expected else ():
         for name in ("vllm:inter_token_latency_seconds", "sglang:inter_token_latency_seconds"):
             seconds, count = row.first.get(f"{name}_sum"), row.first.get(f"{name}_count")
-            if not seconds or not count or count < _LEAST_TOKENS:
+            if not seconds or not count or count < _MIN_TOKENS:
                 continue
             speed = count / seconds
             if speed < _MUCH_SLOWER * expected:
@@ -488,7 +488,7 @@ def slower(evidence: Evidence) -> Observation | None:
     return None
 
 
-def _expected(evidence: Evidence) -> float:
+def _find_expected_speed(evidence: Evidence) -> float:
     """Return the slowest speed of a request that the plan predicts; 0 where it predicts none."""
     if evidence.planned("model", "random_weights") is not False:
         return 0.0
@@ -501,7 +501,7 @@ def _expected(evidence: Evidence) -> float:
 
 
 @register_rule("diagnose.resting")
-def resting(evidence: Evidence) -> Observation | None:
+def detect_resting(evidence: Evidence) -> Observation | None:
     """Tell of a machine that does not serve on purpose: no fault, but where it cannot be woken."""
     if not evidence.rest:
         return None
@@ -518,7 +518,7 @@ def resting(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.gateway_split")
-def gateway_split(evidence: Evidence) -> Observation | None:
+def detect_gateway_split(evidence: Evidence) -> Observation | None:
     """Tell of gateways that have one address at the same time."""
     if not evidence.split:
         return None
@@ -532,13 +532,13 @@ def gateway_split(evidence: Evidence) -> Observation | None:
     )
 
 
-def _hosts(evidence: Evidence) -> list[Mapping[str, Any]]:
+def _list_hosts(evidence: Evidence) -> list[Mapping[str, Any]]:
     rows = evidence.gateway.get("hosts")
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def _away(evidence: Evidence) -> list[str]:
-    rows = [row for row in _hosts(evidence) if row.get("state") != "up"]
+def _list_away(evidence: Evidence) -> list[str]:
+    rows = [row for row in _list_hosts(evidence) if row.get("state") != "up"]
     return [f"{row.get('host')} ({row.get('state')})" for row in rows]
 
 
@@ -546,10 +546,10 @@ _SEEN = "kimi-prov status INVENTORY  says what each gateway sees; of a machine t
 
 
 @register_rule("diagnose.gateway_no_machine")
-def gateway_no_machine(evidence: Evidence) -> Observation | None:
+def detect_gateway_no_machine(evidence: Evidence) -> Observation | None:
     """Tell of a gateway that sends to nobody: its clients get 503."""
-    away = _away(evidence)
-    if not away or len(away) < len(_hosts(evidence)):
+    away = _list_away(evidence)
+    if not away or len(away) < len(_list_hosts(evidence)):
         return None
     return Observation(
         observed=f"none of {', '.join(away)}",
@@ -560,10 +560,10 @@ def gateway_no_machine(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.gateway_machine_out")
-def gateway_machine_out(evidence: Evidence) -> Observation | None:
+def detect_gateway_machine_out(evidence: Evidence) -> Observation | None:
     """Tell of machines that a gateway leaves out while others answer."""
-    away = _away(evidence)
-    if not away or len(away) == len(_hosts(evidence)):
+    away = _list_away(evidence)
+    if not away or len(away) == len(_list_hosts(evidence)):
         return None
     return Observation(
         observed=", ".join(away),
@@ -574,7 +574,7 @@ def gateway_machine_out(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.gateway_ahead")
-def gateway_ahead(evidence: Evidence) -> Observation | None:
+def detect_gateway_ahead(evidence: Evidence) -> Observation | None:
     """Tell what will keep requests from a machine, or is counted wrongly."""
     rows = evidence.gateway.get("warnings")
     told = [text for text in rows if isinstance(text, str)] if isinstance(rows, list) else []
@@ -589,7 +589,7 @@ def gateway_ahead(evidence: Evidence) -> Observation | None:
 
 
 @register_rule("diagnose.down")
-def down(evidence: Evidence) -> Observation | None:
+def detect_down(evidence: Evidence) -> Observation | None:
     """Tell which units do not run, and what the first of them says."""
     if not evidence.down:
         return None

@@ -11,7 +11,7 @@ Object = dict[str, Any]
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 
-def at(value: object, *path: str | int) -> Any:  # noqa: ANN401  (whatever lies there)
+def read_path(value: object, *path: str | int) -> Any:  # noqa: ANN401  (whatever lies there)
     """Return what a path leads to, None where it leads nowhere."""
     for step in path:
         if isinstance(step, int):
@@ -22,53 +22,53 @@ def at(value: object, *path: str | int) -> Any:  # noqa: ANN401  (whatever lies 
     return value
 
 
-def text(value: object, *path: str | int) -> str:
+def read_text(value: object, *path: str | int) -> str:
     """Return a text, "" where there is none."""
-    found = at(value, *path)
+    found = read_path(value, *path)
     return found if isinstance(found, str) else ""
 
 
-def whole(value: object, *path: str | int) -> int:
+def read_int(value: object, *path: str | int) -> int:
     """Return a whole number, 0 where there is none."""
-    found = at(value, *path)
+    found = read_path(value, *path)
     return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
 
-def rows(value: object, *path: str | int) -> list[Object]:
+def read_rows(value: object, *path: str | int) -> list[Object]:
     """Return the objects of a list."""
-    found = at(value, *path)
+    found = read_path(value, *path)
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
-def mapping(value: object, *path: str | int) -> Object:
+def read_mapping(value: object, *path: str | int) -> Object:
     """Return an object, an empty one where there is none."""
-    found = at(value, *path)
+    found = read_path(value, *path)
     return found if isinstance(found, dict) else {}
 
 
-def name(value: object) -> str:
+def read_name(value: object) -> str:
     """Return an object's name, "" where it has none that Kubernetes would have given."""
-    found = text(value, "metadata", "name")
+    found = read_text(value, "metadata", "name")
     return found if NAME.fullmatch(found) else ""
 
 
-def condition(value: object, kind: str) -> Object:
+def find_condition(value: object, kind: str) -> Object:
     """Return a condition of an object's status by its type."""
-    for row in rows(value, "status", "conditions"):
+    for row in read_rows(value, "status", "conditions"):
         if row.get("type") == kind:
             return row
     return {}
 
 
-def holds(value: object, kind: str) -> bool:
+def is_condition_true(value: object, kind: str) -> bool:
     """Whether a condition of an object's status is true."""
-    return condition(value, kind).get("status") == "True"
+    return find_condition(value, kind).get("status") == "True"
 
 
-def unix(value: object, *path: str | int) -> float | None:
+def parse_time(value: object, *path: str | int) -> float | None:
     """Return a time in seconds since 1970, None where there is none."""
     try:
-        found = datetime.fromisoformat(text(value, *path))
+        found = datetime.fromisoformat(read_text(value, *path))
     except ValueError:
         return None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

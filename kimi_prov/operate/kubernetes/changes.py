@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kimi_prov.operate.kubernetes import answers
-from kimi_prov.operate.kubernetes.folder import called
+from kimi_prov.operate.kubernetes.folder import format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["created", "changed", "unchanged"]
 # What the cluster writes itself.
-_ITS_OWN = (
+_CLUSTER_FIELDS = (
     "managedFields",
     "resourceVersion",
     "generation",
@@ -25,7 +25,7 @@ _ITS_OWN = (
     "creationTimestamp",
     "selfLink",
 )
-_LONGEST = 120
+_MAX_LENGTH = 120
 # Where a former client-side apply keeps the whole object, secret values with it.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SECRET_NAME = re.compile(
@@ -50,70 +50,76 @@ class Change:
     values: tuple[str, ...] = ()
 
 
-def changes(before: Iterable[Object], after: Iterable[Object]) -> list[Change]:
+def compare_objects(before: Iterable[Object], after: Iterable[Object]) -> list[Change]:
     """Compare objects as they are with what a server-side dry run made of them."""
-    there = {_key(row): row for row in before}
-    return [_change(there.get(_key(row)), row) for row in after if answers.text(row, "kind")]
+    there = {_make_key(row): row for row in before}
+    return [
+        _compare_object(there.get(_make_key(row)), row)
+        for row in after
+        if answers.read_text(row, "kind")
+    ]
 
 
-def _key(row: Object) -> tuple[str, str, str]:
-    group = answers.text(row, "apiVersion").rpartition("/")[0]
-    return group, answers.text(row, "kind"), answers.text(row, "metadata", "name")
+def _make_key(row: Object) -> tuple[str, str, str]:
+    group = answers.read_text(row, "apiVersion").rpartition("/")[0]
+    return group, answers.read_text(row, "kind"), answers.read_text(row, "metadata", "name")
 
 
-def _change(before: Object | None, after: Object) -> Change:
+def _compare_object(before: Object | None, after: Object) -> Change:
     if before is None:
-        return Change(called(after), "created")
-    values = tuple(_differences(_plain(before), _plain(after), ""))
-    return Change(called(after), "changed" if values else "unchanged", values)
+        return Change(format_name(after), "created")
+    values = tuple(_list_differences(_drop_cluster_fields(before), _drop_cluster_fields(after), ""))
+    return Change(format_name(after), "changed" if values else "unchanged", values)
 
 
-def _plain(row: Object) -> Object:
-    metadata = {k: v for k, v in answers.mapping(row, "metadata").items() if k not in _ITS_OWN}
-    annotations = answers.mapping(metadata, "annotations")
+def _drop_cluster_fields(row: Object) -> Object:
+    metadata = {
+        k: v for k, v in answers.read_mapping(row, "metadata").items() if k not in _CLUSTER_FIELDS
+    }
+    annotations = answers.read_mapping(metadata, "annotations")
     if _LAST_APPLIED in annotations:
         hidden = {_LAST_APPLIED: _Hidden(annotations[_LAST_APPLIED])}
         metadata = {**metadata, "annotations": {**annotations, **hidden}}
     found = {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
-    kind = answers.text(row, "kind")
+    kind = answers.read_text(row, "kind")
     if kind in ("Secret", "ConfigMap"):
         for part in ("data", "stringData"):
-            if entries := answers.mapping(row, part):
+            if entries := answers.read_mapping(row, part):
                 found[part] = {
                     key: _Hidden(value) if kind == "Secret" or _SECRET_NAME.search(key) else value
                     for key, value in entries.items()
                 }
         return found
-    return {key: _without_secrets(value) for key, value in found.items()}
+    return {key: _hide_secrets(value) for key, value in found.items()}
 
 
-def _without_secrets(value: object) -> object:
+def _hide_secrets(value: object) -> object:
     """Hide the values of environment variables whose names say that they are secret."""
     if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
+        return [_hide_secrets(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _without_secrets(inner) for key, inner in value.items()}
-    if "value" in found and _SECRET_NAME.search(answers.text(value, "name")):
+    found = {key: _hide_secrets(inner) for key, inner in value.items()}
+    if "value" in found and _SECRET_NAME.search(answers.read_text(value, "name")):
         found["value"] = _Hidden(found["value"])
     return found
 
 
-def _differences(before: object, after: object, path: str) -> Iterator[str]:
+def _list_differences(before: object, after: object, path: str) -> Iterator[str]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys([*before, *after]):
             if before.get(key) != after.get(key):
                 inner = f"{path}.{key}" if path else str(key)
-                yield from _differences(before.get(key), after.get(key), inner)
+                yield from _list_differences(before.get(key), after.get(key), inner)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for number, (one, other) in enumerate(zip(before, after, strict=True)):
             if one != other:
-                yield from _differences(one, other, f"{path}[{number}]")
+                yield from _list_differences(one, other, f"{path}[{number}]")
     else:
-        yield f"{path}: {_short(before)} -> {_short(after)}"
+        yield f"{path}: {_shorten_value(before)} -> {_shorten_value(after)}"
 
 
-def _short(value: object) -> str:
+def _shorten_value(value: object) -> str:
     if isinstance(value, _Hidden):
         return "(not shown)"
     text = (
@@ -121,4 +127,4 @@ def _short(value: object) -> str:
         if value is None
         else json.dumps(value, ensure_ascii=False, default=lambda _: "(not shown)")
     )
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.answers import Object
 
 State = Literal["serving", "starting", "stopped", "failed"]
-_LONGEST = 400
+_MAX_LENGTH = 400
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 _NO_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _SANDBOX = "FailedCreatePodSandBox"
 # Any of them says that what a pod waited for is there.
-_WENT_ON = frozenset({"Pulling", "Pulled", "SuccessfulAttachVolume"})
+_PROGRESS_REASONS = frozenset({"Pulling", "Pulled", "SuccessfulAttachVolume"})
 # A kubelet tries a volume again after two minutes at most: what it tells no more has passed.
 _STALE_S = 150.0
 # LeaderWorkerSet's names for it, of now and of before.
@@ -75,7 +75,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Status:
     """Where it stands: the state, one line of what is going on, and what is in the way."""
 
     state: State
@@ -84,139 +84,145 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Before:
+class Baseline:
     """What was already so when the wait began: restarts of pods by their uid, and when it began."""
 
     restarts: Mapping[str, int] = field(default_factory=dict)
     since_unix: float = 0.0
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now_unix: float) -> Before:
+    def from_snapshot(cls, snapshot: Snapshot, now_unix: float) -> Baseline:
         """Remember it; events may come a little before, for clocks differ."""
         pods = [*snapshot.pods, *snapshot.fetching]
-        return cls({_uid(pod): restarts(pod) for pod in pods}, now_unix - 60)
+        return cls({_read_uid(pod): count_restarts(pod) for pod in pods}, now_unix - 60)
 
 
-def of_job(snapshot: Snapshot, before: Before) -> Standing:
+def judge_job(snapshot: Snapshot, before: Baseline) -> Status:
     """Judge the job that fetches the weights."""
     job = snapshot.job
     if job is None:
-        return Standing("stopped", "no job fetches the weights")
-    named = answers.name(job)
-    if answers.holds(job, "Complete"):
-        return Standing("serving", "the weights are fetched and verified")
-    if answers.holds(job, "Failed"):
+        return Status("stopped", "no job fetches the weights")
+    named = answers.read_name(job)
+    if answers.is_condition_true(job, "Complete"):
+        return Status("serving", "the weights are fetched and verified")
+    if answers.is_condition_true(job, "Failed"):
         pod = next(iter(snapshot.fetching[::-1]), None)
-        why = clean_text.clean_line(answers.text(answers.condition(job, "Failed"), "message"))
+        reason = clean_text.clean_line(
+            answers.read_text(answers.find_condition(job, "Failed"), "message")
+        )[:_MAX_LENGTH]
         trouble = Trouble(
-            f"the job {named}, which fetches the weights, failed: {why[:_LONGEST] or 'no reason'}",
+            f"the job {named}, which fetches the weights, failed: {reason or 'no reason'}",
             "correct what its log says, and apply again: what is fetched is kept",
-            log=(answers.name(pod), _container(pod), False) if pod else None,
+            log=(answers.read_name(pod), _name_container(pod), False) if pod else None,
         )
-        return Standing("failed", trouble.cause, trouble)
-    found = _first(snapshot.fetching, before, {f"Job/{named}"}, snapshot)
-    line = _going_on(snapshot.fetching, "the job that fetches the weights")
-    return Standing("failed" if found and not found.waits else "starting", line, found)
+        return Status("failed", trouble.cause, trouble)
+    found = _find_first_trouble(snapshot.fetching, before, {f"Job/{named}"}, snapshot)
+    line = _describe_progress(snapshot.fetching, "the job that fetches the weights")
+    return Status("failed" if found and not found.waits else "starting", line, found)
 
 
-def of_engine(snapshot: Snapshot, before: Before) -> Standing:
+def judge_engine(snapshot: Snapshot, before: Baseline) -> Status:
     """Judge the workload that serves."""
     workload = snapshot.workload
     if workload is None:
-        return Standing("stopped", "it is not applied")
-    wanted, ready = _wanted(workload), answers.whole(workload, "status", "readyReplicas")
+        return Status("stopped", "it is not applied")
+    wanted, ready = _count_wanted(workload), answers.read_int(workload, "status", "readyReplicas")
     if wanted == 0:
         left = len(snapshot.pods)
-        return Standing("stopped", f"{left} pods end" if left else "scaled to zero")
-    current = not _behind(workload)
+        return Status("stopped", f"{left} pods end" if left else "scaled to zero")
+    current = not _is_behind(workload)
     if ready >= wanted and current:
-        return Standing("serving", f"{ready} of {wanted} ready")
-    trouble = None if _unseen(workload) else _of_workload(snapshot, workload, before)
+        return Status("serving", f"{ready} of {wanted} ready")
+    trouble = None if _is_unseen(workload) else _find_workload_trouble(snapshot, workload, before)
     if trouble and not trouble.waits:
-        return Standing("failed", trouble.cause, trouble)
-    line = _going_on(snapshot.pods, "the engine", _probe(snapshot, before))
-    return Standing("starting", f"{ready} of {wanted} ready; {line}", trouble)
+        return Status("failed", trouble.cause, trouble)
+    line = _describe_progress(snapshot.pods, "the engine", _find_probe_message(snapshot, before))
+    return Status("starting", f"{ready} of {wanted} ready; {line}", trouble)
 
 
-def _of_workload(snapshot: Snapshot, workload: Object, before: Before) -> Trouble | None:
-    name, wanted = answers.name(workload), _wanted(workload)
-    size = answers.whole(workload, "spec", "leaderWorkerTemplate", "size")
-    involved = {f"{answers.text(workload, 'kind')}/{name}"}
+def _find_workload_trouble(
+    snapshot: Snapshot, workload: Object, before: Baseline
+) -> Trouble | None:
+    name, wanted = answers.read_name(workload), _count_wanted(workload)
+    size = answers.read_int(workload, "spec", "leaderWorkerTemplate", "size")
+    involved = {f"{answers.read_text(workload, 'kind')}/{name}"}
     if size:
         # Its leaders are of one StatefulSet, the workers of each leader of another.
         involved |= {f"StatefulSet/{name}", *(f"StatefulSet/{name}-{n}" for n in range(wanted))}
     # What a former revision suffers from was mended, or is told by the present one.
-    revision = snapshot.revision or answers.text(workload, "status", "updateRevision")
-    pods = [pod for pod in snapshot.pods if not _former(pod, revision)]
-    return _first(
+    revision = snapshot.revision or answers.read_text(workload, "status", "updateRevision")
+    pods = [pod for pod in snapshot.pods if not _is_former(pod, revision)]
+    return _find_first_trouble(
         pods, before, involved, snapshot, crash=True, group=bool(size), count=wanted * max(size, 1)
     )
 
 
-def of_status(snapshot: Snapshot) -> Standing:
+def judge_status(snapshot: Snapshot) -> Status:
     """Judge all of it for who looks once: an engine that answers serves, whatever it restarted."""
-    engine = of_engine(snapshot, replace(Before.of(snapshot, 0.0), since_unix=0.0))
-    if engine.state == "starting" and answers.whole(snapshot.workload, "status", "readyReplicas"):
+    engine = judge_engine(snapshot, replace(Baseline.from_snapshot(snapshot, 0.0), since_unix=0.0))
+    if engine.state == "starting" and answers.read_int(
+        snapshot.workload, "status", "readyReplicas"
+    ):
         return replace(engine, state="serving")
     if engine.state == "stopped" and snapshot.job is not None:
-        job = of_job(snapshot, Before())
+        job = judge_job(snapshot, Baseline())
         return engine if job.state == "serving" else job
     return engine
 
 
-def _behind(workload: Object) -> bool:
+def _is_behind(workload: Object) -> bool:
     """Whether the controller has yet to see, or to roll out, what was applied."""
-    if _unseen(workload):
+    if _is_unseen(workload):
         return True
-    status = answers.mapping(workload, "status")
-    updated, revision = status.get("updatedReplicas"), answers.text(status, "updateRevision")
-    if revision and revision == answers.text(status, "currentRevision"):
+    status = answers.read_mapping(workload, "status")
+    updated, revision = status.get("updatedReplicas"), answers.read_text(status, "updateRevision")
+    if revision and revision == answers.read_text(status, "currentRevision"):
         return False
-    return isinstance(updated, int) and updated < _wanted(workload)
+    return isinstance(updated, int) and updated < _count_wanted(workload)
 
 
-def _unseen(workload: Object) -> bool:
-    seen = answers.at(workload, "status", "observedGeneration")
-    current = answers.at(workload, "metadata", "generation")
+def _is_unseen(workload: Object) -> bool:
+    seen = answers.read_path(workload, "status", "observedGeneration")
+    current = answers.read_path(workload, "metadata", "generation")
     return isinstance(seen, int) and isinstance(current, int) and seen < current
 
 
-def _wanted(workload: Object) -> int:
-    found = answers.at(workload, "spec", "replicas")
+def _count_wanted(workload: Object) -> int:
+    found = answers.read_path(workload, "spec", "replicas")
     return found if isinstance(found, int) else 1
 
 
-def _former(pod: Object, revision: str) -> bool:
-    labels = answers.mapping(pod, "metadata", "labels")
+def _is_former(pod: Object, revision: str) -> bool:
+    labels = answers.read_mapping(pod, "metadata", "labels")
     # A leader has both: its own set's, and the group's.
     own = labels.get(GROUP_REVISION) or labels.get("controller-revision-hash")
     return bool(revision and own and own != revision)
 
 
-def restarts(pod: Object) -> int:
+def count_restarts(pod: Object) -> int:
     """Count how often a pod's containers were started again."""
-    return sum(answers.whole(row, "restartCount") for row in _containers(pod))
+    return sum(answers.read_int(row, "restartCount") for row in _list_containers(pod))
 
 
-def _containers(pod: Object) -> list[Object]:
-    status = answers.mapping(pod, "status")
+def _list_containers(pod: Object) -> list[Object]:
+    status = answers.read_mapping(pod, "status")
     return [
-        *answers.rows(status, "initContainerStatuses"),
-        *answers.rows(status, "containerStatuses"),
+        *answers.read_rows(status, "initContainerStatuses"),
+        *answers.read_rows(status, "containerStatuses"),
     ]
 
 
-def _container(pod: Object) -> str:
-    return answers.text(next(iter(_containers(pod)[::-1]), {}), "name")
+def _name_container(pod: Object) -> str:
+    return answers.read_text(next(iter(_list_containers(pod)[::-1]), {}), "name")
 
 
-def _uid(pod: Object) -> str:
-    return answers.text(pod, "metadata", "uid")
+def _read_uid(pod: Object) -> str:
+    return answers.read_text(pod, "metadata", "uid")
 
 
-def _first(
+def _find_first_trouble(
     pods: Sequence[Object],
-    before: Before,
+    before: Baseline,
     involved: set[str],
     snapshot: Snapshot,
     *,
@@ -230,44 +236,50 @@ def _first(
     """
     # An autoscaler adds a node: that takes as long as it takes.
     awaited = {
-        _about(row)
-        for row in _new(snapshot.events, before)
-        if answers.text(row, "reason") == "TriggeredScaleUp"
+        _name_event_object(row)
+        for row in _select_new(snapshot.events, before)
+        if answers.read_text(row, "reason") == "TriggeredScaleUp"
     }
-    judged = [pod for pod in pods if f"Pod/{answers.name(pod)}" not in awaited]
+    judged = [pod for pod in pods if f"Pod/{answers.read_name(pod)}" not in awaited]
     found = [
-        *(t for pod in judged for t in _of_pod(pod, before, crash=crash, group=group)),
-        *_of_claims(snapshot, before),
-        *_of_events(snapshot, pods, involved, before, lacks=len(pods) < count),
-        *_of_group(snapshot.events, involved, before),
+        *(t for pod in judged for t in _find_pod_troubles(pod, before, crash=crash, group=group)),
+        *_find_claim_troubles(snapshot, before),
+        *_find_event_troubles(snapshot, pods, involved, before, lacks=len(pods) < count),
+        *_find_group_troubles(snapshot.events, involved, before),
     ]
     return next((t for t in found if not t.waits), next(iter(found), None))
 
 
-def _of_pod(pod: Object, before: Before, *, crash: bool, group: bool) -> Iterator[Trouble]:
-    name = answers.name(pod)
-    if answers.at(pod, "metadata", "deletionTimestamp"):
+def _find_pod_troubles(
+    pod: Object, before: Baseline, *, crash: bool, group: bool
+) -> Iterator[Trouble]:
+    name = answers.read_name(pod)
+    if answers.read_path(pod, "metadata", "deletionTimestamp"):
         # A group is deleted at the first restart of any: this is where its crash is seen.
-        if group and restarts(pod) > before.restarts.get(_uid(pod), 0):
-            for row in _containers(pod):
-                yield from _of_container(pod, row, before, crash=crash)
+        if group and count_restarts(pod) > before.restarts.get(_read_uid(pod), 0):
+            for row in _list_containers(pod):
+                yield from _find_container_troubles(pod, row, before, crash=crash)
         return
-    scheduled = answers.condition(pod, "PodScheduled")
+    scheduled = answers.find_condition(pod, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        yield unschedulable(name, clean_text.clean_line(answers.text(scheduled, "message")))
-    if answers.text(pod, "status", "reason") == "Evicted":
-        message = clean_text.clean_line(answers.text(pod, "status", "message"))[:_LONGEST]
-        yield Trouble(f"the pod {name} was evicted: {message}", _describe(pod))
-    for row in _containers(pod):
-        yield from _of_container(pod, row, before, crash=crash)
+        yield explain_unschedulable(
+            name, clean_text.clean_line(answers.read_text(scheduled, "message"))
+        )
+    if answers.read_text(pod, "status", "reason") == "Evicted":
+        message = clean_text.clean_line(answers.read_text(pod, "status", "message"))[:_MAX_LENGTH]
+        yield Trouble(f"the pod {name} was evicted: {message}", _describe_pod(pod))
+    for row in _list_containers(pod):
+        yield from _find_container_troubles(pod, row, before, crash=crash)
 
 
-def _of_container(pod: Object, row: Object, before: Before, *, crash: bool) -> Iterator[Trouble]:
-    name, container = answers.name(pod), clean_text.clean_line(answers.text(row, "name"))
-    waiting = answers.mapping(row, "state", "waiting")
-    reason = answers.text(waiting, "reason")
-    message = clean_text.clean_line(answers.text(waiting, "message"))[:_LONGEST]
-    image = clean_text.clean_line(answers.text(row, "image"))
+def _find_container_troubles(
+    pod: Object, row: Object, before: Baseline, *, crash: bool
+) -> Iterator[Trouble]:
+    name, container = answers.read_name(pod), clean_text.clean_line(answers.read_text(row, "name"))
+    waiting = answers.read_mapping(row, "state", "waiting")
+    reason = answers.read_text(waiting, "reason")
+    message = clean_text.clean_line(answers.read_text(waiting, "message"))[:_MAX_LENGTH]
+    image = clean_text.clean_line(answers.read_text(row, "image"))
     if reason in _IMAGE | _NO_IMAGE:
         yield Trouble(
             f"the image {image} of the pod {name} is not pulled: {message or reason}",
@@ -276,10 +288,12 @@ def _of_container(pod: Object, row: Object, before: Before, *, crash: bool) -> I
             waits=reason in _IMAGE,
         )
     if reason in _CONFIG:
-        yield Trouble(f"the pod {name} cannot start: {message or reason}", _describe(pod))
-    killed = [answers.mapping(row, when, "terminated") for when in ("state", "lastState")]
-    newly = restarts(pod) > before.restarts.get(_uid(pod), 0) or reason == "CrashLoopBackOff"
-    if not (newly or answers.mapping(row, "state", "terminated")):
+        yield Trouble(f"the pod {name} cannot start: {message or reason}", _describe_pod(pod))
+    killed = [answers.read_mapping(row, when, "terminated") for when in ("state", "lastState")]
+    newly = (
+        count_restarts(pod) > before.restarts.get(_read_uid(pod), 0) or reason == "CrashLoopBackOff"
+    )
+    if not (newly or answers.read_mapping(row, "state", "terminated")):
         return
     ended = next((found for found in killed if found), {})
     if ended.get("reason") == _OOM:
@@ -291,21 +305,21 @@ def _of_container(pod: Object, row: Object, before: Before, *, crash: bool) -> I
             log=(name, container, newly),
         )
     elif crash and ended and newly:
-        code = answers.whole(ended, "exitCode")
+        code = answers.read_int(ended, "exitCode")
         yield Trouble(
             f"the container {container} of {name} ended with exit code {code}"
-            f"{_restarted(restarts(pod))}",
+            f"{_describe_restarts(count_restarts(pod))}",
             "correct what its log says, render and apply again",
-            log=(name, container, not answers.mapping(row, "state", "terminated")),
+            log=(name, container, not answers.read_mapping(row, "state", "terminated")),
         )
 
 
-def _restarted(count: int) -> str:
+def _describe_restarts(count: int) -> str:
     return f", started {count + 1} times" if count else ""
 
 
-def _describe(pod: Object) -> str:
-    return f"{{kubectl}} describe pod {answers.name(pod)}"
+def _describe_pod(pod: Object) -> str:
+    return f"{{kubectl}} describe pod {answers.read_name(pod)}"
 
 
 # What a scheduler says is lacking, and what to do about it; the first that is named counts.
@@ -326,10 +340,10 @@ _LACKS = {
 }
 
 
-def unschedulable(pod: str, message: str) -> Trouble:
+def explain_unschedulable(pod: str, message: str) -> Trouble:
     """Say why a pod is on no node."""
     short = (
-        message.partition(" preemption:")[0].rstrip(". ")[:_LONGEST] or "the scheduler gave none"
+        message.partition(" preemption:")[0].rstrip(". ")[:_MAX_LENGTH] or "the scheduler gave none"
     )
     fix = next((fix for pattern, fix in _LACKS.items() if re.search(pattern, message)), None)
     return Trouble(
@@ -340,9 +354,9 @@ def unschedulable(pod: str, message: str) -> Trouble:
     )
 
 
-def _of_claims(snapshot: Snapshot, before: Before) -> Iterator[Trouble]:
+def _find_claim_troubles(snapshot: Snapshot, before: Baseline) -> Iterator[Trouble]:
     for row in snapshot.claims:
-        name, phase = answers.name(row), answers.text(row, "status", "phase")
+        name, phase = answers.read_name(row), answers.read_text(row, "status", "phase")
         if phase == "Lost":
             yield Trouble(
                 f"the volume of the claim {name} is lost", f"{{kubectl}} describe pvc {name}"
@@ -350,11 +364,13 @@ def _of_claims(snapshot: Snapshot, before: Before) -> Iterator[Trouble]:
         if phase != "Pending":
             continue
         told = [
-            e for e in _new(snapshot.events, before) if _about(e) == f"PersistentVolumeClaim/{name}"
+            e
+            for e in _select_new(snapshot.events, before)
+            if _name_event_object(e) == f"PersistentVolumeClaim/{name}"
         ]
-        failed = [e for e in told if answers.text(e, "reason") in _CLAIM]
+        failed = [e for e in told if answers.read_text(e, "reason") in _CLAIM]
         if failed:
-            message = clean_text.clean_line(answers.text(failed[-1], "message"))[:_LONGEST]
+            message = clean_text.clean_line(answers.read_text(failed[-1], "message"))[:_MAX_LENGTH]
             yield Trouble(
                 f"the claim {name} gets no volume: {message}",
                 f"correct its storage class or size:  {{kubectl}} describe pvc {name}",
@@ -363,15 +379,15 @@ def _of_claims(snapshot: Snapshot, before: Before) -> Iterator[Trouble]:
             )
 
 
-def _of_events(
-    snapshot: Snapshot, pods: Sequence[Object], involved: set[str], before: Before, *, lacks: bool
+def _find_event_troubles(
+    snapshot: Snapshot, pods: Sequence[Object], involved: set[str], before: Baseline, *, lacks: bool
 ) -> Iterator[Trouble]:
     """Tell what no pod says: that one could not be created (`lacks`), or is not begun."""
-    waiting = {f"Pod/{answers.name(pod)}" for pod in pods if _creating(pod)}
-    events = _new(snapshot.events, before)
+    waiting = {f"Pod/{answers.read_name(pod)}" for pod in pods if _is_creating(pod)}
+    events = _select_new(snapshot.events, before)
     for row in events:
-        about, reason = _about(row), answers.text(row, "reason")
-        message = clean_text.clean_line(answers.text(row, "message"))[:_LONGEST]
+        about, reason = _name_event_object(row), answers.read_text(row, "reason")
+        message = clean_text.clean_line(answers.read_text(row, "message"))[:_MAX_LENGTH]
         if about in involved and reason == "FailedCreate" and lacks:
             quota = "exceeded quota" in message
             yield Trouble(
@@ -382,7 +398,7 @@ def _of_events(
                 ExitCode.BLOCKED if quota else ExitCode.FAILED,
                 waits=not quota,
             )
-        if about not in waiting or _passed(row, events, snapshot.now_unix):
+        if about not in waiting or _has_passed(row, events, snapshot.now_unix):
             continue
         pod = about.partition("/")[2]
         if reason in _VOLUME:
@@ -393,84 +409,95 @@ def _of_events(
             yield Trouble(cause, f"{{kubectl}} describe pod {pod}", waits=True)
 
 
-def _passed(row: Object, events: Iterable[Object], now_unix: float) -> bool:
+def _has_passed(row: Object, events: Iterable[Object], now_unix: float) -> bool:
     """Whether a pod has gone on since it told that it waits."""
-    when, about = _when(row), _about(row)
+    when, about = _read_event_time(row), _name_event_object(row)
     return now_unix - when > _STALE_S or any(
-        _when(other) >= when
+        _read_event_time(other) >= when
         for other in events
-        if _about(other) == about and answers.text(other, "reason") in _WENT_ON
+        if _name_event_object(other) == about
+        and answers.read_text(other, "reason") in _PROGRESS_REASONS
     )
 
 
-def _of_group(events: Iterable[Object], involved: set[str], before: Before) -> Iterator[Trouble]:
+def _find_group_troubles(
+    events: Iterable[Object], involved: set[str], before: Baseline
+) -> Iterator[Trouble]:
     """Tell of a group that is made anew time and again: its pods' restarts go with them."""
     told = [
         row
-        for row in _new(events, before)
-        if _about(row) in involved and answers.text(row, "reason") in _RECREATED
+        for row in _select_new(events, before)
+        if _name_event_object(row) in involved and answers.read_text(row, "reason") in _RECREATED
     ]
     times = sum(
-        max(answers.whole(row, "count"), answers.whole(row, "series", "count"), 1) for row in told
+        max(answers.read_int(row, "count"), answers.read_int(row, "series", "count"), 1)
+        for row in told
     )
     if times > 1:
-        message = clean_text.clean_line(answers.text(told[-1], "message"))[:_LONGEST]
+        message = clean_text.clean_line(answers.read_text(told[-1], "message"))[:_MAX_LENGTH]
         yield Trouble(
             f"the group was made anew {times} times: {message}",
             "see what its pods say while they run:  {kubectl} logs --follow POD",
         )
 
 
-def _new(events: Iterable[Object], before: Before) -> list[Object]:
-    return [row for row in events if _when(row) >= before.since_unix]
+def _select_new(events: Iterable[Object], before: Baseline) -> list[Object]:
+    return [row for row in events if _read_event_time(row) >= before.since_unix]
 
 
-def _when(event: Object) -> float:
+def _read_event_time(event: Object) -> float:
     """Return when an event was seen last; events of one kind are counted, not repeated."""
     times = [
-        answers.unix(event, *path)
+        answers.parse_time(event, *path)
         for path in (("lastTimestamp",), ("series", "lastObservedTime"), ("eventTime",))
     ]
     return max([found for found in times if found is not None], default=0.0)
 
 
-def _about(event: Object) -> str:
-    found = answers.mapping(event, "involvedObject")
-    return f"{answers.text(found, 'kind')}/{answers.text(found, 'name')}"
+def _name_event_object(event: Object) -> str:
+    found = answers.read_mapping(event, "involvedObject")
+    return f"{answers.read_text(found, 'kind')}/{answers.read_text(found, 'name')}"
 
 
-def _creating(pod: Object) -> bool:
+def _is_creating(pod: Object) -> bool:
     return any(
-        answers.text(row, "state", "waiting", "reason") in ("ContainerCreating", "PodInitializing")
-        for row in _containers(pod)
+        answers.read_text(row, "state", "waiting", "reason")
+        in ("ContainerCreating", "PodInitializing")
+        for row in _list_containers(pod)
     )
 
 
-def _probe(snapshot: Snapshot, before: Before) -> str:
+def _find_probe_message(snapshot: Snapshot, before: Baseline) -> str:
     """Return what the last probe of a pod that is not ready said: why the model does not answer."""
-    pods = {f"Pod/{answers.name(pod)}" for pod in snapshot.pods if not answers.holds(pod, "Ready")}
+    pods = {
+        f"Pod/{answers.read_name(pod)}"
+        for pod in snapshot.pods
+        if not answers.is_condition_true(pod, "Ready")
+    }
     told = [
         row
-        for row in sorted(_new(snapshot.events, before), key=_when)
-        if _about(row) in pods and answers.text(row, "reason") == "Unhealthy"
+        for row in sorted(_select_new(snapshot.events, before), key=_read_event_time)
+        if _name_event_object(row) in pods and answers.read_text(row, "reason") == "Unhealthy"
     ]
     return (
-        clean_text.clean_line(answers.text(told[-1], "message")).partition(": ")[2][:160]
+        clean_text.clean_line(answers.read_text(told[-1], "message")).partition(": ")[2][:160]
         if told
         else ""
     )
 
 
-def _going_on(pods: Sequence[Object], what: str, probe: str = "") -> str:
+def _describe_progress(pods: Sequence[Object], what: str, probe: str = "") -> str:
     """Say in one line what the pods are at."""
     if not pods:
         return f"{what} has no pod yet"
     words = []
     for pod in pods:
-        phase = answers.text(pod, "status", "phase").lower() or "not known"
-        waiting = [answers.text(row, "state", "waiting", "reason") for row in _containers(pod)]
+        phase = answers.read_text(pod, "status", "phase").lower() or "not known"
+        waiting = [
+            answers.read_text(row, "state", "waiting", "reason") for row in _list_containers(pod)
+        ]
         reason = next((word for word in waiting if word), "")
-        words.append(f"{answers.name(pod)} {phase}{f' ({reason})' if reason else ''}")
+        words.append(f"{answers.read_name(pod)} {phase}{f' ({reason})' if reason else ''}")
     told = clean_text.clean_line(", ".join(words))[:200]
     return f"{told}: {probe}" if probe else told
 
@@ -490,7 +517,7 @@ _LOG = {
 }
 
 
-def of_log(trouble: Trouble, log: str) -> Trouble:
+def add_log(trouble: Trouble, log: str) -> Trouble:
     """Add to a trouble what a container's log says of it."""
     lines = [line for line in clean_text.clean_block(log).splitlines() if line.strip()]
     if not lines:
@@ -498,9 +525,9 @@ def of_log(trouble: Trouble, log: str) -> Trouble:
     for pattern, fix in _LOG.items():
         for line in reversed(lines):
             if re.search(pattern, line):
-                return replace(trouble, cause=f"{trouble.cause}: {_said(line)}", fix=fix)
-    return replace(trouble, cause=f"{trouble.cause}; its last line: {_said(lines[-1])}")
+                return replace(trouble, cause=f"{trouble.cause}: {_extract_message(line)}", fix=fix)
+    return replace(trouble, cause=f"{trouble.cause}; its last line: {_extract_message(lines[-1])}")
 
 
-def _said(line: str) -> str:
-    return clean_text.clean_line(line)[:_LONGEST]
+def _extract_message(line: str) -> str:
+    return clean_text.clean_line(line)[:_MAX_LENGTH]

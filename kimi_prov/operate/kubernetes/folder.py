@@ -13,7 +13,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
 from kimi_prov.operate.kubernetes.kubectl import Kubectl
-from kimi_prov.render import frame
+from kimi_prov.render import folder_writer
 from kimi_prov.render.kubernetes.folder import KIND
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ class Folder:
     @classmethod
     def read(cls, path: Path, target: Target) -> Folder:
         """Read and build a folder. Raises UserError where it is none, or cannot be built."""
-        record = frame.record(path, KIND)
+        record = folder_writer.read_record(path, KIND)
         kubectl = Kubectl.find(target)
-        objects = tuple(_objects(path, kubectl.build(path)))
-        kubectl = kubectl.within(_namespace(path, objects, target, kubectl))
+        objects = tuple(_parse_objects(path, kubectl.build(path)))
+        kubectl = kubectl.within(_choose_namespace(path, objects, target, kubectl))
         found = cls(path, kubectl, record, objects)
         found.check()
         return found
@@ -66,7 +66,7 @@ class Folder:
     @cached_property
     def name(self) -> str:
         """Name of the workload: `kimi` where nobody chose another."""
-        return answers.name(self.workload)
+        return answers.read_name(self.workload)
 
     @property
     def kind(self) -> str:
@@ -76,13 +76,13 @@ class Folder:
     @property
     def resource(self) -> str:
         """The workload as kubectl takes it: statefulset/kimi."""
-        return called(self.workload)
+        return format_name(self.workload)
 
     @cached_property
     def service(self) -> Object:
         """The service that clients reach the engine by; a headless one is for the pods alone."""
-        found = [row for row in self.of_kind("Service") if component(row) in ("engine", "")]
-        served = [row for row in found if answers.at(row, "spec", "clusterIP") != "None"]
+        found = [row for row in self.of_kind("Service") if read_component(row) in ("engine", "")]
+        served = [row for row in found if answers.read_path(row, "spec", "clusterIP") != "None"]
         if not served:
             raise self._lacks("Service of the engine")
         return served[0]
@@ -90,49 +90,49 @@ class Folder:
     @cached_property
     def job(self) -> Object | None:
         """The job that fetches the weights; None where the site took it out."""
-        return next((row for row in self.of_kind("Job") if component(row) == "fetch"), None)
+        return next((row for row in self.of_kind("Job") if read_component(row) == "fetch"), None)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
         """The plan that the folder was rendered from."""
-        return frame.plan_of(self.path)
+        return folder_writer.read_plan(self.path)
 
     @property
     def replicas(self) -> int | None:
         """How many of the workload the file says: 0 is stopped, None leaves it to others."""
-        found = answers.at(self.workload, "spec", "replicas")
+        found = answers.read_path(self.workload, "spec", "replicas")
         return found if isinstance(found, int) else None
 
     @property
     def group_size(self) -> int:
         """Pods that serve one model together."""
-        return max(answers.whole(self.workload, "spec", "leaderWorkerTemplate", "size"), 1)
+        return max(answers.read_int(self.workload, "spec", "leaderWorkerTemplate", "size"), 1)
 
     @property
     def pod_templates(self) -> list[Object]:
         """Templates of the workload's pods: of a group the leader's first."""
         if self.workload["kind"] == "StatefulSet":
-            return [answers.mapping(self.workload, "spec", "template")]
-        group = answers.mapping(self.workload, "spec", "leaderWorkerTemplate")
-        worker = answers.mapping(group, "workerTemplate")
-        return [answers.mapping(group, "leaderTemplate") or worker, worker]
+            return [answers.read_mapping(self.workload, "spec", "template")]
+        group = answers.read_mapping(self.workload, "spec", "leaderWorkerTemplate")
+        worker = answers.read_mapping(group, "workerTemplate")
+        return [answers.read_mapping(group, "leaderTemplate") or worker, worker]
 
     @property
     def selector(self) -> str:
         """The label of all that belongs to it."""
-        instance = answers.text(self.workload, "metadata", "labels", f"{LABEL}instance")
+        instance = answers.read_text(self.workload, "metadata", "labels", f"{LABEL}instance")
         return f"{LABEL}instance={instance or self.name}"
 
     @property
     def digest(self) -> str:
         """Digest of the plan that the pods are annotated with."""
-        return digest(self.pod_templates[-1])
+        return read_digest(self.pod_templates[-1])
 
     @property
     def urls(self) -> list[str]:
         """Base URLs of the API: inside the cluster, and by its ingress."""
-        port = answers.whole(self.service, "spec", "ports", 0, "port")
-        inside = f"{answers.name(self.service)}.{self.kubectl.namespace}.svc"
+        port = answers.read_int(self.service, "spec", "ports", 0, "port")
+        inside = f"{answers.read_name(self.service)}.{self.kubectl.namespace}.svc"
         found = [f"https://{inside}{'' if port == _HTTPS else f':{port}'}/v1"]
         return [*found, *(f"https://{host}/v1" for host in self._hosts())]
 
@@ -140,13 +140,15 @@ class Folder:
         """Return the name of the secret that the engine's pods mount at a path."""
         for template in self.pod_templates:
             volumes = {
-                answers.text(row, "name"): answers.text(row, "secret", "secretName")
-                for row in answers.rows(template, "spec", "volumes")
+                answers.read_text(row, "name"): answers.read_text(row, "secret", "secretName")
+                for row in answers.read_rows(template, "spec", "volumes")
             }
-            for container in answers.rows(template, "spec", "containers"):
-                for row in answers.rows(container, "volumeMounts"):
-                    name = volumes.get(answers.text(row, "name"), "")
-                    if answers.text(row, "mountPath") == mounted and answers.NAME.fullmatch(name):
+            for container in answers.read_rows(template, "spec", "containers"):
+                for row in answers.read_rows(container, "volumeMounts"):
+                    name = volumes.get(answers.read_text(row, "name"), "")
+                    if answers.read_text(row, "mountPath") == mounted and answers.NAME.fullmatch(
+                        name
+                    ):
                         return name
         return None
 
@@ -156,17 +158,18 @@ class Folder:
 
     def _hosts(self) -> Iterable[str]:
         for row in self.of_kind("Ingress"):
-            if component(row) in ("engine", ""):
+            if read_component(row) in ("engine", ""):
                 yield from (
-                    answers.text(rule, "host") for rule in answers.rows(row, "spec", "rules")
+                    answers.read_text(rule, "host")
+                    for rule in answers.read_rows(row, "spec", "rules")
                 )
         for row in self.of_kind("HTTPRoute"):
-            if component(row) in ("engine", ""):
-                names = answers.at(row, "spec", "hostnames")
+            if read_component(row) in ("engine", ""):
+                names = answers.read_path(row, "spec", "hostnames")
                 yield from (str(host) for host in names or () if isinstance(names, list))
 
     def _one(self, kinds: Iterable[str]) -> Object:
-        found = [r for r in self.objects if r["kind"] in kinds and component(r) == "engine"]
+        found = [r for r in self.objects if r["kind"] in kinds and read_component(r) == "engine"]
         if len(found) != 1:
             raise self._lacks(f"{' or '.join(kinds)} with {LABEL}component: engine", len(found))
         return found[0]
@@ -181,43 +184,47 @@ class Folder:
 _HTTPS = 443
 
 
-def component(row: Object) -> str:
+def read_component(row: Object) -> str:
     """Return what an object is for: engine, fetch, web."""
-    return answers.text(row, "metadata", "labels", f"{LABEL}component")
+    return answers.read_text(row, "metadata", "labels", f"{LABEL}component")
 
 
-def digest(template: object) -> str:
+def read_digest(template: object) -> str:
     """Return the plan's digest that a pod template carries."""
-    return answers.text(template, "metadata", "annotations", DIGEST)
+    return answers.read_text(template, "metadata", "annotations", DIGEST)
 
 
-def called(row: Object) -> str:
+def format_name(row: Object) -> str:
     """Write an object as kubectl does: statefulset/kimi."""
-    return f"{row['kind'].lower()}/{answers.name(row)}"
+    return f"{row['kind'].lower()}/{answers.read_name(row)}"
 
 
-def manifest(rows: Iterable[Object]) -> str:
+def format_manifest(rows: Iterable[Object]) -> str:
     """Write objects for kubectl's standard input: a stream, each of them validated by its kind."""
     return "\n---\n".join(map(json.dumps, rows))
 
 
-def _objects(path: Path, text: str) -> Iterable[Object]:
+def _parse_objects(path: Path, text: str) -> Iterable[Object]:
     fix = f"look at  kubectl kustomize {clean_text.quote_word(path)}"
     for part in _SEPARATOR.split(text):
         row = documents.Document(f"{path} as built", part).yaml(fix)
         if row is None:
             continue
         if not (
-            answers.text(row, "kind") and answers.text(row, "apiVersion") and answers.name(row)
+            answers.read_text(row, "kind")
+            and answers.read_text(row, "apiVersion")
+            and answers.read_name(row)
         ):
             raise UserError(f"{path}: kustomize builds what is no object of Kubernetes", fix=fix)
         yield row
 
 
-def _namespace(path: Path, objects: tuple[Object, ...], target: Target, kubectl: Kubectl) -> str:
+def _choose_namespace(
+    path: Path, objects: tuple[Object, ...], target: Target, kubectl: Kubectl
+) -> str:
     """Return the namespace that the folder goes to. Raises UserError where two are named."""
     named = sorted(
-        {space for row in objects if (space := answers.text(row, "metadata", "namespace"))}
+        {space for row in objects if (space := answers.read_text(row, "metadata", "namespace"))}
     )
     if not named:
         return kubectl.namespace

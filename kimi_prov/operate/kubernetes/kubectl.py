@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The first whose kustomize puts labels into templates too.
-OLDEST = (1, 27)
+MIN_VERSION = (1, 27)
 MANAGER = "kimi-prov"
 _BUILD = "kustomize"
-_ASK_S = 30
+_READ_TIMEOUT_S = 30
 _TIMEOUT_S = 180
 _INSTALL = "https://kubernetes.io/docs/tasks/tools/"
 _AWAY = re.compile(
@@ -115,8 +115,8 @@ class Kubectl:
         _check_version(plain.json("version", "--client"), program)
         found = cls(program, target.context or "", "")
         view = found.json("config", "view", "--minify")
-        context = answers.text(view, "current-context")
-        own = answers.text(view, "contexts", 0, "context", "namespace")
+        context = answers.read_text(view, "current-context")
+        own = answers.read_text(view, "contexts", 0, "context", "namespace")
         return cls(program, target.context or context, target.namespace or own or "default")
 
     def within(self, namespace: str) -> Kubectl:
@@ -129,7 +129,7 @@ class Kubectl:
         inside = f", namespace {self.namespace}" if self.namespace else ""
         return f"{self.context or 'the cluster'}{inside}"
 
-    def shown(self, *words: str) -> str:
+    def format_command(self, *words: str) -> str:
         """Write a command that somebody may paste."""
         return " ".join(clean_text.quote_word(word) for word in ("kubectl", *self._place(), *words))
 
@@ -137,14 +137,14 @@ class Kubectl:
         """Run it and return what it printed. Raises UserError with its reason in our words."""
         try:
             done = subprocess.run(
-                self.argv(f"--request-timeout={_ASK_S}s", *words),
+                self.argv(f"--request-timeout={_READ_TIMEOUT_S}s", *words),
                 input=content,
                 stdin=subprocess.DEVNULL if content is None else None,
                 capture_output=True,
                 text=True,
                 errors="replace",
                 timeout=timeout_s,
-                env=environment(),
+                env=make_environment(),
                 check=False,
             )
         except OSError as error:
@@ -172,15 +172,18 @@ class Kubectl:
         except (ValueError, RecursionError):
             raise UserError(
                 f"{self.where}: kubectl {words[0]} gave no JSON",
-                fix=f"try  {self.shown(*words)}",
+                fix=f"try  {self.format_command(*words)}",
                 exit_code=ExitCode.FAILED,
             ) from None
 
     def items(self, *words: str, content: str | None = None) -> list[answers.Object]:
         """Return objects: those of a list, or the one that it is."""
         found = self.json(*words, content=content)
-        if answers.text(found, "kind").endswith("List") or answers.at(found, "items") is not None:
-            return answers.rows(found, "items")
+        if (
+            answers.read_text(found, "kind").endswith("List")
+            or answers.read_path(found, "items") is not None
+        ):
+            return answers.read_rows(found, "items")
         return [found] if isinstance(found, dict) else []
 
     def get(self, kind: str, name: str) -> answers.Object | None:
@@ -191,7 +194,7 @@ class Kubectl:
             return None
         return found if isinstance(found, dict) else None
 
-    def listed(self, kind: str, selector: str = "") -> list[answers.Object]:
+    def list_all(self, kind: str, selector: str = "") -> list[answers.Object]:
         """Return the namespace's objects of a kind; none where the cluster does not know it."""
         chosen = ["--selector", selector] if selector else []
         try:
@@ -213,14 +216,14 @@ class Kubectl:
         except (ForbiddenError, AbsentError):
             for kind in kinds:
                 try:
-                    found[kind] = self.listed(kind, selector)
+                    found[kind] = self.list_all(kind, selector)
                 except ForbiddenError:
                     found[kind] = None
             return found
         for kind in kinds:
             # pods are of the kind Pod, ingressclasses of IngressClass.
             plural = kind.partition(".")[0]
-            found[kind] = [r for r in rows if plural == _plural(answers.text(r, "kind"))]
+            found[kind] = [r for r in rows if plural == _name_plural(answers.read_text(r, "kind"))]
         return found
 
     def build(self, folder: Path) -> str:
@@ -232,14 +235,14 @@ class Kubectl:
         return [*words, *(["--namespace", self.namespace] if self.namespace else [])]
 
     def _refused(self, words: tuple[str, ...], told: str) -> UserError:
-        reason = _reason(told)
+        reason = _explain_refusal(told)
         message = f"{self.where}: kubectl {words[0]}: {reason}"
         if words[0] == _BUILD:
-            return UserError(message, fix=f"correct it; try  {self.shown(*words)}")
+            return UserError(message, fix=f"correct it; try  {self.format_command(*words)}")
         # The whole of it: of several lines the first may be the one that says it.
         for pattern, code, fix in _RULES:
             if pattern.search(reason):
-                told = fix.replace("{kubectl}", self.shown())
+                told = fix.replace("{kubectl}", self.format_command())
                 return UserError(message, fix=told, exit_code=code)
         if _AWAY.search(reason):
             return self._away(reason)
@@ -251,37 +254,37 @@ class Kubectl:
         if _FORBIDDEN.search(reason):
             return ForbiddenError(message, fix="ask who runs the cluster for that right")
         kind = AbsentError if _ABSENT.search(reason) else UserError
-        return kind(message, fix=f"try  {self.shown(*words)}", exit_code=ExitCode.FAILED)
+        return kind(message, fix=f"try  {self.format_command(*words)}", exit_code=ExitCode.FAILED)
 
     def _away(self, reason: str) -> UserError:
-        fix = f"try  {replace(self, namespace='').shown('cluster-info')}"
+        fix = f"try  {replace(self, namespace='').format_command('cluster-info')}"
         where = self.context or "the cluster"
         return UserError(f"{where}: {reason}", fix=fix, exit_code=ExitCode.UNREACHABLE)
 
 
-def _plural(kind: str) -> str:
+def _name_plural(kind: str) -> str:
     """Return how kubectl names a kind: the same rule gave it to the kinds that are asked for."""
     return kind.lower() + ("es" if kind.endswith("s") else "s")
 
 
-def environment() -> dict[str, str]:
+def make_environment() -> dict[str, str]:
     """Return what kubectl runs with: its messages in English."""
     return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
-def _reason(told: str) -> str:
+def _explain_refusal(told: str) -> str:
     lines = [line for line in clean_text.clean_block(told).splitlines() if line.strip()]
     lines = [line for line in lines if not _NOISE.match(line)] or lines
     return clean_text.clean_line(" ".join(lines))[:500] or "it gave no reason"
 
 
 def _check_version(answer: object, program: str) -> None:
-    told = answers.text(answer, "clientVersion", "gitVersion")
+    told = answers.read_text(answer, "clientVersion", "gitVersion")
     found = re.match(r"v(\d{1,4})\.(\d{1,4})", told)
     if found is None:
         raise UserError(f"{program}: it tells no version", fix=f"install kubectl: {_INSTALL}")
-    if (int(found[1]), int(found[2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+    if (int(found[1]), int(found[2])) < MIN_VERSION:
+        oldest = ".".join(map(str, MIN_VERSION))
         raise UserError(
             f"{program}: {clean_text.clean_line(told)} is older than {oldest}",
             fix=f"install {oldest} or newer: {_INSTALL}",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
-from kimi_prov.operate.kubernetes.diagnosis import GROUP_REVISION, Snapshot, Trouble, of_log
-from kimi_prov.operate.kubernetes.folder import WORKLOADS, component
+from kimi_prov.operate.kubernetes.diagnosis import GROUP_REVISION, Snapshot, Trouble, add_log
+from kimi_prov.operate.kubernetes.folder import WORKLOADS, read_component
 from kimi_prov.operate.kubernetes.kubectl import ForbiddenError
 
 if TYPE_CHECKING:
@@ -20,28 +20,30 @@ _LINES = 60
 _CLAIMS = "persistentvolumeclaims"
 
 
-def snapshot(folder: Folder) -> Snapshot:
+def take_snapshot(folder: Folder) -> Snapshot:
     """Ask for all of it. Raises UserError where the cluster is not reached, or does not tell."""
-    found = _seen(folder, (folder.kind, "jobs.batch", "pods"), folder.selector)
+    found = _list_by_kind(folder, (folder.kind, "jobs.batch", "pods"), folder.selector)
     # Of a claim its name counts: a site's own has no label of ours.
-    beside = _seen(folder, (_CLAIMS, "events"), but="events")
-    claims = {answers.name(row) for row in folder.of_kind("PersistentVolumeClaim")}
-    job = _called(found["jobs.batch"], answers.name(folder.job)) if folder.job else None
-    pods = _named(found["pods"])
-    fetching = [pod for pod in pods if answers.name(job) and _job(pod) == answers.name(job)]
+    beside = _list_by_kind(folder, (_CLAIMS, "events"), but="events")
+    claims = {answers.read_name(row) for row in folder.of_kind("PersistentVolumeClaim")}
+    job = _find_by_name(found["jobs.batch"], answers.read_name(folder.job)) if folder.job else None
+    pods = _sort_pods(found["pods"])
+    fetching = [
+        pod for pod in pods if answers.read_name(job) and _find_job(pod) == answers.read_name(job)
+    ]
     return Snapshot(
-        workload=_called(found[folder.kind], folder.name),
+        workload=_find_by_name(found[folder.kind], folder.name),
         job=job,
-        pods=[pod for pod in pods if component(pod) == "engine"],
+        pods=[pod for pod in pods if read_component(pod) == "engine"],
         fetching=fetching,
-        claims=[row for row in beside[_CLAIMS] if answers.name(row) in claims],
+        claims=[row for row in beside[_CLAIMS] if answers.read_name(row) in claims],
         events=beside["events"],
-        revision=_revision(folder),
+        revision=_read_revision(folder),
         now_unix=time.time(),
     )
 
 
-def _seen(
+def _list_by_kind(
     folder: Folder, kinds: tuple[str, ...], selector: str = "", but: str = ""
 ) -> dict[str, list[Object]]:
     """Ask for kinds: what may not be seen is not what is not there, `but` for one of them."""
@@ -54,7 +56,7 @@ def _seen(
     return {kind: rows or [] for kind, rows in found.items()}
 
 
-def _revision(folder: Folder) -> str:
+def _read_revision(folder: Folder) -> str:
     """Return a group's present revision: its status has none, its leaders' StatefulSet has."""
     if folder.kind == WORKLOADS["StatefulSet"]:
         return ""
@@ -62,24 +64,26 @@ def _revision(folder: Folder) -> str:
         leaders = folder.kubectl.get(WORKLOADS["StatefulSet"], folder.name)
     except ForbiddenError:
         return ""
-    return answers.text(leaders, "metadata", "labels", GROUP_REVISION)
+    return answers.read_text(leaders, "metadata", "labels", GROUP_REVISION)
 
 
-def _called(rows: list[Object], name: str) -> Object | None:
-    return next((row for row in rows if answers.name(row) == name), None)
+def _find_by_name(rows: list[Object], name: str) -> Object | None:
+    return next((row for row in rows if answers.read_name(row) == name), None)
 
 
-def _job(pod: Object) -> str:
-    return answers.text(pod, "metadata", "labels", "job-name")
+def _find_job(pod: Object) -> str:
+    return answers.read_text(pod, "metadata", "labels", "job-name")
 
 
-def _named(pods: list[Object]) -> list[Object]:
+def _sort_pods(pods: list[Object]) -> list[Object]:
     """Return the pods, the oldest first."""
-    found = [pod for pod in pods if answers.name(pod)]
-    return sorted(found, key=lambda pod: answers.text(pod, "metadata", "creationTimestamp"))
+    found = [pod for pod in pods if answers.read_name(pod)]
+    return sorted(found, key=lambda pod: answers.read_text(pod, "metadata", "creationTimestamp"))
 
 
-def log(folder: Folder, pod: str, container: str, *, previous: bool = False, lines: int) -> str:
+def read_log(
+    folder: Folder, pod: str, container: str, *, previous: bool = False, lines: int
+) -> str:
     """Return the end of a container's log, "" where there is none."""
     words = ["logs", pod, f"--tail={lines}", *(["--previous"] if previous else [])]
     if answers.NAME.fullmatch(container):
@@ -91,29 +95,29 @@ def log(folder: Folder, pod: str, container: str, *, previous: bool = False, lin
         return ""
 
 
-def last_line(folder: Folder, pods: list[Object]) -> str:
+def read_last_line(folder: Folder, pods: list[Object]) -> str:
     """Return the last line that the newest of these pods has written."""
-    running = [pod for pod in pods if answers.text(pod, "status", "phase") == "Running"]
+    running = [pod for pod in pods if answers.read_text(pod, "status", "phase") == "Running"]
     if not running:
         return ""
-    told = log(folder, answers.name(running[-1]), "", lines=1).strip()
+    told = read_log(folder, answers.read_name(running[-1]), "", lines=1).strip()
     return clean_text.clean_line(told.rpartition("\n")[2])[:160]
 
 
-def explained(folder: Folder, trouble: Trouble) -> tuple[Trouble, str]:
+def explain_trouble(folder: Folder, trouble: Trouble) -> tuple[Trouble, str]:
     """Return a trouble with what the log says of it, and the end of that log."""
     if trouble.log is None:
         return trouble, ""
     pod, container, previous = trouble.log
-    told = log(folder, pod, container, previous=previous, lines=_LINES)
+    told = read_log(folder, pod, container, previous=previous, lines=_LINES)
     if previous and not told.strip():
-        told = log(folder, pod, container, lines=_LINES)
-    return of_log(trouble, told), told
+        told = read_log(folder, pod, container, lines=_LINES)
+    return add_log(trouble, told), told
 
 
-def raised(folder: Folder, trouble: Trouble) -> UserError:
+def make_error(folder: Folder, trouble: Trouble) -> UserError:
     """Return a trouble as the error that ends a command."""
-    kubectl = folder.kubectl.shown()
+    kubectl = folder.kubectl.format_command()
     return UserError(
         trouble.cause,
         fix=trouble.fix.replace("{kubectl}", kubectl),

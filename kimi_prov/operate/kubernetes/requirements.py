@@ -14,7 +14,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import UserError
 from kimi_prov.operate.kubernetes import answers
-from kimi_prov.operate.kubernetes.folder import LWS_GROUP, WORKLOADS, component
+from kimi_prov.operate.kubernetes.folder import LWS_GROUP, WORKLOADS, read_component
 from kimi_prov.operate.kubernetes.kubectl import MANAGER, AbsentError, ForbiddenError
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render.kubernetes import quota
@@ -36,7 +36,7 @@ _GROUPS = {
     "kustomization.yaml",
     "gateway.networking.k8s.io": "install the Gateway API and a controller, or render an ingress",
 }
-_EVERYBODYS = (
+_SHARED_KINDS = (
     "nodes",
     "storageclasses.storage.k8s.io",
     "ingressclasses.networking.k8s.io",
@@ -65,50 +65,50 @@ class Cluster:
     fetching: int
 
 
-def look(folder: Folder) -> Cluster:
+def observe_cluster(folder: Folder) -> Cluster:
     """Ask the cluster. Raises UserError where it is not reached."""
     kubectl = folder.kubectl
     # The first question is the one that tells whether it is reached at all.
-    groups = _groups(kubectl.run("get", "--raw", "/apis"))
-    seen = kubectl.several(_EVERYBODYS)
+    groups = _parse_groups(kubectl.run("get", "--raw", "/apis"))
+    seen = kubectl.several(_SHARED_KINDS)
     kinds = {
         kind: resource
         for kind, resource in WORKLOADS.items()
-        if groups is None or _api(resource) in {name.partition("/")[0] for name in groups}
+        if groups is None or _name_api(resource) in {name.partition("/")[0] for name in groups}
     }
     own = kubectl.several([*kinds.values(), "pods"], folder.selector)
-    wanted = [name for name, _ in secrets(folder)]
+    wanted = [name for name, _ in list_secrets(folder)]
     named = {kind: own[resource] or [] for kind, resource in kinds.items()}
     return Cluster(
         groups=groups,
-        namespace=_seen(lambda: kubectl.get("namespace", kubectl.namespace) is not None),
+        namespace=_ask_if_allowed(lambda: kubectl.get("namespace", kubectl.namespace) is not None),
         nodes=seen["nodes"],
         storage_classes=seen["storageclasses.storage.k8s.io"],
         ingress_classes=seen["ingressclasses.networking.k8s.io"],
         quotas=[*(seen["resourcequotas"] or ()), *(seen["limitranges"] or ())],
         claims=seen["persistentvolumeclaims"],
-        secrets=_seen(lambda: _there(kubectl, wanted)),
+        secrets=_ask_if_allowed(lambda: _list_present(kubectl, wanted)),
         workloads={
             kind: row
             for kind, rows in named.items()
             for row in rows
-            if answers.name(row) == folder.name
+            if answers.read_name(row) == folder.name
         },
-        pods=len([pod for pod in own["pods"] or () if component(pod) == "engine"]),
-        fetching=len([pod for pod in own["pods"] or () if _fetches(pod)]),
+        pods=len([pod for pod in own["pods"] or () if read_component(pod) == "engine"]),
+        fetching=len([pod for pod in own["pods"] or () if _is_fetching(pod)]),
     )
 
 
-def _fetches(pod: Object) -> bool:
-    ended = answers.text(pod, "status", "phase") in ("Succeeded", "Failed")
-    return component(pod) == "fetch" and not ended
+def _is_fetching(pod: Object) -> bool:
+    ended = answers.read_text(pod, "status", "phase") in ("Succeeded", "Failed")
+    return read_component(pod) == "fetch" and not ended
 
 
-def _api(resource: str) -> str:
+def _name_api(resource: str) -> str:
     return resource.partition(".")[2]
 
 
-def _seen(ask: Callable[[], T]) -> T | None:
+def _ask_if_allowed(ask: Callable[[], T]) -> T | None:
     """Ask; None where the user may not, or the cluster does not know the kind."""
     try:
         return ask()
@@ -116,18 +116,20 @@ def _seen(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def _groups(told: str) -> frozenset[str] | None:
+def _parse_groups(told: str) -> frozenset[str] | None:
     try:
         found = json.loads(told)
     except (ValueError, RecursionError):
         return None
     versions = [
-        v for group in answers.rows(found, "groups") for v in answers.rows(group, "versions")
+        v
+        for group in answers.read_rows(found, "groups")
+        for v in answers.read_rows(group, "versions")
     ]
-    return frozenset(answers.text(row, "groupVersion") for row in versions)
+    return frozenset(answers.read_text(row, "groupVersion") for row in versions)
 
 
-def _there(kubectl: Kubectl, names: Iterable[str]) -> frozenset[str]:
+def _list_present(kubectl: Kubectl, names: Iterable[str]) -> frozenset[str]:
     """Return which secrets are there; their content stays with kubectl."""
     names = list(names)
     if not names:
@@ -136,7 +138,7 @@ def _there(kubectl: Kubectl, names: Iterable[str]) -> frozenset[str]:
     return frozenset(line.removeprefix("secret/") for line in told.split())
 
 
-def missing(folder: Folder, cluster: Cluster) -> list[Finding]:
+def check_requirements(folder: Folder, cluster: Cluster) -> list[Finding]:
     """Give what the cluster lacks. Pure."""
     findings = Findings()
     if cluster.namespace is False:
@@ -147,25 +149,25 @@ def missing(folder: Folder, cluster: Cluster) -> list[Finding]:
             fix=f"kubectl create namespace {folder.kubectl.namespace}, or name another with "
             "--namespace",
         )
-    _apis(folder, cluster, findings)
-    _nodes(folder, cluster, findings)
-    _claims(folder, cluster, findings)
-    _ingress(folder, cluster, findings)
-    _quota(folder, cluster, findings)
-    _secrets(folder, cluster, findings)
+    _check_apis(folder, cluster, findings)
+    _check_nodes(folder, cluster, findings)
+    _check_claims(folder, cluster, findings)
+    _check_ingress(folder, cluster, findings)
+    _check_quota(folder, cluster, findings)
+    _check_secrets(folder, cluster, findings)
     for kind, row in cluster.workloads.items():
-        if kind != folder.workload["kind"] and answers.whole(row, "spec", "replicas"):
+        if kind != folder.workload["kind"] and answers.read_int(row, "spec", "replicas"):
             resource = f"{kind.lower()}/{folder.name}"
             findings.add(
                 "cluster.left_over",
                 observed=f"{kind} {folder.name}",
                 required=f"the {folder.workload['kind']} of the folder alone",
-                fix=folder.kubectl.shown("delete", resource),
+                fix=folder.kubectl.format_command("delete", resource),
             )
     return findings.rows()
 
 
-def _apis(folder: Folder, cluster: Cluster, findings: Findings) -> None:
+def _check_apis(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     if cluster.groups is None:
         return
     wanted: dict[str, list[str]] = {}
@@ -183,15 +185,15 @@ def _apis(folder: Folder, cluster: Cluster, findings: Findings) -> None:
         )
 
 
-def _nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
+def _check_nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     template = folder.pod_templates[-1]
-    needs = demand(template)
+    needs = sum_requests(template)
     pods = (1 if folder.replicas is None else folder.replicas) * folder.group_size
     if cluster.nodes is None:
         findings.add(
             "cluster.nodes",
             observed="the user may not list nodes",
-            required=written(needs),
+            required=format_amounts(needs),
             fix=None,
         )
         return
@@ -202,76 +204,77 @@ def _nodes(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     words = ("apply", "--server-side", f"--field-manager={MANAGER}", "-k", str(folder.path))
     go_on = (
         "; where an autoscaler adds them, let it see the pods, and apply again:  "
-        f"{folder.kubectl.shown(*words)}"
+        f"{folder.kubectl.format_command(*words)}"
     )
-    usable = [node for node in cluster.nodes if takes(node, template)]
+    usable = [node for node in cluster.nodes if is_usable(node, template)]
     devices = {name: amount for name, amount in needs.items() if "/" in name}
     # A node may offer devices and be too small: each is told by its own name.
-    if devices and sum(room(node, devices) for node in usable) < pods:
+    if devices and sum(count_pods(node, devices) for node in usable) < pods:
         findings.add(
             "cluster.devices",
             names={"resource": " and ".join(devices)},
-            observed=_seen_of(cluster.nodes, usable, devices),
-            required=f"room for {pods} pods of {written(devices)}",
+            observed=_describe_nodes(cluster.nodes, usable, devices),
+            required=f"room for {pods} pods of {format_amounts(devices)}",
             fix=_DEVICES + go_on,
         )
-    elif sum(room(node, needs) for node in usable) < pods:
+    elif sum(count_pods(node, needs) for node in usable) < pods:
         findings.add(
             "cluster.room",
-            observed=_seen_of(cluster.nodes, usable, needs),
-            required=f"room for {pods} pods of {written(needs)}",
+            observed=_describe_nodes(cluster.nodes, usable, needs),
+            required=f"room for {pods} pods of {format_amounts(needs)}",
             fix="add larger nodes, or render for these" + go_on,
         )
 
 
-def _seen_of(nodes: Sequence[Object], usable: Sequence[Object], needs: Amounts) -> str:
+def _describe_nodes(nodes: Sequence[Object], usable: Sequence[Object], needs: Amounts) -> str:
     """Write how many nodes there are, and what the largest of those that take the pod has."""
     seen = f"{len(nodes)} nodes, {len(usable)} that take the pod"
-    largest = max(usable, key=lambda node: room_score(node, needs), default=None)
+    largest = max(usable, key=lambda node: rank_node(node, needs), default=None)
     if largest is None:
         return seen
-    offers = {name: amount(largest, name) for name in needs}
-    return f"{seen}; the largest, {clean_text.clean_line(answers.name(largest))}: {written(offers)}"
+    offers = {key: read_amount(largest, key) for key in needs}
+    name = clean_text.clean_line(answers.read_name(largest))
+    return f"{seen}; the largest, {name}: {format_amounts(offers)}"
 
 
-def room_score(node: Object, needs: Amounts) -> Fraction:
+def rank_node(node: Object, needs: Amounts) -> Fraction:
     """Rank a node by the resource that it lacks most of."""
-    shares = [amount(node, name) / need for name, need in needs.items() if need]
+    shares = [read_amount(node, name) / need for name, need in needs.items() if need]
     return min(shares, default=Fraction())
 
 
-def room(node: Object, needs: Amounts) -> int:
+def count_pods(node: Object, needs: Amounts) -> int:
     """Return how many pods of these requests an empty node holds."""
-    return int(room_score(node, needs)) if needs else 1
+    return int(rank_node(node, needs)) if needs else 1
 
 
-def amount(node: Object, name: str) -> Fraction:
+def read_amount(node: Object, name: str) -> Fraction:
     """Return what a node has for pods of a resource."""
-    return _quantity(answers.at(node, "status", "allocatable", name)) or Fraction()
+    return _parse_quantity(answers.read_path(node, "status", "allocatable", name)) or Fraction()
 
 
-def _quantity(value: object) -> Fraction | None:
+def _parse_quantity(value: object) -> Fraction | None:
     try:
-        return quota.amount(value, "")
+        return quota.parse_amount(value, "")
     except UserError:
         return None
 
 
-def takes(node: Object, template: Object) -> bool:
+def is_usable(node: Object, template: Object) -> bool:
     """Whether a node takes a pod at all: open, with its labels, and no taint not tolerated."""
-    if answers.at(node, "spec", "unschedulable"):
+    if answers.read_path(node, "spec", "unschedulable"):
         return False
-    labels = answers.mapping(node, "metadata", "labels")
-    wanted = answers.mapping(template, "spec", "nodeSelector")
+    labels = answers.read_mapping(node, "metadata", "labels")
+    wanted = answers.read_mapping(template, "spec", "nodeSelector")
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
-    tolerations = answers.rows(template, "spec", "tolerations")
-    taints = answers.rows(node, "spec", "taints")
+    tolerations = answers.read_rows(template, "spec", "tolerations")
+    taints = answers.read_rows(node, "spec", "taints")
     taints = [row for row in taints if row.get("effect") != "PreferNoSchedule"]
-    return all(any(_tolerates(row, taint) for row in tolerations) for taint in taints)
+    return all(any(_is_tolerated(row, taint) for row in tolerations) for taint in taints)
 
 
-def _tolerates(row: Object, taint: Object) -> bool:
+def _is_tolerated(row: Object, taint: Object) -> bool:
     if row.get("effect") not in (None, "", taint.get("effect")):
         return False
     if row.get("operator") == "Exists":
@@ -281,86 +284,93 @@ def _tolerates(row: Object, taint: Object) -> bool:
     )
 
 
-def demand(template: Object) -> Amounts:
+def sum_requests(template: Object) -> Amounts:
     """Return what a pod requests: its containers' together, or one before them."""
-    spec = answers.mapping(template, "spec")
+    spec = answers.read_mapping(template, "spec")
     total: Amounts = {}
-    for row in answers.rows(spec, "containers"):
-        for name, value in _requests(row).items():
+    for row in answers.read_rows(spec, "containers"):
+        for name, value in _read_requests(row).items():
             total[name] = total.get(name, Fraction()) + value
-    for row in answers.rows(spec, "initContainers"):
-        for name, value in _requests(row).items():
+    for row in answers.read_rows(spec, "initContainers"):
+        for name, value in _read_requests(row).items():
             total[name] = max(total.get(name, Fraction()), value)
     return total
 
 
-def _requests(container: Object) -> Amounts:
-    resources = answers.mapping(container, "resources")
+def _read_requests(container: Object) -> Amounts:
+    resources = answers.read_mapping(container, "resources")
     # A limit without a request is the request.
-    given = {**answers.mapping(resources, "limits"), **answers.mapping(resources, "requests")}
-    return {name: value for name, text in given.items() if (value := _quantity(text)) is not None}
+    given = {
+        **answers.read_mapping(resources, "limits"),
+        **answers.read_mapping(resources, "requests"),
+    }
+    return {
+        name: value for name, text in given.items() if (value := _parse_quantity(text)) is not None
+    }
 
 
-def written(amounts: Amounts) -> str:
+def format_amounts(amounts: Amounts) -> str:
     """Write amounts of resources for a person."""
-    return ", ".join(_written(name, value) for name, value in amounts.items()) or "nothing"
+    return ", ".join(_format_amount(name, value) for name, value in amounts.items()) or "nothing"
 
 
-def _written(name: str, value: Fraction) -> str:
+def _format_amount(name: str, value: Fraction) -> str:
     if name.rpartition(".")[2] in ("memory", "storage", "ephemeral-storage"):
         return f"{name} {format_bytes(float(value))}"
     return f"{name} {float(value):g}"
 
 
-def _claims(folder: Folder, cluster: Cluster, findings: Findings) -> None:
+def _check_claims(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     if cluster.storage_classes is None:
         return
-    there = {answers.name(row) for row in cluster.claims or ()}
-    known = {answers.name(row) for row in cluster.storage_classes}
+    there = {answers.read_name(row) for row in cluster.claims or ()}
+    known = {answers.read_name(row) for row in cluster.storage_classes}
     default = [
         row
         for row in cluster.storage_classes
-        if answers.text(row, "metadata", "annotations", _DEFAULT_CLASS) == "true"
+        if answers.read_text(row, "metadata", "annotations", _DEFAULT_CLASS) == "true"
     ]
     for row in folder.of_kind("PersistentVolumeClaim"):
         # "" asks for a volume that somebody made by hand.
-        wanted = answers.at(row, "spec", "storageClassName")
+        wanted = answers.read_path(row, "spec", "storageClassName")
         fits = bool(default) if wanted is None else wanted == "" or wanted in known
-        if fits or answers.name(row) in there:
+        if fits or answers.read_name(row) in there:
             continue
         findings.add(
             "cluster.storage_class",
             observed="storage classes: " + (", ".join(sorted(known)) or "none"),
-            required=f"{wanted or 'a default class'}, for the claim {answers.name(row)}",
+            required=f"{wanted or 'a default class'}, for the claim {answers.read_name(row)}",
             fix="render again with --storage-class",
         )
 
 
-def _ingress(folder: Folder, cluster: Cluster, findings: Findings) -> None:
+def _check_ingress(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     if cluster.ingress_classes is None:
         return
-    known = {answers.name(row) for row in cluster.ingress_classes}
+    known = {answers.read_name(row) for row in cluster.ingress_classes}
     for row in folder.of_kind("Ingress"):
-        wanted = answers.text(row, "spec", "ingressClassName")
+        wanted = answers.read_text(row, "spec", "ingressClassName")
         if wanted in known or (not wanted and known):
             continue
         findings.add(
             "cluster.ingress_class",
             observed="ingress classes: " + (", ".join(sorted(known)) or "none"),
-            required=f"{wanted or 'a class'}, for the ingress {answers.name(row)}",
+            required=f"{wanted or 'a class'}, for the ingress {answers.read_name(row)}",
             fix=f"correct spec.ingressClassName, or install the controller of {wanted or 'one'}",
         )
 
 
-def _quota(folder: Folder, cluster: Cluster, findings: Findings) -> None:
+def _check_quota(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     # What runs is in `used` already, and is replaced one by one; so is a job that will have ended.
     if cluster.pods or cluster.fetching:
         return
-    there = {answers.name(row) for row in cluster.claims or ()}
-    claims = [r for r in folder.of_kind("PersistentVolumeClaim") if answers.name(r) not in there]
+    there = {answers.read_name(row) for row in cluster.claims or ()}
+    claims = [
+        r for r in folder.of_kind("PersistentVolumeClaim") if answers.read_name(r) not in there
+    ]
     try:
-        demand = quota.demand_of([folder.workload, *claims])
-        clashes = quota.clashes(cluster.quotas, demand)
+        demand = quota.sum_demand([folder.workload, *claims])
+        clashes = quota.find_clashes(cluster.quotas, demand)
     except (UserError, KeyError, TypeError, ValueError):
         # A quantity that is none, or a file changed by hand: the server will say it better.
         return
@@ -373,11 +383,11 @@ def _quota(folder: Folder, cluster: Cluster, findings: Findings) -> None:
         )
 
 
-def _secrets(folder: Folder, cluster: Cluster, findings: Findings) -> None:
+def _check_secrets(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     if cluster.secrets is None or cluster.namespace is False:
         return
-    own = {answers.name(row) for row in folder.of_kind("Secret")}
-    for name, keys in secrets(folder):
+    own = {answers.read_name(row) for row in folder.of_kind("Secret")}
+    for name, keys in list_secrets(folder):
         if name in cluster.secrets or name in own:
             continue
         files = [f"--from-file={key}=FILE" for key in keys or ("KEY",)]
@@ -385,35 +395,40 @@ def _secrets(folder: Folder, cluster: Cluster, findings: Findings) -> None:
             "cluster.secret",
             observed=f"no secret {name}",
             required=f"{name} with {', '.join(keys) or 'its keys'}",
-            fix=folder.kubectl.shown("create", "secret", "generic", name, *files),
+            fix=folder.kubectl.format_command("create", "secret", "generic", name, *files),
         )
 
 
-def secrets(folder: Folder) -> list[tuple[str, tuple[str, ...]]]:
+def list_secrets(folder: Folder) -> list[tuple[str, tuple[str, ...]]]:
     """Return the secrets without which a pod does not start, with the keys that it reads."""
     templates = [*folder.pod_templates]
     if folder.job is not None:
-        templates.append(answers.mapping(folder.job, "spec", "template"))
+        templates.append(answers.read_mapping(folder.job, "spec", "template"))
     found: dict[str, dict[str, None]] = {}
     for template in templates:
-        for name, keys in _of_template(template):
+        for name, keys in _list_template_secrets(template):
             if answers.NAME.fullmatch(name):
                 found.setdefault(name, {}).update(dict.fromkeys(keys))
     return [(name, tuple(keys)) for name, keys in found.items()]
 
 
-def _of_template(template: Object) -> Iterator[tuple[str, list[str]]]:
-    spec = answers.mapping(template, "spec")
-    for volume in answers.rows(spec, "volumes"):
-        sources = [("secretName", answers.mapping(volume, "secret"))]
-        projected = answers.rows(volume, "projected", "sources")
-        sources += [("name", answers.mapping(row, "secret")) for row in projected]
+def _list_template_secrets(template: Object) -> Iterator[tuple[str, list[str]]]:
+    spec = answers.read_mapping(template, "spec")
+    for volume in answers.read_rows(spec, "volumes"):
+        sources = [("secretName", answers.read_mapping(volume, "secret"))]
+        projected = answers.read_rows(volume, "projected", "sources")
+        sources += [("name", answers.read_mapping(row, "secret")) for row in projected]
         for key, source in sources:
             if source and source.get("optional") is not True:
-                items = [answers.text(row, "key") for row in answers.rows(source, "items")]
-                yield answers.text(source, key), items
-    for container in [*answers.rows(spec, "containers"), *answers.rows(spec, "initContainers")]:
-        for row in answers.rows(container, "env"):
-            source = answers.mapping(row, "valueFrom", "secretKeyRef")
+                items = [
+                    answers.read_text(row, "key") for row in answers.read_rows(source, "items")
+                ]
+                yield answers.read_text(source, key), items
+    for container in [
+        *answers.read_rows(spec, "containers"),
+        *answers.read_rows(spec, "initContainers"),
+    ]:
+        for row in answers.read_rows(container, "env"):
+            source = answers.read_mapping(row, "valueFrom", "secretKeyRef")
             if source and source.get("optional") is not True:
-                yield answers.text(source, "name"), [answers.text(source, "key")]
+                yield answers.read_text(source, "name"), [answers.read_text(source, "key")]

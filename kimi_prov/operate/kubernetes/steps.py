@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kimi_prov.operate.kubernetes import answers
-from kimi_prov.operate.kubernetes.folder import digest
+from kimi_prov.operate.kubernetes.folder import read_digest
 
 if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.answers import Object
@@ -35,20 +35,26 @@ class Steps:
     size: int | None
 
 
-def steps(folder: Folder, workload: Object | None, job: Object | None, claims: set[str]) -> Steps:
+def plan_steps(
+    folder: Folder, workload: Object | None, job: Object | None, claims: set[str]
+) -> Steps:
     """Decide. `workload`, `job` and names of `claims`: what is there now."""
-    step = job_step(folder.job, job, whole=_all_there(folder, claims)) if folder.job else "leave"
+    step = (
+        choose_job_step(folder.job, job, whole=_has_all_claims(folder, claims))
+        if folder.job
+        else "leave"
+    )
     first = [
         row
         for row in folder.objects
         if row is not folder.workload and not (row is folder.job and step == "leave")
     ]
-    return Steps(step, tuple(first), *sized(folder, workload))
+    return Steps(step, tuple(first), *choose_size(folder, workload))
 
 
-def sized(folder: Folder, there: Object | None) -> tuple[Object, int | None]:
+def choose_size(folder: Folder, there: Object | None) -> tuple[Object, int | None]:
     """Return the workload to send, and the number to scale it to: None leaves that as it is."""
-    has = answers.at(there, "spec", "replicas")
+    has = answers.read_path(there, "spec", "replicas")
     if not isinstance(has, int):
         return folder.workload, None
     # As many as there are: who changed their number owns that field, until `scale` takes it.
@@ -58,27 +64,27 @@ def sized(folder: Folder, there: Object | None) -> tuple[Object, int | None]:
     return row, None if wanted == has else wanted
 
 
-def job_step(wanted: Object, there: Object | None, *, whole: bool) -> JobStep:
+def choose_job_step(wanted: Object, there: Object | None, *, whole: bool) -> JobStep:
     """Decide about the job that fetches: its pods cannot be changed, and what is done is done.
 
     `whole`: the volumes that it fills are there.
     """
     if there is None:
         return "create"
-    if answers.holds(there, "Failed") or not whole or not _same(wanted, there):
+    if answers.is_condition_true(there, "Failed") or not whole or not _is_same(wanted, there):
         return "replace"
     return "leave"
 
 
-def _same(wanted: Object, there: Object) -> bool:
-    one, other = (answers.mapping(row, "spec", "template") for row in (wanted, there))
-    return digest(one) == digest(other) and _runs(one) == _runs(other)
+def _is_same(wanted: Object, there: Object) -> bool:
+    one, other = (answers.read_mapping(row, "spec", "template") for row in (wanted, there))
+    return read_digest(one) == read_digest(other) and _list_commands(one) == _list_commands(other)
 
 
-def _runs(template: Object) -> list[tuple[object, object, object]]:
-    containers = answers.rows(template, "spec", "containers")
+def _list_commands(template: Object) -> list[tuple[object, object, object]]:
+    containers = answers.read_rows(template, "spec", "containers")
     return [(row.get("image"), row.get("command"), row.get("args")) for row in containers]
 
 
-def _all_there(folder: Folder, claims: set[str]) -> bool:
-    return {answers.name(row) for row in folder.of_kind("PersistentVolumeClaim")} <= claims
+def _has_all_claims(folder: Folder, claims: set[str]) -> bool:
+    return {answers.read_name(row) for row in folder.of_kind("PersistentVolumeClaim")} <= claims

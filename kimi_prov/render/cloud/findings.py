@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
-    from kimi_prov.render.frame import File
+    from kimi_prov.render.folder_writer import File
 
 _INSTEAD = {
     "kimi_hf_token_file": "weights from a bucket, by the machine's role",
@@ -26,7 +26,9 @@ _INSTEAD = {
 _LIMIT_BYTES = {"gcp": 256 << 10, "aws": 16 << 10}
 
 
-def of_plan(plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine]) -> list[Finding]:
+def select_findings(
+    plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine]
+) -> list[Finding]:
     """Give the findings of a plan that a machine brings about by itself."""
     refused = find_refusals(plan)
     stopped = {row["id"] for row in refused}
@@ -43,7 +45,7 @@ def of_plan(plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine]
             fix="kimi-prov weights seed hf://OWNER/NAME@REVISION gs://BUCKET/FOLDER, and name it "
             "in kimi_weights_source",
         )
-    back = variables.kept_back(settings)
+    back = variables.list_withheld(settings)
     if back:
         findings.add(
             "cloud.secrets",
@@ -84,7 +86,7 @@ def of_plan(plan: MachinePlan, settings: Settings, kinds: Sequence[CloudMachine]
     return findings.rows()
 
 
-def size(cloud: str, metadata: Sequence[File]) -> list[Finding]:
+def check_size(cloud: str, metadata: Sequence[File]) -> list[Finding]:
     """Give what is found of the size of what a machine is started with, each by itself."""
     findings = Findings()
     longest = max(metadata, key=lambda file: len(file.content))

@@ -13,9 +13,9 @@ import yaml
 from kimi_prov import __version__
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.planner.storage.weights import is_bucket
-from kimi_prov.render import frame, templates
+from kimi_prov.render import folder_writer, templates
 from kimi_prov.render.cloud import machine, offers, ranking
-from kimi_prov.render.frame import File
+from kimi_prov.render.folder_writer import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
-    from kimi_prov.render.cloud.ranking import Chosen
+    from kimi_prov.render.cloud.ranking import MachineChoice
 
 CLOUD_INIT, SKYPILOT = "cloud-init", "skypilot"
 _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]|([a-z]{2}-[a-z]+-\d)[a-z]")
@@ -37,59 +37,59 @@ _IDLE_MINUTES = 5
 _HOOK_S = 60
 
 
-def cloud_init(
+def render_cloud_init(
     name: str,
     plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
-    chosen: Chosen,
-) -> frame.Rendered:
+    chosen: MachineChoice,
+) -> folder_writer.RenderedFolder:
     """Give the folder of `render cloud-init`. Pure: the same input gives the same bytes."""
-    told = metadata(settings)
-    values = _values(name, plan, findings, settings, chosen)
-    values["offers"] = offers.offers(settings, chosen.kinds, settings.cloud_regions)
+    told = make_metadata(settings)
+    values = _make_values(name, plan, findings, settings, chosen)
+    values["offers"] = offers.list_offers(settings, chosen.kinds, settings.cloud_regions)
     values["size"] = len(told[0].content)
     wanted = ["README.md", "check.sh", *(["launch.sh"] if values["offers"] else [])]
-    return frame.Rendered(
+    return folder_writer.RenderedFolder(
         CLOUD_INIT,
         name,
-        frame.plan_digest(plan),
+        folder_writer.compute_plan_digest(plan),
         [
-            _plan({**plan, "findings": list(findings)}),
+            _make_plan_file({**plan, "findings": list(findings)}),
             *told,
             File("meta-data", b"instance-id: kimi\nlocal-hostname: kimi\n"),
-            *(_from_template(CLOUD_INIT, path, values) for path in wanted),
+            *(_render_template(CLOUD_INIT, path, values) for path in wanted),
         ],
     )
 
 
-def metadata(settings: Settings) -> list[File]:
+def make_metadata(settings: Settings) -> list[File]:
     """Give what a machine is started with.
 
     user-data is for cloud-init. Google's own Debian has none, and Google wants none beside its
     agent, which runs a startup-script: that one has the same files.
     """
-    files = machine.files(settings, CLOUD_INIT)
-    found = [File("user-data", _user_data(files, settings))]
-    return [*found, _startup_script(files, settings)] if settings.cloud == "gcp" else found
+    files = machine.make_files(settings, CLOUD_INIT)
+    found = [File("user-data", _make_user_data(files, settings))]
+    return [*found, _make_startup_script(files, settings)] if settings.cloud == "gcp" else found
 
 
-def _user_data(files: Sequence[File], settings: Settings) -> bytes:
+def _make_user_data(files: Sequence[File], settings: Settings) -> bytes:
     """Give the cloud-config that lays the machine's files and starts their units."""
     document = {
-        "write_files": [_written(file) for file in files],
-        "runcmd": _start(settings),
+        "write_files": [_describe_file(file) for file in files],
+        "runcmd": _make_start_commands(settings),
     }
     text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return b"#cloud-config\n# Written by kimi-prov render cloud-init.\n" + text.encode()
 
 
-def _startup_script(files: Sequence[File], settings: Settings) -> File:
+def _make_startup_script(files: Sequence[File], settings: Settings) -> File:
     laid = [
         {
             "path": file.path,
             "mode": f"{file.mode:04o}",
-            "packed": _packed(file.content) if _needs_packing(file.content) else None,
+            "packed": _pack_content(file.content) if _needs_packing(file.content) else None,
             "plain": file.content.decode(),
         }
         for file in files
@@ -97,12 +97,12 @@ def _startup_script(files: Sequence[File], settings: Settings) -> File:
     values = {
         "laid": laid,
         "end": _END,
-        "commands": _start(settings),
+        "commands": _make_start_commands(settings),
         "state": machine.STATE,
         "up": machine.UP,
         "give_up_minutes": -(-settings.cloud_give_up // 60),
     }
-    return _from_template(CLOUD_INIT, "startup-script", values)
+    return _render_template(CLOUD_INIT, "startup-script", values)
 
 
 def _needs_packing(content: bytes) -> bool:
@@ -111,53 +111,59 @@ def _needs_packing(content: bytes) -> bool:
     return len(content) > _PACKED_BYTES or not fits
 
 
-def _start(settings: Settings) -> list[list[str]]:
+def _make_start_commands(settings: Settings) -> list[list[str]]:
     """Give the commands that start the units of files that were laid."""
     return [
         ["systemctl", "daemon-reload"],
-        ["systemctl", "enable", *_units(settings)],
+        ["systemctl", "enable", *_list_units(settings)],
         ["systemctl", "start", "--no-block", *_UP],
     ]
 
 
-def skypilot(
+def render_skypilot(
     name: str,
     plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
-    chosen: Chosen,
-) -> frame.Rendered:
+    chosen: MachineChoice,
+) -> folder_writer.RenderedFolder:
     """Give the folder of `render skypilot`. Pure: the same input gives the same bytes."""
-    values = _values(name, plan, findings, settings, chosen)
-    values["offers"] = offers.offers(settings, chosen.kinds, settings.cloud_regions or [""])
-    laid = machine.files(settings, SKYPILOT)
+    values = _make_values(name, plan, findings, settings, chosen)
+    values["offers"] = offers.list_offers(settings, chosen.kinds, settings.cloud_regions or [""])
+    laid = machine.make_files(settings, SKYPILOT)
     source = str(plan["weights"]["source"])
-    return frame.Rendered(
+    return folder_writer.RenderedFolder(
         SKYPILOT,
         name,
-        frame.plan_digest(plan),
+        folder_writer.compute_plan_digest(plan),
         [
-            _plan({**plan, "findings": list(findings)}),
-            File("kimi.sky.yaml", _yaml(_task(plan, settings, values["offers"]))),
-            *([File("seed.sky.yaml", _yaml(_seed(plan, settings)))] if is_bucket(source) else []),
+            _make_plan_file({**plan, "findings": list(findings)}),
+            File("kimi.sky.yaml", _format_yaml(_make_task(plan, settings, values["offers"]))),
+            *(
+                [File("seed.sky.yaml", _format_yaml(_make_seed_task(plan, settings)))]
+                if is_bucket(source)
+                else []
+            ),
             *(File(f"machine{row.path}", row.content, row.mode) for row in laid),
-            File("machine/install", _install(laid, settings), 0o755),
-            *(_from_template(SKYPILOT, path, values) for path in ("README.md", "launch.sh")),
+            File("machine/install", _make_install_script(laid, settings), 0o755),
+            *(_render_template(SKYPILOT, path, values) for path in ("README.md", "launch.sh")),
         ],
     )
 
 
-def _task(plan: MachinePlan, settings: Settings, tried: Sequence[offers.Offer]) -> dict[str, Any]:
+def _make_task(
+    plan: MachinePlan, settings: Settings, tried: Sequence[offers.Offer]
+) -> dict[str, Any]:
     resources: dict[str, Any] = {
         "ordered": [
             {
-                "infra": _infra(settings.cloud, row.place),
+                "infra": _format_infra(settings.cloud, row.place),
                 "accelerators": row.accelerators,
                 "use_spot": row.spot,
             }
             for row in tried
         ],
-        "disk_size": offers.disk_gb(plan),
+        "disk_size": offers.choose_disk_gb(plan),
         "disk_tier": "best",
         # The job ends when nobody asks: from then on this counts.
         "autostop": {"idle_minutes": _IDLE_MINUTES, "down": True, "wait_for": "jobs"},
@@ -181,21 +187,21 @@ def _task(plan: MachinePlan, settings: Settings, tried: Sequence[offers.Offer]) 
     }
 
 
-def _infra(cloud: str, place: str) -> str:
+def _format_infra(cloud: str, place: str) -> str:
     """Return a place as SkyPilot writes it: a zone stands behind its region."""
     zone = _ZONE.fullmatch(place)
     region = (zone[1] or zone[2]) if zone else place
     return "/".join([cloud, *([region] if region else []), *([place] if zone else [])])
 
 
-def _seed(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
+def _make_seed_task(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
     """Give the task that fills the bucket on a machine without GPUs, which then ends."""
     model = plan["model"]
     package = settings.cloud_package or f"kimi-prov=={__version__}"
     return {
         "name": "kimi-seed",
         "resources": {
-            "infra": _infra(settings.cloud, next(iter(settings.cloud_regions), "")),
+            "infra": _format_infra(settings.cloud, next(iter(settings.cloud_regions), "")),
             "cpus": f"{_SEED_CPUS}+",
             "memory": f"{_SEED_MEMORY_GB}+",
             "use_spot": False,
@@ -210,9 +216,9 @@ def _seed(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _install(files: Sequence[File], settings: Settings) -> bytes:
+def _make_install_script(files: Sequence[File], settings: Settings) -> bytes:
     """Give the script that lays the files onto the machine and starts their units."""
-    reload, enable, start = (" ".join(words) for words in _start(settings))
+    reload, enable, start = (" ".join(words) for words in _make_start_commands(settings))
     lines = [
         "#!/bin/bash",
         "# Lays these files onto the machine, as root, and starts what brings it up.",
@@ -231,16 +237,16 @@ def _install(files: Sequence[File], settings: Settings) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _units(settings: Settings) -> list[str]:
+def _list_units(settings: Settings) -> list[str]:
     return [*_UP, *([machine.PREEMPTION] if settings.cloud_terms != "on-demand" else [])]
 
 
-def _values(
+def _make_values(
     name: str,
     plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
-    chosen: Chosen,
+    chosen: MachineChoice,
 ) -> dict[str, Any]:
     source = str(plan["weights"]["source"])
     return {
@@ -252,23 +258,23 @@ def _values(
         "engine": plan["engine"],
         "package": settings.cloud_package or f"kimi-prov=={__version__}",
         "bucket": source if is_bucket(source) else None,
-        "quotas": offers.quotas(settings, chosen.kinds),
-        "disk_gb": offers.disk_gb(plan),
+        "quotas": offers.list_quotas(settings, chosen.kinds),
+        "disk_gb": offers.choose_disk_gb(plan),
         "image": settings.cloud_image,
         "ranked": chosen.ranked,
-        "cheaper_below": ranking.cheaper_below,
-        "inputs": ranking.inputs(settings),
+        "cheaper_below": ranking.compute_break_even,
+        "inputs": ranking.count_inputs(settings),
     }
 
 
-def _written(file: File) -> dict[str, Any]:
+def _describe_file(file: File) -> dict[str, Any]:
     row: dict[str, Any] = {"path": file.path, "permissions": f"{file.mode:04o}"}
     if len(file.content) > _PACKED_BYTES:
-        return {**row, "encoding": "gz+b64", "content": _packed(file.content)}
+        return {**row, "encoding": "gz+b64", "content": _pack_content(file.content)}
     return {**row, "content": file.content.decode()}
 
 
-def _packed(content: bytes) -> str:
+def _pack_content(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
@@ -276,26 +282,26 @@ class _Dumper(yaml.SafeDumper):
     """Writes texts of several lines as they are."""
 
 
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
     return dumper.represent_scalar(
         "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None
     )
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
-def _yaml(document: Mapping[str, Any]) -> bytes:
+def _format_yaml(document: Mapping[str, Any]) -> bytes:
     text = yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, width=1000)
     return b"# Written by kimi-prov render skypilot.\n" + text.encode()
 
 
-def _plan(document: Mapping[str, Any]) -> File:
-    return File(frame.PLAN, (clean_text.as_json(document) + "\n").encode())
+def _make_plan_file(document: Mapping[str, Any]) -> File:
+    return File(folder_writer.PLAN, (clean_text.as_json(document) + "\n").encode())
 
 
-def _from_template(kind: str, path: str, values: Mapping[str, Any]) -> File:
-    environment = templates.environment(machine.TEMPLATES)
+def _render_template(kind: str, path: str, values: Mapping[str, Any]) -> File:
+    environment = templates.make_environment(machine.TEMPLATES)
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     text = environment.get_template(f"{kind}/{path}.j2").render(values)
     return File(path, text.encode(), 0o755 if path.endswith(".sh") else 0o644)

@@ -12,7 +12,7 @@ from kimi_prov import __version__
 from kimi_prov.contract import paths
 from kimi_prov.render import templates
 from kimi_prov.render.cloud import variables
-from kimi_prov.render.frame import File
+from kimi_prov.render.folder_writer import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ PREEMPTION = "kimi-preemption.service"
 WAIT = "kimi-wait"
 
 
-def files(settings: Settings, launcher: str) -> list[File]:
+def make_files(settings: Settings, launcher: str) -> list[File]:
     """Give the machine's files by their paths there. Pure: the same input gives the same bytes.
 
     `launcher`: cloud-init or skypilot, which ends a machine itself.
@@ -48,13 +48,13 @@ def files(settings: Settings, launcher: str) -> list[File]:
     values = {
         "settings": settings,
         "package": settings.cloud_package or f"kimi-prov=={__version__}",
-        "pip": _pip(settings),
-        "environment": _environment(settings),
+        "pip": _make_pip_options(settings),
+        "environment": _make_environment(settings),
         "apt": settings.apt_mirror,
         "zipapp": paths.ZIPAPP,
         "home": HOME,
         "state": STATE,
-        "release": release(settings.cloud),
+        "release": make_release_command(settings.cloud),
         "launcher": launcher,
         "spot": settings.cloud_terms != "on-demand",
     }
@@ -62,12 +62,12 @@ def files(settings: Settings, launcher: str) -> list[File]:
         *([] if values["spot"] else [PREEMPTION]),
         *([] if launcher == "skypilot" else [WAIT]),
     }
-    made = {name: _made(name, values) for name in _PLACES if name not in left_out}
+    made = {name: _render_file(name, values) for name in _PLACES if name not in left_out}
     inventory = {
-        f"{HOME}/inventory/hosts.yml": _yaml(_HOSTS),
-        f"{HOME}/inventory/group_vars/kimi.yml": _yaml(variables.lines(settings)),
+        f"{HOME}/inventory/hosts.yml": _format_yaml(_HOSTS),
+        f"{HOME}/inventory/group_vars/kimi.yml": _format_yaml(variables.make_variables(settings)),
     }
-    pinned = variables.manifest(settings)
+    pinned = variables.make_manifest(settings)
     if pinned is not None:
         inventory[f"{HOME}/inventory/{variables.MANIFEST}"] = pinned
     if settings.ca_bundle:
@@ -79,18 +79,18 @@ def files(settings: Settings, launcher: str) -> list[File]:
     ]
 
 
-def release(cloud: str) -> str:
+def make_release_command(cloud: str) -> str:
     """Return the command by which a machine of a cloud deletes itself."""
     return f"/usr/bin/python3 -I {paths.ZIPAPP} cloud release --provider {cloud}"
 
 
-def _made(name: str, values: Mapping[str, Any]) -> bytes:
-    environment = templates.environment(TEMPLATES / "machine")
+def _render_file(name: str, values: Mapping[str, Any]) -> bytes:
+    environment = templates.make_environment(TEMPLATES / "machine")
     environment.filters["sh"] = shlex.quote
     return environment.get_template(f"{name}.j2").render(values).encode()
 
 
-def _pip(settings: Settings) -> list[str]:
+def _make_pip_options(settings: Settings) -> list[str]:
     """Return pip's options: where the site's packages come from."""
     found = []
     if settings.pip_index_url:
@@ -102,8 +102,8 @@ def _pip(settings: Settings) -> list[str]:
     return found
 
 
-def _environment(settings: Settings) -> list[tuple[str, str]]:
-    told = variables.lines(settings)
+def _make_environment(settings: Settings) -> list[tuple[str, str]]:
+    told = variables.make_variables(settings)
     bundle = f"{HOME}/inventory/{variables.CA_BUNDLE}" if settings.ca_bundle else None
     rows = [
         ("http_proxy", told.get("kimi_http_proxy")),
@@ -115,5 +115,5 @@ def _environment(settings: Settings) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in rows if value]
 
 
-def _yaml(document: Mapping[str, Any]) -> bytes:
+def _format_yaml(document: Mapping[str, Any]) -> bytes:
     return yaml.safe_dump(dict(document), sort_keys=True, allow_unicode=True).encode()

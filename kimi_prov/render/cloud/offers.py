@@ -36,12 +36,12 @@ class Quota(NamedTuple):
     fix: str
 
 
-def disk_gb(plan: MachinePlan) -> int:
+def choose_disk_gb(plan: MachinePlan) -> int:
     """Return the size of the disk that a machine is started with, GB."""
     return -(-int(plan["weights"]["bytes"]) // 10**9) + _BESIDE_GB
 
 
-def machines(settings: Settings, catalogue: Catalogue) -> list[CloudMachine]:
+def list_machines(settings: Settings, catalogue: Catalogue) -> list[CloudMachine]:
     """Return the kinds that the site names, in its order. Raises UserError for an unknown one."""
     known = {row.name: row for row in catalogue.clouds if row.cloud == settings.cloud}
     for name in settings.cloud_machines:
@@ -56,7 +56,9 @@ def machines(settings: Settings, catalogue: Catalogue) -> list[CloudMachine]:
     return [known[name] for name in settings.cloud_machines]
 
 
-def offers(settings: Settings, kinds: Sequence[CloudMachine], places: Sequence[str]) -> list[Offer]:
+def list_offers(
+    settings: Settings, kinds: Sequence[CloudMachine], places: Sequence[str]
+) -> list[Offer]:
     """Return what is tried, the kinds in their order within the terms."""
     terms = {"spot": [True], "on-demand": [False], "spot-first": [True, False]}
     return [
@@ -67,10 +69,10 @@ def offers(settings: Settings, kinds: Sequence[CloudMachine], places: Sequence[s
     ]
 
 
-def quotas(settings: Settings, kinds: Sequence[CloudMachine]) -> list[Quota]:
+def list_quotas(settings: Settings, kinds: Sequence[CloudMachine]) -> list[Quota]:
     """Return the quotas of the first kind, and how each is asked for."""
     return [
-        Quota(name, kind.quota, _ask_for(settings.cloud, name, kind.quota))
+        Quota(name, kind.quota, _describe_request(settings.cloud, name, kind.quota))
         for kind in kinds[:1]
         for name in (
             kind.quota_spot if settings.cloud_terms != "on-demand" else None,
@@ -80,7 +82,7 @@ def quotas(settings: Settings, kinds: Sequence[CloudMachine]) -> list[Quota]:
     ]
 
 
-def _ask_for(cloud: str, name: str, value: int) -> str:
+def _describe_request(cloud: str, name: str, value: int) -> str:
     if cloud == "gcp":
         return (
             f"gcloud beta quotas preferences create --preferred-value={value} --quota-id={name} "

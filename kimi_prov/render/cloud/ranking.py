@@ -36,7 +36,7 @@ _DISK_GB = 2000
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedMachine:
     """A kind that serves the model: what it costs, how fast it is, what a cold start takes.
 
     `tok_s` are output tokens a second, the time to read their prompts included. Money in US
@@ -71,37 +71,39 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MachineChoice:
     """The kinds that are tried, in their order, and how all that serve compare."""
 
     kinds: Sequence[CloudMachine]
-    ranked: Sequence[Ranked]
+    ranked: Sequence[RankedMachine]
 
 
-def chosen(settings: Settings, catalogue: Catalogue) -> Chosen:
+def choose_machines(settings: Settings, catalogue: Catalogue) -> MachineChoice:
     """Return the site's kinds, else those that serve. Raises UserError for an unknown one."""
-    rows = ranked(settings, catalogue)
-    named = offers.machines(settings, catalogue)
-    return Chosen(named or [row.kind for row in rows], rows)
+    rows = rank_machines(settings, catalogue)
+    named = offers.list_machines(settings, catalogue)
+    return MachineChoice(named or [row.kind for row in rows], rows)
 
 
-def inputs(settings: Settings) -> float:
+def count_inputs(settings: Settings) -> float:
     """Return the tokens of a prompt for each token of its answer."""
     load = Load(input_tokens=settings.input_tokens, output_tokens=settings.output_tokens)
     return load.inputs
 
 
-def cheaper_below(row: Ranked, first: Ranked) -> float | None:
+def compute_break_even(row: RankedMachine, first: RankedMachine) -> float | None:
     """Return the price of an hour below which a kind without one is the cheapest for the load."""
     if row.usd_hour is not None or first.usd_hour is None:
         return None
     return first.usd_hour * row.tok_s / first.tok_s
 
 
-def ranked(settings: Settings, catalogue: Catalogue) -> list[Ranked]:
+def rank_machines(settings: Settings, catalogue: Catalogue) -> list[RankedMachine]:
     """Return the kinds of the site's cloud that serve the model; those with a price come first."""
     rows = [
-        _of(kind, settings, catalogue) for kind in catalogue.clouds if kind.cloud == settings.cloud
+        _rank_machine(kind, settings, catalogue)
+        for kind in catalogue.clouds
+        if kind.cloud == settings.cloud
     ]
     return sorted(
         (row for row in rows if row is not None),
@@ -109,30 +111,32 @@ def ranked(settings: Settings, catalogue: Catalogue) -> list[Ranked]:
     )
 
 
-def _of(kind: CloudMachine, settings: Settings, catalogue: Catalogue) -> Ranked | None:
+def _rank_machine(
+    kind: CloudMachine, settings: Settings, catalogue: Catalogue
+) -> RankedMachine | None:
     facts = spec.make_facts(kind.sheet(_DISK_GB), catalogue, f"clouds.yaml: {kind.name}")
-    plan = make_plan(facts, variables.of_machine(settings), catalogue)
-    speed = compute_output_rate(plan["throughput"], inputs(settings), "expected")
+    plan = make_plan(facts, variables.adjust_settings(settings), catalogue)
+    speed = compute_output_rate(plan["throughput"], count_inputs(settings), "expected")
     if find_refusals(plan) or not speed:
         return None
-    price = _price(kind, settings, catalogue)
-    return Ranked(
+    price = _find_price(kind, settings, catalogue)
+    return RankedMachine(
         kind,
         plan["model"]["context"],
         speed,
         plan["weights"]["bytes"] / _BUCKET_BYTES_S,
-        _load_s(plan),
+        _read_load_time(plan),
         price.usd if price else None,
         price.spot if price else None,
         price.source if price else None,
     )
 
 
-def _load_s(plan: MachinePlan) -> float:
+def _read_load_time(plan: MachinePlan) -> float:
     return float((plan["throughput"]["load_s"] or {}).get("expected") or 0)
 
 
-def _price(kind: CloudMachine, settings: Settings, catalogue: Catalogue) -> MachineHour | None:
+def _find_price(kind: CloudMachine, settings: Settings, catalogue: Catalogue) -> MachineHour | None:
     """Return the price on the terms that are tried first; None where nobody wrote it down."""
     spot = settings.cloud_terms != "on-demand"
     rows = [row for row in catalogue.prices.machine_hour if row.machine == kind.name]

@@ -18,19 +18,19 @@ RELEASE = "/usr/local/sbin/kimi-release"
 MANIFEST = "manifests/weights.json"
 CA_BUNDLE = "ca-bundle.pem"
 # For others than this machine, and what is carried under a name of its own.
-_ELSEWHERE = ("kimi_cloud", "kimi_slurm_", "kimi_kubernetes_", "kimi_hosts_per_model")
+_NOT_CARRIED = ("kimi_cloud", "kimi_slurm_", "kimi_kubernetes_", "kimi_hosts_per_model")
 _FILES = frozenset({"kimi_weights_manifest", "kimi_ca_bundle"})
 _PROXIES = ("http_proxy", "https_proxy")
 
 
-def of_machine(settings: Settings) -> Settings:
+def adjust_settings(settings: Settings) -> Settings:
     """Return the settings as they count on the machine: it is deleted when nobody asks."""
     if settings.idle_stop is None:
         return settings
     return replace(settings, idle_action="hook", idle_hook=RELEASE, wake="off")
 
 
-def kept_back(settings: Settings) -> list[str]:
+def list_withheld(settings: Settings) -> list[str]:
     """Name the settings whose secrets are not carried: what starts a machine is no secret's place.
 
     Whoever may describe the machine reads its user data.
@@ -40,16 +40,16 @@ def kept_back(settings: Settings) -> list[str]:
         for variable in VARIABLES
         if _is_file(variable.kind)
         and variable.name not in _FILES
-        and _value(settings, variable.name) is not None
-        and not variable.name.startswith(_ELSEWHERE)
+        and _read_value(settings, variable.name) is not None
+        and not variable.name.startswith(_NOT_CARRIED)
     ]
     found = [name for name in _PROXIES if strip_login(getattr(settings, name) or "")[1]]
     return [*files, *(f"kimi_{name}" for name in found)]
 
 
-def lines(settings: Settings) -> dict[str, Any]:
+def make_variables(settings: Settings) -> dict[str, Any]:
     """Give the variables that differ from their defaults, in the form that inventories have."""
-    found = dict(_told(of_machine(settings)))
+    found = dict(_list_changed(adjust_settings(settings)))
     if settings.manifest is not None:
         found["kimi_weights_manifest"] = MANIFEST
     if settings.ca_bundle:
@@ -58,17 +58,17 @@ def lines(settings: Settings) -> dict[str, Any]:
     return {**found, "nvidia_driver_reboot_ok": True, "nvidia_driver_reboot_self": True}
 
 
-def manifest(settings: Settings) -> bytes | None:
+def make_manifest(settings: Settings) -> bytes | None:
     """Give the manifest that pins the weights; None where none does."""
     if settings.manifest is None:
         return None
     return (json.dumps(settings.manifest, separators=(",", ":")) + "\n").encode()
 
 
-def _told(settings: Settings) -> Iterator[tuple[str, Any]]:
+def _list_changed(settings: Settings) -> Iterator[tuple[str, Any]]:
     for variable in VARIABLES:
-        value = _value(settings, variable.name)
-        if variable.name.startswith(_ELSEWHERE) or value == variable.default or value is None:
+        value = _read_value(settings, variable.name)
+        if variable.name.startswith(_NOT_CARRIED) or value == variable.default or value is None:
             continue
         if _is_file(variable.kind):
             continue
@@ -80,7 +80,7 @@ def _told(settings: Settings) -> Iterator[tuple[str, Any]]:
             yield variable.name, value
 
 
-def _value(settings: Settings, name: str) -> Any:  # noqa: ANN401
+def _read_value(settings: Settings, name: str) -> Any:  # noqa: ANN401
     return getattr(settings, name.removeprefix("kimi_"))
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kimi_prov.planner.settings.parsing import Settings
 
 # An answer streams for minutes, and a chat may carry pictures.
-_ANSWER_S = 3600
+_TIMEOUT_S = 3600
 _UPLOAD = "100m"
 # As an IngressClass names them, HAProxy's with the class behind it where its chart made it. Others
 # of nginx and HAProxy read annotations of their own.
@@ -19,14 +19,14 @@ _CONTROLLERS = {"nginx": _NGINX, "haproxy": _HAPROXY}
 _WEB_IMAGE = "ghcr.io/open-webui/open-webui"
 
 
-def mode(settings: Settings, hosts: int) -> str:
+def choose_mode(settings: Settings, hosts: int) -> str:
     """Say who mounts the volume of the weights."""
     if settings.kubernetes_access_mode != "auto":
         return settings.kubernetes_access_mode
     return "ReadWriteMany" if hosts > 1 else "ReadWriteOnce"
 
 
-def tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
+def list_tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
     """List the taints that the pods tolerate: key and effect."""
     found = dict(settings.kubernetes_tolerations)
     if gpus:
@@ -34,22 +34,22 @@ def tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def controller(settings: Settings) -> str | None:
+def find_controller(settings: Settings) -> str | None:
     """Name the Ingress controller that the name of the class speaks for; None for no known one."""
     name = settings.kubernetes_ingress_class or ""
     return next((found for word, found in _CONTROLLERS.items() if word in name), None)
 
 
-def ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | None:
+def make_ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | None:
     """Return what an Ingress controller is told of the pods; None for one that is not known.
 
     `tls`: the pods speak it.
     """
-    assumed = controller(settings)
+    assumed = find_controller(settings)
     if assumed == _NGINX:
         prefix = "nginx.ingress.kubernetes.io"
         found = {
-            f"{prefix}/proxy-read-timeout": str(_ANSWER_S),
+            f"{prefix}/proxy-read-timeout": str(_TIMEOUT_S),
             f"{prefix}/proxy-buffering": "off",
             f"{prefix}/proxy-body-size": _UPLOAD,
         }
@@ -57,14 +57,14 @@ def ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | No
             found[f"{prefix}/whitelist-source-range"] = ",".join(settings.allowed_networks)
         return {**found, **({f"{prefix}/backend-protocol": "HTTPS"} if tls else {})}
     if assumed == _HAPROXY:
-        found = {"haproxy.org/timeout-server": f"{_ANSWER_S}s"}
+        found = {"haproxy.org/timeout-server": f"{_TIMEOUT_S}s"}
         if settings.allowed_networks:
             found["haproxy.org/allow-list"] = ",".join(settings.allowed_networks)
         return {**found, **({"haproxy.org/server-ssl": "true"} if tls else {})}
     return None
 
 
-def web_image(plan: Mapping[str, Any], settings: Settings) -> str:
+def name_web_image(plan: Mapping[str, Any], settings: Settings) -> str:
     """Name the image of the page."""
     web = plan["web"]
     return settings.kubernetes_web_image or f"{_WEB_IMAGE}:v{web['version']}-slim"

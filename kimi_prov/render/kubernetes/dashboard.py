@@ -25,59 +25,59 @@ class _Panel:
     maximum: float | None = None
 
 
-def _all(name: str) -> str:
-    return measured.signal(name, _JOB, by="")
+def _make_sum(name: str) -> str:
+    return measured.make_signal(name, _JOB, by="")
 
 
-def _latency(metric: str, share: str) -> str:
-    return measured.latency(share, metric, _JOB, by="")
+def _make_latency(metric: str, share: str) -> str:
+    return measured.make_latency(share, metric, _JOB, by="")
 
 
 _PANELS = (
     _Panel(
         "Requests",
         "requests",
-        ((_all("requests_running"), "running"), (_all("requests_waiting"), "waiting")),
+        ((_make_sum("requests_running"), "running"), (_make_sum("requests_waiting"), "waiting")),
         "Waiting for long: more clients than kimi_concurrency, or a cache that is full.",
     ),
     _Panel(
         "Tokens a second",
         "tokens/s",
         (
-            (_all("answer_tokens_per_second"), "answers"),
-            (_all("prompt_tokens_per_second"), "prompts"),
+            (_make_sum("answer_tokens_per_second"), "answers"),
+            (_make_sum("prompt_tokens_per_second"), "prompts"),
         ),
         "Of all requests together.",
     ),
     _Panel(
         "Time to the first token",
         "seconds",
-        tuple((_latency(series.FIRST_TOKEN, share), label) for share, label in _SHARES),
+        tuple((_make_latency(series.FIRST_TOKEN, share), label) for share, label in _SHARES),
         "With the time in the queue and the reading of the prompt.",
     ),
     _Panel(
         "Time between tokens",
         "seconds",
-        tuple((_latency(series.BETWEEN_TOKENS, share), label) for share, label in _SHARES),
+        tuple((_make_latency(series.BETWEEN_TOKENS, share), label) for share, label in _SHARES),
         "How fast one answer comes.",
     ),
     _Panel(
         "Time in the queue",
         "seconds",
-        ((_latency("request_queue_time_seconds", "0.95"), "19 of 20"),),
+        ((_make_latency("request_queue_time_seconds", "0.95"), "19 of 20"),),
         "Before the engine begins with a request.",
     ),
     _Panel(
         "Cache in use",
         "ratio",
-        ((_all("cache_used_ratio"), "of the cache of conversations"),),
+        ((_make_sum("cache_used_ratio"), "of the cache of conversations"),),
         "Full: requests wait, and answers are broken off and begun again.",
         1,
     ),
     _Panel(
         "Prompts that the cache had",
         "ratio",
-        ((_all("prefix_hit_ratio"), "of their tokens"),),
+        ((_make_sum("prefix_hit_ratio"), "of their tokens"),),
         "What the cache had of a prompt is not read again.",
         1,
     ),
@@ -95,13 +95,13 @@ _PANELS = (
     _Panel(
         "Answers that were broken off for want of cache",
         "count",
-        ((f"{_all('preemptions_per_second')} * 300", "preemptions"),),
+        ((f"{_make_sum('preemptions_per_second')} * 300", "preemptions"),),
         "Of the last 5 minutes; each is computed again from its beginning.",
     ),
 )
 
 
-def selector(name: str, namespace: str | None) -> str:
+def make_selector(name: str, namespace: str | None) -> str:
     """Return the labels of the metrics of these objects, as PromQL has them between braces.
 
     `job` is the objects' name: the ServiceMonitor takes it from the Service.
@@ -109,16 +109,16 @@ def selector(name: str, namespace: str | None) -> str:
     return f'job="{name}"' + (f',namespace="{namespace}"' if namespace else "")
 
 
-def document(name: str, namespace: str | None) -> str:
+def make_document(name: str, namespace: str | None) -> str:
     """Return the dashboard of the objects of this name as JSON.
 
     Without a namespace whoever looks at it chooses one.
     """
-    job = selector(name, namespace or "$namespace")
+    job = make_selector(name, namespace or "$namespace")
     whose = f"{namespace}/{name}" if namespace else name
     chosen = []
     if not namespace:
-        metric = f"vllm:num_requests_running{{{selector(name, None)}}}"
+        metric = f"vllm:num_requests_running{{{make_selector(name, None)}}}"
         query = f"label_values({metric}, namespace)"
         chosen.append(grafana.variable("namespace", "Namespace", query))
     panels = []

@@ -39,7 +39,7 @@ _OWN = frozenset({"memory.shm"})
 _CONFIGZ = 'kubectl get --raw "/api/v1/nodes/NODE/proxy/configz"'
 
 
-def of_pod(settings: Settings) -> Settings:
+def adjust_settings(settings: Settings) -> Settings:
     """Return the settings as they count in a pod; what is installed is the image's matter."""
     return replace(
         settings,
@@ -54,7 +54,7 @@ def of_pod(settings: Settings) -> Settings:
     )
 
 
-def of_plan(
+def select_findings(
     plan: Mapping[str, Any],
     settings: Settings,
     facts: Mapping[str, Any],
@@ -62,24 +62,24 @@ def of_plan(
 ) -> list[Finding]:
     """Give the findings of a plan that is served by pods, but for quotas.
 
-    `settings` are the site's own, as they were before `of_pod`.
+    `settings` are the site's own, as they were before `adjust_settings`.
     """
     findings = Findings()
-    findings.extend(row for row in planned.held(plan) if row["id"] not in _OWN)
+    findings.extend(row for row in planned.select_true(plan) if row["id"] not in _OWN)
     findings.extend(row for row in plan["findings"] if row["id"] in _ALSO)
-    _engine(plan, findings, catalogue)
-    _source(plan, findings)
-    pod = pods.of_plan(plan, settings, facts)
-    _room(plan, settings, facts, pod, findings)
-    _nodes(plan, settings, facts, pod, findings)
-    _storage(plan, settings, findings)
+    _check_engine(plan, findings, catalogue)
+    _check_source(plan, findings)
+    pod = pods.size_pod(plan, settings, facts)
+    _check_space(plan, settings, facts, pod, findings)
+    _check_nodes(plan, settings, facts, pod, findings)
+    _check_storage(plan, settings, findings)
     if plan["parallel"]["hosts"] > 1:
-        _group(plan, settings, pod, findings)
-    _reached(settings, findings)
-    _policies(plan, settings, findings)
-    _security(settings, findings)
-    _others(plan, settings, findings)
-    _settings(settings, findings)
+        _check_group(plan, settings, pod, findings)
+    _check_access(settings, findings)
+    _check_policies(plan, settings, findings)
+    _check_security(settings, findings)
+    _check_others(plan, settings, findings)
+    _check_settings(settings, findings)
     findings.add(
         "kubernetes.proven",
         observed="no cluster has run what this version renders",
@@ -89,7 +89,7 @@ def of_plan(
     return findings.rows()
 
 
-def of_quota(
+def check_quota(
     rows: Sequence[Mapping[str, Any]], demand: quota.Demand, namespace: str | None
 ) -> list[Finding]:
     """Hold the objects against quotas and ranges; `rows` is empty where nobody gave any."""
@@ -105,7 +105,7 @@ def of_quota(
             "and render with  --quota quota.yaml",
         )
         return findings.rows()
-    found = quota.clashes(rows, demand)
+    found = quota.find_clashes(rows, demand)
     for clash in found:
         findings.add(
             "kubernetes.quota",
@@ -127,7 +127,7 @@ def of_quota(
     return findings.rows()
 
 
-def _engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -> None:
+def _check_engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -> None:
     engine, need = plan["engine"], plan["memory"]["host_ram_required_bytes"]
     if engine["name"] != "vllm":
         findings.add(
@@ -170,7 +170,7 @@ def _engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -
     )
 
 
-def _source(plan: Mapping[str, Any], findings: Findings) -> None:
+def _check_source(plan: Mapping[str, Any], findings: Findings) -> None:
     source = str(plan["weights"]["source"])
     if source.startswith("file://") and not source.startswith(f"file://{paths.ROOT}/"):
         findings.add(
@@ -181,7 +181,7 @@ def _source(plan: Mapping[str, Any], findings: Findings) -> None:
         )
 
 
-def _room(
+def _check_space(
     plan: Mapping[str, Any],
     settings: Settings,
     facts: Mapping[str, Any],
@@ -189,7 +189,7 @@ def _room(
     findings: Findings,
 ) -> None:
     threads, node = int(facts["cpu"]["threads"]), int(plan["memory"]["host_ram_available_bytes"])
-    cpus, memory = pods.beside(plan, settings, facts)
+    cpus, memory = pods.count_fetch_share(plan, settings, facts)
     job = ", beside {} of the fetching Job" if cpus else ""
     if pod.memory < pod.needed:
         findings.add(
@@ -224,7 +224,7 @@ def _room(
     )
 
 
-def _nodes(
+def _check_nodes(
     plan: Mapping[str, Any],
     settings: Settings,
     facts: Mapping[str, Any],
@@ -244,7 +244,7 @@ def _nodes(
             fix="kubectl get nodes -o "
             f"'custom-columns=NODE:.metadata.name,GPUS:.status.allocatable.{column}'",
         )
-    if (driver := planned.driver(plan)) is not None:
+    if (driver := planned.describe_driver(plan)) is not None:
         findings.add(
             "kubernetes.driver",
             severity=driver.severity,
@@ -276,7 +276,7 @@ def _nodes(
             "prefer-closest-numa-nodes; not single-numa-node",
             fix=f"{_CONFIGZ}  has .kubeletconfig.topologyManagerPolicy",
         )
-    if pods.places_memory(plan) and settings.kubernetes_seccomp_profile is None:
+    if pods.is_memory_placed(plan) and settings.kubernetes_seccomp_profile is None:
         findings.add(
             "kubernetes.numa",
             observed="numactl and --numa-bind of the plan are left out",
@@ -287,15 +287,15 @@ def _nodes(
     findings.add(
         "kubernetes.tuning",
         observed="nothing of it is set by a pod",
-        required="; ".join([*planned.tuning(plan), f"limits of a container: {limits}"]),
+        required="; ".join([*planned.describe_tuning(plan), f"limits of a container: {limits}"]),
         fix="kubectl debug node/NODE -it --image=IMAGE -- sysctl -a  shows what a node has; the "
         "model is served without, more slowly",
     )
 
 
-def _storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
     hosts = plan["parallel"]["hosts"]
-    mode = access.mode(settings, hosts)
+    mode = access.choose_mode(settings, hosts)
     if hosts > 1 and mode == "ReadWriteOnce":
         findings.add(
             "kubernetes.access_mode",
@@ -308,19 +308,19 @@ def _storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
     if load["low"] and load["high"]:
         seen += f", {load['low']:.0f} to {load['high']:.0f} s from a local disk (estimated)"
     chosen = settings.kubernetes_storage_class
+    one = f"{pods.count_volume_gib(plan)}Gi"
     findings.add(
         "kubernetes.storage",
         observed=seen,
-        required=f"{chosen or 'a default class'} that gives {pods.volume_gib(plan)}Gi as {mode} "
-        "and reads fast enough for your patience",
+        required=f"{chosen or 'a default class'} that gives {one} as {mode} and reads"
+        " fast enough for your patience",
         fix="kubectl get storageclass; kimi_kubernetes_storage_class names one",
     )
-    both = f"{pods.volume_gib(plan, revisions=2)}Gi"
+    both = f"{pods.count_volume_gib(plan, revisions=2)}Gi"
     findings.add(
         "kubernetes.storage",
         wording="revision",
-        observed=f"{pods.volume_gib(plan)}Gi; each revision has a folder of its own, and nothing "
-        "removes the old one",
+        observed=f"{one}; each revision has a folder of its own, and nothing removes the old one",
         required=f"{both} before another revision is fetched",
         fix=f"write {both} into pvc.yaml and apply it, where the class's allowVolumeExpansion is "
         f"true; kubectl get persistentvolumeclaim/{settings.kubernetes_name}-models  shows its "
@@ -328,7 +328,7 @@ def _storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) ->
     )
 
 
-def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:
+def _check_group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:
     findings.add(
         "kubernetes.lws",
         observed="not looked at",
@@ -358,7 +358,7 @@ def _group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Find
     )
 
 
-def _reached(settings: Settings, findings: Findings) -> None:
+def _check_access(settings: Settings, findings: Findings) -> None:
     """Say how clients reach the API, and what is wrong with how they are to."""
     name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
     gateway = settings.kubernetes_gateway_class
@@ -383,7 +383,7 @@ def _reached(settings: Settings, findings: Findings) -> None:
             fix=hint,
         )
     elif class_:
-        known = access.controller(settings)
+        known = access.find_controller(settings)
         findings.add(
             "kubernetes.ingress",
             severity="info" if known else "warning",
@@ -421,11 +421,11 @@ def _reached(settings: Settings, findings: Findings) -> None:
         )
 
 
-def _policies(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_policies(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
     """Say whom the NetworkPolicy and the controller outside let in."""
     class_, gateway = settings.kubernetes_ingress_class, settings.kubernetes_gateway_class
     # By an address of the client's, which the pods do not see: only its controller may keep to it.
-    if (gateway or (class_ and not access.controller(settings))) and settings.allowed_networks:
+    if (gateway or (class_ and not access.find_controller(settings))) and settings.allowed_networks:
         findings.add(
             "kubernetes.ingress",
             severity="warning",
@@ -460,7 +460,7 @@ def _policies(plan: Mapping[str, Any], settings: Settings, findings: Findings) -
     )
 
 
-def _security(settings: Settings, findings: Findings) -> None:
+def _check_security(settings: Settings, findings: Findings) -> None:
     place = settings.kubernetes_namespace or "NAMESPACE"
     findings.add(
         "kubernetes.pod_security",
@@ -470,7 +470,7 @@ def _security(settings: Settings, findings: Findings) -> None:
     )
 
 
-def _others(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_others(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
     if settings.kubernetes_monitoring_namespace:
         findings.add(
             "kubernetes.monitoring",
@@ -483,15 +483,15 @@ def _others(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> 
     if plan["web"]:
         findings.add(
             "kubernetes.web",
-            observed=access.web_image(plan, settings),
+            observed=access.name_web_image(plan, settings),
             required=f"{plan['web']['name']} {plan['web']['version']} that runs as a user other "
             "than root",
             fix="set kimi_kubernetes_web_image to an image of your own, pinned by its digest",
         )
 
 
-def _settings(settings: Settings, findings: Findings) -> None:
-    names = planned.without_effect(settings, _WITHOUT_EFFECT)
+def _check_settings(settings: Settings, findings: Findings) -> None:
+    names = planned.list_without_effect(settings, _WITHOUT_EFFECT)
     if settings.ram_disk == "always":
         names.append("ram_disk")
     if settings.instances not in ("auto", 1):

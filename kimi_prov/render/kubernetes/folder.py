@@ -18,8 +18,8 @@ from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract import pod as contract
 from kimi_prov.errors import UserError
 from kimi_prov.monitoring import series
-from kimi_prov.render import frame, planned, templates
-from kimi_prov.render.frame import File
+from kimi_prov.render import folder_writer, planned, templates
+from kimi_prov.render.folder_writer import File
 from kimi_prov.render.kubernetes import access, dashboard, measured
 from kimi_prov.render.kubernetes import pod as pods
 
@@ -38,54 +38,54 @@ _PROBE_S = 10
 _WEB_PORT = 8080
 # Of a time to the first token, more than this times the planned one is slow; in seconds at least.
 _SLOW = 10
-_LEAST_SLOW_S = 10
+_MIN_SLOW_S = 10
 # etcd takes no larger object; the manifest of the weights is what is long in a plan.
-_LARGEST_MAP = 1_000_000
+_MAX_CONFIG_MAP_BYTES = 1_000_000
 _PORTS = {"http": 80, "https": 443}
 _HUB_PORT = 443
 # In this order kustomize names them, and a person reads them.
 _ALWAYS = ("pvc.yaml", "fetch-job.yaml", "service.yaml", "networkpolicy.yaml", "pdb.yaml")
 _MONITORING = ("servicemonitor.yaml", "rules.yaml", "dashboard.yaml")
-_BESIDE = ("kustomization.yaml", "README.md")
+_OTHER_FILES = ("kustomization.yaml", "README.md")
 
 
-def rendered(
+def render_folder(
     name: str,
     plan: Mapping[str, Any],
     findings: Sequence[Finding],
     settings: Settings,
     facts: Mapping[str, Any],
-) -> frame.Rendered:
+) -> folder_writer.RenderedFolder:
     """Give the folder's files. Pure: the same input gives the same bytes.
 
     `plan` and `settings` are those of a pod, `findings` what holds there. Raises UserError for a
     plan that no ConfigMap holds.
     """
-    shown = {**pods.of_image(plan, settings), "findings": findings}
-    digest = frame.plan_digest(shown)
-    values = _values(name, shown, settings, facts, digest)
-    files = [File(frame.PLAN, (clean_text.as_json(shown) + "\n").encode())]
+    shown = {**pods.adapt_to_image(plan, settings), "findings": findings}
+    digest = folder_writer.compute_plan_digest(shown)
+    values = _make_values(name, shown, settings, facts, digest)
+    files = [File(folder_writer.PLAN, (clean_text.as_json(shown) + "\n").encode())]
     if settings.ca_bundle:
         files.append(File(_BUNDLE, Path(settings.ca_bundle).read_bytes()))
-    if sum(len(file.content) for file in files) > _LARGEST_MAP:
+    if sum(len(file.content) for file in files) > _MAX_CONFIG_MAP_BYTES:
         raise UserError(
-            f"{frame.PLAN} and {_BUNDLE} have more than {_LARGEST_MAP} bytes: no ConfigMap holds "
-            "them",
+            f"{folder_writer.PLAN} and {_BUNDLE} have more than {_MAX_CONFIG_MAP_BYTES} "
+            "bytes: no ConfigMap holds them",
             fix="name a shorter kimi_weights_manifest or kimi_ca_bundle",
         )
-    files += [_from_template(path, values) for path in (*values["resources"], *_BESIDE)]
-    return frame.Rendered(KIND, name, digest, files)
+    files += [_render_file(path, values) for path in (*values["resources"], *_OTHER_FILES)]
+    return folder_writer.RenderedFolder(KIND, name, digest, files)
 
 
-def objects(
+def render_objects(
     name: str, plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """Give the files of objects alone, before anything is known of quotas."""
-    files = rendered(name, plan, [], settings, facts).files
+    files = render_folder(name, plan, [], settings, facts).files
     return {file.path: file.content for file in files if file.path.endswith(".yaml")}
 
 
-def _resources(plan: Mapping[str, Any], settings: Settings) -> list[str]:
+def _list_resources(plan: Mapping[str, Any], settings: Settings) -> list[str]:
     """List the files of objects."""
     several = plan["parallel"]["hosts"] > 1
     found = [*_ALWAYS, "leaderworkerset.yaml" if several else "statefulset.yaml"]
@@ -102,26 +102,26 @@ def _resources(plan: Mapping[str, Any], settings: Settings) -> list[str]:
     return found
 
 
-def _from_template(path: str, values: Mapping[str, Any]) -> File:
-    text = _text(path, values)
+def _render_file(path: str, values: Mapping[str, Any]) -> File:
+    text = _render_text(path, values)
     if path.endswith(".yaml"):
         # A line on which nothing was written is none.
         text = "".join(line.rstrip() + "\n" for line in text.splitlines() if line.strip())
     return File(path, text.encode())
 
 
-def _text(path: str, values: Mapping[str, Any]) -> str:
-    environment = templates.environment(_TEMPLATES)
-    environment.filters["q"] = quoted
+def _render_text(path: str, values: Mapping[str, Any]) -> str:
+    environment = templates.make_environment(_TEMPLATES)
+    environment.filters["q"] = quote_yaml
     return environment.get_template(f"{path}.j2").render(values)
 
 
-def quoted(value: object) -> str:
+def quote_yaml(value: object) -> str:
     """Write a text as YAML in quotes, whatever stands in it: JSON's way is YAML's too."""
     return json.dumps(clean_text.clean_line(value), ensure_ascii=False)
 
 
-def _values(
+def _make_values(
     name: str,
     plan: Mapping[str, Any],
     settings: Settings,
@@ -130,7 +130,7 @@ def _values(
 ) -> dict[str, Any]:
     """Give what the templates say."""
     hosts = int(plan["parallel"]["hosts"])
-    pod = pods.of_plan(plan, settings, facts)
+    pod = pods.size_pod(plan, settings, facts)
     several = hosts > 1
     namespace = settings.kubernetes_namespace
     found: dict[str, Any] = {
@@ -141,10 +141,10 @@ def _values(
         "image": settings.kubernetes_image,
         "pull_secret": settings.kubernetes_image_pull_secret,
         "storage_class": settings.kubernetes_storage_class,
-        "access_mode": access.mode(settings, hosts),
+        "access_mode": access.choose_mode(settings, hosts),
         "cache_volume": settings.kubernetes_cache_volume and not several,
         "node_selector": settings.kubernetes_node_selector,
-        "tolerations": access.tolerations(settings, pod.gpus),
+        "tolerations": access.list_tolerations(settings, pod.gpus),
         "runtime_class": settings.kubernetes_runtime_class,
         "gpu_resource": settings.kubernetes_gpu_resource,
         "rdma_resource": settings.kubernetes_rdma_resource if several and pod.gpus else None,
@@ -155,11 +155,11 @@ def _values(
         "server_name": settings.kubernetes_hostname or settings.kubernetes_name,
         "ingress_class": settings.kubernetes_ingress_class,
         "gateway_class": settings.kubernetes_gateway_class,
-        "annotations": access.ingress_annotations(settings, tls=settings.kubernetes_tls),
+        "annotations": access.make_ingress_annotations(settings, tls=settings.kubernetes_tls),
         "ingress_namespace": settings.kubernetes_ingress_namespace,
         "monitoring_namespace": settings.kubernetes_monitoring_namespace,
         "allowed_networks": settings.allowed_networks,
-        "resources": _resources(plan, settings),
+        "resources": _list_resources(plan, settings),
         "bundle": bool(settings.ca_bundle),
         "plan": plan,
         "plan_digest": digest,
@@ -172,40 +172,40 @@ def _values(
         "port": contract.PORT,
         "user": contract.USER_ID,
         "weights_bytes": plan["weights"]["bytes"],
-        "volume_gib": pods.volume_gib(plan),
-        "marks": " ".join(_marks(plan)),
+        "volume_gib": pods.count_volume_gib(plan),
+        "marks": " ".join(_list_marks(plan)),
         "source": plan["weights"]["source"],
-        "weights_digest": frame.plan_digest(plan["weights"]),
+        "weights_digest": folder_writer.compute_plan_digest(plan["weights"]),
         "workers": plan["weights"]["workers"],
         "hub_token": str(plan["weights"]["source"]).startswith("hf://"),
-        "fetch_cpus": pods.fetch_cpus(plan, facts),
+        "fetch_cpus": pods.count_fetch_cpus(plan, facts),
         "fetch_gib": pods.FETCH_BYTES >> 30,
-        "fetch_ports": _fetch_ports(plan),
+        "fetch_ports": _list_fetch_ports(plan),
         "site": planned.download(plan),
         "chat_s": pods.CHAT_S,
         "startup_failures": math.ceil(pod.start_s / _PROBE_S),
         "drains": "--shutdown-timeout" in plan["instances"][0]["argv"],
         "concurrency": plan["throughput"]["concurrency"],
-        "slow_first_token_s": _slow(plan),
-        "signal": measured.signal,
-        "latency": measured.latency,
+        "slow_first_token_s": _choose_slow_threshold(plan),
+        "signal": measured.make_signal,
+        "latency": measured.make_latency,
         "first_token": series.FIRST_TOKEN,
-        "job": dashboard.selector(settings.kubernetes_name, namespace),
-        "dashboard": dashboard.document(settings.kubernetes_name, namespace),
-        "schedules": _schedules(settings),
+        "job": dashboard.make_selector(settings.kubernetes_name, namespace),
+        "dashboard": dashboard.make_document(settings.kubernetes_name, namespace),
+        "schedules": _list_schedules(settings),
         "time_zone": settings.kubernetes_time_zone,
         "kubectl_image": settings.kubernetes_kubectl_image,
-        "workload": _workload(several=several),
+        "workload": _describe_workload(several=several),
     }
-    found |= _web(plan, settings)
-    found["fetch_template"] = _text("_fetch.yaml", found).rstrip("\n")
+    found |= _make_web_values(plan, settings)
+    found["fetch_template"] = _render_text("_fetch.yaml", found).rstrip("\n")
     # A Job cannot be changed: what it does is in its name.
     done = hashlib.sha256(found["fetch_template"].encode()).hexdigest()[:_DIGEST]
-    found["fetch_name"] = fetch_name(settings.kubernetes_name, plan["model"]["revision"], done)
+    found["fetch_name"] = name_fetch_job(settings.kubernetes_name, plan["model"]["revision"], done)
     return found
 
 
-def _workload(*, several: bool) -> dict[str, str]:
+def _describe_workload(*, several: bool) -> dict[str, str]:
     """Say what is scaled."""
     if several:
         group, plural = "leaderworkerset.x-k8s.io", "leaderworkersets"
@@ -213,7 +213,7 @@ def _workload(*, several: bool) -> dict[str, str]:
     return {"group": "apps", "plural": "statefulsets", "resource": "statefulset"}
 
 
-def _schedules(settings: Settings) -> list[dict[str, Any]]:
+def _list_schedules(settings: Settings) -> list[dict[str, Any]]:
     rows = [
         ("stop", settings.kubernetes_stop_schedule, 0),
         ("start", settings.kubernetes_start_schedule, 1),
@@ -221,20 +221,20 @@ def _schedules(settings: Settings) -> list[dict[str, Any]]:
     return [{"name": name, "at": at, "replicas": replicas} for name, at, replicas in rows if at]
 
 
-def _marks(plan: Mapping[str, Any]) -> list[str]:
+def _list_marks(plan: Mapping[str, Any]) -> list[str]:
     """List the marks of verified weights: the model's, and those of a draft."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
     return [f"{part['dir']}/{paths.MODEL_VERIFIED}" for part in parts]
 
 
-def _slow(plan: Mapping[str, Any]) -> int:
+def _choose_slow_threshold(plan: Mapping[str, Any]) -> int:
     """Give the seconds to a first token from which one is called slow."""
     expected = plan["throughput"]["ttft_s"]["expected"] or 0
-    return max(_LEAST_SLOW_S, math.ceil(_SLOW * expected))
+    return max(_MIN_SLOW_S, math.ceil(_SLOW * expected))
 
 
-def _fetch_ports(plan: Mapping[str, Any]) -> list[int]:
+def _list_fetch_ports(plan: Mapping[str, Any]) -> list[int]:
     """List the TCP ports that the fetching pod asks at."""
     addresses = [str(plan["weights"]["source"]), *(value for _, value in planned.download(plan))]
     found = set()
@@ -247,7 +247,7 @@ def _fetch_ports(plan: Mapping[str, Any]) -> list[int]:
     return sorted(found)
 
 
-def _web(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _make_web_values(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Give what the templates say of the page; `web` is None where there is none."""
     web = plan["web"]
     if not web:
@@ -266,18 +266,18 @@ def _web(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         **({"SSL_CERT_FILE": "/etc/kimi/ca.crt"} if settings.kubernetes_tls else {}),
     }
     # The page itself speaks no TLS.
-    plain = access.ingress_annotations(settings, tls=False)
+    plain = access.make_ingress_annotations(settings, tls=False)
     return {
         "web": web,
         "web_hostname": settings.kubernetes_web_hostname,
         "web_port": _WEB_PORT,
-        "web_image": access.web_image(plan, settings),
+        "web_image": access.name_web_image(plan, settings),
         "web_environment": sorted(environment.items()),
         "web_annotations": plain,
     }
 
 
-def fetch_name(name: str, revision: str, digest: str) -> str:
+def name_fetch_job(name: str, revision: str, digest: str) -> str:
     """Name the Job that fetches a revision of the weights by what it does."""
     short = "".join(sign if sign.isalnum() else "-" for sign in revision.lower()[:_REVISION])
     return "-".join(part for part in (name, "fetch", short.strip("-"), digest) if part)

@@ -9,12 +9,14 @@ POD = "namespace, job, pod"
 _WINDOW = "5m"
 
 
-def signal(name: str, selector: str, *, by: str = POD, window: str = _WINDOW) -> str:
+def make_signal(name: str, selector: str, *, by: str = POD, window: str = _WINDOW) -> str:
     """Return the expression of a signal of vLLM; `by`: empty for all pods together."""
     return series.fill(series.BY_NAME[name].vllm, by=by, sel=selector, window=window)
 
 
-def latency(share: str, metric: str, selector: str, *, by: str = POD, window: str = _WINDOW) -> str:
+def make_latency(
+    share: str, metric: str, selector: str, *, by: str = POD, window: str = _WINDOW
+) -> str:
     """Return the expression of a share of one of vLLM's histograms, named without prefix."""
     expression = series.quantile(share, f"vllm:{metric}")
     return series.fill(expression, by=by, sel=selector, window=window)

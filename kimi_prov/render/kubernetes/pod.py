@@ -64,15 +64,15 @@ class Pod:
         return self.shm // _GIB
 
 
-def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]) -> Pod:
+def size_pod(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]) -> Pod:
     """Size a pod by the plan, the node's facts and what the site set."""
     gpus = len(plan["instances"][0]["gpus"])
     shm = pod.compute_shm_bytes(plan)
     if pod.count_workers(plan) > 1:
         shm = max(shm, _SHM_PER_GPU * gpus)
-    needed = _up(pod.compute_process_bytes(plan) + shm)
-    beside_cpus, beside_memory = beside(plan, settings, facts)
-    room = _node_memory(plan) - beside_memory - needed
+    needed = _round_up(pod.compute_process_bytes(plan) + shm)
+    beside_cpus, beside_memory = count_fetch_share(plan, settings, facts)
+    room = _count_node_memory(plan) - beside_memory - needed
     files = int(plan["weights"]["bytes"]) // int(plan["parallel"]["hosts"]) if gpus else 0
     page_cache = max(0, min(files, room)) // _GIB * _GIB
     memory = needed + page_cache
@@ -81,7 +81,7 @@ def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any
         page_cache = max(0, memory - needed)
     return Pod(
         gpus=gpus,
-        cpus=_cpus(settings, facts, gpus, beside_cpus),
+        cpus=_count_cpus(settings, facts, gpus, beside_cpus),
         memory=memory,
         needed=needed,
         page_cache=page_cache,
@@ -91,18 +91,18 @@ def of_plan(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any
     )
 
 
-def _up(size: int) -> int:
+def _round_up(size: int) -> int:
     """Round up to whole GiB."""
     return math.ceil(size / _GIB) * _GIB
 
 
-def _node_memory(plan: Mapping[str, Any]) -> int:
+def _count_node_memory(plan: Mapping[str, Any]) -> int:
     """Give a node's memory less the share of its system."""
     available = int(plan["memory"]["host_ram_available_bytes"])
     return available - available // _SYSTEM_SHARE
 
 
-def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_cpus: int) -> int:
+def _count_cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_cpus: int) -> int:
     """Whole processors: the share of the GPUs, in whole cores so that no other pod has half of one.
 
     `beside_cpus` are left to a pod that must run on the same node.
@@ -110,7 +110,7 @@ def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_cpus: 
     """
     if settings.kubernetes_cpus != "auto":
         return settings.kubernetes_cpus
-    threads, per_core = int(facts["cpu"]["threads"]), _per_core(facts)
+    threads, per_core = int(facts["cpu"]["threads"]), _count_cpus_per_core(facts)
     total = len(facts["gpus"])
     # A small node, as in a trial, keeps a processor for its system at least.
     kept = max(min(_SYSTEM_CPUS, threads // 4), threads // _SYSTEM_SHARE)
@@ -119,43 +119,43 @@ def _cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_cpus: 
     return max(1, share // per_core * per_core)
 
 
-def _per_core(facts: Mapping[str, Any]) -> int:
+def _count_cpus_per_core(facts: Mapping[str, Any]) -> int:
     """Give the processors of a core."""
     threads, cores = int(facts["cpu"]["threads"]), int(facts["cpu"]["cores"])
     return max(1, threads // cores) if cores else 1
 
 
-def fetch_cpus(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
+def count_fetch_cpus(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
     """Give the processors of the fetching pod: one for each file at a time, in whole cores.
 
     A quarter of a node at most. A kubelet with full-pcpus-only refuses a pod that asks for half of
     a core (SMTAlignmentError).
     """
-    per_core, threads = _per_core(facts), int(facts["cpu"]["threads"])
+    per_core, threads = _count_cpus_per_core(facts), int(facts["cpu"]["threads"])
     wanted = math.ceil(int(plan["weights"]["workers"]) / per_core)
     return max(1, min(wanted, threads // 4 // per_core)) * per_core
 
 
-def beside(
+def count_fetch_share(
     plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
 ) -> tuple[int, int]:
     """Give the processors and bytes that the fetching pod takes of the engine's node.
 
     It runs there where one node alone mounts the volume: the engine's pod waits for it.
     """
-    if access.mode(settings, int(plan["parallel"]["hosts"])) != "ReadWriteOnce":
+    if access.choose_mode(settings, int(plan["parallel"]["hosts"])) != "ReadWriteOnce":
         return 0, 0
-    return fetch_cpus(plan, facts), FETCH_BYTES
+    return count_fetch_cpus(plan, facts), FETCH_BYTES
 
 
-def places_memory(plan: Mapping[str, Any]) -> bool:
+def is_memory_placed(plan: Mapping[str, Any]) -> bool:
     """Whether the plan places the engine's memory on NUMA nodes."""
     instance = plan["instances"][0]
     flags = {word.removeprefix("--") for word in instance["argv"] if word.startswith("--")}
     return bool(instance["numactl"] or flags & _NUMA_FLAGS)
 
 
-def volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
+def count_volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
     """Give the size of a volume in GiB: for revisions of the weights, and of those of a draft."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
@@ -163,13 +163,13 @@ def volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
     return math.ceil(size * _VOLUME_SPARE / _GIB) + 1
 
 
-def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def adapt_to_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Give the plan as the image has it: its paths, and nothing that only the pod's run knows."""
     instance = plan["instances"][0]
-    place = _places(plan)
+    place = _make_path_rewriter(plan)
     argv = [place(word) for word in instance["argv"]]
     at = argv.index("-m") + 2
-    argv = argv[:at] + _arguments(plan, settings, argv[at:])
+    argv = argv[:at] + _list_arguments(plan, settings, argv[at:])
     environment = {
         name: place(value)
         for name, value in instance["env"].items()
@@ -182,14 +182,14 @@ def of_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     return {**plan, "engine": engine, "instances": [{**instance, **changed}]}
 
 
-def _places(plan: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _make_path_rewriter(plan: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the function that writes a path or text of the plan as the image has it."""
     table = {plan["engine"]["env_dir"]: pod.ENGINE, paths.CACHE: pod.CACHE}
     ours = re.compile("|".join(rf"{re.escape(path)}(?=/|$)" for path in table))
     return lambda text: ours.sub(lambda found: table[found.group()], text)
 
 
-def _arguments(plan: Mapping[str, Any], settings: Settings, words: list[str]) -> list[str]:
+def _list_arguments(plan: Mapping[str, Any], settings: Settings, words: list[str]) -> list[str]:
     """Give the engine's arguments but those that the pod finds out when it runs."""
     left_out = set(planned.OF_THE_RUN)
     if settings.kubernetes_seccomp_profile is None:

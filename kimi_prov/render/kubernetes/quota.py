@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-_LARGEST_BYTES = 1 << 20
-_SHOWN = 8
+_MAX_BYTES = 1 << 20
+_MAX_NAMES = 8
 FIX = (
     "kubectl get resourcequota,limitrange --namespace NAMESPACE -o yaml > quota.yaml  writes such "
     "a file"
@@ -59,7 +59,7 @@ class Demand:
     claims: Sequence[tuple[str, Fraction, str | None]]
     objects: Mapping[str, int]
 
-    def of(self, key: str) -> Fraction | None:
+    def count_for(self, key: str) -> Fraction | None:
         """Return how much of a quota's key is taken; None where nothing of ours counts to it."""
         key = _REQUESTED.get(key, key)
         if key == "pods":
@@ -99,23 +99,23 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]
     """Read quotas and ranges of files. Raises UserError for files that hold none."""
     found = []
     for path in paths:
-        there = list(_objects(path))
+        there = list(_list_objects(path))
         if not there:
             raise UserError(f"{path}: there is no ResourceQuota and no LimitRange in it", fix=FIX)
         for row in there:
-            other = _text(row, "metadata", "namespace")
+            other = _read_text(row, "metadata", "namespace")
             if namespace and other and other != namespace:
                 raise UserError(
-                    f"{path}: {_named(row)} is of namespace {clean_text.clean_line(other)}, and "
-                    f"the objects are rendered for {namespace}",
+                    f"{path}: {_name_object(row)} is of namespace {clean_text.clean_line(other)}, "
+                    f"and the objects are rendered for {namespace}",
                     fix=FIX,
                 )
         found += there
     return found
 
 
-def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
-    document = documents.read(path, what="a file of quotas", limit=_LARGEST_BYTES, fix=FIX)
+def _list_objects(path: Path) -> Iterator[Mapping[str, Any]]:
+    document = documents.read(path, what="a file of quotas", limit=_MAX_BYTES, fix=FIX)
     for part in _BETWEEN.split(document.text):
         if not part.strip():
             continue
@@ -130,20 +130,20 @@ def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield item
 
 
-def _text(row: Mapping[str, Any], *keys: str) -> str:
+def _read_text(row: Mapping[str, Any], *keys: str) -> str:
     value: Any = row
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, str) else ""
 
 
-def _named(row: Mapping[str, Any]) -> str:
+def _name_object(row: Mapping[str, Any]) -> str:
     return clean_text.clean_line(
-        f"{row['kind']} {_text(row, 'metadata', 'name') or 'without a name'}"
+        f"{row['kind']} {_read_text(row, 'metadata', 'name') or 'without a name'}"
     )
 
 
-def amount(value: object, where: str) -> Fraction:
+def parse_amount(value: object, where: str) -> Fraction:
     """Read a quantity such as 500m, 64Gi or 1e3. Raises UserError, which names `where`."""
     text = str(value).strip() if isinstance(value, (str, int, float)) else ""
     match = _QUANTITY.fullmatch(text)
@@ -162,71 +162,75 @@ def amount(value: object, where: str) -> Fraction:
     )
 
 
-def shown(key: str, value: Fraction) -> str:
+def format_amount(key: str, value: Fraction) -> str:
     """Write a quantity of a key for a person."""
     if "memory" in key or "storage" in key:
         return f"{float(value / (1 << 30)):.5g}Gi"
     return f"{float(value):.5g}"
 
 
-def clashes(rows: Sequence[Mapping[str, Any]], demand: Demand) -> list[Clash]:
+def find_clashes(rows: Sequence[Mapping[str, Any]], demand: Demand) -> list[Clash]:
     """Say what of the demand goes beyond a quota or a range. Raises UserError for what is none."""
     found: list[Clash] = []
     for row in rows:
         if row["kind"] == "ResourceQuota":
-            found += _of_quota(row, demand)
+            found += _check_quota(row, demand)
         else:
-            found += _of_range(row, demand)
+            found += _check_range(row, demand)
     return found
 
 
-def _of_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
-    spec = _mapping(row, "spec")
-    if _scopes(spec) & _NOT_OURS:
+def _check_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
+    spec = _read_mapping(row, "spec")
+    if _list_scopes(spec) & _NOT_OURS:
         return
-    used = _mapping(_mapping(row, "status"), "used")
-    for key, value in _mapping(spec, "hard").items():
-        where = clean_text.clean_line(f"{_named(row)}: {key}")
-        taken = demand.of(str(key))
-        hard = amount(value, where)
+    used = _read_mapping(_read_mapping(row, "status"), "used")
+    for key, value in _read_mapping(spec, "hard").items():
+        where = clean_text.clean_line(f"{_name_object(row)}: {key}")
+        taken = demand.count_for(str(key))
+        hard = parse_amount(value, where)
         if not taken:
             continue
-        others = amount(used[key], where) if key in used else Fraction(0)
+        others = parse_amount(used[key], where) if key in used else Fraction(0)
         if taken > hard:
-            yield Clash(where, shown(str(key), hard), shown(str(key), taken), grave=True)
+            yield Clash(
+                where, format_amount(str(key), hard), format_amount(str(key), taken), grave=True
+            )
         elif taken > hard - others:
-            left = f"{shown(str(key), hard - others)} of {shown(str(key), hard)} left"
-            yield Clash(where, left, shown(str(key), taken), grave=False)
+            left = (
+                f"{format_amount(str(key), hard - others)} of {format_amount(str(key), hard)} left"
+            )
+            yield Clash(where, left, format_amount(str(key), taken), grave=False)
 
 
-def _scopes(spec: Mapping[str, Any]) -> set[str]:
+def _list_scopes(spec: Mapping[str, Any]) -> set[str]:
     scopes = spec.get("scopes")
     found = {str(scope) for scope in scopes} if isinstance(scopes, list) else set()
-    selected = _mapping(spec, "scopeSelector").get("matchExpressions")
+    selected = _read_mapping(spec, "scopeSelector").get("matchExpressions")
     for row in selected if isinstance(selected, list) else []:
         if isinstance(row, dict) and row.get("operator") in ("In", "Exists"):
             found.add(str(row.get("scopeName")))
     return found
 
 
-def _of_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
-    limits = _mapping(row, "spec").get("limits")
+def _check_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
+    limits = _read_mapping(row, "spec").get("limits")
     for limit in limits if isinstance(limits, list) else []:
         if not isinstance(limit, dict):
             continue
         kind = str(limit.get("type"))
-        for name, resources in _measured(kind, demand):
+        for name, resources in _list_range_subjects(kind, demand):
             for side, sign in (("max", 1), ("min", -1)):
-                for key, value in _mapping(limit, side).items():
-                    where = clean_text.clean_line(f"{_named(row)}: {side} of a {kind}: {key}")
-                    bound = amount(value, where)
+                for key, value in _read_mapping(limit, side).items():
+                    where = clean_text.clean_line(f"{_name_object(row)}: {side} of a {kind}: {key}")
+                    bound = parse_amount(value, where)
                     taken = resources.get(str(key))
                     if taken is not None and sign * (taken - bound) > 0:
-                        asked = f"{shown(str(key), taken)} ({name})"
-                        yield Clash(where, shown(str(key), bound), asked, grave=True)
+                        asked = f"{format_amount(str(key), taken)} ({name})"
+                        yield Clash(where, format_amount(str(key), bound), asked, grave=True)
 
 
-def _measured(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:
+def _list_range_subjects(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:
     """Give what a range of this type looks at. Each of our pods has one container that counts."""
     if kind in ("Container", "Pod"):
         rows = [row for row, _ in demand.containers]
@@ -237,12 +241,12 @@ def _measured(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fractio
     return []
 
 
-def _mapping(value: object, key: str) -> Mapping[str, Any]:
+def _read_mapping(value: object, key: str) -> Mapping[str, Any]:
     found = value.get(key) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def demand_of(objects: Sequence[Mapping[str, Any]]) -> Demand:
+def sum_demand(objects: Sequence[Mapping[str, Any]]) -> Demand:
     """Sum up rendered objects: everything at once, as when the model is first applied."""
     containers: list[tuple[Container, int]] = []
     first: list[Container] = []
@@ -254,25 +258,25 @@ def demand_of(objects: Sequence[Mapping[str, Any]]) -> Demand:
         count[plural] = count.get(plural, 0) + 1
         name = str(row["metadata"]["name"])
         if kind == "PersistentVolumeClaim":
-            size = amount(spec["resources"]["requests"]["storage"], name)
+            size = parse_amount(spec["resources"]["requests"]["storage"], name)
             claims.append((name, size, spec.get("storageClassName")))
-        for template, pods in _templates(kind, spec):
+        for template, pods in _list_templates(kind, spec):
             pod = template["spec"]
-            containers += [(_container(name, part), pods) for part in pod["containers"]]
-            first += [_container(name, part) for part in pod.get("initContainers", [])]
+            containers += [(_read_container(name, part), pods) for part in pod["containers"]]
+            first += [_read_container(name, part) for part in pod.get("initContainers", [])]
     return Demand(containers, first, claims, count)
 
 
-def _container(name: str, part: Mapping[str, Any]) -> Container:
+def _read_container(name: str, part: Mapping[str, Any]) -> Container:
     limits = part["resources"]["limits"]
-    rows = {str(key): amount(value, name) for key, value in limits.items()}
+    rows = {str(key): parse_amount(value, name) for key, value in limits.items()}
     return Container(f"{name}: {part['name']}", rows)
 
 
 _PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
 
 
-def _templates(kind: str, spec: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]:
+def _list_templates(kind: str, spec: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]:
     if kind == "LeaderWorkerSet":
         group = spec["leaderWorkerTemplate"]
         return [(group["workerTemplate"], int(group["size"]))]

@@ -32,7 +32,7 @@ _INSTEAD = {
 }
 
 
-def of_job(settings: Settings) -> Settings:
+def adjust_settings(settings: Settings) -> Settings:
     """Return the settings as they count in a job."""
     links = settings.pip_find_links
     return replace(
@@ -45,15 +45,15 @@ def of_job(settings: Settings) -> Settings:
     )
 
 
-def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
+def select_findings(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
     """Give the findings of a plan that is served by jobs.
 
-    `settings` are the site's own, as they were before `of_job`.
+    `settings` are the site's own, as they were before `adjust_settings`.
     """
     findings = Findings()
-    findings.extend(planned.held(plan))
-    _engine(plan, findings)
-    if (driver := planned.driver(plan)) is not None:
+    findings.extend(planned.select_true(plan))
+    _check_engine(plan, findings)
+    if (driver := planned.describe_driver(plan)) is not None:
         findings.add(
             "slurm.driver",
             severity=driver.severity,
@@ -62,8 +62,8 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
             fix=f"ask the administrator for nodes with {driver.required}; nvidia-smi on a node "
             "shows its version",
         )
-    _tuning(plan, findings)
-    _memory(plan, settings, findings)
+    _check_tuning(plan, findings)
+    _check_memory(plan, settings, findings)
     several = plan["parallel"]["hosts"] > 1
     findings.add(
         "slurm.firewall",
@@ -81,11 +81,11 @@ def of_plan(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
         required=f"Python {version} on login and compute nodes",
         fix="name the module in kimi_slurm_modules, or the program in kimi_slurm_python",
     )
-    _settings(settings, findings)
+    _check_settings(settings, findings)
     return findings.rows()
 
 
-def _engine(plan: Mapping[str, Any], findings: Findings) -> None:
+def _check_engine(plan: Mapping[str, Any], findings: Findings) -> None:
     engine = plan["engine"]
     if engine["name"] != "vllm":
         findings.add(
@@ -112,17 +112,17 @@ def _engine(plan: Mapping[str, Any], findings: Findings) -> None:
         )
 
 
-def _tuning(plan: Mapping[str, Any], findings: Findings) -> None:
+def _check_tuning(plan: Mapping[str, Any], findings: Findings) -> None:
     limits = ", ".join(f"{name} {value}" for name, value in plan["tuning"]["limits"].items())
     findings.add(
         "slurm.tuning",
         observed="nothing of it is set by a job",
-        required="; ".join([*planned.tuning(plan), f"limits of a job: {limits}"]),
+        required="; ".join([*planned.describe_tuning(plan), f"limits of a job: {limits}"]),
         fix="ask the administrator; the model is served without, more slowly",
     )
 
 
-def _memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
     load, size = plan["throughput"]["load_s"], plan["weights"]["bytes"]
     always = settings.ram_disk == "always"
     seen = f"{format_bytes(size)} are read at each start"
@@ -139,8 +139,8 @@ def _memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> 
     )
 
 
-def _settings(settings: Settings, findings: Findings) -> None:
-    names = planned.without_effect(settings, _WITHOUT_EFFECT)
+def _check_settings(settings: Settings, findings: Findings) -> None:
+    names = planned.list_without_effect(settings, _WITHOUT_EFFECT)
     if settings.pip_find_links and "://" not in settings.pip_find_links:
         names.append("pip_find_links")
     if names:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text, pod
 from kimi_prov.packaging import engine_plugins, zipapp
-from kimi_prov.render import frame, planned, templates
-from kimi_prov.render.frame import File
-from kimi_prov.render.slurm import words
+from kimi_prov.render import folder_writer, planned, templates
+from kimi_prov.render.folder_writer import File
+from kimi_prov.render.slurm import flag_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,47 +34,47 @@ _SLOW_DOWNLOAD = 50e6
 _RAY_LOCK = "ray.txt"
 
 
-def rendered(
+def render_folder(
     name: str,
     plan: Mapping[str, Any],
     findings: Sequence[Finding],
     settings: Settings,
     facts: Mapping[str, Any],
     catalogue: Catalogue,
-) -> frame.Rendered:
+) -> folder_writer.RenderedFolder:
     """Give the folder's files. Pure: the same input gives the same bytes.
 
     `plan` and `settings` are those of a job, `findings` what holds there.
     """
     shown = {**plan, "findings": findings}
-    values = _values(name, shown, settings, facts)
+    values = _make_values(name, shown, settings, facts)
     files = [
-        File(frame.PLAN, _json(shown)),
+        File(folder_writer.PLAN, _format_json(shown)),
         File("kimi-cluster.pyz", zipapp.zipapp_bytes(), 0o755),
         File(
             "logs/.gitignore",
             _IGNORED,
         ),
-        *(_from_template(path, values) for path in templates.names(_TEMPLATES)),
-        *_locks(plan, catalogue),
+        *(_from_template(path, values) for path in templates.list_names(_TEMPLATES)),
+        *_list_locks(plan, catalogue),
     ]
     if settings.ca_bundle:
         files.append(File("ca-bundle.pem", Path(settings.ca_bundle).read_bytes()))
-    return frame.Rendered(KIND, name, frame.plan_digest(shown), files)
+    return folder_writer.RenderedFolder(KIND, name, folder_writer.compute_plan_digest(shown), files)
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
+def _format_json(document: Mapping[str, Any]) -> bytes:
     return (clean_text.as_json(document) + "\n").encode()
 
 
 def _from_template(path: str, values: Mapping[str, Any]) -> File:
-    environment = templates.environment(_TEMPLATES)
-    environment.filters["sh"] = words.quoted
+    environment = templates.make_environment(_TEMPLATES)
+    environment.filters["sh"] = flag_reasons.quote_word
     text = environment.get_template(f"{path}.j2").render(values)
     return File(path, text.encode(), 0o755 if path in _PROGRAMS else 0o644)
 
 
-def _locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
+def _list_locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
     """Give the lock files, and the wheels of this project's own that they name."""
     hub, tuning = plan["installation"]["hub_client"], plan["moe_tuning"]
     names = [*plan["engine"]["locks"], *([hub["lock"]] if hub else [])]
@@ -91,7 +91,7 @@ def _locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
     return found
 
 
-def _values(
+def _make_values(
     name: str, plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Give what the templates say."""
@@ -106,45 +106,45 @@ def _values(
         "engine": plan["engine"],
         "hosts": hosts,
         "gpus": gpus,
-        "gres": _gres(settings, gpus),
-        "cpus": _cores(facts, gpus),
+        "gres": _format_gres(settings, gpus),
+        "cpus": _count_cores(facts, gpus),
         "cores": facts["cpu"]["cores"],
-        "memory_gib": _memory(plan, hosts),
+        "memory_gib": _count_memory_gib(plan, hosts),
         "process_gib": math.ceil(pod.compute_process_bytes(plan) / _GIB),
-        "weights_time": _hours(plan["weights"]["bytes"]),
+        "weights_time": _format_hours(plan["weights"]["bytes"]),
         "numactl": [word for word in plan["instances"][0]["numactl"] if word != "numactl"],
-        "flags": _flags(plan, settings),
-        "variables": words.environment(plan),
+        "flags": _list_flags(plan, settings),
+        "variables": flag_reasons.explain_environment(plan),
         "python": settings.slurm_python or f"python{plan['engine']['python_version']}",
         "cpu_partition": settings.slurm_cpu_partition or settings.slurm_partition,
         "cpu_qos": settings.slurm_cpu_qos or settings.slurm_qos,
-        "site": _site(plan),
+        "site": _list_site_variables(plan),
         "lengths": {"input": settings.input_tokens, "output": settings.output_tokens},
     }
 
 
-def _flags(plan: Mapping[str, Any], settings: Settings) -> list[words.Line]:
+def _list_flags(plan: Mapping[str, Any], settings: Settings) -> list[flag_reasons.Line]:
     """Give the engine's arguments, with the time that answers have at the end of a job."""
-    found = words.engine(plan, settings.engine_args)
+    found = flag_reasons.explain_arguments(plan, settings.engine_args)
     flags = [row.text.partition(" ")[0] for row in found]
     if drain := planned.drain(plan, flags, settings.slurm_signal_s):
-        found.append(words.Line(" ".join(drain), "seconds for answers to end after SIGTERM"))
+        found.append(flag_reasons.Line(" ".join(drain), "seconds for answers to end after SIGTERM"))
     return found
 
 
-def _gres(settings: Settings, gpus: int) -> str | None:
+def _format_gres(settings: Settings, gpus: int) -> str | None:
     if not settings.auto("slurm_gres"):
         return settings.slurm_gres
     return f"gpu:{gpus}" if gpus else None
 
 
-def _cores(facts: Mapping[str, Any], gpus: int) -> int:
+def _count_cores(facts: Mapping[str, Any], gpus: int) -> int:
     """Give the cores of a task: the node's, or the share of its GPUs that the engine takes."""
     cores, total = int(facts["cpu"]["cores"]), len(facts["gpus"])
     return max(1, cores * gpus // total) if gpus and total else cores
 
 
-def _memory(plan: Mapping[str, Any], hosts: int) -> int:
+def _count_memory_gib(plan: Mapping[str, Any], hosts: int) -> int:
     """Give GiB of a node for the job: the processes, and the page cache of weights on GPUs."""
     needed: int = pod.compute_process_bytes(plan)
     if plan["instances"][0]["gpus"]:
@@ -154,11 +154,11 @@ def _memory(plan: Mapping[str, Any], hosts: int) -> int:
     return max(1, math.ceil(min(needed, most) / _GIB))
 
 
-def _hours(size: int) -> str:
+def _format_hours(size: int) -> str:
     return f"{max(1, math.ceil(size / _SLOW_DOWNLOAD / 3600)):02d}:00:00"
 
 
-def _site(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_site_variables(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Give the site's mirrors and proxy as programs read them; no password is in a plan."""
     site = plan["site"]
     found = [

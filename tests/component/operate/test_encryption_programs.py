@@ -54,9 +54,9 @@ def gpg_home(tmp_path_factory):
 
 
 def encrypted(tmp_path, *recipients):
-    chosen = encryption.recipients(recipients)
+    chosen = encryption.read_recipients(recipients)
     assert chosen is not None
-    encryption.prove(chosen)
+    encryption.prove_recipients(chosen)
     file = tmp_path / f"backup.{chosen.program}"
     with tempfile.TemporaryFile() as clear, file.open("xb") as out:
         clear.write(CLEAR)
@@ -67,14 +67,14 @@ def encrypted(tmp_path, *recipients):
 
 
 def read(file, identity=None):
-    with encryption.opened(file, identity) as path:
+    with encryption.open_archive(file, identity) as path:
         return path.read_bytes()
 
 
 def test_a_file_for_an_age_key_is_opened_by_its_private_part(age_key, tmp_path):
     identity, public = age_key
     file = encrypted(tmp_path, public)
-    assert encryption.program_of(file) == "age"
+    assert encryption.find_program(file) == "age"
     assert read(file, identity) == CLEAR
 
 
@@ -94,7 +94,7 @@ def test_a_file_for_a_gpg_key_is_opened_by_the_keyring(gpg_home, tmp_path, monke
     home, fingerprint = gpg_home
     monkeypatch.setenv("GNUPGHOME", home)
     file = encrypted(tmp_path, fingerprint)
-    assert encryption.program_of(file) == "gpg"
+    assert encryption.find_program(file) == "gpg"
     assert read(file) == CLEAR
     exported = subprocess.run(
         ["gpg", "--armor", "--export", fingerprint], check=True, capture_output=True
@@ -129,22 +129,22 @@ def test_another_key_opens_nothing(age_key, tmp_path):
 
 def test_what_a_program_does_not_take_is_told(age_key, tmp_path, monkeypatch):
     del age_key
-    wrong = encryption.recipients(["age1" + "q" * 58])
+    wrong = encryption.read_recipients(["age1" + "q" * 58])
     with pytest.raises(UserError, match="--recipient: age: "):
-        encryption.prove(wrong)
-    unknown = encryption.recipients(["AB" * 20])
+        encryption.prove_recipients(wrong)
+    unknown = encryption.read_recipients(["AB" * 20])
     monkeypatch.setenv("GNUPGHOME", str(tmp_path))
     with pytest.raises(UserError, match="--recipient: gpg: "):
-        encryption.prove(unknown)
+        encryption.prove_recipients(unknown)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no age") as caught:
-        encryption.prove(wrong)
+        encryption.prove_recipients(wrong)
     assert caught.value.fix == "apt-get install age"
 
 
 def test_what_is_in_clear_has_no_name():
     with tempfile.TemporaryFile() as file:
-        path = encryption.nameless(file)
+        path = encryption.make_descriptor_path(file)
         # Another process of this user writes and reads it, as sftp does.
         subprocess.run(["sh", "-c", 'printf secret > "$0"', path], check=True)
         assert path.read_bytes() == b"secret"

@@ -317,7 +317,9 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **
         (own / "prices.yaml").write_text(PRICED % usd)
         monkeypatch.setenv("KIMI_PROV_CATALOG", str(own))
     told = {"kimi_model": "kimi-k2.5", "kimi_context": 8192, "kimi_weights_source": "gs://abc/x"}
-    return ranking.ranked(parse_settings({**told, **more}, host="h"), loader.load_catalogue())
+    return ranking.rank_machines(
+        parse_settings({**told, **more}, host="h"), loader.load_catalogue()
+    )
 
 
 @pytest.fixture(scope="module")

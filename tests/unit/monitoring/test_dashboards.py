@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 FILES = sorted(DASHBOARDS.glob("*.json"))
 TEXTS = {
     **{file.stem: file.read_text() for file in FILES},
-    "pods": of_pods.document("kimi", "models"),
-    "pods-chosen": of_pods.document("kimi", None),
+    "pods": of_pods.make_document("kimi", "models"),
+    "pods-chosen": of_pods.make_document("kimi", None),
 }
 
 

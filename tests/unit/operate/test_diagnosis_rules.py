@@ -14,7 +14,7 @@ from kimi_prov.contract import sizes, unit_names
 from kimi_prov.contract.documents.diagnose import Diagnosis
 from kimi_prov.monitoring import alerts
 from kimi_prov.operate.diagnosis import evidence
-from kimi_prov.operate.diagnosis.rules import RULES, recognised
+from kimi_prov.operate.diagnosis.rules import RULES, run_rules
 from kimi_prov.planner.registry import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def gathered(folder: Path | None = None, *after: str, ok: bool = False) -> dict[
 
 
 def found(*arguments: Any, **options: Any) -> dict[str, Any]:
-    rows = recognised(evidence.of(gathered(*arguments, **options)))
+    rows = run_rules(evidence.read_evidence(gathered(*arguments, **options)))
     return {row["id"]: row for row in rows}
 
 
@@ -94,7 +94,7 @@ def gateway(*states: str, warnings: Sequence[str] = (), split: str = "") -> dict
     rows = [{"host": f"gpu{at}", "state": state} for at, state in enumerate(states, 1)]
     told = gathered(ok=set(states) == {"up"})
     told["status"]["gateway"] = {"hosts": rows, "warnings": list(warnings)}
-    return {row["id"]: row["severity"] for row in recognised(evidence.of(told, split))}
+    return {row["id"]: row["severity"] for row in run_rules(evidence.read_evidence(told, split))}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_disk_without_room_is_told(ok: bool, free: int, size: int, severity: s
         {"path": "/srv/kimi", "size_bytes": 4 << 40, "free_bytes": 2 << 40},
         {"path": "/var/lib/kimi", "size_bytes": size, "free_bytes": free},
     ]
-    rows = {row["id"]: row for row in recognised(evidence.of(told))}
+    rows = {row["id"]: row for row in run_rules(evidence.read_evidence(told))}
     if severity is None:
         assert "diagnose.disk_full" not in rows
     else:
@@ -168,7 +168,9 @@ def test_what_the_watchdog_saw_is_told_by_what_came_of_it(
     told = gathered(None, READY, ok=serving)
     told["status"]["watchdog"] = {"last_hang": {**HANG, "served_again_s": again_s}}
     told["hangs"] = [{"name": f"hang-{number}", "summary": {}} for number in range(bundles)]
-    (row,) = (row for row in recognised(evidence.of(told)) if row["id"] == "diagnose.hang")
+    (row,) = (
+        row for row in run_rules(evidence.read_evidence(told)) if row["id"] == "diagnose.hang"
+    )
     assert row["severity"] == severity
     assert HANG["why"] in row["observed"]
     assert set(RULES) == {name for name in DEFINITIONS if name.startswith("diagnose.")}
@@ -209,7 +211,7 @@ def test_a_long_prompt_moves() -> None:
     told = gathered(RECORDED / "no_progress")
     row = told["metrics"][0]
     row["second"] = row["second"].replace("9001.0", "9002.0")
-    assert recognised(evidence.of(told)) == []
+    assert run_rules(evidence.read_evidence(told)) == []
 
 
 def test_a_reload_after_the_sleep_is_as_it_should_be() -> None:
@@ -229,13 +231,13 @@ def test_the_context_that_fits_is_named() -> None:
 def test_a_load_is_slow_by_the_plan() -> None:
     told = gathered(RECORDED / "slow_load")
     told["plan"] = {"throughput": {"load_s": {"low": 900, "expected": 1000, "high": 1200}}}
-    assert recognised(evidence.of(told)) == []
+    assert run_rules(evidence.read_evidence(told)) == []
 
 
 def test_speeds_of_a_stand_in_are_held_against_nothing() -> None:
     told = gathered(RECORDED / "slower")
     told["plan"]["model"]["random_weights"] = True
-    assert recognised(evidence.of(told)) == []
+    assert run_rules(evidence.read_evidence(told)) == []
 
 
 def test_what_is_down_is_told_with_its_cause() -> None:
@@ -243,7 +245,7 @@ def test_what_is_down_is_told_with_its_cause() -> None:
         None, "(APIServer pid=1) ERROR 11-21 03:04:19 [core.py:1] ValueError: no such thing"
     )
     told["status"]["detail"] = f"not active: {UNIT}, kimi-proxy.service; the certificate has ended"
-    (row,) = recognised(evidence.of(told))
+    (row,) = run_rules(evidence.read_evidence(told))
     assert row["id"] == "diagnose.down"
     assert row["observed"] == (
         f"{UNIT}, kimi-proxy.service; {UNIT} said: ValueError: no such thing"
@@ -257,13 +259,13 @@ def test_a_machine_that_rests_on_purpose_has_no_fault() -> None:
         "detail": f"asleep since {since}: kimi-prov start INVENTORY",
         "rest": {"since": since, "failed": None},
     }
-    rows = {row["id"]: row for row in recognised(evidence.of(told))}
+    rows = {row["id"]: row for row in run_rules(evidence.read_evidence(told))}
     assert {row["severity"] for row in rows.values()} == {"info"}
     assert rows["diagnose.resting"]["observed"] == f"asleep since {since}"
     assert "kimi-prov start" in rows["diagnose.resting"]["fix"]
     # What could not be woken has one.
     told["status"]["rest"]["failed"] = f"{UNIT} failed: out of memory"
-    rows = {row["id"]: row for row in recognised(evidence.of(told))}
+    rows = {row["id"]: row for row in run_rules(evidence.read_evidence(told))}
     assert rows["diagnose.resting"]["severity"] == "warning"
     assert "could not wake it: " + UNIT in rows["diagnose.resting"]["observed"]
     assert rows["diagnose.gpu_memory"]["severity"] == "blocker"
@@ -273,9 +275,9 @@ def test_an_engine_that_starts_is_not_down_unless_it_starts_again_and_again() ->
     told = gathered()
     told["status"]["detail"] = f"not active: {UNIT}"
     told["units"] = {UNIT: {"ActiveState": "activating", "NRestarts": "0"}}
-    assert recognised(evidence.of(told)) == []
+    assert run_rules(evidence.read_evidence(told)) == []
     told["units"][UNIT]["NRestarts"] = "3"
-    assert [row["id"] for row in recognised(evidence.of(told))] == ["diagnose.down"]
+    assert [row["id"] for row in run_rules(evidence.read_evidence(told))] == ["diagnose.down"]
 
 
 @pytest.mark.parametrize(
@@ -289,4 +291,4 @@ def test_an_engine_that_starts_is_not_down_unless_it_starts_again_and_again() ->
     ],
 )
 def test_an_answer_of_another_form_is_nothing(odd: dict[str, Any]) -> None:
-    assert recognised(evidence.of(odd)) == []
+    assert run_rules(evidence.read_evidence(odd)) == []

@@ -11,7 +11,7 @@ CLEAR = b"\x1f\x8b of a kind, and a secret"
 
 
 def read(file, identity=None):
-    with encryption.opened(file, identity) as path:
+    with encryption.open_archive(file, identity) as path:
         return path.read_bytes()
 
 
@@ -21,19 +21,19 @@ def read(file, identity=None):
 def test_what_is_no_recipient_is_refused(text):
     """A name or address of gpg's could be anybody's: a key is named by its fingerprint."""
     with pytest.raises(UserError, match="is no key and no file"):
-        encryption.recipients([text])
+        encryption.read_recipients([text])
 
 
 def test_keys_of_two_programs_are_not_mixed():
     with pytest.raises(UserError, match="mixed"):
-        encryption.recipients(["age1" + "q" * 58, "AB" * 20])
-    assert encryption.recipients([]) is None
+        encryption.read_recipients(["age1" + "q" * 58, "AB" * 20])
+    assert encryption.read_recipients([]) is None
 
 
 def test_an_archive_in_clear_is_read_as_it_is(tmp_path):
     file = tmp_path / "backup.tar.gz"
     file.write_bytes(CLEAR)
-    assert encryption.program_of(file) is None
+    assert encryption.find_program(file) is None
     assert read(file) == CLEAR
     with pytest.raises(UserError, match="it is not encrypted"):
         read(file, tmp_path / "identity")
@@ -44,6 +44,6 @@ def test_what_is_no_archive_is_refused(tmp_path, content):
     file = tmp_path / "x"
     file.write_bytes(content)
     with pytest.raises(UserError, match="this is no archive"):
-        encryption.program_of(file)
+        encryption.find_program(file)
     with pytest.raises(UserError, match="this is no archive"):
-        encryption.program_of(tmp_path)
+        encryption.find_program(tmp_path)

@@ -19,7 +19,7 @@ from kimi_prov.operate.kubernetes import (
     requirements,
     steps,
 )
-from kimi_prov.operate.kubernetes.diagnosis import Before, Snapshot
+from kimi_prov.operate.kubernetes.diagnosis import Baseline, Snapshot
 
 NOW = 2_000_000_000.0
 
@@ -64,25 +64,25 @@ def workload(replicas: int = 1, **status: Any) -> Any:
     ],
 )
 def test_what_is_ready_is_what_was_applied(status: Any, state: str) -> None:
-    assert diagnosis.of_engine(Snapshot(workload(**status)), Before()).state == state
+    assert diagnosis.judge_engine(Snapshot(workload(**status)), Baseline()).state == state
 
 
 def test_a_pod_of_a_former_revision_is_not_judged() -> None:
     now = workload(updateRevision="new", observedGeneration=2)
     found = Snapshot(now, pods=[pod(revision="old", **crashed(3))])
-    assert diagnosis.of_engine(found, Before()).state == "starting"
+    assert diagnosis.judge_engine(found, Baseline()).state == "starting"
     own = Snapshot(now, pods=[pod(revision="new", **crashed(3))])
-    assert diagnosis.of_engine(own, Before()).state == "failed"
+    assert diagnosis.judge_engine(own, Baseline()).state == "failed"
 
 
 def test_restarts_of_before_are_no_failure_of_this_start() -> None:
     running = {"containerStatuses": [{"name": "engine", "restartCount": 2, "state": {"running": {}},
                "lastState": {"terminated": {"exitCode": 1}}}]}  # fmt: skip
     found = Snapshot(workload(), pods=[pod(**running)])
-    before = Before.of(found, NOW)
-    assert diagnosis.of_engine(found, before).trouble is None
+    before = Baseline.from_snapshot(found, NOW)
+    assert diagnosis.judge_engine(found, before).trouble is None
     again = Snapshot(workload(), pods=[pod(**crashed(3))])
-    assert diagnosis.of_engine(again, before).state == "failed"
+    assert diagnosis.judge_engine(again, before).state == "failed"
 
 
 def event(reason: str, about: str, message: str, at: str = "2033-05-18T03:33:20Z") -> Any:
@@ -94,13 +94,13 @@ def event(reason: str, about: str, message: str, at: str = "2033-05-18T03:33:20Z
 def test_a_node_that_is_on_its_way_is_waited_for() -> None:
     row = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x"}
     pods = [pod(conditions=[row])]
-    told = diagnosis.of_engine(Snapshot(workload(), pods=pods), Before()).trouble
+    told = diagnosis.judge_engine(Snapshot(workload(), pods=pods), Baseline()).trouble
     assert told is not None
     assert told.waits
     assert told.exit_code is ExitCode.BLOCKED
     coming = [event("TriggeredScaleUp", "Pod/kimi-0", "pool: 1->2")]
     awaited = Snapshot(workload(), pods=pods, events=coming)
-    assert diagnosis.of_engine(awaited, Before()).trouble is None
+    assert diagnosis.judge_engine(awaited, Baseline()).trouble is None
 
 
 def group(**status: Any) -> Any:
@@ -118,11 +118,11 @@ def test_a_group_that_is_made_anew_shows_its_crash_while_it_ends() -> None:
     """Its first restart deletes the group; who comes after has another uid and no restarts."""
     leader = member("kimi-0", **crashed(1))
     leader["metadata"]["deletionTimestamp"] = "2033-05-18T03:33:20Z"
-    found = diagnosis.of_engine(Snapshot(group(), pods=[leader], revision="new"), Before())
+    found = diagnosis.judge_engine(Snapshot(group(), pods=[leader], revision="new"), Baseline())
     assert found.state == "failed"
     assert "ended with exit code 1" in found.line
     # Of a StatefulSet it is one that a new revision or a colleague took away.
-    assert diagnosis.of_engine(Snapshot(workload(), pods=[leader]), Before()).trouble is None
+    assert diagnosis.judge_engine(Snapshot(workload(), pods=[leader]), Baseline()).trouble is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_group_that_is_made_anew_shows_its_crash_while_it_ends() -> None:
 def test_a_group_that_is_made_anew_twice_is_told(rows: Any, state: str) -> None:
     told = event("RecreateGroup", "LeaderWorkerSet/kimi", "Worker pod kimi-0-1 failed")
     events = [{**told, **row} for row in rows]
-    found = diagnosis.of_engine(Snapshot(group(), events=events), Before())
+    found = diagnosis.judge_engine(Snapshot(group(), events=events), Baseline())
     assert found.state == state
     assert ("Worker pod kimi-0-1 failed" in found.line) == (state == "failed")
 
@@ -150,26 +150,29 @@ def test_a_group_that_is_made_anew_twice_is_told(rows: Any, state: str) -> None:
 def test_a_worker_that_cannot_be_created_is_told_beside_its_leader(about: str) -> None:
     rows = [event("FailedCreate", about, "pods is forbidden: exceeded quota: team")]
     leader, worker = member("kimi-0"), member("kimi-0-1")
-    found = diagnosis.of_engine(Snapshot(group(), pods=[leader], events=rows), Before()).trouble
+    found = diagnosis.judge_engine(
+        Snapshot(group(), pods=[leader], events=rows), Baseline()
+    ).trouble
     assert found is not None
     assert found.exit_code is ExitCode.BLOCKED
     both = Snapshot(group(), pods=[leader, worker], events=rows)
-    assert diagnosis.of_engine(both, Before()).trouble is None
+    assert diagnosis.judge_engine(both, Baseline()).trouble is None
 
 
 def test_pods_of_a_former_group_are_not_judged() -> None:
     old = [member("kimi-0", "old", **crashed(3))]
     assert (
-        diagnosis.of_engine(Snapshot(group(), pods=old, revision="new"), Before()).trouble is None
+        diagnosis.judge_engine(Snapshot(group(), pods=old, revision="new"), Baseline()).trouble
+        is None
     )
-    now = diagnosis.of_engine(Snapshot(group(), pods=old, revision="old"), Before())
+    now = diagnosis.judge_engine(Snapshot(group(), pods=old, revision="old"), Baseline())
     assert now.state == "failed"
 
 
 def test_nobody_is_judged_before_the_controller_has_seen_what_was_applied() -> None:
     found = Snapshot(workload(observedGeneration=1, updateRevision="old"),
                      pods=[pod(revision="old", **crashed(3))])  # fmt: skip
-    assert diagnosis.of_engine(found, Before()).trouble is None
+    assert diagnosis.judge_engine(found, Baseline()).trouble is None
 
 
 @pytest.mark.parametrize("reason", ["FailedMount", "FailedCreatePodSandBox"])
@@ -178,10 +181,10 @@ def test_what_a_pod_waited_for_and_got_is_no_trouble(reason: str) -> None:
     failed = event(reason, "Pod/kimi-0", "not yet")
 
     def found(*events: Any, now: str = "2033-05-18T03:33:25Z") -> Any:
-        unix = answers.unix({"at": now}, "at")
+        unix = answers.parse_time({"at": now}, "at")
         assert unix is not None
         shown = Snapshot(workload(), pods=[pod(**waiting)], events=events, now_unix=unix)
-        return diagnosis.of_engine(shown, Before()).trouble
+        return diagnosis.judge_engine(shown, Baseline()).trouble
 
     assert found(failed).waits
     later = "2033-05-18T03:33:22Z"
@@ -195,17 +198,17 @@ def test_what_a_pod_waited_for_and_got_is_no_trouble(reason: str) -> None:
 
 def test_events_of_long_ago_are_no_trouble() -> None:
     old = [event("FailedCreate", "StatefulSet/kimi", "exceeded quota", "2026-01-01T00:00:00Z")]
-    assert diagnosis.of_engine(Snapshot(workload(), events=old), Before()).trouble is not None
-    since = Before({}, NOW)
-    assert diagnosis.of_engine(Snapshot(workload(), events=old), since).trouble is None
+    assert diagnosis.judge_engine(Snapshot(workload(), events=old), Baseline()).trouble is not None
+    since = Baseline({}, NOW)
+    assert diagnosis.judge_engine(Snapshot(workload(), events=old), since).trouble is None
 
 
 def test_why_the_model_does_not_answer_yet_is_the_last_probe() -> None:
     rows = [
         event("Unhealthy", "Pod/kimi-0", "Readiness probe failed: not yet: loading shard 3 of 62")
     ]
-    found = diagnosis.of_engine(
-        Snapshot(workload(), pods=[pod()], events=rows), Before(since_unix=0)
+    found = diagnosis.judge_engine(
+        Snapshot(workload(), pods=[pod()], events=rows), Baseline(since_unix=0)
     )
     assert "loading shard 3 of 62" in found.line
 
@@ -222,16 +225,20 @@ def test_why_the_model_does_not_answer_yet_is_the_last_probe() -> None:
     ],
 )
 def test_a_log_says_why_an_engine_ended(log: str, cause: str, fix: str) -> None:
-    found = diagnosis.of_log(diagnosis.Trouble("it ended", "the former fix"), log)
+    found = diagnosis.add_log(diagnosis.Trouble("it ended", "the former fix"), log)
     assert cause in found.cause
     assert fix in found.fix
 
 
 def test_one_trouble_stays_the_same_while_its_counts_change() -> None:
-    one = diagnosis.unschedulable("kimi-0", "0/3 nodes are available: 3 Insufficient memory.")
-    other = diagnosis.unschedulable("kimi-0", "0/4 nodes are available: 4 Insufficient memory.")
+    one = diagnosis.explain_unschedulable(
+        "kimi-0", "0/3 nodes are available: 3 Insufficient memory."
+    )
+    other = diagnosis.explain_unschedulable(
+        "kimi-0", "0/4 nodes are available: 4 Insufficient memory."
+    )
     assert one.key == other.key
-    assert one.key != diagnosis.unschedulable("kimi-0", "untolerated taint").key
+    assert one.key != diagnosis.explain_unschedulable("kimi-0", "untolerated taint").key
 
 
 # which nodes take a pod
@@ -261,21 +268,21 @@ TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 )
 def test_a_taint_has_to_be_tolerated(toleration: Any, takes: bool) -> None:
     template = {"spec": {"tolerations": [toleration] if toleration else []}}
-    assert requirements.takes(node([TAINT]), template) is takes
-    assert requirements.takes(node([{**TAINT, "effect": "PreferNoSchedule"}]), {})
+    assert requirements.is_usable(node([TAINT]), template) is takes
+    assert requirements.is_usable(node([{**TAINT, "effect": "PreferNoSchedule"}]), {})
 
 
 def test_a_node_needs_the_labels_that_are_asked_for() -> None:
     template = {"spec": {"nodeSelector": {"pool": "gpu"}}}
-    assert not requirements.takes(node(), template)
-    assert requirements.takes(node(labels={"pool": "gpu"}), template)
+    assert not requirements.is_usable(node(), template)
+    assert requirements.is_usable(node(labels={"pool": "gpu"}), template)
 
 
 def test_how_many_pods_a_node_holds() -> None:
     needs = {"cpu": Fraction(30), "memory": Fraction(64 << 30)}
-    assert requirements.room(node(cpu="64", memory="256Gi"), needs) == 2
-    assert requirements.room(node(cpu="64", memory="63Gi"), needs) == 0
-    assert requirements.room(node(cpu="lots", memory="256Gi"), needs) == 0
+    assert requirements.count_pods(node(cpu="64", memory="256Gi"), needs) == 2
+    assert requirements.count_pods(node(cpu="64", memory="63Gi"), needs) == 0
+    assert requirements.count_pods(node(cpu="lots", memory="256Gi"), needs) == 0
 
 
 def test_a_pod_requests_what_its_containers_do_or_one_before_them() -> None:
@@ -288,7 +295,10 @@ def test_a_pod_requests_what_its_containers_do_or_one_before_them() -> None:
             "initContainers": [container(cpu="1", memory="4Gi")],
         }
     }
-    assert requirements.demand(template) == {"cpu": Fraction(5, 2), "memory": Fraction(4 << 30)}
+    assert requirements.sum_requests(template) == {
+        "cpu": Fraction(5, 2),
+        "memory": Fraction(4 << 30),
+    }
 
 
 def nothing_seen(**more: Any) -> requirements.Cluster:
@@ -320,7 +330,7 @@ def needing_gpus(replicas: int | None = 1) -> Any:
 
 
 def blockers(wanted: Any, cluster: requirements.Cluster) -> list[str]:
-    rows = requirements.missing(wanted, cluster)
+    rows = requirements.check_requirements(wanted, cluster)
     return [row["id"] for row in rows if row["severity"] == "blocker"]
 
 
@@ -332,7 +342,7 @@ def test_nodes_are_held_against_what_is_to_start_and_not_what_runs() -> None:
         assert blockers(needing_gpus(None), nothing_seen(nodes=nodes)) == ["cluster.devices"]
         assert blockers(needing_gpus(), nothing_seen(nodes=nodes, pods=1)) == []
         assert blockers(needing_gpus(0), nothing_seen(nodes=nodes)) == []
-    (told,) = requirements.missing(needing_gpus(), nothing_seen(nodes=[]))
+    (told,) = requirements.check_requirements(needing_gpus(), nothing_seen(nodes=[]))
     assert "kubectl --namespace kimi apply --server-side" in str(told["fix"])
     small = node(cpu="4", **{"nvidia.com/gpu": "8"})
     assert blockers(needing_gpus(), nothing_seen(nodes=[small])) == ["cluster.room"]
@@ -397,7 +407,7 @@ def condition(kind: str) -> Any:
 )
 def test_what_becomes_of_the_job(there: Any, claims: set[str], step: str) -> None:
     wanted: Any = Rendered(workload(), job())
-    found = steps.steps(wanted, None, there, claims)
+    found = steps.plan_steps(wanted, None, there, claims)
     assert found.job == step
     assert (wanted.job in found.first) == (step != "leave")
     assert wanted.workload not in found.first
@@ -426,7 +436,7 @@ def test_the_number_of_replicas_is_the_files_and_never_a_conflict(
     engine = workload()
     engine["spec"] = {} if says is None else {"replicas": says}
     wanted: Any = Rendered(engine, job(), replicas=says)
-    row, found = steps.sized(wanted, None if there is None else workload(there))
+    row, found = steps.choose_size(wanted, None if there is None else workload(there))
     assert (row["spec"].get("replicas"), found) == (sent, size)
 
 
@@ -442,13 +452,13 @@ def test_values_that_differ_are_named_and_the_clusters_own_are_not() -> None:
         "status": {"x": 1},
     }
     after = {**before, "metadata": {"name": "kimi", "resourceVersion": "2"}, "status": {}}
-    assert [row.verdict for row in changes.changes([before], [after])] == ["unchanged"]
+    assert [row.verdict for row in changes.compare_objects([before], [after])] == ["unchanged"]
     after = {**after, "spec": {"ports": [{"port": 2}], "type": "ClusterIP", "new": "v" * 200}}
-    (found,) = changes.changes([before], [after])
+    (found,) = changes.compare_objects([before], [after])
     assert found.verdict == "changed"
     assert "spec.ports[0].port: 1 -> 2" in found.values
     assert all(len(value) < 160 for value in found.values)
-    assert [row.verdict for row in changes.changes([], [after])] == ["created"]
+    assert [row.verdict for row in changes.compare_objects([], [after])] == ["created"]
 
 
 CANARY = "canary-of-a-secret"
@@ -498,7 +508,7 @@ def with_environment(*rows: Any) -> Any:
 def test_of_a_secret_that_changes_the_path_is_told_and_no_value(
     before: Any, after: Any, path: str
 ) -> None:
-    (found,) = changes.changes([before], [after])
+    (found,) = changes.compare_objects([before], [after])
     assert found.verdict == "changed"
     assert any(path in value.partition(": ")[0] for value in found.values)
     assert CANARY not in str(found)
@@ -509,7 +519,7 @@ def test_a_value_of_another_name_is_shown_beside_a_secret_one() -> None:
     hidden = {"name": "HF_TOKEN", "value": CANARY}
     before = with_environment(hidden, {"name": "TOKENIZERS_PARALLELISM", "value": "false"})
     after = with_environment(hidden, {"name": "TOKENIZERS_PARALLELISM", "value": "true"})
-    (found,) = changes.changes([before], [after])
+    (found,) = changes.compare_objects([before], [after])
     assert found.values == ('spec.template.spec.containers[0].env[1].value: "false" -> "true"',)
 
 
@@ -518,15 +528,15 @@ def test_a_value_of_another_name_is_shown_beside_a_secret_one() -> None:
 
 @pytest.mark.parametrize("answer", [None, 7, "x", [], {"metadata": "x"}, {"metadata": {"name": 7}}])
 def test_an_answer_of_another_form_has_nothing_in_it(answer: Any) -> None:
-    assert answers.name(answer) == ""
-    assert answers.rows(answer, "items") == []
-    assert answers.unix(answer, "metadata", "time") is None
-    assert diagnosis.of_engine(Snapshot(workload(), pods=[]), Before()).state == "starting"
+    assert answers.read_name(answer) == ""
+    assert answers.read_rows(answer, "items") == []
+    assert answers.parse_time(answer, "metadata", "time") is None
+    assert diagnosis.judge_engine(Snapshot(workload(), pods=[]), Baseline()).state == "starting"
 
 
 @pytest.mark.parametrize("name", ["-oyaml", "a b", "../x", "UPPER", "x\n", "--all"])
 def test_a_name_that_kubernetes_gives_nobody_is_none(name: str) -> None:
-    assert answers.name({"metadata": {"name": name}}) == ""
+    assert answers.read_name({"metadata": {"name": name}}) == ""
 
 
 # what kubectl's refusals mean

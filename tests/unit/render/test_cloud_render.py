@@ -128,7 +128,9 @@ def test_the_machine_is_told_the_settings_that_were_given(folder: Path, tmp_path
     told = yaml.safe_load(files["/etc/kimi-up/inventory/group_vars/kimi.yml"])
     assert told.pop("nvidia_driver_reboot_self") is told.pop("nvidia_driver_reboot_ok") is True
     given = yaml.safe_load(VARIABLES[folder.name.rpartition("-")[2]])
-    wanted = variables.of_machine(parse_settings({"kimi_model": "kimi-k2.5", **given}, host="h"))
+    wanted = variables.adjust_settings(
+        parse_settings({"kimi_model": "kimi-k2.5", **given}, host="h")
+    )
     here = parse_settings(told, host="h")
     of_cloud = {name: getattr(wanted, name) for name in vars(wanted) if name.startswith("cloud")}
     assert replace(here, **of_cloud) == wanted
@@ -236,7 +238,9 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usd: float | None, **
         (own / "prices.yaml").write_text(PRICED % usd)
         monkeypatch.setenv("KIMI_PROV_CATALOG", str(own))
     told = {"kimi_model": "kimi-k2.5", "kimi_context": 8192, "kimi_weights_source": "gs://abc/x"}
-    return ranking.ranked(parse_settings({**told, **more}, host="h"), loader.load_catalogue())
+    return ranking.rank_machines(
+        parse_settings({**told, **more}, host="h"), loader.load_catalogue()
+    )
 
 
 def test_kinds_are_ranked_by_what_a_token_of_the_load_costs(
@@ -248,7 +252,7 @@ def test_kinds_are_ranked_by_what_a_token_of_the_load_costs(
     assert (unknown.usd_hour, unknown.usd_per_mtok, unknown.usd_cold_start) == (None, None, None)
     costs = [row.usd_per_mtok for row in rows[:-1]]
     assert costs == sorted(costs)
-    below = ranking.cheaper_below(unknown, rows[0])
+    below = ranking.compute_break_even(unknown, rows[0])
     # On either side of that price the order is another.
     dear = kinds(tmp_path, monkeypatch, round(below + 1, 2))
     assert dear[0].kind.name == rows[0].kind.name

@@ -1050,7 +1050,7 @@ def test_files_of_several_documents_are_read(tmp_path: Path) -> None:
     [("500m", 0.5), ("1k", 1000), ("1e3", 1000), ("2Ki", 2048), ("1.5Gi", 1.5 * GIB), (4, 4)],
 )
 def test_quantities_are_read_as_kubernetes_reads_them(text: object, value: float) -> None:
-    assert quota.amount(text, "x") == value
+    assert quota.parse_amount(text, "x") == value
 
 
 # --- what is refused, and what is told

@@ -303,7 +303,7 @@ def test_settings_without_effect_are_named(tmp_path: Path) -> None:
 
 
 def test_what_holds_in_a_job_is_told_by_ids_that_exist() -> None:
-    gone = {name for name in DEFINITIONS if not planned.holds(name)}
+    gone = {name for name in DEFINITIONS if not planned.is_true_there(name)}
     assert {"firewall.closed", "os.supported", "python.lock", "driver.branch"} <= gone
     assert {"gpu.memory", "context.memory", "os.glibc", "weights.unpinned"}.isdisjoint(gone)
     assert set(planned.NOT_THERE_EITHER) <= set(DEFINITIONS)

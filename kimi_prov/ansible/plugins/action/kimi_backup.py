@@ -38,7 +38,7 @@ class ActionModule(FileTransfer):
         """Return what the archive holds, and what was left out of it or of the machine."""
         page, digest = answer.get("page"), answer.get("certificate_sha256")
         return {
-            "encrypted_with": encryption.program_of(file),
+            "encrypted_with": encryption.find_program(file),
             "hostname": read_text(answer, "hostname"),
             **read_numbers(answer, "made_unix", "history"),
             "keys": read_texts(answer, "keys"),

@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 SCHEMA = "kimi-prov/render/v1"
 RECORD = "render.json"
 PLAN = "plan.json"
-_LARGEST_BYTES = 1 << 20
-_PLAN_BYTES = 4 << 20
-_SHOWN = 5
+_MAX_BYTES = 1 << 20
+_MAX_PLAN_BYTES = 4 << 20
+_MAX_NAMES = 5
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _ONE_TEXT = {**_TEXTS, "minItems": 1}
 
 
-def _object(**properties: Any) -> dict[str, Any]:  # noqa: ANN401
+def _make_object_schema(**properties: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 # What is read of a folder's plan, and no more: another version of kimi-prov may have rendered it.
-_READ = _object(
-    model=_object(
+_READ = _make_object_schema(
+    model=_make_object_schema(
         name=_TEXT,
         served_names=_ONE_TEXT,
         context={"type": "integer"},
         random_weights={"type": "boolean"},
     ),
-    engine=_object(name=_TEXT, variant=_TEXT, version=_TEXT),
-    proxy=_object(port={"type": "integer"}, allowed_networks=_TEXTS),
-    instances={"type": "array", "items": _object(argv=_TEXTS)},
+    engine=_make_object_schema(name=_TEXT, variant=_TEXT, version=_TEXT),
+    proxy=_make_object_schema(port={"type": "integer"}, allowed_networks=_TEXTS),
+    instances={"type": "array", "items": _make_object_schema(argv=_TEXTS)},
 )
 # These may be missing; where a group serves, its head does.
 _MAYBE = {
-    "group": _object(rank={"const": 0}),
-    "web": _object(port={"type": "integer"}),
-    "stand_in": _object(said=_TEXT),
-    "throughput": _object(concurrency={"type": "integer"}),
-    "parallel": _object(data={"type": "integer"}),
-    "speculative": _object(name=_TEXT),
+    "group": _make_object_schema(rank={"const": 0}),
+    "web": _make_object_schema(port={"type": "integer"}),
+    "stand_in": _make_object_schema(said=_TEXT),
+    "throughput": _make_object_schema(concurrency={"type": "integer"}),
+    "parallel": _make_object_schema(data={"type": "integer"}),
+    "speculative": _make_object_schema(name=_TEXT),
 }
 _READ["properties"] |= {name: {**form, "type": ["object", "null"]} for name, form in _MAYBE.items()}
 
@@ -79,7 +79,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedFolder:
     """What one render made: its kind, for which target, by which plan, and the files."""
 
     kind: str
@@ -103,7 +103,7 @@ class Rendered:
 
 
 @dataclass
-class Written:
+class WriteResult:
     """What writing a folder did, by path: `kept` files, changed by hand, are as they were."""
 
     written: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Written:
     removed: list[str] = field(default_factory=list)
 
 
-def check(folder: Path, kind: str) -> dict[str, str]:
+def check_folder(folder: Path, kind: str) -> dict[str, str]:
     """Give the digests of an earlier render by path; empty for a folder that is not there yet.
 
     Raises UserError for a folder that anything but a render of this kind has written to.
@@ -131,16 +131,16 @@ def check(folder: Path, kind: str) -> dict[str, str]:
     if not names:
         return {}
     if RECORD not in names:
-        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        shown = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
         raise UserError(
             f"{folder}: no render made this folder, and it has files: "
             f"{clean_text.clean_line(shown)}",
             fix=fix,
         )
-    return {row["path"]: row["sha256"] for row in _recorded(folder / RECORD, kind, fix)["files"]}
+    return {row["path"]: row["sha256"] for row in _read_record(folder / RECORD, kind, fix)["files"]}
 
 
-def record(folder: Path, kind: str) -> dict[str, Any]:
+def read_record(folder: Path, kind: str) -> dict[str, Any]:
     """Return the record of a folder that a render of this kind made. Raises UserError for another.
 
     Its paths lead into the folder.
@@ -148,13 +148,13 @@ def record(folder: Path, kind: str) -> dict[str, Any]:
     fix = f"kimi-prov render {kind} TARGET --output DIR  makes such a folder"
     if not os.path.lexists(folder / RECORD):
         raise UserError(f"{folder}: no render made this folder: it has no {RECORD}", fix=fix)
-    found = _recorded(folder / RECORD, kind, fix)
+    found = _read_record(folder / RECORD, kind, fix)
     for row in found["files"]:
-        _inside(folder, row["path"])
+        _resolve_path(folder, row["path"])
     return found
 
 
-def kind_of(folder: Path) -> str | None:
+def find_kind(folder: Path) -> str | None:
     """Return what a folder was rendered for; None for a path that no render made.
 
     Raises UserError for a record that cannot be read.
@@ -163,14 +163,14 @@ def kind_of(folder: Path) -> str | None:
     if not path.is_file():
         return None
     fix = "render the folder again"
-    document = documents.read(path, what="a record", limit=_LARGEST_BYTES, fix=fix).json(fix)
+    document = documents.read(path, what="a record", limit=_MAX_BYTES, fix=fix).json(fix)
     found = document.get("kind") if isinstance(document, dict) else None
     if not isinstance(found, str):
         raise UserError(f"{path}: this is no record of a render", fix=fix)
     return found
 
 
-def plan_of(folder: Path) -> dict[str, Any]:
+def read_plan(folder: Path) -> dict[str, Any]:
     """Return the plan that a folder was rendered from; what is read of it is held to its form.
 
     Raises UserError.
@@ -178,7 +178,7 @@ def plan_of(folder: Path) -> dict[str, Any]:
     import jsonschema  # noqa: PLC0415  (who serves a cluster pays for it)
 
     path, fix = folder / PLAN, "render the folder again"
-    found = documents.read(path, what="a plan", limit=_PLAN_BYTES, fix=fix).json(fix)
+    found = documents.read(path, what="a plan", limit=_MAX_PLAN_BYTES, fix=fix).json(fix)
     try:
         jsonschema.validate(found, _READ)
     except jsonschema.ValidationError as error:
@@ -191,10 +191,10 @@ def plan_of(folder: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def _recorded(path: Path, kind: str, fix: str) -> dict[str, Any]:
+def _read_record(path: Path, kind: str, fix: str) -> dict[str, Any]:
     import jsonschema  # noqa: PLC0415  (only who renders again pays for it)
 
-    document = documents.read(path, what="a record", limit=_LARGEST_BYTES, fix=fix).json(fix)
+    document = documents.read(path, what="a record", limit=_MAX_BYTES, fix=fix).json(fix)
     try:
         jsonschema.validate(document, schemas.load("render"))
     except jsonschema.ValidationError as error:
@@ -211,23 +211,23 @@ def _recorded(path: Path, kind: str, fix: str) -> dict[str, Any]:
     return found
 
 
-def write(folder: Path, rendered: Rendered, *, force: bool = False) -> Written:
+def write_folder(folder: Path, rendered: RenderedFolder, *, force: bool = False) -> WriteResult:
     """Write the files and, last, `render.json`; a file that was changed by hand stays as it is.
 
     Each file is written beside its place and renamed. `force` takes those that were changed too.
     Raises UserError as `check` does, and for a folder that cannot be written to.
     """
-    former = check(folder, rendered.kind)
-    done = Written()
+    former = check_folder(folder, rendered.kind)
+    done = WriteResult()
     try:
         if not (folder.is_dir() and any(folder.iterdir())):
-            return _whole(folder, rendered)
+            return _write_new(folder, rendered)
         for file in sorted(rendered.files, key=lambda row: row.path):
-            _put(folder, file, former.get(file.path), done, force=force)
+            _put_file(folder, file, former.get(file.path), done, force=force)
         present = {file.path for file in rendered.files}
         for path in sorted(set(former) - present):
-            _take_away(folder, path, former[path], done, force=force)
-        _replace(folder / RECORD, _record(rendered), 0o644)
+            _remove_file(folder, path, former[path], done, force=force)
+        _replace_file(folder / RECORD, _format_record(rendered), 0o644)
     except OSError as error:
         raise UserError(
             f"{error.filename or folder}: cannot be written: {error.strerror}",
@@ -236,7 +236,7 @@ def write(folder: Path, rendered: Rendered, *, force: bool = False) -> Written:
     return done
 
 
-def _whole(folder: Path, rendered: Rendered) -> Written:
+def _write_new(folder: Path, rendered: RenderedFolder) -> WriteResult:
     """Make the folder beside its place, and rename it when all is in it.
 
     One that is there and empty stays, for a shell may stand in it: what is in it comes, the record
@@ -252,7 +252,7 @@ def _whole(folder: Path, rendered: Rendered) -> Written:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.content)
             path.chmod(file.mode)
-        (beside / RECORD).write_bytes(_record(rendered))
+        (beside / RECORD).write_bytes(_format_record(rendered))
         if there:
             for part in sorted(beside.iterdir(), key=lambda part: part.name == RECORD):
                 part.rename(folder / part.name)
@@ -262,28 +262,30 @@ def _whole(folder: Path, rendered: Rendered) -> Written:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    return Written(written=sorted(file.path for file in rendered.files))
+    return WriteResult(written=sorted(file.path for file in rendered.files))
 
 
-def _record(rendered: Rendered) -> bytes:
+def _format_record(rendered: RenderedFolder) -> bytes:
     return (json.dumps(rendered.document(), indent=2) + "\n").encode()
 
 
-def _put(folder: Path, file: File, former: str | None, done: Written, *, force: bool) -> None:
-    path = _inside(folder, file.path)
-    outcome = hand_changes.decide_on_write(_digest(path), former, file.sha256, force=force)
+def _put_file(
+    folder: Path, file: File, former: str | None, done: WriteResult, *, force: bool
+) -> None:
+    path = _resolve_path(folder, file.path)
+    outcome = hand_changes.decide_on_write(_compute_digest(path), former, file.sha256, force=force)
     getattr(done, outcome).append(file.path)
     if outcome == hand_changes.UNCHANGED:
         path.chmod(file.mode)
     elif outcome == hand_changes.WRITTEN:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, file.content, file.mode)
+        _replace_file(path, file.content, file.mode)
 
 
-def _take_away(folder: Path, name: str, former: str, done: Written, *, force: bool) -> None:
+def _remove_file(folder: Path, name: str, former: str, done: WriteResult, *, force: bool) -> None:
     """Remove what an earlier render wrote and this one does not."""
-    path = _inside(folder, name)
-    there = _digest(path)
+    path = _resolve_path(folder, name)
+    there = _compute_digest(path)
     if there is None:
         return
     outcome = hand_changes.decide_on_removal(there, former, force=force)
@@ -295,7 +297,7 @@ def _take_away(folder: Path, name: str, former: str, done: Written, *, force: bo
         path.parent.rmdir()
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _resolve_path(folder: Path, name: str) -> Path:
     """Return the path of a file. Raises UserError where a link leads out of the folder."""
     path = folder
     for part in name.split("/"):
@@ -312,7 +314,7 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _digest(path: Path) -> str | None:
+def _compute_digest(path: Path) -> str | None:
     """Digest of a file; None where there is none. A folder in its place is a text of its own."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -320,7 +322,7 @@ def _digest(path: Path) -> str | None:
         return None
 
 
-def _replace(path: Path, content: bytes, mode: int) -> None:
+def _replace_file(path: Path, content: bytes, mode: int) -> None:
     """Put a file in its place in one step."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -332,7 +334,7 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
         raise
 
 
-def plan_digest(plan: Mapping[str, Any]) -> str:
+def compute_plan_digest(plan: Mapping[str, Any]) -> str:
     """Sum a plan up: SHA-256 of its JSON, keys sorted, in hexadecimal."""
     text = json.dumps(plan, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,13 +10,13 @@ import closed_form
 import pytest
 
 from kimi_prov.errors import UserError
-from kimi_prov.render import frame
-from kimi_prov.render.frame import File, Rendered
+from kimi_prov.render import folder_writer
+from kimi_prov.render.folder_writer import File, RenderedFolder
 
 
-def rendered(**files: str) -> Rendered:
+def rendered(**files: str) -> RenderedFolder:
     rows = [File(name.replace("__", "/"), text.encode()) for name, text in files.items()]
-    return Rendered("slurm", "n1", "0" * 64, [*rows, File("run.sh", b"#!/bin/sh\n", 0o755)])
+    return RenderedFolder("slurm", "n1", "0" * 64, [*rows, File("run.sh", b"#!/bin/sh\n", 0o755)])
 
 
 def read(folder: Path) -> dict[str, str]:
@@ -29,7 +29,7 @@ def read(folder: Path) -> dict[str, str]:
 
 def test_a_folder_is_made_with_its_record(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    done = frame.write(folder, rendered(a="1\n", jobs__b="2\n"))
+    done = folder_writer.write_folder(folder, rendered(a="1\n", jobs__b="2\n"))
     assert done.written == ["a", "jobs/b", "run.sh"]
     record = json.loads((folder / "render.json").read_text())
     closed_form.validate(record, "render")
@@ -47,7 +47,7 @@ def test_an_empty_folder_in_which_a_shell_stands_is_filled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     same = tmp_path.stat().st_ino
-    frame.write(Path(), rendered(a="1\n", jobs__b="2\n"))
+    folder_writer.write_folder(Path(), rendered(a="1\n", jobs__b="2\n"))
     assert sorted(read(tmp_path)) == ["a", "jobs/b", "render.json", "run.sh"]
     assert Path().stat().st_ino == same
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -67,7 +67,7 @@ def test_a_plan_of_another_version_is_read_where_what_is_read_is_there(tmp_path:
         "group": None,
     }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    assert frame.plan_of(tmp_path) == plan
+    assert folder_writer.read_plan(tmp_path) == plan
     for name, wrong in (
         ("model", {**plan["model"], "served_names": []}),
         ("proxy", {"port": "8000", "allowed_networks": []}),
@@ -76,84 +76,86 @@ def test_a_plan_of_another_version_is_read_where_what_is_read_is_there(tmp_path:
     ):
         (tmp_path / "plan.json").write_text(json.dumps({**plan, name: wrong}))
         with pytest.raises(UserError, match=f"this is no plan: {name}") as refused:
-            frame.plan_of(tmp_path)
+            folder_writer.read_plan(tmp_path)
         assert refused.value.fix == "render the folder again"
 
 
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
-    frame.write(tmp_path / "out", rendered(a="1\n"))
+    folder_writer.write_folder(tmp_path / "out", rendered(a="1\n"))
     before = read(tmp_path / "out")
-    done = frame.write(tmp_path / "out", rendered(a="1\n"))
+    done = folder_writer.write_folder(tmp_path / "out", rendered(a="1\n"))
     assert (done.written, done.unchanged) == ([], ["a", "run.sh"])
     assert read(tmp_path / "out") == before
 
 
 def test_what_was_changed_by_hand_stays_until_forced(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    frame.write(folder, rendered(a="1\n", b="1\n", gone="1\n", left="1\n"))
+    folder_writer.write_folder(folder, rendered(a="1\n", b="1\n", gone="1\n", left="1\n"))
     for name in ("a", "left"):
         (folder / name).write_text("mine\n")
     for _ in range(2):  # the record still tells what was rendered
-        done = frame.write(folder, rendered(a="2\n", b="2\n"))
+        done = folder_writer.write_folder(folder, rendered(a="2\n", b="2\n"))
         assert "a" in done.kept
         assert (folder / "a").read_text() == "mine\n"
     assert (folder / "b").read_text() == "2\n"
     assert not (folder / "gone").exists()
     assert (folder / "left").read_text() == "mine\n"
-    done = frame.write(folder, rendered(a="2\n", b="2\n"), force=True)
+    done = folder_writer.write_folder(folder, rendered(a="2\n", b="2\n"), force=True)
     assert (done.written, done.kept) == (["a"], [])
 
 
 def test_a_file_of_somebody_elses_in_the_place_of_a_new_one_stays(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    frame.write(folder, rendered(a="1\n"))
+    folder_writer.write_folder(folder, rendered(a="1\n"))
     (folder / "notes").write_text("mine\n")
-    assert frame.write(folder, rendered(a="1\n", notes="2\n")).kept == ["notes"]
+    assert folder_writer.write_folder(folder, rendered(a="1\n", notes="2\n")).kept == ["notes"]
     assert (folder / "notes").read_text() == "mine\n"
 
 
 def test_a_folder_that_no_render_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(UserError, match="no render made this folder, and it has files: mine"):
-        frame.write(tmp_path, rendered(a="1\n"))
+        folder_writer.write_folder(tmp_path, rendered(a="1\n"))
     assert read(tmp_path) == {"mine": "x"}
     (tmp_path / "render.json").write_text('{"schema": "other"}')
     with pytest.raises(UserError, match="no record of a render"):
-        frame.write(tmp_path, rendered(a="1\n"))
+        folder_writer.write_folder(tmp_path, rendered(a="1\n"))
     with pytest.raises(UserError, match="no such folder"):
-        frame.check(tmp_path / "absent" / "out", "slurm")
+        folder_writer.check_folder(tmp_path / "absent" / "out", "slurm")
 
 
 def test_a_record_of_another_kind_or_that_leads_out_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    frame.write(folder, rendered(a="1\n"))
+    folder_writer.write_folder(folder, rendered(a="1\n"))
     with pytest.raises(UserError, match="rendered for slurm, not for pod"):
-        frame.check(folder, "pod")
+        folder_writer.check_folder(folder, "pod")
     record = json.loads((folder / "render.json").read_text())
     record["files"].append({"path": "../victim", "sha256": "0" * 64, "mode": "0644"})
     (folder / "render.json").write_text(json.dumps(record))
     (tmp_path / "victim").write_text("x")
     with pytest.raises(UserError, match="no path in the folder"):
-        frame.write(folder, rendered(a="1\n"), force=True)
+        folder_writer.write_folder(folder, rendered(a="1\n"), force=True)
     assert (tmp_path / "victim").read_text() == "x"
 
 
 def test_no_link_is_written_through(tmp_path: Path) -> None:
     folder, other = tmp_path / "out", tmp_path / "other"
-    frame.write(folder, rendered(jobs__a="1\n"))
+    folder_writer.write_folder(folder, rendered(jobs__a="1\n"))
     (folder / "jobs").rename(other)
     (folder / "jobs").symlink_to(other)
     with pytest.raises(UserError, match="this is a link"):
-        frame.write(folder, rendered(jobs__a="2\n"), force=True)
+        folder_writer.write_folder(folder, rendered(jobs__a="2\n"), force=True)
     assert (other / "a").read_text() == "1\n"
 
 
 def test_nothing_half_written_is_left(tmp_path: Path) -> None:
-    class Broken(Rendered):
+    class Broken(RenderedFolder):
         def document(self) -> dict[str, object]:
             raise OSError(28, "No space left on device")
 
     made = rendered(a="1\n")
     with pytest.raises(UserError, match="No space left"):
-        frame.write(tmp_path / "out", Broken(made.kind, made.target, made.plan_digest, made.files))
+        folder_writer.write_folder(
+            tmp_path / "out", Broken(made.kind, made.target, made.plan_digest, made.files)
+        )
     assert list(tmp_path.iterdir()) == []

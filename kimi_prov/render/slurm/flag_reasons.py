@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # In a job this variable stands for the folder that the plan calls /srv/kimi.
 ROOT = '"$KIMI_ROOT"'
-_OURS = re.compile(re.escape(paths.ROOT) + r"(?=/|$)")
+_ROOT_PATTERN = re.compile(re.escape(paths.ROOT) + r"(?=/|$)")
 _FLAGS = {
     "model": "the weights, as the job jobs/weights.sbatch leaves them",
     "served-model-name": "names by which clients ask for the model",
@@ -73,13 +73,13 @@ class Line:
     reason: str
 
 
-def quoted(text: str) -> str:
+def quote_word(text: str) -> str:
     """Return a word of bash; what the plan has below /srv/kimi is below $KIMI_ROOT."""
-    parts = [shlex.quote(part) if part else "" for part in _OURS.split(text)]
+    parts = [shlex.quote(part) if part else "" for part in _ROOT_PATTERN.split(text)]
     return ROOT.join(parts) or "''"
 
 
-def engine(plan: Mapping[str, Any], requested: Iterable[str]) -> list[Line]:
+def explain_arguments(plan: Mapping[str, Any], requested: Iterable[str]) -> list[Line]:
     """Give the engine's arguments, but those that the job finds out when it runs.
 
     `requested`: flags of kimi_engine_args.
@@ -91,27 +91,27 @@ def engine(plan: Mapping[str, Any], requested: Iterable[str]) -> list[Line]:
             rows.append([word])
         else:
             rows[-1].append(word)
-    reasons = {**_FLAGS, **_of_plan(plan)}
+    reasons = {**_FLAGS, **_explain_figures(plan)}
     asked = set(requested)
     found = []
     for flag, *values in rows:
         name = flag.removeprefix("--")
         if name not in planned.OF_THE_RUN:
             reason = _REQUESTED if name in asked else reasons.get(name, "chosen by the plan")
-            found.append(Line(" ".join([flag, *map(quoted, values)]), reason))
+            found.append(Line(" ".join([flag, *map(quote_word, values)]), reason))
     return found
 
 
-def environment(plan: Mapping[str, Any]) -> list[Line]:
+def explain_environment(plan: Mapping[str, Any]) -> list[Line]:
     """Give the engine's environment, but what the job finds out when it runs."""
     return [
-        Line(f"export {name}={quoted(value)}", _ENVIRONMENT.get(name, "chosen by the plan"))
+        Line(f"export {name}={quote_word(value)}", _ENVIRONMENT.get(name, "chosen by the plan"))
         for name, value in plan["instances"][0]["env"].items()
         if name not in planned.ENVIRONMENT_OF_THE_RUN
     ]
 
 
-def _of_plan(plan: Mapping[str, Any]) -> dict[str, str]:
+def _explain_figures(plan: Mapping[str, Any]) -> dict[str, str]:
     """Give the reasons that have figures of the plan in them."""
     model, memory, parallel = plan["model"], plan["memory"], plan["parallel"]
     found = {
