@@ -286,7 +286,7 @@ CASES: tuple[Case, ...] = (
         fires=(50, 60),
         silent=(20, 48),
         labels=_A1,
-        says="a: instance 0 is starting for longer than it should",
+        says="a: instance 0 is starting for longer than expected",
     ),
     Case(
         "KimiStartTooLong",
@@ -300,7 +300,7 @@ CASES: tuple[Case, ...] = (
         fires=(20, 39),
         silent=(10, 18, 43),
         labels=_A1,
-        says="a: instance 0 is starting for longer than it should",
+        says="a: instance 0 is starting for longer than expected",
     ),
     Case(
         "KimiStartTooLong",
@@ -443,7 +443,7 @@ CASES: tuple[Case, ...] = (
         fires=(13, 29),
         silent=(9, 40),
         labels=_A1,
-        says="a: instance 0 preempts answers for want of cache",
+        says="a: instance 0 preempts answers because its cache is full",
     ),
     Case(
         "KimiPreemptions",
@@ -452,7 +452,7 @@ CASES: tuple[Case, ...] = (
         fires=(13, 29),
         silent=(9, 40),
         labels=_B1,
-        says="b: instance 0 preempts answers for want of cache",
+        says="b: instance 0 preempts answers because its cache is full",
     ),
     Case(
         "KimiPreemptions",
@@ -542,7 +542,7 @@ CASES: tuple[Case, ...] = (
         fires=(31, 89),
         silent=(29, 92),
         labels={"host": "a", "gpu": "1"},
-        says="a: memory of GPU 1 has errors that were not corrected",
+        says="a: memory of GPU 1 has uncorrected errors",
     ),
     Case(
         "KimiGpuThrottled",
@@ -668,7 +668,7 @@ CASES: tuple[Case, ...] = (
         fires=(16, 29),
         silent=(14, 31),
         labels={"host": "a", "hash": "p1"},
-        says="a: the mark that the weights were verified is gone",
+        says="a: the weights are no longer marked as verified",
     ),
     Case(
         "KimiWeightsMarkGone",
