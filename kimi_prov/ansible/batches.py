@@ -1,4 +1,4 @@
-"""Whose turn it is in a run that changes machines one after the other, as `kimi_serial` says."""
+"""Which machines of a run are changed together, one batch after the other: `kimi_serial`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def list_batches(
     *,
     apart: bool = False,
 ) -> list[list[str]]:
-    """Name the hosts of each turn: those of `kimi` that have the fact, in the inventory's order.
+    """Name the hosts of each batch: those of `kimi` that have the fact, in the inventory's order.
 
-    Gateways that have it come after them, each in a turn of its own: never both at once. `known`:
+    Gateways that have it come after them, each in a batch of its own: never both at once. `known`:
     the variables of all hosts. `apart`: hosts that serve one model together are taken apart too,
     and where `kimi_serial` is not given one at a time. Raises UserError.
     """
@@ -52,9 +52,10 @@ def find_batch_size(
 
     Not given: one where a gateway answers for the machines, all where each is asked by itself.
     """
-    given = [number for name in names if (number := _read_serial(name, known[name])) is not None]
-    if given:
-        return min(given)
+    sizes = [_read_serial(name, known[name]) for name in names]
+    given_sizes = [size for size in sizes if size is not None]
+    if given_sizes:
+        return min(given_sizes)
     return 1 if apart or groups.get(gateway_hosts.GROUP) else None
 
 
@@ -71,14 +72,14 @@ def _read_serial(host: str, variables: Mapping[str, Any]) -> int | None:
 
 
 def list_before(rows: Sequence[Sequence[str]], host: str) -> list[str]:
-    """Name the hosts whose turn was before a host's."""
+    """Name the hosts whose batch was before a host's."""
     return [name for row in rows[: _find_batch(rows, host)] for name in row]
 
 
 def list_after(rows: Sequence[Sequence[str]], host: str) -> list[str]:
-    """Name the hosts whose turn comes after a host's."""
+    """Name the hosts whose batch comes after a host's."""
     return [name for row in rows[_find_batch(rows, host) + 1 :] for name in row]
 
 
 def _find_batch(rows: Sequence[Sequence[str]], host: str) -> int:
-    return next((number for number, row in enumerate(rows) if host in row), len(rows))
+    return next((index for index, row in enumerate(rows) if host in row), len(rows))

@@ -128,10 +128,10 @@ class FileTransfer(HostAction):
     def _read_login_id(self) -> str:
         """Return the number of the user that the connection logs in as."""
         done = self._low_level_execute_command("id -u", sudoable=False)
-        number = str(done["stdout"]).strip()
-        if done["rc"] != 0 or not number.isdigit():
+        login = str(done["stdout"]).strip()
+        if done["rc"] != 0 or not login.isdigit():
             raise RemoteError("the number of the login's user could not be read")
-        return number
+        return login
 
     def _end(self) -> None:
         try:

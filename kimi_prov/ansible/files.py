@@ -13,32 +13,32 @@ _USUAL = {"owner": "root", "group": "root", "mode": "0644"}
 
 
 def find_differing(
-    wanted: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]
+    files: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return those of `wanted` whose content, owner or mode differ from what the facts tell.
+    """Return those of `files` whose content, owner or mode differ from what the facts tell.
 
     Each has `dest` and either `content` or `src`, a file of the control machine; owner and group
     are root and the mode is 0644 where nothing else is given. What the facts do not tell differs.
     """
-    found = facts["kimi"].get("files") or {}
-    whole = [{**_USUAL, **file} for file in wanted]
-    return [file for file in whole if found.get(file["dest"]) != _describe_file(file)]
+    observed = facts["kimi"].get("files") or {}
+    complete = [{**_USUAL, **file} for file in files]
+    return [file for file in complete if observed.get(file["dest"]) != _describe_file(file)]
 
 
-def units_differ(
+def check_units_differ(
     facts: Mapping[str, Any],
     files: Iterable[Mapping[str, Any]],
-    names: Iterable[str],
-    wanted: bool = True,  # noqa: FBT001, FBT002  (a filter's argument)
+    units: Iterable[str],
+    planned: bool = True,  # noqa: FBT001, FBT002  (a filter's argument)
 ) -> bool:
-    """Tell whether a machine lacks these units, or still has one where they are not `wanted`.
+    """Tell whether a machine lacks these units, or still has one where they are not `planned`.
 
-    It has them where their files are as they should be and all of `names` are up.
+    It has them where their files are as they should be and all of them are up.
     """
     states = facts["kimi"].get("units") or {}
-    if not wanted:
-        return any(name in states for name in names)
-    return any(states.get(name) != "active" for name in names) or bool(find_differing(files, facts))
+    if not planned:
+        return any(name in states for name in units)
+    return any(states.get(name) != "active" for name in units) or bool(find_differing(files, facts))
 
 
 def _describe_file(file: Mapping[str, Any]) -> dict[str, str]:

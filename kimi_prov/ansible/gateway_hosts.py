@@ -61,14 +61,14 @@ def list_served_hosts(variables: Mapping[str, Any]) -> list[ServingHost]:
     They are told by the inventory, whatever a run reaches: a host that is down stays one of them.
     """
     known = variables["hostvars"]
-    found = []
+    hosts = []
     for name in _list_heads(variables):
         settings = parsing.parse_settings(
             _select_settings(known[name]), host=name, base=_find_folder(known[name]), locate=None
         )
         address = _find_address(name, known[name])
-        found.append(ServingHost(name, address, settings.port, gateways.count_requests(settings)))
-    return found
+        hosts.append(ServingHost(name, address, settings.port, gateways.count_requests(settings)))
+    return hosts
 
 
 def collect_host_settings(variables: Mapping[str, Any]) -> dict[str, Any]:

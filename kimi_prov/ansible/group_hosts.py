@@ -34,16 +34,16 @@ def find_group(variables: Mapping[str, Any], size: int) -> tuple[str, list[str]]
         return _ALL, every
     if len({tuple(hosts) for hosts in fitting.values()}) == 1:
         return next(iter(fitting.items()))
-    said = f"host {host}: kimi_hosts_per_model is {size}, and "
+    problem = f"host {host}: kimi_hosts_per_model is {size}, and "
     if fitting:
         raise UserError(
-            f"{said}it is in several groups of {size} hosts: {', '.join(fitting)}",
+            f"{problem}it is in several groups of {size} hosts: {', '.join(fitting)}",
             fix="leave it in one of them",
         )
     sizes = {**inside, _ALL: every}
     shown = ", ".join(f"{name} has {len(hosts)}" for name, hosts in sizes.items())
     raise UserError(
-        f"{said}no group of the inventory that it is in has {size} hosts: {shown}",
+        f"{problem}no group of the inventory that it is in has {size} hosts: {shown}",
         fix="make child groups of kimi, each with the hosts that serve one model together, the "
         "head first",
     )
@@ -57,14 +57,14 @@ def find_heads(
     `known`: the variables of all hosts; none where Ansible checks no more than the syntax.
     """
     every = set(groups.get(_ALL) or ())
-    found: dict[str, str] = {}
+    head_of: dict[str, str] = {}
     for name, hosts in groups.items():
         first = known.get(hosts[0], {}) if hosts else {}
         size = int(first.get("kimi_hosts_per_model") or 1)
         inside = set(hosts) <= every and name not in ("all", "ungrouped")
         if size > 1 and inside and len(hosts) == size:
-            found |= {str(host): str(hosts[0]) for host in hosts}
-    return found
+            head_of |= {str(host): str(hosts[0]) for host in hosts}
+    return head_of
 
 
 def gather_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> GroupHosts:
@@ -85,8 +85,8 @@ def gather_hosts(group: tuple[str, list[str]], variables: Mapping[str, Any]) -> 
             fix="run the command for all hosts of the group, when all of them answer",
             exit_code=ExitCode.BAD_INPUT if left_out else ExitCode.BLOCKED,
         )
-    given = [_read_host(host, known[host]) for host in hosts]
-    return GroupHosts(name, str(variables["inventory_hostname"]), tuple(given))
+    inputs = [_read_host(host, known[host]) for host in hosts]
+    return GroupHosts(name, str(variables["inventory_hostname"]), tuple(inputs))
 
 
 def _read_host(host: str, variables: Mapping[str, Any]) -> HostInput:
@@ -107,11 +107,11 @@ def find_refused_peers(
     group: Mapping[str, Any], own: str, known: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     """Say which other hosts of a plan's group this run will not provision, and why."""
-    found = []
+    refused = []
     for host in (member["host"] for member in group["members"] if member["host"] != own):
         plan = known[host].get("kimi_plan")
         if not plan:
-            found.append(f"{host} has no plan")
+            refused.append(f"{host} has no plan")
         elif blockers := [row["id"] for row in find_refusals(plan)]:
-            found.append(f"{host} is refused ({', '.join(blockers)})")
-    return found
+            refused.append(f"{host} is refused ({', '.join(blockers)})")
+    return refused

@@ -80,6 +80,11 @@ class HostAction(ActionBase):  # type: ignore[misc]
         return str(self.variables.get("inventory_hostname", "the machine"))
 
     @property
+    def address(self) -> str:
+        """Where Ansible reaches that host."""
+        return str(self.variables.get("ansible_host") or self.host)
+
+    @property
     def check_mode(self) -> bool:
         """Whether nothing may be changed."""
         return bool(self._task.check_mode)

@@ -31,11 +31,11 @@ def find_refusal(
     done on the machine that this runs on. `itself`: consent to restart that one too, which ends
     the run; what started it goes on after the boot.
     """
-    option, given = consent
+    option, value = consent
     if is_control(action, facts) and not itself:
-        why = "it is the machine that this runs on, which is never restarted from here"
-        return why, f"run this from another machine, or {instead}"
-    if given is not True:
+        reason = "it is the machine that this runs on, which is never restarted from here"
+        return reason, f"run this from another machine, or {instead}"
+    if value is not True:
         return f"{option} is not true", f"set {option}: true for {host} in the inventory"
     return None
 
@@ -44,10 +44,10 @@ def is_control(action: ActionBase, facts: Mapping[str, Any]) -> bool:
     """Whether the host is the control machine; containers of one image share the id alone."""
     if action._connection.transport == "local":
         return True
-    told = facts.get("host") or {}
+    host = facts.get("host") or {}
     try:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return False
     own = hashlib.sha256(f"kimi-prov:{identity}".encode()).hexdigest()[:32]
-    return (told.get("machine_id_hash"), told.get("hostname")) == (own, socket.gethostname())
+    return (host.get("machine_id_hash"), host.get("hostname")) == (own, socket.gethostname())

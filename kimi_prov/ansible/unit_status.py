@@ -68,9 +68,9 @@ def _read_error(progress: Mapping[str, Any]) -> HostError | None:
 
 def _describe_failure(unit: str, shown: Mapping[str, str], journal: list[str]) -> str:
     result = shown.get("Result", "")
-    why = RESULTS.get(result, f"exit status {shown.get('ExecMainStatus', '?')}")
+    reason = RESULTS.get(result, f"exit status {shown.get('ExecMainStatus', '?')}")
     last = journal[-1] if journal else "nothing in the journal"
-    return f"{unit}: {why}; its last line: {last}"
+    return f"{unit}: {reason}; its last line: {last}"
 
 
 def list_warnings(answer: Mapping[str, Any]) -> list[str]:
@@ -79,7 +79,7 @@ def list_warnings(answer: Mapping[str, Any]) -> list[str]:
     return [str(text) for text in progress.get("warnings") or ()]
 
 
-def make_findings(told: Sequence[str]) -> list[Finding]:
+def make_findings(warnings: Sequence[str]) -> list[Finding]:
     """Return the findings of a download that left its neighbour."""
     return [
         make_finding(
@@ -89,7 +89,7 @@ def make_findings(told: Sequence[str]) -> list[Finding]:
             fix="look at that host: its network, its disk, who else has root there; "
             "kimi_weights_from: source leaves it out",
         )
-        for text in told
+        for text in warnings
     ]
 
 

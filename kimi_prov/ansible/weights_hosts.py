@@ -30,12 +30,12 @@ def list_neighbours(variables: Mapping[str, Any]) -> list[Neighbour]:
     # A host's own variables here still have their templates, those of `hostvars` have not.
     known, host = variables["hostvars"], str(variables["inventory_hostname"])
     own = _read_settings(known[host])
-    found = []
+    hosts = []
     for name in map(str, variables["groups"].get(_GROUP) or ()):
         row = known[name]
         if name == host or (row.get(_FROM) != "source" and _read_settings(row) == own):
-            found.append(Neighbour(name, _find_address(name, row)))
-    return found
+            hosts.append(Neighbour(name, _find_address(name, row)))
+    return hosts
 
 
 def _read_settings(variables: Mapping[str, Any]) -> list[str | None]:

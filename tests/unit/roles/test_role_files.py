@@ -73,14 +73,14 @@ def test_units_differ_where_a_file_is_another_or_a_unit_is_not_up(
     machine = facts(found)
     machine["kimi"]["units"] = {"x.timer": state} if state else {}
     wanted = [{"dest": PATH, "content": "a"}]
-    assert files.units_differ(machine, wanted, ["x.timer"]) is differ
+    assert files.check_units_differ(machine, wanted, ["x.timer"]) is differ
 
 
 @pytest.mark.parametrize("state", ["active", "inactive", None])
 def test_units_that_are_not_wanted_differ_where_the_machine_knows_one(state: str | None) -> None:
     machine = facts("a")
     machine["kimi"]["units"] = {"x.timer": state} if state else {}
-    assert files.units_differ(machine, [], ["x.timer"], False) is bool(state)
+    assert files.check_units_differ(machine, [], ["x.timer"], False) is bool(state)
 
 
 def test_an_option_of_a_role_is_refused_with_its_line() -> None:

@@ -40,7 +40,7 @@ class ActionModule(HostAction):
         """Describe the server."""
         document = self._describe()
         local = self._connection.transport == "local"
-        own = "localhost" if local else str(self.variables.get("ansible_host") or self.host)
+        own = "localhost" if local else self.address
         document |= {"address": document.get("shared") or own, "login": None}
         if args["login"] and not document["elsewhere"] and not local:
             document["login"] = self._build_login()

@@ -111,8 +111,9 @@ def _describe_start(start: Mapping[str, Any] | None, began: Mapping[str, Any]) -
         return "it serves already"
     if not start:
         return "it serves: the model answered"
-    place = "" if str(start["held"]) == "unknown" else f" (the weights were in the {start['held']})"
-    return f"it serves: the model answered after {format_duration(start['seconds'])}{place}"
+    duration, held = format_duration(start["seconds"]), str(start["held"])
+    weights = "" if held == "unknown" else f" (the weights were in the {held})"
+    return f"it serves: the model answered after {duration}{weights}"
 
 
 def _describe_expected(expected: Mapping[str, Any]) -> str:

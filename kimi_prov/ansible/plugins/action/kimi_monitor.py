@@ -167,7 +167,7 @@ class ActionModule(HostAction):
                 names,
                 {name: row.get("target") for name, row in registered.items()},
                 self.host,
-                addresses={str(self.variables.get("ansible_host") or self.host)},
+                addresses={self.address},
                 near=map_rank_addresses(known.get(self.host, {}).get("kimi_plan") or {}),
             ),
         }

@@ -51,7 +51,7 @@ class ActionModule(HostAction):
         file = plan["control"].get("metrics_key_file")
         answer = call(self, "metrics-door", secret=True)
         target = {
-            "address": str(self.variables.get("ansible_host") or self.host),
+            "address": self.address,
             "port": plan["metrics"]["port"],
             "server_name": answer["server_name"],
             **select_trusted(plan, answer["certificate"]),

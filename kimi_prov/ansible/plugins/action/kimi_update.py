@@ -111,23 +111,23 @@ def describe_reasons(answer: Mapping[str, Any]) -> str:
 
 def build_document(steps: Mapping[str, Any]) -> dict[str, Any]:
     """Return a host's part of the document, from what the steps answered."""
-    found, effect = steps["found"], steps["effect"]
+    waiting, effect = steps["found"], steps["effect"]
     drained, installed = steps.get("drained") or {}, steps.get("installed") or {}
     driver = steps["driver"]
-    kinds = {row["name"]: row["kind"] for row in found["packages"]}
+    kinds = {row["name"]: row["kind"] for row in waiting["packages"]}
     rows = [
         {**row, "kind": kinds.get(row["name"], "other")} for row in installed.get("installed") or ()
     ]
     changed = driver["action"] != "none"
-    restarted = bool(found["restart"] or (changed and driver["restart"]))
-    served = restarted and found["serves"] and drained.get("began")
+    restarted = bool(waiting["restart"] or (changed and driver["restart"]))
+    served = restarted and waiting["serves"] and drained.get("began")
     without = effect["began"] - drained["began"] if served else 0.0
     return {
         "ok": True,
         "detail": _describe(len(rows), changed=changed, restarted=restarted),
         "installed": rows,
         "driver": driver["version"] if changed else None,
-        "left": list(found["left"]),
+        "left": list(waiting["left"]),
         "restarted": restarted,
         "requests_cut": int(drained.get("left") or 0),
         "seconds_without_service": round(without, 1),

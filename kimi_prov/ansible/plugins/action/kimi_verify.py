@@ -155,17 +155,16 @@ class ActionModule(HostAction):
 
     def _prepare(self, plan: dict[str, Any], runtime: Mapping[str, Any]) -> tuple[Exam, str, str]:
         """Return what is examined, from where it is, and why from there."""
-        host = str(self.variables.get("ansible_host") or self.host)
         local = self._connection.transport == "local"
         seen_from, reason = suite.vantage(
             local=local,
-            address=host,
-            source=find_source_address(host, plan["proxy"]["port"]),
+            address=self.address,
+            source=find_source_address(self.address, plan["proxy"]["port"]),
             networks=plan["proxy"]["allowed_networks"],
         )
         from_here = seen_from == "control"
         key = run_shell(self, f"cat {paths.VERIFY_KEY}", secret=True).strip() if from_here else ""
-        address = "127.0.0.1" if local and from_here else host
+        address = "127.0.0.1" if local and from_here else self.address
         subject = checks.build_subject(
             plan, address, compute_fingerprint(runtime["certificate"]), key
         )

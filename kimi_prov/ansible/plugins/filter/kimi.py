@@ -18,27 +18,28 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan.software import BroughtPython
 
 
-def lock_path(name: str) -> str:
+def find_lock_path(name: str) -> str:
     """Give the path of a lock on the control machine."""
     return str(loader.load_catalogue().lock_path(name))
 
 
-def lock_wheels(name: str, directory: str | None) -> list[str]:
+def list_lock_wheels(name: str, directory: str | None) -> list[str]:
     """List the wheels that a lock asks for and the control machine has.
 
     Those in a directory of its own, and the plugin's, which is made here.
     """
-    found = lock_files.wanted(Path(lock_path(name)), directory)
+    wheels = lock_files.wanted(Path(find_lock_path(name)), directory)
     plugin = engine_plugins.of_lock(name)
-    return [*found, str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else found
+    own = [str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else []
+    return [*wheels, *own]
 
 
-def python_archive(python: BroughtPython, directory: str) -> str:
+def find_python_archive(python: BroughtPython, directory: str) -> str:
     """Find the archive of the plan's interpreter in a directory of the control machine."""
     return str(python_archives.find(Path(directory), python))
 
 
-def engine_sandbox(plan: Mapping[str, Any]) -> list[str]:
+def list_sandbox_options(plan: Mapping[str, Any]) -> list[str]:
     """List the options of systemd-run for code of the plan's engine."""
     return protection.build_sandbox_options(
         gpus=any(instance["gpus"] for instance in plan["instances"])
@@ -52,14 +53,14 @@ class FilterModule:
         """Map the names that templates use."""
         return {
             "differing_files": files.find_differing,
-            "units_differ": files.units_differ,
+            "units_differ": files.check_units_differ,
             "systemd_quote": unit_files.quote_argument,
             "systemd_assignment": unit_files.quote_assignment,
             "unit_protection": protection.format_unit_lines,
-            "engine_sandbox": engine_sandbox,
-            "lock_path": lock_path,
-            "lock_wheels": lock_wheels,
-            "python_archive": python_archive,
+            "engine_sandbox": list_sandbox_options,
+            "lock_path": find_lock_path,
+            "lock_wheels": list_lock_wheels,
+            "python_archive": find_python_archive,
             "kimi_batches": batches.list_batches,
             "render_plan": switching.render_plan,
             "missing_packages": packages.list_missing,
