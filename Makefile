@@ -102,8 +102,8 @@ test: test-fast deps ## the same, then the lab and the components, without what 
 	wait $$beside; ended=$$?; cat $$said; trap 'rm -f $$said' EXIT; \
 	echo "make test: $$(( $$(date +%s) - $(BEGAN) )) s, budget 1980 s"; \
 	exit $$((lab || ended))
-test-slow: $(STAMP) deps-slow ## emulated machines and large installs
-	pytest tests -m slow
+test-slow: $(STAMP) deps-slow ## emulated machines and large installs, or GROUP= of tests/slow_groups.yaml
+	@words=$(if $(GROUP),$$(python tests/slow_groups.py --words $(GROUP)),tests) && pytest $$words -m slow
 gpu: $(STAMP) deps ## on a machine with GPUs: apply, verify, bench, kill, destroy for real (report: gpu-report/)
 	pytest tests/gpu -m gpu -p no:cacheprovider
 matrix: $(STAMP) deps ## the package under each Python and ansible-core that it takes (ARGS=: options of tests/matrix/run.py)

@@ -61,6 +61,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "json-documents.md": json_documents(),
         DOCS / "contributing" / "where-decided.md": where_decided(),
         DOCS / "contributing" / "features.md": where_features(),
+        DOCS / "contributing" / "slow-tests.md": slow_tests(),
         DOCS / "evidence.md": what_is_proven(),
         REFERENCE / "facts.md": facts(),
         DOCS / "real-gpus.md": real_gpus(),
@@ -110,6 +111,37 @@ def where_features() -> str:
         "[another page](where-decided.md).",
         "",
         *features.lines(),
+    ]
+    return _text(lines)
+
+
+def slow_tests() -> str:
+    """Return the page of the groups of slow tests, and of what asks for each."""
+    groups = yaml.safe_load((ROOT / "tests" / "slow_groups.yaml").read_text())
+    lines = [
+        *_head("Slow tests"),
+        "`make test` leaves out emulated machines, large installs and what takes many minutes.",
+        "`make test-slow GROUP=NAME` runs one group of these, `make test-slow` all of them, one",
+        "after the other. A group is to take at most 45 minutes on two quiet cores; what it took is",
+        "in the table once it was measured.",
+        "",
+        "`python tests/slow_groups.py` prints the groups that your branch asks for, and",
+        "`python tests/slow_groups.py COMMIT` those of all changes since a commit. Run each of",
+        "them once after the last change that asks for it. A new slow test is put into a group,",
+        "in `tests/slow_groups.yaml`; a test fails for one that is in none.",
+        "",
+        *table(
+            ("group", "tests", "minutes", "asked for by a change of"),
+            (
+                (
+                    f"`{name}`",
+                    row["about"],
+                    str(row["minutes"] or "not measured"),
+                    ", ".join(f"`{path}`" for path in row["asked_by"]),
+                )
+                for name, row in groups.items()
+            ),
+        ),
     ]
     return _text(lines)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import slow_groups
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -46,8 +47,18 @@ def suite_of(path: Path) -> str:
     return path.relative_to(TESTS).parts[0]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test its limit, but one that brings its own."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the choice of a group of slow tests."""
+    parser.addoption("--slow-group", metavar="NAME", help="run this group of slow tests alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test its limit, but one that brings its own; leave other groups out."""
+    if name := config.getoption("--slow-group"):
+        groups = slow_groups.read_groups()
+        kept = [item for item in items if slow_groups.find_group(groups, item.nodeid) == name]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
     for item in items:
         if item.get_closest_marker("timeout") is None:
             limit_s = SUITES.get(suite_of(item.path), OTHER).test_limit_s
