@@ -181,7 +181,7 @@ def _add_usage(archive: tarfile.TarFile, rows: dict[str, archives.Row], paths: P
     if not paths.usage_db.exists():
         return
     with tempfile.TemporaryFile(dir=paths.transfer) as stream:
-        stream.write(usage_store.saved(paths.usage_db))
+        stream.write(usage_store.export_rows(paths.usage_db))
         stream.seek(0)
         rows[USAGE] = archives.add(archive, USAGE, stream)
 
@@ -291,7 +291,7 @@ def _usage(path: Path) -> tuple[dict[str, Any], ...]:
     if path.stat().st_size > _USAGE_AT_MOST:
         raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
     try:
-        return tuple(usage_store.restorable(json.loads(path.read_bytes())))
+        return tuple(usage_store.parse_rows(json.loads(path.read_bytes())))
     except (ValueError, KeyError, TypeError) as error:
         raise HostError(f"its {USAGE} tells of no use", archives.BAD) from error
 
@@ -301,7 +301,7 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     if (folder / name).stat().st_size > _SMALL_AT_MOST:
         raise HostError(f"its {name} is larger than any that a machine has", archives.BAD)
     try:
-        entry = entries.foreign(read_json(folder / name))
+        entry = entries.from_other_machine(read_json(folder / name))
     except ValueError as error:
         raise HostError(f"its {name}: {error}", archives.BAD) from error
     if entry["number"] != int(Path(name).parent.name):
@@ -383,7 +383,7 @@ def _put_back(paths: Paths, plan: dict[str, Any], contents: Contents) -> dict[st
 
 def _put_history(paths: Paths, contents: Contents, left_out: list[str]) -> None:
     """Put back the entries whose numbers this machine has not: as a list, for reading alone."""
-    there = {*entries.numbers(paths)}
+    there = {*entries.list_numbers(paths)}
     both = sorted(there & {entry["number"] for entry in contents.history})
     for entry in contents.history:
         if entry["number"] not in there:
@@ -452,7 +452,7 @@ def _put_usage(paths: Paths, contents: Contents, left_out: list[str]) -> None:
             f"what keys used: {unit_names.USAGE} has not run here; apply, restore again"
         )
         return
-    usage_store.put_back(paths.usage_db, contents.usage)
+    usage_store.import_rows(paths.usage_db, contents.usage)
 
 
 def _put_certificate(
@@ -469,7 +469,9 @@ def _put_certificate(
             left_out.append("the certificate: it has ended")
             return
         write_atomic(paths.acme_pem, contents.pem, 0o600)
-        acme.keep(paths, {"tried": contents.made_unix, "problem": None, "issued": contents.issued})
+        acme.save_record(
+            paths, {"tried": contents.made_unix, "problem": None, "issued": contents.issued}
+        )
         tls.install(paths, contents.pem)
     elif planned["mode"] == "self-signed" and tls.is_valid_for(contents.pem, planned["names"]):
         tls.install(paths, contents.pem)

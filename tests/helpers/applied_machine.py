@@ -53,7 +53,7 @@ class Applied:
     def entry(self, result: str = entries.DONE) -> dict[str, Any]:
         """Make an entry of what is in place."""
         opened = entries.open_entry(self.places, entries.APPLY, {"by": None})
-        ended = {**entries.capture(self.places, opened), "result": result}
+        ended = {**entries.capture_files(self.places, opened), "result": result}
         entries.write(self.places, ended)
         return ended
 

@@ -37,7 +37,7 @@ class Counting(threading.Thread):
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         store = Store(self.paths.usage_db, keep_days=KEPT_DAYS)
         ready = self.ready.set
-        await counter.serving(self.paths, store, self._over, ready, gateway=self.gateway)
+        await counter.serve(self.paths, store, self._over, ready, gateway=self.gateway)
         store.close()
 
     def end(self) -> None:

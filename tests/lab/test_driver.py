@@ -228,7 +228,7 @@ WAITING = """
 import json, sys
 sys.path.insert(0, "/srv/kimi/lib/kimi-target.pyz")
 from kimi_prov.on_host.update import waiting
-print(json.dumps([row._asdict() for row in waiting.packages() if row.kind == "driver"]))
+print(json.dumps([row._asdict() for row in waiting.list_packages() if row.kind == "driver"]))
 """
 
 

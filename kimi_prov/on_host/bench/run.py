@@ -68,7 +68,7 @@ def start(file: str | None) -> dict[str, Any] | None:
         raise _no_plan()
     if not groups.serves_clients(plan):
         raise groups.make_head_only_error(plan, "the model is measured")
-    if rests := status.refusal(Paths()):
+    if rests := status.find_refusal(Paths()):
         raise rests
     _end()
     asked = read_json(file) if file else {}

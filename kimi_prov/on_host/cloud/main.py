@@ -88,7 +88,7 @@ def leave(paths: Paths, why: str, limit_s: float, told: Tell) -> int:
     Meanwhile the history of sessions is told that this one ends.
     """
     told(f"{why}: no new requests, and {limit_s:.0f} s for those under way")
-    kept = session_history.ending(paths, files.read_json(paths.plan), why, told)
+    kept = session_history.begin_saving_end(paths, files.read_json(paths.plan), why, told)
     try:
         left = draining.drain(paths, limit_s, handed=False)
     except HostError as error:

@@ -212,7 +212,7 @@ def proxy_runs(paths: Paths) -> dict[str, Any]:
     there = publish.parse_map(read_text(paths.key_map)) if api else {}
     return {
         "loaded": loaded,
-        "wanted": converge.stamp(paths),
+        "wanted": converge.compute_digest(paths),
         "only_loaded": sorted(name for value, name in names.items() if there.get(name) != value),
         "only_in_file": sorted(name for name, value in there.items() if names.get(value) != name),
     }

@@ -97,7 +97,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> dict[str, Any]:
     _firewall(seen, was, now)
     seen.differences += compare.differences(was, now)
     _served_certificate(seen, paths, was)
-    found = _units(seen, was, status.resting(paths, plan))
+    found = _units(seen, was, status.list_resting_units(paths, plan))
     if found is not None:
         _processes(seen, paths, was, plan, found)
     _weights(seen, paths, was, read=read_weights)

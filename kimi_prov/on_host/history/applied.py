@@ -35,12 +35,21 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.paths import Paths
 
-__all__ = ("SCHEMA", "amend", "decided", "observe", "read", "unit_files", "write", "written")
+__all__ = (
+    "SCHEMA",
+    "amend",
+    "list_unit_files",
+    "list_written",
+    "observe",
+    "read",
+    "select_decided",
+    "write",
+)
 # What an apply decides: where one of these differs from the last one's, it is an entry of its own.
 DECIDED = ("plan_sha256", "files", "links", "engine", "weights", "instances", "kernel")
 _LINKS = (layout.ENGINE, layout.WEB_ENV)
 _SHOWN = ("LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths")
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 def observe(
@@ -56,22 +65,24 @@ def observe(
     plan = files.read_json(paths.plan)
     known = known or {}
     parts: dict[str, Callable[[], Any]] = {
-        "plan_sha256": lambda: _sha256(paths.plan),
-        "files": lambda: _files(paths),
-        "links": lambda: _links(paths),
-        "mounts": lambda: _mounts(machine),
-        "units": _units,
-        "users": lambda: {n: _account(row) for n, row in accounts.accounts(machine).items()},
+        "plan_sha256": lambda: _hash_file(paths.plan),
+        "files": lambda: _describe_files(paths),
+        "links": lambda: _describe_links(paths),
+        "mounts": lambda: _describe_mounts(machine),
+        "units": _describe_units,
+        "users": lambda: {
+            n: _describe_account(row) for n, row in accounts.accounts(machine).items()
+        },
         "members": lambda: accounts.members(machine),
-        "packages": lambda: _packages(machine, plan, known.get("packages") or {}),
-        "driver": lambda: _driver(machine),
-        "kernel": lambda: _kernel(machine, plan, known.get("kernel") or {}),
-        "firewall": lambda: _firewall(paths),
+        "packages": lambda: _read_packages(machine, plan, known.get("packages") or {}),
+        "driver": lambda: _read_driver_version(machine),
+        "kernel": lambda: _read_kernel_settings(machine, plan, known.get("kernel") or {}),
+        "firewall": lambda: _read_firewall(paths),
         "key_digests": lambda: publish.parse_map(files.read_text(paths.key_map)),
         "certificate_sha256": lambda: tls.compute_fingerprint(files.read_text(paths.tls_crt)),
-        "engine": lambda: _engine(plan),
-        "weights": lambda: _weights(paths, plan),
-        "instances": lambda: _instances(paths, plan),
+        "engine": lambda: _describe_engine(plan),
+        "weights": lambda: _describe_weights(paths, plan),
+        "instances": lambda: _describe_instances(paths, plan),
     }
     found: dict[str, Any] = {}
     for name, part in parts.items():
@@ -84,7 +95,7 @@ def observe(
     return {**found, **publish.describe_keys(found["key_digests"] or {})}
 
 
-def decided(document: Mapping[str, Any]) -> dict[str, Any]:
+def select_decided(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a document by which two applies differ; what may change is left out."""
     fixed = [
         row
@@ -94,20 +105,20 @@ def decided(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: document.get(name) for name in DECIDED}, "files": fixed}
 
 
-def digest(document: Mapping[str, Any]) -> str:
+def hash_decided(document: Mapping[str, Any]) -> str:
     """Return the hash of what an apply decided."""
-    return hashlib.sha256(json.dumps(decided(document), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(select_decided(document), sort_keys=True).encode()).hexdigest()
 
 
-def written(paths: Paths) -> list[Path]:
+def list_written(paths: Paths) -> list[Path]:
     """List the files that kimi-prov keeps on the machine, but for environments and weights."""
     below = [path for path in paths.etc.rglob("*") if not path.is_dir()]
     among = [paths.locate(name) for name in (*layout.AMONG_OTHERS, layout.ZIPAPP, layout.ACME_HOOK)]
     there = [path for path in among if path.is_file() or path.is_symlink()]
-    return sorted({*below, *there, *unit_files(paths)})
+    return sorted({*below, *there, *list_unit_files(paths)})
 
 
-def unit_files(paths: Paths) -> list[Path]:
+def list_unit_files(paths: Paths) -> list[Path]:
     """List our unit files, and our drop-ins of the engine's units."""
     own = [
         path
@@ -122,16 +133,16 @@ def unit_files(paths: Paths) -> list[Path]:
     return sorted([*own, *drop_ins])
 
 
-def _files(paths: Paths) -> list[dict[str, Any]]:
+def _describe_files(paths: Paths) -> list[dict[str, Any]]:
     rows = []
-    for path in written(paths):
+    for path in list_written(paths):
         # One that was being written is gone by now.
         with contextlib.suppress(FileNotFoundError):
-            rows.append(file_row(paths, path))
+            rows.append(describe_file(paths, path))
     return rows
 
 
-def file_row(paths: Paths, path: Path) -> dict[str, Any]:
+def describe_file(paths: Paths, path: Path) -> dict[str, Any]:
     """Describe one file; `sha256` is null where its content may change, or is a password."""
     name = "/" + str(path.relative_to(paths.root))
     about = path.lstat()
@@ -140,15 +151,15 @@ def file_row(paths: Paths, path: Path) -> dict[str, Any]:
     machine = Machine(str(paths.root))
     return {
         "path": name,
-        "sha256": None if hidden else _sha256(path),
-        "owner": _name(machine, "/etc/passwd", about.st_uid),
-        "group": _name(machine, "/etc/group", about.st_gid),
+        "sha256": None if hidden else _hash_file(path),
+        "owner": _find_account_name(machine, "/etc/passwd", about.st_uid),
+        "group": _find_account_name(machine, "/etc/group", about.st_gid),
         "mode": f"{stat.S_IMODE(about.st_mode):04o}",
         "living": living,
     }
 
 
-def _name(machine: Machine, database: str, number: int) -> str:
+def _find_account_name(machine: Machine, database: str, number: int) -> str:
     for line in (machine.read(database) or "").splitlines():
         fields = line.split(":")
         if len(fields) > 2 and fields[2] == str(number):
@@ -156,15 +167,15 @@ def _name(machine: Machine, database: str, number: int) -> str:
     return str(number)
 
 
-def _sha256(path: Path) -> str | None:
+def _hash_file(path: Path) -> str | None:
     try:
         with path.open("rb") as stream:
-            return hashlib.sha256(stream.read(_MOST_BYTES)).hexdigest()
+            return hashlib.sha256(stream.read(_MAX_BYTES)).hexdigest()
     except OSError:
         return None
 
 
-def _mounts(machine: Machine) -> list[dict[str, Any]]:
+def _describe_mounts(machine: Machine) -> list[dict[str, Any]]:
     return [
         {"path": point, "device": row[0], "type": row[1], "options": row[2]}
         for point, row in sorted(system.mounts(machine, "1").items())
@@ -172,7 +183,7 @@ def _mounts(machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
-def _units() -> dict[str, dict[str, Any]]:
+def _describe_units() -> dict[str, dict[str, Any]]:
     """Our units by name, without those that only run while something is done."""
     names = [*unit_names.LASTING, unit_names.ALL_SERVE]
     return {
@@ -187,7 +198,7 @@ def _units() -> dict[str, dict[str, Any]]:
     }
 
 
-def _links(paths: Paths) -> list[dict[str, Any]]:
+def _describe_links(paths: Paths) -> list[dict[str, Any]]:
     return [
         {"path": name, "target": os.readlink(str(paths.locate(name)))}
         for name in _LINKS
@@ -195,19 +206,19 @@ def _links(paths: Paths) -> list[dict[str, Any]]:
     ]
 
 
-def _driver(machine: Machine) -> str | None:
+def _read_driver_version(machine: Machine) -> str | None:
     version: str | None = nvidia_smi.module(machine.read("/proc/driver/nvidia/version") or "")[
         "version"
     ]
     return version
 
 
-def _account(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _describe_account(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
     keys_of = ("uid", "gid", "home", "shell")
     return {key: row[key] for key in keys_of} if row else None
 
 
-def _packages(
+def _read_packages(
     machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Give the versions of the plan's packages and of the driver's, and which are held.
@@ -229,7 +240,7 @@ def _packages(
 def amend_packages(paths: Paths) -> None:
     """Take over the versions of packages that a command other than apply installed."""
     if known := read(paths).get("packages"):
-        found = _packages(Machine(str(paths.root)), files.read_json(paths.plan), known)
+        found = _read_packages(Machine(str(paths.root)), files.read_json(paths.plan), known)
         amend(paths, packages=found or known)
 
 
@@ -238,15 +249,17 @@ def amend_driver(paths: Paths) -> None:
     if known := read(paths):
         amend_packages(paths)
         others = [row for row in known["files"] if row["path"] not in layout.DRIVER_FILES]
-        own = [row for row in _files(paths) if row["path"] in layout.DRIVER_FILES]
+        own = [row for row in _describe_files(paths) if row["path"] in layout.DRIVER_FILES]
         amend(
             paths,
-            driver=_driver(Machine(str(paths.root))),
+            driver=_read_driver_version(Machine(str(paths.root))),
             files=sorted((*others, *own), key=lambda row: str(row["path"])),
         )
 
 
-def _kernel(machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _read_kernel_settings(
+    machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
     """Give the kernel settings that the plan names, as they are."""
     found = system.tunables(machine)
     wanted = {*((plan.get("tuning") or {}).get("sysctl") or ()), *known.get("sysctl", ())}
@@ -260,7 +273,7 @@ def _kernel(machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any])
     }
 
 
-def _firewall(paths: Paths) -> dict[str, Any]:
+def _read_firewall(paths: Paths) -> dict[str, Any]:
     """Give the loaded table without its counters, and our rules in ufw or firewalld."""
     text = firewall.read_table()
     return {
@@ -270,13 +283,13 @@ def _firewall(paths: Paths) -> dict[str, Any]:
     }
 
 
-def _engine(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def _describe_engine(plan: Mapping[str, Any]) -> dict[str, Any] | None:
     engine = plan.get("engine")
     names = ("name", "variant", "version", "env_name", "env_dir", "locks")
     return {name: engine.get(name) for name in names} if engine else None
 
 
-def _weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def _describe_weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Name the weights that are served; `manifest_sha256` is of the list of their files."""
     model = plan.get("model")
     # A gateway names the model that the hosts behind it serve.
@@ -294,12 +307,12 @@ def _weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
         "serve_dir": model.get("serve_dir"),
         "converted_dir": converted.get("dir"),
         "draft_dir": draft.get("dir"),
-        "manifest_sha256": _sha256(paths.locate(f"{model['dir']}/{manifest.NAME}")),
+        "manifest_sha256": _hash_file(paths.locate(f"{model['dir']}/{manifest.NAME}")),
         "verified": paths.locate(f"{model['dir']}/{layout.MODEL_VERIFIED}").exists(),
     }
 
 
-def _instances(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _describe_instances(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Give the units that run the engine, with the stamp that their drop-in gives a process."""
     places = started.UnitPaths(str(paths.root))
     return [

@@ -25,35 +25,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def unneeded(paths: Paths) -> list[dict[str, Any]]:
+def list_unneeded(paths: Paths) -> list[dict[str, Any]]:
     """List what can go: `kind`, `path`, `bytes` on the disk, and `of`, what it was."""
-    plans = [plan for plan in _plans(paths) if plan]
+    plans = [plan for plan in _list_plans(paths) if plan]
     if not plans:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
     environments = {p["engine"]["env_name"] for p in plans if not gateways.is_gateway(p)}
-    weights = {directory for plan in plans for directory in entries.weights_of(plan)}
+    weights = {directory for plan in plans for directory in entries.list_weights_folders(plan)}
     found = [
-        _row(paths, "environment", path, path.name)
-        for path in _inside(paths.locate(layout.ENGINES))
+        _describe_item(paths, "environment", path, path.name)
+        for path in _list_folder(paths.locate(layout.ENGINES))
         if path.name not in environments
     ]
-    kept = [path for path in _inside(paths.locate(layout.ENGINES)) if path.name in environments]
-    pythons = _pythons([*kept, *_inside(paths.locate(layout.WEB_ENVS))])
+    kept = [
+        path for path in _list_folder(paths.locate(layout.ENGINES)) if path.name in environments
+    ]
+    pythons = _list_pythons([*kept, *_list_folder(paths.locate(layout.WEB_ENVS))])
     found += [
-        _row(paths, "python", path, path.name)
-        for path in _inside(paths.locate(layout.PYTHONS))
+        _describe_item(paths, "python", path, path.name)
+        for path in _list_folder(paths.locate(layout.PYTHONS))
         if path.name not in pythons
     ]
-    for model in _inside(paths.locate(layout.MODELS)):
+    for model in _list_folder(paths.locate(layout.MODELS)):
         found += [
-            _row(paths, "weights", path, f"{model.name} {path.name}")
-            for path in _inside(model)
-            if _name(paths, path) not in weights
+            _describe_item(paths, "weights", path, f"{model.name} {path.name}")
+            for path in _list_folder(model)
+            if _find_owner_name(paths, path) not in weights
         ]
     return found
 
 
-def clean(paths: Paths, *, remove: bool) -> dict[str, Any]:
+def remove_unneeded(paths: Paths, *, remove: bool) -> dict[str, Any]:
     """Return what nothing needs, and remove it where asked.
 
     Raises HostError while a switch is open.
@@ -64,7 +66,7 @@ def clean(paths: Paths, *, remove: bool) -> dict[str, Any]:
             f"a switch is open on this machine since {state.get('since')}",
             "end it first: run `kimi-prov apply` again",
         )
-    items = unneeded(paths)
+    items = list_unneeded(paths)
     for item in items if remove else []:
         entries.remove_tree(paths.locate(item["path"]))
     return {
@@ -72,41 +74,50 @@ def clean(paths: Paths, *, remove: bool) -> dict[str, Any]:
         "items": items,
         "bytes": sum(item["bytes"] for item in items),
         "removed": remove,
-        "keeps": [entries.text(entry) for entry in _kept(paths)],
+        "keeps": [entries.describe_entry(entry) for entry in _list_kept_entries(paths)],
     }
 
 
-def _kept(paths: Paths) -> list[dict[str, Any]]:
-    return [entry for entry in entries.every(paths) if not entries.restorable(paths, entry)]
+def _list_kept_entries(paths: Paths) -> list[dict[str, Any]]:
+    return [
+        entry
+        for entry in entries.read_all(paths)
+        if not entries.explain_not_restorable(paths, entry)
+    ]
 
 
-def _plans(paths: Paths) -> Iterable[dict[str, Any]]:
+def _list_plans(paths: Paths) -> Iterable[dict[str, Any]]:
     yield read_json(paths.plan)
-    for entry in entries.every(paths):
-        yield entries.plan_of(paths, entry)
+    for entry in entries.read_all(paths):
+        yield entries.read_plan(paths, entry)
 
 
-def _inside(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
 
 
-def _pythons(environments: Iterable[Path]) -> set[str]:
+def _list_pythons(environments: Iterable[Path]) -> set[str]:
     """Name the interpreters that were brought for these environments."""
     pattern = re.compile(rf"^home = {re.escape(layout.PYTHONS)}/([^/\n]+)/", re.MULTILINE)
     found = (pattern.search(read_text(path / "pyvenv.cfg")) for path in environments)
     return {match[1] for match in found if match}
 
 
-def _row(paths: Paths, kind: str, path: Path, of: str) -> dict[str, Any]:
-    return {"kind": kind, "path": _name(paths, path), "bytes": count_disk_bytes(path), "of": of}
+def _describe_item(paths: Paths, kind: str, path: Path, of: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "path": _find_owner_name(paths, path),
+        "bytes": count_disk_bytes(path),
+        "of": of,
+    }
 
 
-def _name(paths: Paths, path: Path) -> str:
+def _find_owner_name(paths: Paths, path: Path) -> str:
     return "/" + str(path.relative_to(paths.root))
 
 
 def main(argv: list[str]) -> int:
     """`clean [--remove]`: one JSON object."""
-    return answer(clean(Paths(), remove="--remove" in argv))
+    return answer(remove_unneeded(Paths(), remove="--remove" in argv))

@@ -15,50 +15,50 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 
-def end(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def close(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Note what an apply left, where it is `done`, or go back where it failed before the switch.
 
     Releases the lock of `run` at last. `told`: what became of a switch that was left open.
     """
     try:
-        found = _noted(paths, request)
+        found = _finish(paths, request)
     finally:
         # Whatever could not be noted: the next one has the lock.
         released = apply_lock.release(str(request["run"]))
     return {**found, **released}
 
 
-def _noted(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def _finish(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     state = open_switch.read(paths)
     told: list[str] = []
     if state and state.get("run") == request["run"]:
-        told = _left_open(paths, state)
+        told = _close_left_open(paths, state)
     elif not request["done"]:
-        told = _ended_at_boot(paths, request)
-    cut = open_switch.cut_before(paths, request["run"])
+        told = _follow_boot(paths, request)
+    cut = open_switch.report_cut_runs(paths, request["run"])
     found: dict[str, Any] = {"entry": None}
     if request["done"] and not told and files.read_json(paths.plan):
         found = record(paths, request)
-    if request["done"] and state and not told and not open_switch.under_way():
+    if request["done"] and state and not told and not open_switch.is_under_way():
         way = f"a boot would go back to entry {state['from']}"
         fix = "run `kimi-prov apply` without --tags, which ends it"
         told = [f"a switch was cut at {state['since']} and is still open: {way}; {fix}"]
-    unit.forget()
+    unit.forget_unit()
     return {**found, "told": [*cut, *told]}
 
 
-def _ended_at_boot(paths: Paths, request: Mapping[str, Any]) -> list[str]:
+def _follow_boot(paths: Paths, request: Mapping[str, Any]) -> list[str]:
     """Say that a boot put back what served, and put back what this run has written since."""
-    former = rollback.put_back_at_boot(paths, request["run"])
+    former = rollback.find_restored_at_boot(paths, request["run"])
     if former is None:
         return []
-    if entries.kept(paths, former):
-        rollback.put_back(paths, former)
-    return [rollback.said_at_boot(former)]
+    if entries.has_files(paths, former):
+        rollback.restore(paths, former)
+    return [rollback.describe_restored_at_boot(former)]
 
 
-def _left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
-    if open_switch.under_way():
+def _close_left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
+    if open_switch.is_under_way():
         follow = f"journalctl -fu {unit_names.SWITCH}"
         return [f"the switch goes on by itself on the machine:  {follow}"]
     if state["phase"] == open_switch.WRITING and state["kind"] == entries.ROLLBACK:
@@ -69,7 +69,7 @@ def _left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
         open_switch.close(paths)
         return []
     if state["phase"] != open_switch.WRITING:
-        unit.start(paths)
+        unit.start_unit(paths)
         return ["the machine goes back to what served by itself:  journalctl -fu kimi-switch"]
     try:
         rollback.go_back(paths, state, "the apply failed before the switch", lambda _: None)
@@ -81,19 +81,21 @@ def _left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
 def record(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Note what is applied now; an entry of its own where it differs from the last one's."""
     document = applied.observe(paths)
-    digest = applied.digest(document)
+    digest = applied.hash_decided(document)
     # What came from a backup has no files, and says nothing of what is here.
-    served = [row for row in entries.every(paths) if row["result"] == entries.DONE and row["files"]]
+    served = [
+        row for row in entries.read_all(paths) if row["result"] == entries.DONE and row["files"]
+    ]
     entry: Mapping[str, Any] = served[-1] if served else {}
     if entry.get("decided_sha256") != digest:
         opened = entries.open_entry(paths, entries.APPLY, request)
-        entry = open_switch.end_entry(paths, entries.capture(paths, opened), entries.DONE)
+        entry = open_switch.end_entry(paths, entries.capture_files(paths, opened), entries.DONE)
     there = applied.read(paths)
     whole = {
         **document,
         "schema": applied.SCHEMA,
         "entry": entry["number"],
-        "at": entries.now(),
+        "at": entries.format_now(),
         "by": request.get("by"),
         "inventory": request.get("inventory"),
         "kimi_prov": request.get("kimi_prov"),

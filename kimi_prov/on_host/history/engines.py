@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 FILLS = (unit_names.STAGE, unit_names.WARM)
 _WEIGHTS = (unit_names.FETCH, unit_names.CONVERT, *FILLS)
-_STEP_S = 1.0
+_POLL_INTERVAL_S = 1.0
 # A rank is the last to give up: it must not go back where its head has just been answered.
 _RANK_LATER_S = 120.0
 _SIZE = re.compile(r"^Options=.*\bsize=(\d+)", re.MULTILINE)
 
 
-def restarts(paths: Paths) -> bool:
+def needs_restart(paths: Paths) -> bool:
     """Whether an engine runs otherwise than planned, or not at all."""
     places = started.UnitPaths(str(paths.root))
     wanted = serve.read_planned(files.read_json(paths.plan), places)
@@ -64,13 +64,13 @@ def drain(paths: Paths, limit_s: float) -> int:
     return 0
 
 
-def balance(paths: Paths, state: str) -> None:
+def set_proxy_state(paths: Paths, state: str) -> None:
     """Put every engine of the proxy into `drain` or `ready`, where one answers."""
     with contextlib.suppress(OSError, HostError):
         draining.set_state(paths, state)
 
 
-def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
+def wait_for_token(paths: Paths, limit_s: float, tell: Tell) -> None:
     """Wait for a token through the port. Raises HostError where the engine fails or time is up.
 
     `limit_s` counts from when the weights are in place: filling the RAM disk has its own limit.
@@ -87,8 +87,8 @@ def wait(paths: Paths, limit_s: float, tell: Tell) -> None:
         if any(unit.get("state") == "activating" for unit in units.read_states(*_WEIGHTS).values()):
             until = time.monotonic() + limit_s
         if all(unit["state"] == "active" for unit in units.read_states(*names).values()):
-            balance(paths, "ready")
-        seen = smoke_test.run_smoke_test(paths, _STEP_S, restarts)
+            set_proxy_state(paths, "ready")
+        seen = smoke_test.run_smoke_test(paths, _POLL_INTERVAL_S, restarts)
         if seen["answered"]:
             _shrink_ram_disk(paths)
             return

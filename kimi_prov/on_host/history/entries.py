@@ -33,7 +33,7 @@ APPLY, ROLLBACK, FOUND = "apply", "rollback", "found"
 # How one ended; None while it is under way.
 DONE, FAILED, RETURNED, INTERRUPTED = "done", "failed", "returned", "interrupted"
 # The list itself is kept so long, without files: a few kilobytes each.
-MOST_ENTRIES = 500
+MAX_ENTRIES = 500
 # They run beside the engine by what the plan says of it: its slowest step, its port, its program.
 BESIDE = (
     unit_names.USAGE,
@@ -115,41 +115,41 @@ _PARTS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
 }
 
 
-def now() -> str:
+def format_now() -> str:
     """Return the time as history writes it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def numbers(paths: Paths) -> list[int]:
+def list_numbers(paths: Paths) -> list[int]:
     """List the numbers of all entries, oldest first."""
     found = paths.history.glob(f"[0-9]*/{ENTRY}")
     return sorted(int(path.parent.name) for path in found if path.parent.name.isdigit())
 
 
-def folder(paths: Paths, number: int) -> Path:
+def find_folder(paths: Paths, number: int) -> Path:
     """Return the directory of an entry."""
     return paths.history / f"{number:04d}"
 
 
 def read(paths: Paths, number: int) -> dict[str, Any]:
     """Return an entry; empty where there is none."""
-    found = files.read_json(folder(paths, number) / ENTRY)
+    found = files.read_json(find_folder(paths, number) / ENTRY)
     return found if found.get("schema") == SCHEMA else {}
 
 
-def every(paths: Paths) -> list[dict[str, Any]]:
+def read_all(paths: Paths) -> list[dict[str, Any]]:
     """Return all entries, oldest first."""
-    return [entry for entry in (read(paths, n) for n in numbers(paths)) if entry]
+    return [entry for entry in (read(paths, n) for n in list_numbers(paths)) if entry]
 
 
-def last(paths: Paths) -> dict[str, Any]:
+def read_last(paths: Paths) -> dict[str, Any]:
     """Return the newest entry; empty where there is none."""
-    return next(iter(reversed(every(paths))), {})
+    return next(iter(reversed(read_all(paths))), {})
 
 
 def write(paths: Paths, entry: Mapping[str, Any]) -> None:
     """Write an entry, whole or not at all."""
-    place = folder(paths, entry["number"])
+    place = find_folder(paths, entry["number"])
     for directory in (paths.state, paths.history, place):
         files.make_directory(directory, 0o700)
     files.write_json(str(place / ENTRY), entry, mode=0o600)
@@ -161,10 +161,10 @@ def open_entry(
     """Make the next entry, under way. `run_of`: who applies, from where, with which version."""
     entry = {
         **_BLANK,
-        "number": max(numbers(paths), default=0) + 1,
+        "number": max(list_numbers(paths), default=0) + 1,
         "kind": kind,
         "run": run_of.get("run"),
-        "started_at": now(),
+        "started_at": format_now(),
         "by": run_of.get("by"),
         "inventory": run_of.get("inventory"),
         "kimi_prov": run_of.get("kimi_prov"),
@@ -174,7 +174,7 @@ def open_entry(
     return entry
 
 
-def foreign(found: Mapping[str, Any]) -> dict[str, Any]:
+def from_other_machine(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of another machine as a line of the list, to which no way back goes.
 
     What a way back would write as root (files, links, enabled units) and the hash that finds an
@@ -185,12 +185,12 @@ def foreign(found: Mapping[str, Any]) -> dict[str, Any]:
         *(DONE, FAILED, RETURNED, INTERRUPTED),
         None,
     )
-    if found.get("schema") != SCHEMA or not _is(number, _COUNT) or not known:
+    if found.get("schema") != SCHEMA or not _has_kind(number, _COUNT) or not known:
         raise ValueError("it is no entry of a history")
     line = {key: found.get(key) for key in _LINE}
     parts = {key: found.get(key) for key in _PARTS}
     for key, value in line.items():
-        if not _is(value, _LINE[key]) and (value is not None or key == "started_at"):
+        if not _has_kind(value, _LINE[key]) and (value is not None or key == "started_at"):
             raise ValueError(f"its {key} is of another form")
     for key, value in parts.items():
         fields = _PARTS[key]
@@ -199,7 +199,7 @@ def foreign(found: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, dict) or {*value} != {*fields}:
             raise ValueError(f"its {key} is of another form")
         texts = [*(value.get("served_names") or ()), *(value.get("hosts") or ())]
-        if not all(_is(value[name], fields[name]) for name in fields) or not all(
+        if not all(_has_kind(value[name], fields[name]) for name in fields) or not all(
             isinstance(name, str) for name in texts
         ):
             raise ValueError(f"its {key} is of another form")
@@ -207,29 +207,29 @@ def foreign(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**_BLANK, **line, **parts, **ended}
 
 
-def _is(value: object, kinds: tuple[type, ...]) -> bool:
+def _has_kind(value: object, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def restored_files(paths: Paths) -> list[Path]:
+def list_restored_files(paths: Paths) -> list[Path]:
     """List the files that a way back puts in place, as far as they are there."""
     own = [
         path
-        for path in applied.unit_files(paths)
+        for path in applied.list_unit_files(paths)
         if path.name in _UNITS or path.name == layout.SERVE_DROP_IN
     ]
     named = [paths.locate(name) for name in layout.RESTORED]
     return sorted([*own, *[path for path in named if path.is_file()]])
 
 
-def capture(paths: Paths, entry: dict[str, Any]) -> dict[str, Any]:
+def capture_files(paths: Paths, entry: dict[str, Any]) -> dict[str, Any]:
     """Copy what is in place into an entry; returns it with `files`, `links` and `enabled`."""
-    place = folder(paths, entry["number"]) / _FILES
+    place = find_folder(paths, entry["number"]) / _FILES
     fresh = place.with_name(f"{_FILES}.new")
     shutil.rmtree(str(fresh), ignore_errors=True)
     rows = []
-    for path in restored_files(paths):
-        row = applied.file_row(paths, path)
+    for path in list_restored_files(paths):
+        row = applied.describe_file(paths, path)
         copy = fresh / row["path"][1:]
         copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         files.write_atomic(copy, path.read_text(encoding="utf-8"), 0o600)
@@ -246,17 +246,17 @@ def capture(paths: Paths, entry: dict[str, Any]) -> dict[str, Any]:
         "links": [{"path": layout.ENGINE, "target": os.readlink(str(link))}]
         if link.is_symlink()
         else [],
-        "enabled": enabled(paths),
-        "serves": serves(paths),
-        "gateway": _gateway(paths),
+        "enabled": list_enabled_units(paths),
+        "serves": describe_served(paths),
+        "gateway": _describe_gateway(paths),
         "plan_sha256": document["plan_sha256"],
-        "decided_sha256": applied.digest(document),
+        "decided_sha256": applied.hash_decided(document),
     }
     write(paths, entry)
     return entry
 
 
-def enabled(paths: Paths) -> list[str]:
+def list_enabled_units(paths: Paths) -> list[str]:
     """List the units of a plan that start at a boot."""
     links = [path for path in paths.units.glob("*.wants/*") if path.is_symlink()]
     return sorted(
@@ -264,7 +264,7 @@ def enabled(paths: Paths) -> list[str]:
     )
 
 
-def _gateway(paths: Paths) -> dict[str, Any] | None:
+def _describe_gateway(paths: Paths) -> dict[str, Any] | None:
     """Say in short to whom the plan in place sends; None where it is no gateway's."""
     plan = files.read_json(paths.plan)
     if not gateways.is_gateway(plan):
@@ -273,7 +273,7 @@ def _gateway(paths: Paths) -> dict[str, Any] | None:
     return {"address": plan["gateway"]["address"], "hosts": hosts}
 
 
-def serves(paths: Paths) -> dict[str, Any] | None:
+def describe_served(paths: Paths) -> dict[str, Any] | None:
     """Say in short what the plan in place serves; None where it is a gateway's."""
     plan = files.read_json(paths.plan)
     if not plan or gateways.is_gateway(plan):
@@ -293,7 +293,7 @@ def serves(paths: Paths) -> dict[str, Any] | None:
     }
 
 
-def text(entry: Mapping[str, Any]) -> str:
+def describe_entry(entry: Mapping[str, Any]) -> str:
     """Name what an entry serves, for people."""
     found, gateway = entry.get("serves"), entry.get("gateway")
     if gateway:
@@ -306,14 +306,14 @@ def text(entry: Mapping[str, Any]) -> str:
     )
 
 
-def copy_of(paths: Paths, entry: Mapping[str, Any], name: str) -> Path:
+def find_copy(paths: Paths, entry: Mapping[str, Any], name: str) -> Path:
     """Return where an entry keeps its copy of a file of the machine."""
-    return folder(paths, entry["number"]) / _FILES / name[1:]
+    return find_folder(paths, entry["number"]) / _FILES / name[1:]
 
 
-def plan_of(paths: Paths, entry: Mapping[str, Any]) -> dict[str, Any]:
+def read_plan(paths: Paths, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plan that an entry was applied with; empty where it is not kept."""
-    return files.read_json(copy_of(paths, entry, layout.PLAN))
+    return files.read_json(find_copy(paths, entry, layout.PLAN))
 
 
 def amend(paths: Paths, number: int, **more: object) -> None:
@@ -333,16 +333,16 @@ def remove_tree(path: Path) -> None:
         model.rmdir()
 
 
-def kept(paths: Paths, entry: Mapping[str, Any]) -> bool:
+def has_files(paths: Paths, entry: Mapping[str, Any]) -> bool:
     """Whether the files of an entry are still kept."""
-    return bool(entry.get("files")) and (folder(paths, entry["number"]) / _FILES).is_dir()
+    return bool(entry.get("files")) and (find_folder(paths, entry["number"]) / _FILES).is_dir()
 
 
-def restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
+def explain_not_restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
     """Say why an entry cannot be put back; None where it can."""
-    if not kept(paths, entry):
+    if not has_files(paths, entry):
         return "its files are not kept any more"
-    plan = plan_of(paths, entry)
+    plan = read_plan(paths, entry)
     if not plan:
         return "it has no plan"
     if gateways.is_gateway(plan):
@@ -350,13 +350,13 @@ def restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None:
     environment = f"{plan['engine']['env_dir']}/{layout.ENV_COMPLETE}"
     if not paths.locate(environment).exists():
         return f"its engine's environment is gone: {plan['engine']['env_dir']}"
-    for directory in weights_of(plan):
+    for directory in list_weights_folders(plan):
         if not paths.locate(f"{directory}/{layout.MODEL_VERIFIED}").exists():
             return f"its weights are gone: {directory}"
     return None
 
 
-def weights_of(plan: Mapping[str, Any]) -> list[str]:
+def list_weights_folders(plan: Mapping[str, Any]) -> list[str]:
     """List the directories of weights that a plan needs on the disk; a gateway's needs none."""
     if gateways.is_gateway(plan):
         return []
@@ -371,7 +371,7 @@ def restore(paths: Paths, entry: Mapping[str, Any]) -> list[str]:
     Each file is replaced in one step, and what is in place already is left: a restore that was cut
     is completed by the next.
     """
-    copies = folder(paths, entry["number"]) / _FILES
+    copies = find_folder(paths, entry["number"]) / _FILES
     wanted = {row["path"]: row for row in entry["files"]}
     lost = [name for name in wanted if not (copies / name[1:]).is_file()]
     if lost:
@@ -379,30 +379,30 @@ def restore(paths: Paths, entry: Mapping[str, Any]) -> list[str]:
     changed = []
     for name, row in sorted(wanted.items()):
         path = paths.locate(name)
-        there = applied.file_row(paths, path) if path.is_file() else {}
+        there = applied.describe_file(paths, path) if path.is_file() else {}
         if all(there.get(key) == row[key] for key in ("sha256", "owner", "group", "mode")):
             continue
         if not path.parent.is_dir():
             files.make_directory(path.parent, 0o755)
-        content = copy_of(paths, entry, name).read_text(encoding="utf-8")
+        content = find_copy(paths, entry, name).read_text(encoding="utf-8")
         files.write_atomic(path, content, int(row["mode"], 8), row["group"])
         changed.append(name)
     for row in entry["links"]:
-        changed += _link(paths, row)
+        changed += _restore_links(paths, row)
     return changed
 
 
-def surplus(paths: Paths, entry: Mapping[str, Any]) -> list[Path]:
+def list_surplus(paths: Paths, entry: Mapping[str, Any]) -> list[Path]:
     """List the files of a plan that are in place and that an entry does not have."""
     wanted = {row["path"] for row in entry["files"]}
     return [
         path
-        for path in restored_files(paths)
+        for path in list_restored_files(paths)
         if "/" + str(path.relative_to(paths.root)) not in wanted
     ]
 
 
-def _link(paths: Paths, row: Mapping[str, str]) -> list[str]:
+def _restore_links(paths: Paths, row: Mapping[str, str]) -> list[str]:
     path = paths.locate(row["path"])
     if path.is_symlink() and os.readlink(str(path)) == row["target"]:
         return []
@@ -416,7 +416,7 @@ def _link(paths: Paths, row: Mapping[str, str]) -> list[str]:
 
 def converge_enabled(paths: Paths, entry: Mapping[str, Any]) -> None:
     """Enable the units that were enabled then, and no others of a plan."""
-    wanted, there = set(entry["enabled"]), set(enabled(paths))
+    wanted, there = set(entry["enabled"]), set(list_enabled_units(paths))
     for verb, names in (("disable", there - wanted), ("enable", wanted - there)):
         if names:
             run("systemctl", verb, "--quiet", *sorted(names))
@@ -428,7 +428,7 @@ def prune(paths: Paths, keep: int, spare: Collection[int] = ()) -> list[int]:
     `spare`: numbers of entries that a way back may need still.
     Returns the numbers of the entries that cannot be put back any more. The newest entry stays.
     """
-    rows = every(paths)
+    rows = read_all(paths)
     versions: list[str] = []
     dropped = []
     for entry in reversed(rows):
@@ -438,9 +438,9 @@ def prune(paths: Paths, keep: int, spare: Collection[int] = ()) -> list[int]:
             versions.append(str(digest))
         elif entry["result"] is not None and whole and entry["number"] not in spare:
             # The same files again are another number's already.
-            shutil.rmtree(str(folder(paths, entry["number"]) / _FILES), ignore_errors=True)
+            shutil.rmtree(str(find_folder(paths, entry["number"]) / _FILES), ignore_errors=True)
             write(paths, {**entry, "files": []})
             dropped.append(int(entry["number"]))
-    for entry in rows[:-MOST_ENTRIES]:
-        shutil.rmtree(str(folder(paths, entry["number"])), ignore_errors=True)
+    for entry in rows[:-MAX_ENTRIES]:
+        shutil.rmtree(str(find_folder(paths, entry["number"])), ignore_errors=True)
     return sorted(dropped)

@@ -28,21 +28,21 @@ STAYS = (
     "hosts that serve together go back by themselves only where nothing serves:  kimi-prov "
     "rollback INVENTORY  for all of them"
 )
-_STEP_S = 1.0
+_POLL_INTERVAL_S = 1.0
 # What a rank gives the head to measure what serves, beside the drain, before it stops by itself.
 _HEAD_S = 300.0
 # Hosts that do not switch at the same moment are apart for a while; then one of them has gone back.
-_APART_S = 180.0
+_MAX_UNEQUAL_S = 180.0
 
 
-def await_head(paths: Paths, drain_s: float) -> None:
+def wait_for_head(paths: Paths, drain_s: float) -> None:
     """Let the head end the requests under way: a rank that stops first would cut them."""
     until = time.monotonic() + drain_s + _HEAD_S
     while supervision.read(paths.group_run).phase == supervision.SERVING:
         if time.monotonic() >= until:
             return
         apply_lock.renew()
-        time.sleep(_STEP_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 class Apart:
@@ -58,14 +58,14 @@ class Apart:
         self._where = paths.group_run if plan.get("group") else None
         self._since: float | None = None
 
-    def watched(self, tell: engines.Tell) -> engines.Tell:
+    def watch(self, tell: engines.Tell) -> engines.Tell:
         """Return what tells, and looks each time. On the way back nobody looks: others follow."""
 
-        def told(line: str) -> None:
+        def report(line: str) -> None:
             tell(line)
             self.check()
 
-        return told
+        return report
 
     def check(self) -> None:
         """Raise HostError where it has been so for long enough."""
@@ -75,13 +75,13 @@ class Apart:
         if lifecycle.NOT_EQUAL in seen.said:
             now = self._clock()
             self._since = now if self._since is None else self._since
-            if now - self._since >= _APART_S:
+            if now - self._since >= _MAX_UNEQUAL_S:
                 raise HostError(seen.said)
         elif seen.phase in (supervision.STARTING, supervision.SERVING):
             self._since = None
 
 
-def told(
+def verify_and_measure(
     paths: Paths, plan: Mapping[str, Any], tell: engines.Tell
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None, str | None]:
     """Verify and measure what a group serves, on its head.
@@ -97,4 +97,4 @@ def told(
     except HostError as error:
         wrong = error.message
     tell("measuring what serves now")
-    return speed.probe(paths, plan), rows, wrong
+    return speed.measure(paths, plan), rows, wrong

@@ -36,7 +36,7 @@ def write(paths: Paths, state: Mapping[str, Any]) -> None:
     files.write_json(str(paths.switch), state, mode=0o600)
 
 
-def reserve(paths: Paths) -> Path:
+def find_reserve_file(paths: Paths) -> Path:
     """Return the file that keeps room for the way back."""
     return paths.switch.with_suffix(".reserve")
 
@@ -44,21 +44,21 @@ def reserve(paths: Paths) -> Path:
 def close(paths: Paths) -> None:
     """Close the switch: from here on nothing leads back by itself."""
     paths.switch.unlink(missing_ok=True)
-    reserve(paths).unlink(missing_ok=True)
+    find_reserve_file(paths).unlink(missing_ok=True)
 
 
-def under_way() -> bool:
+def is_under_way() -> bool:
     """Whether the unit that switches is at work."""
     state = units.read_states(unit_names.SWITCH).get(unit_names.SWITCH, {})
     return state.get("state") in ("activating", "deactivating")
 
 
-def which_serves(paths: Paths, state: Mapping[str, Any]) -> str:
+def find_serving(paths: Paths, state: Mapping[str, Any]) -> str:
     """Say which of the two engines of an open switch runs: `former`, `new`, `both` or `none`."""
     places = started.UnitPaths(str(paths.root))
     plan = files.read_json(paths.plan)
     names = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
-    former = _stamps(paths, entries.read(paths, int(state["from"])))
+    former = _read_digests(paths, entries.read(paths, int(state["from"])))
     shown = serve.read_states(names)
     running = {name: serve.read_running_digest(shown.get(name, {}), places) for name in names}
     told = {
@@ -67,13 +67,13 @@ def which_serves(paths: Paths, state: Mapping[str, Any]) -> str:
     return "both" if len(told) > 1 else next(iter(told), "none")
 
 
-def _stamps(paths: Paths, entry: Mapping[str, Any]) -> dict[str, str]:
+def _read_digests(paths: Paths, entry: Mapping[str, Any]) -> dict[str, str]:
     """Return the stamp of each engine's unit in an entry."""
     found = {}
     for row in entry.get("files") or ():
         folder, _, name = row["path"].rpartition("/")
         if name == layout.SERVE_DROP_IN:
-            copy = entries.copy_of(paths, entry, row["path"])
+            copy = entries.find_copy(paths, entry, row["path"])
             found[folder.rpartition("/")[2].removesuffix(".d")] = read_digest(files.read_text(copy))
     return found
 
@@ -82,19 +82,19 @@ def end_entry(
     paths: Paths, entry: Mapping[str, Any], result: str, **more: object
 ) -> dict[str, Any]:
     """Write how an entry ended; returns it."""
-    ended = {**entry, "result": result, "ended_at": entries.now(), **more}
+    ended = {**entry, "result": result, "ended_at": entries.format_now(), **more}
     entries.write(paths, ended)
     return ended
 
 
-def cut_before(paths: Paths, run: object) -> list[str]:
+def report_cut_runs(paths: Paths, run: object) -> list[str]:
     """Say how earlier runs ended that were cut before they could; each is told once.
 
     What `run` did itself it tells itself.
     """
     state = read(paths)
     said = []
-    for entry in entries.every(paths):
+    for entry in entries.read_all(paths):
         open_still = entry["number"] == state.get("to")
         if entry.get("told", True) or open_still or entry["result"] is None:
             continue
@@ -102,18 +102,20 @@ def cut_before(paths: Paths, run: object) -> list[str]:
         if entry["run"] != run:
             said.append(
                 f"the {entry['kind']} of {entry['started_at']} was cut before it could say how it "
-                f"ended: {_ended(paths, entry)}"
+                f"ended: {_finish_cut_entry(paths, entry)}"
             )
     return said
 
 
-def _ended(paths: Paths, entry: Mapping[str, Any]) -> str:
+def _finish_cut_entry(paths: Paths, entry: Mapping[str, Any]) -> str:
     number = entry["number"]
     if entry["result"] == entries.DONE:
-        return f"what it brought came to serve, {entries.text(entry)} (entry {number})"
+        return f"what it brought came to serve, {entries.describe_entry(entry)} (entry {number})"
     if entry["result"] == entries.INTERRUPTED:
         return f"{entry['why']} (entry {number})"
     former = entries.read(paths, int(entry["returned_to"]))
-    went = f"the machine went back to {entries.text(former)} (entry {entry['returned_to']})"
+    went = (
+        f"the machine went back to {entries.describe_entry(former)} (entry {entry['returned_to']})"
+    )
     less = "" if entry["result"] == entries.RETURNED else ", and that did not serve either"
     return f"{went}{less}: {entry['why']}"

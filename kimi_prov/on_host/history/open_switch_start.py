@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 
-def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Open a switch for an apply that changes what serves.
 
     `request`: `run` (id), `by`, `inventory`, `kimi_prov`, `min_speed`, `drain_s`, `start_s`,
@@ -27,14 +27,14 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     together: then there is nothing to go back to. Returned are also `interrupted`, the switch that
     this one takes over, and `cut`, how cut runs ended.
     """
-    found = _taken_over(paths, request)
+    found = _collect_interrupted(paths, request)
     interrupted = found["interrupted"]
     frees = [str(name) for name in request.get("frees") or ()]
-    if frees and _serving(paths) & {*frees}:
-        return {**_freed(paths, frees), **found}
+    if frees and _list_serving_folders(paths) & {*frees}:
+        return {**_free_room(paths, frees), **found}
     _remove(paths, frees)
-    former = _former(paths, interrupted)
-    if former and groups.list_hosts(entries.plan_of(paths, former)) != list(request["group"]):
+    former = _find_former(paths, interrupted)
+    if former and groups.list_hosts(entries.read_plan(paths, former)) != list(request["group"]):
         former = None
     if former is None:
         open_switch.close(paths)
@@ -42,12 +42,12 @@ def begin(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     return {**_open(paths, request, former, entries.APPLY), **found}
 
 
-def _taken_over(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
-    interrupted = _interrupted(paths)
-    return {"interrupted": interrupted, "cut": open_switch.cut_before(paths, request["run"])}
+def _collect_interrupted(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+    interrupted = _close_interrupted(paths)
+    return {"interrupted": interrupted, "cut": open_switch.report_cut_runs(paths, request["run"])}
 
 
-def _interrupted(paths: Paths) -> dict[str, Any] | None:
+def _close_interrupted(paths: Paths) -> dict[str, Any] | None:
     """Say what an earlier switch left that nobody ended, and mark its entry so.
 
     Raises HostError while its unit is still at work.
@@ -55,7 +55,7 @@ def _interrupted(paths: Paths) -> dict[str, Any] | None:
     state = open_switch.read(paths)
     if not state:
         return None
-    if open_switch.under_way():
+    if open_switch.is_under_way():
         raise HostError(
             f"the switch that began at {state.get('since')} is still under way on this machine",
             f"wait for it:  journalctl -fu {unit_names.SWITCH}",
@@ -69,15 +69,15 @@ def _interrupted(paths: Paths) -> dict[str, Any] | None:
         "entry": state["to"],
         "phase": state["phase"],
         "from": state["from"],
-        "serves": open_switch.which_serves(paths, state),
+        "serves": open_switch.find_serving(paths, state),
     }
 
 
-def _former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _find_former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the entry to go back to: what serves now; None where nothing does."""
     if interrupted:
         entry: dict[str, Any] = entries.read(paths, int(interrupted["from"]))
-        if entry and entries.restorable(paths, entry) is None:
+        if entry and entries.explain_not_restorable(paths, entry) is None:
             return entry
     plan = files.read_json(paths.plan)
     if not plan:
@@ -86,17 +86,17 @@ def _former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, An
     shown = units.read_states(*names)
     if any(shown.get(name, {}).get("state") != "active" for name in names):
         return None
-    return as_entry(paths)
+    return ensure_entry(paths)
 
 
-def as_entry(paths: Paths) -> dict[str, Any]:
+def ensure_entry(paths: Paths) -> dict[str, Any]:
     """Return the entry whose files are in place; made where a version before this one did not."""
-    digest = applied.digest(applied.observe(paths))
-    for entry in reversed(entries.every(paths)):
+    digest = applied.hash_decided(applied.observe(paths))
+    for entry in reversed(entries.read_all(paths)):
         served = entry["result"] == entries.DONE and entry["decided_sha256"] == digest
-        if served and entries.restorable(paths, entry) is None:
+        if served and entries.explain_not_restorable(paths, entry) is None:
             return dict(entry)
-    found = entries.capture(paths, entries.open_entry(paths, entries.FOUND, {}))
+    found = entries.capture_files(paths, entries.open_entry(paths, entries.FOUND, {}))
     return open_switch.end_entry(paths, found, entries.DONE)
 
 
@@ -120,7 +120,7 @@ def _open(
             "from": former["number"],
             "to": entry["number"],
             "restores": restores,
-            "since": entries.now(),
+            "since": entries.format_now(),
             "min_speed": request.get("min_speed"),
             "drain_s": float(request.get("drain_s") or 0),
             "start_s": float(request["start_s"]),
@@ -131,7 +131,7 @@ def _open(
 
 def _reserve_room(paths: Paths) -> None:
     """Keep room for the way back. Raises HostError where there is none, and leaves nothing."""
-    place = open_switch.reserve(paths)
+    place = open_switch.find_reserve_file(paths)
     try:
         with place.open("wb") as stream:
             os.posix_fallocate(stream.fileno(), 0, open_switch.RESERVE_BYTES)
@@ -144,7 +144,7 @@ def _reserve_room(paths: Paths) -> None:
         ) from None
 
 
-def _freed(paths: Paths, names: list[str]) -> dict[str, Any]:
+def _free_room(paths: Paths, names: list[str]) -> dict[str, Any]:
     """Stop what serves and remove it, where both have no room; there is no way back from here."""
     plan = files.read_json(paths.plan)
     for row in plan.get("instances") or ():
@@ -154,10 +154,10 @@ def _freed(paths: Paths, names: list[str]) -> dict[str, Any]:
     return {"opened": False, "freed": names}
 
 
-def _serving(paths: Paths) -> set[str]:
+def _list_serving_folders(paths: Paths) -> set[str]:
     """Return the directories of what the plan in place serves: weights and environment."""
     plan = files.read_json(paths.plan)
-    return {*entries.weights_of(plan), str(plan["engine"]["env_dir"])} if plan else set()
+    return {*entries.list_weights_folders(plan), str(plan["engine"]["env_dir"])} if plan else set()
 
 
 def _remove(paths: Paths, names: list[str]) -> None:
@@ -169,19 +169,19 @@ def _remove(paths: Paths, names: list[str]) -> None:
         entries.remove_tree(paths.locate(name))
 
 
-def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def start_rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Open a switch to an entry of the history: `to`, or the last that served something else."""
     plan = files.read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
-    found = _taken_over(paths, request)
+    found = _collect_interrupted(paths, request)
     interrupted = found["interrupted"]
     # Of a switch that was cut the files may be a mixture: what served before it is the way back.
     cut_from = entries.read(paths, int(interrupted["from"])) if interrupted else {}
-    whole = cut_from and entries.restorable(paths, cut_from) is None
-    current = cut_from if whole else as_entry(paths)
-    target = _target(paths, current, request.get("to"))
-    then = entries.plan_of(paths, target)
+    whole = cut_from and entries.explain_not_restorable(paths, cut_from) is None
+    current = cut_from if whole else ensure_entry(paths)
+    target = _find_target(paths, current, request.get("to"))
+    then = entries.read_plan(paths, target)
     hosts = groups.list_hosts(then)
     if hosts != groups.list_hosts(plan):
         raise HostError(
@@ -195,13 +195,13 @@ def rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     return {**opened, "restores": target["number"], "group": group, **found}
 
 
-def _target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dict[str, Any]:
+def _find_target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dict[str, Any]:
     fix = "see which there are:  kimi-prov history INVENTORY"
     if number is None:
-        for entry in reversed(entries.every(paths)):
+        for entry in reversed(entries.read_all(paths)):
             other = entry.get("decided_sha256") != current["decided_sha256"]
             served = entry["result"] == entries.DONE and entry["number"] < current["number"]
-            if other and served and entries.restorable(paths, entry) is None:
+            if other and served and entries.explain_not_restorable(paths, entry) is None:
                 return dict(entry)
         raise HostError("there is no earlier version whose files are kept", fix)
     chosen = entries.read(paths, number)
@@ -210,7 +210,7 @@ def _target(paths: Paths, current: Mapping[str, Any], number: int | None) -> dic
     # Before its files: of the same version those of its last entry alone are kept.
     if chosen["decided_sha256"] == current["decided_sha256"]:
         raise HostError(f"entry {number} is what is in place", fix)
-    why = entries.restorable(paths, chosen)
+    why = entries.explain_not_restorable(paths, chosen)
     if why:
         raise HostError(f"entry {number} cannot be put back: {why}", fix)
     return chosen

@@ -19,7 +19,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the history document of this host; entries oldest first."""
     state = open_switch.read(paths)
     current = applied.read(paths).get("entry")
-    rows = entries.every(paths)
+    rows = entries.read_all(paths)
     return {
         "ok": True,
         "detail": f"{len(rows)} entries" if rows else "nothing was applied by this version yet",
@@ -29,23 +29,23 @@ def collect(paths: Paths) -> dict[str, Any]:
             "from": state["from"],
             "phase": state["phase"],
             "since": state["since"],
-            "under_way": open_switch.under_way(),
-            "serves": open_switch.which_serves(paths, state),
+            "under_way": open_switch.is_under_way(),
+            "serves": open_switch.find_serving(paths, state),
         }
         if state
         else None,
         "entries": [
             {
                 **{key: row.get(key) for key in _TOLD},
-                "result": row["result"] or _unended(row, state),
-                "restorable": entries.restorable(paths, row) is None,
+                "result": row["result"] or _explain_unended(row, state),
+                "restorable": entries.explain_not_restorable(paths, row) is None,
             }
             for row in rows
         ],
     }
 
 
-def _unended(entry: dict[str, Any], state: dict[str, Any]) -> str | None:
+def _explain_unended(entry: dict[str, Any], state: dict[str, Any]) -> str | None:
     """Say of an entry without an end whether it is under way (None) or was cut."""
     return None if state.get("to") == entry["number"] else entries.INTERRUPTED
 

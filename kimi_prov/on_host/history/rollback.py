@@ -40,30 +40,30 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
 
     StuckError where the files could not be put back.
     """
-    why += _of_a_full_disk(paths)
+    why += _describe_full_disk(paths)
     state = {**state, "phase": open_switch.RETURNING, "why": why}
     number = int(state["from"])
     former = entries.read(paths, number)
     entry = entries.read(paths, int(state["to"]))
     if entry["serves"] is None:
-        entry["serves"] = entries.serves(paths)
+        entry["serves"] = entries.describe_served(paths)
     tell("going back to what served")
     since = time.monotonic()
-    open_switch.reserve(paths).unlink(missing_ok=True)
+    open_switch.find_reserve_file(paths).unlink(missing_ok=True)
     try:
         open_switch.write(paths, state)
-        put_back(paths, former)
+        restore(paths, former)
     except Exception as error:  # noqa: BLE001
         # Left open: the unit tries again; so do the end of the apply, the next boot and apply.
-        failed = told(error)
+        failed = wrap_error(error)
         raise StuckError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
     try:
         plan = files.read_json(paths.plan)
         own_s = float((plan.get("timeouts") or {}).get("start_s") or 0)
-        engines.wait(paths, max(own_s, state["start_s"]), tell)
+        engines.wait_for_token(paths, max(own_s, state["start_s"]), tell)
         engines.verify(paths, plan)
     except Exception as error:  # noqa: BLE001
-        failed = told(error)
+        failed = wrap_error(error)
         open_switch.end_entry(paths, entry, entries.FAILED, why=why, returned_to=number)
         open_switch.close(paths)
         raise HostError(
@@ -75,13 +75,14 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
     open_switch.close(paths)
     raise HostError(
         f"{why}. The machine went back by itself to entry {number} of its history: "
-        f"{entries.text(former)} serves again, {format_duration(time.monotonic() - since)} later",
+        f"{entries.describe_entry(former)} serves again, "
+        f"{format_duration(time.monotonic() - since)} later",
         "mend what the reason names, or the inventory, and run `kimi-prov apply` again; "
         f"`kimi-prov history` shows entry {ended['number']}",
     )
 
 
-def _of_a_full_disk(paths: Paths) -> str:
+def _describe_full_disk(paths: Paths) -> str:
     """Say that the disk is full, which errors seldom name; empty where it is not."""
     about = os.statvfs(str(paths.state))
     free_bytes = about.f_bavail * about.f_frsize
@@ -90,7 +91,7 @@ def _of_a_full_disk(paths: Paths) -> str:
     return f" (the disk is full: {format_bytes(free_bytes)} free below {layout.STATE})"
 
 
-def told(error: Exception) -> HostError:
+def wrap_error(error: Exception) -> HostError:
     """Return an error as one that says what happened."""
     if isinstance(error, HostError):
         return error
@@ -99,12 +100,12 @@ def told(error: Exception) -> HostError:
     return HostError(f"{type(error).__name__}: {describe_error(error)}")
 
 
-def put_back(paths: Paths, entry: Mapping[str, Any]) -> None:
+def restore(paths: Paths, entry: Mapping[str, Any]) -> None:
     """Put the files of an entry in place, and make what runs follow them."""
     places = started.UnitPaths(str(paths.root))
-    extra = entries.surplus(paths, entry)
+    extra = entries.list_surplus(paths, entry)
     for path in extra:
-        _take_away(paths, path, places)
+        _remove_file(paths, path, places)
     changed = entries.restore(paths, entry)
     gone = ["/" + str(path.relative_to(paths.root)) for path in extra]
     if any(name.startswith(layout.UNITS + "/") for name in [*changed, *gone]):
@@ -134,7 +135,7 @@ def _follow(entry: Mapping[str, Any], changed: list[str]) -> None:
             run(*command)
 
 
-def _take_away(paths: Paths, path: Path, places: started.UnitPaths) -> None:
+def _remove_file(paths: Paths, path: Path, places: started.UnitPaths) -> None:
     """Remove a file that an entry does not have, with the unit that it is of."""
     name = path.parent.name.removesuffix(".d") if path.name == layout.SERVE_DROP_IN else path.name
     if path.name == layout.SERVE_DROP_IN:
@@ -161,22 +162,22 @@ def _refill(paths: Paths, plan: Mapping[str, Any], changed: list[str]) -> None:
         run("systemctl", "reload-or-restart", unit_names.RAM_MOUNT)
 
 
-def boot(paths: Paths) -> str:
+def restore_at_boot(paths: Paths) -> str:
     """Put the files of what served back before the engines start, where a switch was cut."""
     state = open_switch.read(paths)
     if not state:
         return "no switch was cut"
-    open_switch.reserve(paths).unlink(missing_ok=True)
+    open_switch.find_reserve_file(paths).unlink(missing_ok=True)
     former = entries.read(paths, int(state["from"]))
-    if not entries.kept(paths, former):
+    if not entries.has_files(paths, former):
         entry = entries.read(paths, int(state["to"]))
         if entry:
             open_switch.end_entry(paths, entry, entries.INTERRUPTED, why=open_switch.AT_BOOT)
         open_switch.close(paths)
         gone = f"entry {state['from']} has no files any more: what is there stays"
         return f"{open_switch.AT_BOOT}, but {gone}"
-    wanted = entries.serves(paths)
-    extra = entries.surplus(paths, former)
+    wanted = entries.describe_served(paths)
+    extra = entries.list_surplus(paths, former)
     for path in extra:
         path.unlink(missing_ok=True)
         if path.name == layout.SERVE_DROP_IN:
@@ -201,25 +202,28 @@ def boot(paths: Paths) -> str:
         more = {"serves": wanted, "returned_to": former["number"]}
         open_switch.end_entry(paths, entry, entries.RETURNED, why=open_switch.AT_BOOT, **more)
     open_switch.close(paths)
-    return said_at_boot(former)
+    return describe_restored_at_boot(former)
 
 
-def said_at_boot(former: Mapping[str, Any]) -> str:
+def describe_restored_at_boot(former: Mapping[str, Any]) -> str:
     """Say what a boot put back."""
-    return f"{open_switch.AT_BOOT}: {entries.text(former)} starts again, entry {former['number']}"
+    return (
+        f"{open_switch.AT_BOOT}: {entries.describe_entry(former)} starts again, entry "
+        f"{former['number']}"
+    )
 
 
-def put_back_at_boot(paths: Paths, run: object) -> dict[str, Any] | None:
+def find_restored_at_boot(paths: Paths, run: object) -> dict[str, Any] | None:
     """Return what a boot put back in the middle of this run; None where there was none."""
-    entry = entries.last(paths)
+    entry = entries.read_last(paths)
     if entry.get("run") != run or entry["why"] != open_switch.AT_BOOT:
         return None
     return entries.read(paths, int(entry["returned_to"]))
 
 
-def check(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def require_no_boot(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Raise HostError where a boot ended the switch of `run`, which goes on to write files."""
-    former = put_back_at_boot(paths, request["run"])
+    former = find_restored_at_boot(paths, request["run"])
     if former:
-        raise HostError(said_at_boot(former), "run `kimi-prov apply` again")
+        raise HostError(describe_restored_at_boot(former), "run `kimi-prov apply` again")
     return {}

@@ -27,7 +27,7 @@ _TIMEOUT_S = 300.0
 _QUESTION = "Count from one to one hundred, in words."
 
 
-def probe(paths: Paths, plan: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any] | None:
+def measure(paths: Paths, plan: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any] | None:
     """Measure the first instance on the loopback: tokens per second of one request.
 
     `first_token_s` is the least time to a first token. None where it did not answer a whole round.
@@ -44,7 +44,7 @@ def probe(paths: Paths, plan: Mapping[str, Any], rounds: int = ROUNDS) -> dict[s
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    found = [row for row in (_round(paths, port, body) for _ in range(rounds)) if row]
+    found = [row for row in (_measure_round(paths, port, body) for _ in range(rounds)) if row]
     if not found:
         return None
     return {
@@ -55,13 +55,13 @@ def probe(paths: Paths, plan: Mapping[str, Any], rounds: int = ROUNDS) -> dict[s
     }
 
 
-def _round(paths: Paths, port: int, body: Mapping[str, Any]) -> tuple[float, float] | None:
+def _measure_round(paths: Paths, port: int, body: Mapping[str, Any]) -> tuple[float, float] | None:
     """Return tokens per second after the first token, and the seconds until that."""
     times: list[float] = []
     tokens = 0
     started = time.monotonic()
     try:
-        for piece in _pieces(paths, port, body):
+        for piece in _stream_pieces(paths, port, body):
             if piece.get("choices"):
                 times.append(time.monotonic() - started)
             tokens = (piece.get("usage") or {}).get("completion_tokens") or tokens
@@ -72,7 +72,7 @@ def _round(paths: Paths, port: int, body: Mapping[str, Any]) -> tuple[float, flo
     return (tokens - 1) / (times[-1] - times[0]), times[0]
 
 
-def _pieces(paths: Paths, port: int, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _stream_pieces(paths: Paths, port: int, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     key = machine_key.read(paths.machine_key)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
@@ -91,7 +91,7 @@ def _pieces(paths: Paths, port: int, body: Mapping[str, Any]) -> Iterator[dict[s
         connection.close()
 
 
-def too_slow(
+def explain_too_slow(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, least: float | None
 ) -> str | None:
     """Say that the new engine is below `least` of the old one's speed; None where it is not.
@@ -111,7 +111,7 @@ def too_slow(
     )
 
 
-def compared(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+def describe_both(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
     """Say both speeds in one phrase."""
     if after is None:
         return "speed not measured"

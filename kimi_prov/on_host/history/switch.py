@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
 
 
-def switch(paths: Paths, tell: engines.Tell) -> str:
+def run_switch(paths: Paths, tell: engines.Tell) -> str:
     """Do the open switch; returns how it ended in one sentence. Raises HostError after going back.
 
     One that was cut in the middle goes back.
@@ -68,54 +68,54 @@ def switch(paths: Paths, tell: engines.Tell) -> str:
         state = {**state, "phase": open_switch.SWITCHING}
         open_switch.write(paths, state)
         try:
-            ended, refused = _forward(paths, state, tell)
+            ended, refused = _go_forward(paths, state, tell)
         # Whatever it was: nobody else would start what served.
         except Exception as error:  # noqa: BLE001
-            return rollback.go_back(paths, state, rollback.told(error).message, tell)
+            return rollback.go_back(paths, state, rollback.wrap_error(error).message, tell)
         if refused:
             raise HostError(f"{ended}, but {refused}", group_switch.STAYS)
         return ended
     finally:
         # An engine that answers late is served: HAProxy's own checks keep out what does not.
-        engines.balance(paths, "ready")
+        engines.set_proxy_state(paths, "ready")
 
 
-def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[str, str | None]:
+def _go_forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[str, str | None]:
     """Return how it ended, and what verify refused of a group, which stays all the same."""
     former = entries.read(paths, int(state["from"]))
-    old = entries.plan_of(paths, former)
+    old = entries.read_plan(paths, former)
     before = None
     since = None
-    restarts = state["kind"] == entries.ROLLBACK or engines.restarts(paths)
+    restarts = state["kind"] == entries.ROLLBACK or engines.needs_restart(paths)
     if restarts:
         tell("measuring what serves")
-        before = speed.probe(paths, old)
+        before = speed.measure(paths, old)
         # Kept at once: the way back tells it too.
         entries.amend(paths, int(state["to"]), speed_before=before)
         tell("waiting for the requests under way")
         since = time.monotonic()
         engines.drain(paths, state["drain_s"])
         if not groups.serves_clients(old):
-            group_switch.await_head(paths, state["drain_s"])
+            group_switch.wait_for_head(paths, state["drain_s"])
         tell("stopping the engine and starting the new one")
         if state["kind"] == entries.ROLLBACK:
-            rollback.put_back(paths, entries.read(paths, int(state["restores"])))
+            rollback.restore(paths, entries.read(paths, int(state["restores"])))
         else:
             engines.start_planned(paths)
     plan = files.read_json(paths.plan)
-    engines.wait(paths, state["start_s"], group_switch.Apart(paths, plan).watched(tell))
+    engines.wait_for_token(paths, state["start_s"], group_switch.Apart(paths, plan).watch(tell))
     away = None if since is None else round(time.monotonic() - since, 1)
     after, rows, refused = None, None, None
     if restarts and plan.get("group"):
-        after, rows, refused = group_switch.told(paths, plan, tell)
+        after, rows, refused = group_switch.verify_and_measure(paths, plan, tell)
     elif restarts:
         tell("verifying")
         rows = engines.verify(paths, plan)
         tell("measuring what serves now")
-        after, slow = _measured(paths, plan, before, state.get("min_speed"))
+        after, slow = _measure(paths, plan, before, state.get("min_speed"))
         if slow:
             raise HostError(slow)
-    entry = entries.capture(paths, entries.read(paths, int(state["to"])))
+    entry = entries.capture_files(paths, entries.read(paths, int(state["to"])))
     ended = open_switch.end_entry(
         paths,
         entry,
@@ -125,21 +125,23 @@ def _forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tuple[s
         checks=rows,
     )
     open_switch.close(paths)
-    told = f"{entries.text(ended)} serves"
+    told = f"{entries.describe_entry(ended)} serves"
     if restarts:
-        told += f", {speed.compared(before, after)}; {format_duration(away or 0)} without service"
+        told += (
+            f", {speed.describe_both(before, after)}; {format_duration(away or 0)} without service"
+        )
     return told, refused
 
 
-def _measured(
+def _measure(
     paths: Paths, plan: Mapping[str, Any], before: Mapping[str, Any] | None, least: float | None
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Measure what serves now, and say whether it is too slow; a busy moment gets more tries."""
     after, slow = None, None
     for number in range(_TRIES):
         time.sleep(_BETWEEN_TRIES_S if number else 0)
-        after = speed.probe(paths, plan)
-        slow = speed.too_slow(before, after, least)
+        after = speed.measure(paths, plan)
+        slow = speed.explain_too_slow(before, after, least)
         if not slow:
             break
     return after, slow
@@ -149,18 +151,18 @@ def main(argv: list[str]) -> int:
     """Run one of the verbs; see the module's docstring."""
     paths = Paths()
     verbs = {
-        "begin": open_switch_start.begin,
-        "rollback": open_switch_start.rollback,
-        "end": close_switch.end,
-        "check": rollback.check,
+        "begin": open_switch_start.start,
+        "rollback": open_switch_start.start_rollback,
+        "end": close_switch.close,
+        "check": rollback.require_no_boot,
     }
     if argv[:1] == ["run"]:
         return _run(paths)
     if argv[:1] == ["boot"]:
-        print(rollback.boot(paths), flush=True)
+        print(rollback.restore_at_boot(paths), flush=True)
         return 0
     if argv[:1] == ["start"]:
-        return answer({"ok": True, **unit.start(paths)})
+        return answer({"ok": True, **unit.start_unit(paths)})
     if len(argv) == 1 and argv[0] in verbs:
         return answer({"ok": True, **verbs[argv[0]](paths, json.load(sys.stdin))})
     raise HostError("usage: switch begin|rollback|start|run|boot|check|end")
@@ -169,7 +171,7 @@ def main(argv: list[str]) -> int:
 def _run(paths: Paths) -> int:
     with Progress(layout.SWITCH_PROGRESS, "switch") as progress:
         try:
-            progress.done(switch(paths, partial(progress.say, log=True)))
+            progress.done(run_switch(paths, partial(progress.say, log=True)))
         except rollback.StuckError as error:
             progress.fail(HostError(error.message, error.fix))
             return unit.AGAIN

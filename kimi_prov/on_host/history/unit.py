@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WENT_BACK, AGAIN = 1, 75
 
 
-def start(paths: Paths) -> dict[str, Any]:
+def start_unit(paths: Paths) -> dict[str, Any]:
     """Start the unit that switches, where a switch is open."""
     if not open_switch.read(paths):
         return {"started": False}
@@ -44,7 +44,7 @@ def start(paths: Paths) -> dict[str, Any]:
     return {"started": True}
 
 
-def forget() -> None:
+def forget_unit() -> None:
     """Take the unit away that has switched: its journal and the history stay."""
     state = units.read_states(unit_names.SWITCH).get(unit_names.SWITCH, {})
     if state.get("load_state") == "loaded" and state["state"] in ("active", "failed", "inactive"):

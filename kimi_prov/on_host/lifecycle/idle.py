@@ -41,7 +41,7 @@ _TRIES = 3
 _BETWEEN_TRIES_S = 300.0
 _HOOK_LIMIT_S = 600.0
 _LAST_BYTES = 4096
-_AT_WORK = (
+_BUSY_UNITS = (
     unit_names.SWITCH,
     unit_names.REST,
     unit_names.BENCH,
@@ -52,7 +52,7 @@ _AT_WORK = (
 )
 
 
-def look(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def update_idle_time(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Count on; returns what is known now and a sentence for the journal, empty for nothing new.
 
     `asleep_in_s` is 0 where the machine may rest now, null while something else is under way.
@@ -62,7 +62,7 @@ def look(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     now = time.monotonic()
     # After a boot the clock begins anew, and so does the count.
     before = before if float(before.get("looked_s") or 0) <= now else {}
-    why = _occupied(paths, plan)
+    why = _explain_pause(paths, plan)
     used = own = None
     if why is None:
         used = haproxy.read_variable(paths.socket, USED)
@@ -91,10 +91,10 @@ def look(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         **({key: before.get(key) for key in ("tries", "not_before_s", "failed")} if same else {}),
     }
     files.write_json(str(paths.idle), found, durable=False, mode=0o600)
-    return found, _news(before, found, float(idle["after_s"]))
+    return found, _describe_news(before, found, float(idle["after_s"]))
 
 
-def _occupied(paths: Paths, plan: Mapping[str, Any]) -> str | None:
+def _explain_pause(paths: Paths, plan: Mapping[str, Any]) -> str | None:
     """Say what else is under way, while which nothing is counted; None where nothing is."""
     if stop_state.read(paths):
         return "it rests already"
@@ -102,11 +102,11 @@ def _occupied(paths: Paths, plan: Mapping[str, Any]) -> str | None:
         return "an apply is under way"
     if paths.switch.exists():
         return "a switch is open"
-    return _at_work(plan) or _silent(paths)
+    return _find_running_unit(plan) or _explain_silent_proxy(paths)
 
 
-def _at_work(plan: Mapping[str, Any]) -> str | None:
-    shown = units.read_states(*_AT_WORK)
+def _find_running_unit(plan: Mapping[str, Any]) -> str | None:
+    shown = units.read_states(*_BUSY_UNITS)
     busy = [name for name, row in shown.items() if row["state"] in ("activating", "deactivating")]
     if busy:
         return f"{busy[0]} is at work"
@@ -115,7 +115,7 @@ def _at_work(plan: Mapping[str, Any]) -> str | None:
     return None if up else "the engine does not serve yet"
 
 
-def _silent(paths: Paths) -> str | None:
+def _explain_silent_proxy(paths: Paths) -> str | None:
     try:
         draining.count_requests(paths)
     except HostError as error:
@@ -123,7 +123,7 @@ def _silent(paths: Paths) -> str | None:
     return None
 
 
-def _news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -> str:
+def _describe_news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -> str:
     """Announce the rest when half of the time is over, five minutes and one minute before it."""
     left, last = found["asleep_in_s"], before.get("asleep_in_s")
     if found["why_not"] and found["why_not"] != before.get("why_not"):
@@ -134,13 +134,13 @@ def _news(before: Mapping[str, Any], found: Mapping[str, Any], after_s: float) -
     return f"nobody asks: asleep in {describe_duration(left)}" if crossed else ""
 
 
-def note_unkept(paths: Paths, unkept: Mapping[str, Any]) -> None:
+def remember_unsaved(paths: Paths, unkept: Mapping[str, Any]) -> None:
     """Keep in memory what the looks told that no disk took, so that the next one does not again."""
     document = {**files.read_json(paths.idle), "unkept": unkept}
     files.write_json(str(paths.idle), document, durable=False, mode=0o600)
 
 
-def failed(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
+def record_failure(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
     """Keep that a rest failed: it is tried again some times, and then not before the next use.
 
     Between two tries is the time after which it rests, and some minutes at most.
@@ -155,7 +155,7 @@ def failed(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
     files.write_json(str(paths.idle), {**found, **more}, durable=False, mode=0o600)
 
 
-def hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> None:
+def run_hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> None:
     """Run the operator's program, with JSON on its standard input. Raises HostError."""
     question = {
         "schema": HOOK_SCHEMA,
@@ -170,7 +170,7 @@ def hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> 
         given.write(json.dumps(question).encode() + b"\n")
         given.seek(0)
         try:
-            ended = _ended(program, given, said)
+            ended = _run_to_end(program, given, said)
         except (OSError, subprocess.TimeoutExpired) as error:
             fix = "correct kimi_idle_hook, or the program"
             raise HostError(f"{program}: {describe_error(error)}", fix) from None
@@ -185,7 +185,7 @@ def hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> 
             )
 
 
-def _ended(program: str, given: IO[bytes], said: IO[bytes]) -> int:
+def _run_to_end(program: str, given: IO[bytes], said: IO[bytes]) -> int:
     """Run a program to its end; one that takes too long is ended with all that it started."""
     with subprocess.Popen(
         [program],

@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 STOP, RESTART, SLEEP = "stop", "restart", "sleep"
 FREE, KEEP = "free", "keep"
-_STEP_S = 1.0
+_POLL_INTERVAL_S = 1.0
 # Between a start and the wait for it.
 _BEGUN_S = 5.0
 # Of answers that begin at the last moment.
 _SLEEP_DRAIN_S = 300.0
 # Before a rest for the budget that failed is tried again.
-_OVER_AGAIN_S = 300.0
+_MIN_END_INTERVAL_S = 300.0
 # Beyond what a unit allows its processes before it kills them.
 _STOP_LIMIT_S = 900.0
 
 
-def plan_of(paths: Paths) -> dict[str, Any]:
+def read_applied_plan(paths: Paths) -> dict[str, Any]:
     """Return the plan that was applied. Raises HostError where this version did not apply it."""
     plan = files.read_json(paths.plan)
     if not plan:
@@ -70,7 +70,7 @@ def plan_of(paths: Paths) -> dict[str, Any]:
     return plan
 
 
-def _all_of(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+def _require_whole_group(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     """Raise HostError where a host of the group is left out of what is done."""
     group = plan.get("group") or {}
     hosts = {*request.get("hosts", ())}
@@ -83,7 +83,7 @@ def _all_of(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
         )
 
 
-def engines(plan: Mapping[str, Any]) -> list[str]:
+def list_engine_units(plan: Mapping[str, Any]) -> list[str]:
     """Name the units that run the engine."""
     return [unit_names.get_engine_unit(row) for row in plan["instances"]]
 
@@ -97,8 +97,8 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     `request`: `drain_s`, `by`, and `part`: `serving` for hosts that clients ask, `rank` for those
     that another serves for. The other part is left, and answers `left_out`.
     """
-    plan = plan_of(paths)
-    _all_of(plan, request)
+    plan = read_applied_plan(paths)
+    _require_whole_group(plan, request)
     if (request["part"] == "serving") != groups.serves_clients(plan):
         return {"left_out": True, "started": False}
     was = stop_state.read(paths)
@@ -137,7 +137,9 @@ def launch(paths: Paths, job: Mapping[str, Any]) -> dict[str, Any]:
     return {"started": True, "unit": unit_names.REST, "progress": layout.REST_PROGRESS}
 
 
-def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> dict[str, Any]:
+def stop_engines(
+    paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell
+) -> dict[str, Any]:
     """Drain and stop the engines, and free what memory holds of the weights where that is wished.
 
     Returns `cut`, the requests that did not end in time, and `seconds` of the whole.
@@ -146,17 +148,17 @@ def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> d
 
     def waiting(left: int) -> None:
         tell(
-            f"{_requests(left)} under way: waiting until they end, {format_duration(limit_s)} at "
-            "most"
+            f"{_format_request_count(left)} under way: waiting until they end, "
+            f"{format_duration(limit_s)} at most"
         )
 
     # Who asks a machine that falls asleep waits for the next start, and not for this stop.
     handed = stop_state.read(paths).get("state") != stop_state.ASLEEP
     serves = groups.serves_clients(plan)
     cut = draining.drain(paths, limit_s, tell=waiting, handed=handed) if serves else 0
-    starts.note(paths, plan)
+    starts.record_start(paths, plan)
     tell("stopping the engine")
-    names = engines(plan)
+    names = list_engine_units(plan)
     done = run("systemctl", "stop", *names, timeout=_STOP_LIMIT_S)
     if done.returncode != 0:
         raise HostError(
@@ -165,24 +167,24 @@ def halt(paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell) -> d
         )
     run("systemctl", "reset-failed", *names)
     if plan["rest"]["memory"] == FREE:
-        _free(plan, tell)
+        _free_memory(plan, tell)
     return {"cut": cut, "seconds": round(time.monotonic() - began, 1)}
 
 
-def _requests(count: int) -> str:
+def _format_request_count(count: int) -> str:
     return f"{count} request{'s' if count != 1 else ''}"
 
 
-def _free(plan: Mapping[str, Any], tell: Tell) -> None:
+def _free_memory(plan: Mapping[str, Any], tell: Tell) -> None:
     """Give back the memory of the RAM disk; nothing fills it again before a start."""
-    for name in reversed(starts.ram_disk_units(plan)):
+    for name in reversed(starts.list_memory_units(plan)):
         tell(f"stopping {name}")
         words = ("disable", "--now") if name.endswith(".service") else ("stop",)
         units.run_systemctl(*words, "--quiet", name)
 
 
-def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
-    done = halt(paths, plan, float(job["drain_s"]), tell)
+def _run_stop(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    done = stop_engines(paths, plan, float(job["drain_s"]), tell)
     found = stop_state.read(paths)
     if found:
         try:
@@ -191,28 +193,28 @@ def _stopped(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell
             # It is stopped, and marked so.
             tell(f"how many requests were cut is not kept: {describe_error(error)}")
     files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
-    ended = f"{_requests(done['cut'])} cut" if done["cut"] else "no request was cut"
+    ended = f"{_format_request_count(done['cut'])} cut" if done["cut"] else "no request was cut"
     return f"stopped in {format_duration(done['seconds'])}; {ended}"
 
 
 # --- idle --------------------------------------------------------------------------------------
 
 
-def look(paths: Paths) -> str:
+def check_idle(paths: Paths) -> str:
     """Count on how long nobody has asked, and rest where that was long enough."""
-    plan = plan_of(paths)
+    plan = read_applied_plan(paths)
     if not plan["rest"].get("idle"):
         return ""
     stop_log.record_power_on(paths)
-    found, news = idle.look(paths, plan)
-    paid = savings.count(paths, plan, found)
+    found, news = idle.update_idle_time(paths, plan)
+    paid = savings.count_time(paths, plan, found)
     news = "; ".join(part for part in (paid.news, news) if part)
     if paid.over and _may_end(paths):
         launch(paths, {"job": SLEEP, "used": None, "drain_s": _SLEEP_DRAIN_S, "over": True})
         return f"{news or 'over the budget'}: resting"
     if found["asleep_in_s"] != 0:
-        if session_history.due(paths, plan):
-            session_history.launch(paths)
+        if session_history.is_due(paths, plan):
+            session_history.start_saving(paths)
         return news
     launch(paths, {"job": SLEEP, "used": found["used"], "drain_s": _SLEEP_DRAIN_S})
     return "nobody has asked for long enough: resting"
@@ -228,10 +230,13 @@ def _may_end(paths: Paths) -> bool:
     ):
         return False
     last = files.read_json(paths.rest_job)
-    return not last.get("over") or time.monotonic() - float(last.get("at_s") or 0) > _OVER_AGAIN_S
+    return (
+        not last.get("over")
+        or time.monotonic() - float(last.get("at_s") or 0) > _MIN_END_INTERVAL_S
+    )
 
 
-def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _run_sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
     chosen = plan["rest"]["idle"]
     asked = not job.get("over") and haproxy.read_variable(paths.socket, idle.USED) != job["used"]
@@ -239,19 +244,19 @@ def _asleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell:
         return "not asleep: somebody asked at the last moment"
     try:
         ended = _RESTS[chosen["action"]](paths, plan, job, tell)
-        return "; ".join(part for part in (ended, savings.sentence(paths, plan)) if part)
+        return "; ".join(part for part in (ended, savings.describe_cost(paths, plan)) if part)
     except (HostError, OSError) as error:
         found = error if isinstance(error, HostError) else HostError.from_system(error)
-        idle.failed(paths, plan, found.message)
+        idle.record_failure(paths, plan, found.message)
         raise found from None
 
 
-def _sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
-    stop_state.write(paths, _sleeping(plan, job))
-    return _stopped(paths, plan, job, tell)
+def _put_to_sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+    stop_state.write(paths, _build_sleep_state(plan, job))
+    return _run_stop(paths, plan, job, tell)
 
 
-def _sleeping(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+def _build_sleep_state(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     if job.get("over"):
         # No request wakes what is over its budget.
         why = "the budget of this session is used up; the operator raises it and applies again"
@@ -262,17 +267,17 @@ def _sleeping(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]
     return stop_state.build_state(stop_state.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
 
 
-def _why(job: Mapping[str, Any]) -> str:
+def _describe_end(job: Mapping[str, Any]) -> str:
     """Say to the history why a session ends."""
     return "its budget was used up" if job.get("over") else "nobody asked"
 
 
-def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _power_off(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     """Switch the machine off: it serves again after its next boot."""
-    starts.note(paths, plan)
+    starts.record_start(paths, plan)
     try:
         draining.drain(paths, float(job["drain_s"]))
-        session_history.end(paths, plan, _why(job), tell)
+        session_history.save_end(paths, plan, _describe_end(job), tell)
         tell("switching the machine off")
         stop_log.record_power_off(paths, stop_state.build_state(stop_state.OFF, "nobody asked"))
         units.run_systemctl("poweroff")
@@ -283,7 +288,7 @@ def _poweroff(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
     return "switching the machine off: nobody asked"
 
 
-def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _run_hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     """Run the operator's program once answers have ended; where it fails, serve on.
 
     It is run though a full disk takes no mark: it may end what the machine costs. One that is there
@@ -292,12 +297,12 @@ def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: T
     unmarked = None
     try:
         try:
-            stop_state.write(paths, _sleeping(plan, job))
+            stop_state.write(paths, _build_sleep_state(plan, job))
         except OSError as error:
             unmarked = error
         draining.drain(paths, float(job["drain_s"]), handed=False)
-        session_history.end(paths, plan, _why(job), tell)
-        idle.hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
+        session_history.save_end(paths, plan, _describe_end(job), tell)
+        idle.run_hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
         if unmarked:
             raise unmarked
     except (HostError, OSError):
@@ -306,10 +311,10 @@ def _hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: T
         finally:
             draining.set_state(paths, draining.READY)
         raise
-    return _stopped(paths, plan, job, tell)
+    return _run_stop(paths, plan, job, tell)
 
 
-_RESTS = {idle.STOP: _sleep, idle.POWEROFF: _poweroff, idle.HOOK: _hook}
+_RESTS = {idle.STOP: _put_to_sleep, idle.POWEROFF: _power_off, idle.HOOK: _run_hook}
 
 
 # --- start -------------------------------------------------------------------------------------
@@ -317,10 +322,10 @@ _RESTS = {idle.STOP: _sleep, idle.POWEROFF: _poweroff, idle.HOOK: _hook}
 
 def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Start what was stopped; returns what it `was`, and what the start will take (`expected`)."""
-    plan = plan_of(paths)
-    _all_of(plan, request)
+    plan = read_applied_plan(paths)
+    _require_whole_group(plan, request)
     was = stop_state.read(paths)
-    states = units.read_states(*engines(plan))
+    states = units.read_states(*list_engine_units(plan))
     limit = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
     up_now = all(unit["state"] == "active" for unit in states.values())
     # Of a rank that says only that it waits for its head.
@@ -332,7 +337,7 @@ def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"was": "serving", "expected": None, **limit}
     found = starts.begin(paths, plan, str(request.get("by") or "start"))
     stop_state.clear(paths)
-    up(paths, plan)
+    start_units(paths, plan)
     return {
         "was": was.get("state") or "not serving",
         "since": was.get("since"),
@@ -340,16 +345,16 @@ def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         **limit,
         "fills": [
             {"unit": name, "progress": layout.STAGE_PROGRESS}
-            for name in starts.ram_disk_units(plan)
+            for name in starts.list_memory_units(plan)
             if name.endswith(".service")
         ],
     }
 
 
-def up(paths: Paths, plan: Mapping[str, Any]) -> None:
+def start_units(paths: Paths, plan: Mapping[str, Any]) -> None:
     """Let the engines start, and before them what holds the weights in memory."""
-    names = engines(plan)
-    fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
+    names = list_engine_units(plan)
+    fills = [name for name in starts.list_memory_units(plan) if name.endswith(".service")]
     if fills:
         units.run_systemctl("enable", "--quiet", *fills)
     run("systemctl", "reset-failed", *fills, *names)
@@ -357,9 +362,9 @@ def up(paths: Paths, plan: Mapping[str, Any]) -> None:
     draining.set_state(paths, draining.READY)
 
 
-def started(paths: Paths) -> dict[str, Any]:
+def record_start(paths: Paths) -> dict[str, Any]:
     """Keep how long the start took, and return it; `start` is null where nothing has started."""
-    return {"start": starts.note(paths, plan_of(paths))}
+    return {"start": starts.record_start(paths, read_applied_plan(paths))}
 
 
 # --- restart -----------------------------------------------------------------------------------
@@ -370,8 +375,8 @@ def restart(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Hosts that serve together stop and start together: they are left, and answer `together`.
     """
-    plan = plan_of(paths)
-    _all_of(plan, request)
+    plan = read_applied_plan(paths)
+    _require_whole_group(plan, request)
     if plan.get("group"):
         return {"together": True, "started": False}
     if found := stop_state.read(paths):
@@ -383,20 +388,20 @@ def restart(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "together": False,
         "instances": count,
-        "expected": starts.expected(paths, plan, starts.where(plan)),
+        "expected": starts.estimate_start(paths, plan, starts.find_weights_place(plan)),
         "timeout_s": count * (limit_s + drain_s + _STOP_LIMIT_S),
         **launch(paths, job),
     }
 
 
-def _restarted(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _run_restart(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
     began, cut = time.monotonic(), 0
     for instance in plan["instances"]:
         cut += _restart_one(paths, plan, instance, job, tell)
     taken = time.monotonic() - began
     done = {"cut": cut, "seconds": round(taken, 1)}
     files.write_json(str(paths.rest_job), {**job, **done}, durable=False, mode=0o600)
-    ended = f"{_requests(cut)} cut" if cut else "no request was cut"
+    ended = f"{_format_request_count(cut)} cut" if cut else "no request was cut"
     return f"restarted in {format_duration(taken)}; {ended}"
 
 
@@ -410,33 +415,33 @@ def _restart_one(
     name, own = unit_names.get_engine_unit(instance), [int(instance["index"])]
 
     def waiting(left: int) -> None:
-        tell(f"{name}: {_requests(left)} under way")
+        tell(f"{name}: {_format_request_count(left)} under way")
 
     try:
         cut = draining.drain(paths, float(job["drain_s"]), own, waiting)
         first = instance is plan["instances"][0]
         if first:
-            starts.note(paths, plan)
+            starts.record_start(paths, plan)
             starts.begin(paths, plan, RESTART)
         tell(f"{name} restarts")
         run("systemctl", "reset-failed", name)
         units.run_systemctl("restart", "--no-block", name)
         until = time.monotonic() + float(job["start_s"])
-        await_units([name], until, partial(_loading, tell, name))
+        wait_for_units([name], until, partial(_report_loading, tell, name))
         if first:
-            starts.note(paths, plan)
+            starts.record_start(paths, plan)
     finally:
         # HAProxy's own checks keep out what does not answer.
         draining.set_state(paths, draining.READY, own)
-    await_balance(paths, own, until)
+    wait_for_balance(paths, own, until)
     return cut
 
 
-def _loading(tell: Tell, name: str, line: str) -> None:
+def _report_loading(tell: Tell, name: str, line: str) -> None:
     tell(f"{name} is loading: {line}")
 
 
-def await_units(
+def wait_for_units(
     names: Sequence[str],
     until: float,
     tell: Tell,
@@ -477,12 +482,12 @@ def await_units(
         if line != told:
             tell(line)
             told = line
-        time.sleep(_STEP_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def await_fill(plan: Mapping[str, Any], tell: Tell) -> None:
+def wait_for_fill(plan: Mapping[str, Any], tell: Tell) -> None:
     """Wait until memory holds the weights again, where it does. Raises HostError where it fails."""
-    fills = [name for name in starts.ram_disk_units(plan) if name.endswith(".service")]
+    fills = [name for name in starts.list_memory_units(plan) if name.endswith(".service")]
     while fills:
         shown = units.read_states(*fills)
         if any(row["state"] == "failed" for row in shown.values()):
@@ -492,10 +497,10 @@ def await_fill(plan: Mapping[str, Any], tell: Tell) -> None:
             return
         done = files.read_json(layout.STAGE_PROGRESS)
         tell(f"filling the RAM disk: {done.get('line') or 'it begins'}")
-        time.sleep(_STEP_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def await_balance(paths: Paths, own: Sequence[int] | None, until: float) -> None:
+def wait_for_balance(paths: Paths, own: Sequence[int] | None, until: float) -> None:
     """Wait until the proxy sends requests to these engines, or to all."""
     while paths.socket.exists() and not draining.is_up(paths, own):
         if time.monotonic() >= until:
@@ -509,7 +514,7 @@ def await_balance(paths: Paths, own: Sequence[int] | None, until: float) -> None
 # --- what others ask ---------------------------------------------------------------------------
 
 
-def outcome(paths: Paths) -> dict[str, Any]:
+def read_outcome(paths: Paths) -> dict[str, Any]:
     """Return what the unit did last: `cut` requests and `seconds`."""
     job = files.read_json(paths.rest_job)
     run("systemctl", "stop", unit_names.REST)
@@ -525,17 +530,17 @@ def main(argv: list[str]) -> int:
     """Run one of the verbs; see the module's docstring."""
     paths = Paths()
     asked = {"stop": stop, "start": start, "restart": restart}
-    plain_verbs = {"started": started, "outcome": outcome}
+    plain_verbs = {"started": record_start, "outcome": read_outcome}
     verb = argv[0] if len(argv) == 1 else ""
     if verb == "run":
         return _run(paths)
     if verb == "idle":
         # At the level that its unit lets through: its own starts stay out of the journal.
-        if news := look(paths):
+        if news := check_idle(paths):
             print(f"<5>{news}", flush=True)
         return 0
     if argv[:1] == ["keep"] and len(argv) <= 2:
-        return _keep(paths, *argv[1:])
+        return _save_session(paths, *argv[1:])
     if verb in asked:
         return answer({"ok": True, **asked[verb](paths, json.load(sys.stdin))})
     if verb in plain_verbs:
@@ -543,23 +548,23 @@ def main(argv: list[str]) -> int:
     raise HostError("usage: rest stop|start|restart|started|outcome|run|idle|keep")
 
 
-def _keep(paths: Paths, why: str | None = None) -> int:
-    plan = plan_of(paths)
+def _save_session(paths: Paths, why: str | None = None) -> int:
+    plan = read_applied_plan(paths)
     tell = partial(print, flush=True)
     if why is None:
-        session_history.keep(paths, plan, tell)
+        session_history.save(paths, plan, tell)
     else:
-        session_history.end(paths, plan, why, tell)
+        session_history.save_end(paths, plan, why, tell)
     return 0
 
 
 def _run(paths: Paths) -> int:
-    jobs = {STOP: _stopped, RESTART: _restarted, SLEEP: _asleep}
+    jobs = {STOP: _run_stop, RESTART: _run_restart, SLEEP: _run_sleep}
     with Progress(layout.REST_PROGRESS, "rest") as progress:
         tell = partial(progress.say, log=True)
         try:
             job = files.read_json(paths.rest_job)
-            progress.done(jobs[str(job.get("job"))](paths, plan_of(paths), job, tell))
+            progress.done(jobs[str(job.get("job"))](paths, read_applied_plan(paths), job, tell))
         except HostError as error:
             progress.fail(HostError(error.message, error.fix))
             return 1

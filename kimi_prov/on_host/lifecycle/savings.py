@@ -25,7 +25,7 @@ STARTING, SERVING, IDLE = "starting", "serving", "idle"
 PHASES = (STARTING, SERVING, IDLE)
 #: when kimi-up.service of a cloud's machine began, by the clock of the day
 _BEGAN = "/var/lib/kimi-up/began"
-_KEPT = 100
+_MAX_SESSIONS = 100
 _WARN_SHARE = 0.8
 _RESTS = "it rests already"
 
@@ -37,8 +37,8 @@ class Counted(NamedTuple):
     over: bool
 
 
-def phase(found: Mapping[str, Any]) -> str:
-    """Name what the machine did since the last look, by what `idle.look` found."""
+def find_phase(found: Mapping[str, Any]) -> str:
+    """Name what the machine did since the last look, by what `idle.update_idle_time` found."""
     if found["why_not"] == _RESTS:
         return IDLE
     if found["used"] is None:
@@ -46,7 +46,7 @@ def phase(found: Mapping[str, Any]) -> str:
     return SERVING if found["since_s"] == found["looked_s"] else IDLE
 
 
-def count(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Counted:
+def count_time(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Counted:
     """Add the time since the last look, and hold the sum against the budget.
 
     On a full disk the time since the last look that was kept counts, as what the machine does now;
@@ -55,8 +55,8 @@ def count(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Co
     paid = plan["rest"].get("paid")
     if not paid:
         return Counted("", over=False)
-    ledger = _at_now(paths, phase(found))
-    spent, budget = cost(ledger, paid["usd_hour"]), paid["budget_usd"]
+    ledger = _extend_to_now(paths, find_phase(found))
+    spent, budget = compute_cost(ledger, paid["usd_hour"]), paid["budget_usd"]
     before, news, over = found.get("unkept") or {}, "", False
     if budget is not None:
         over = spent >= budget
@@ -73,45 +73,45 @@ def count(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Co
             news = "; ".join(part for part in (news, problem) if part)
         unkept = {"problem": problem, "told": ledger.get("told")}
     if unkept != before:
-        idle.note_unkept(paths, unkept)
+        idle.remember_unsaved(paths, unkept)
     return Counted(news, over)
 
 
-def settle(paths: Paths, plan: Mapping[str, Any]) -> None:
+def settle_time(paths: Paths, plan: Mapping[str, Any]) -> None:
     """Add the time since the last look to what the machine was doing then: the session may end."""
     if plan["rest"].get("paid"):
         session = _read(paths)["session"] or {}
-        _save(paths, _at_now(paths, str(session.get("doing") or STARTING)))
+        _save(paths, _extend_to_now(paths, str(session.get("doing") or STARTING)))
 
 
-def cost(session: Mapping[str, Any], usd_hour: float, name: str | None = None) -> float:
+def compute_cost(session: Mapping[str, Any], usd_hour: float, name: str | None = None) -> float:
     """Return the dollars of a session, or of one phase of it."""
     seconds = session["seconds"]
     return float((seconds[name] if name else sum(seconds.values())) / 3600 * usd_hour)
 
 
-def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def describe_sessions(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Say what this session and those before it cost; None where nobody said what an hour does."""
     paid = (plan.get("rest") or {}).get("paid")
     if not paid:
         return None
     ledger = _read(paths)
     usd = paid["usd_hour"]
-    session = ledger.get("session") or _new(paths, ledger)
+    session = ledger.get("session") or _begin_session(paths, ledger)
     return {
         "usd_hour": usd,
         "budget_usd": paid["budget_usd"],
         "session": {
-            **_told(session, usd),
-            **{f"{name}_usd": round(cost(session, usd, name), 2) for name in PHASES},
+            **_build_session(session, usd),
+            **{f"{name}_usd": round(compute_cost(session, usd, name), 2) for name in PHASES},
         },
-        "before": [_told(row, usd) for row in ledger["before"]],
+        "before": [_build_session(row, usd) for row in ledger["before"]],
     }
 
 
-def sentence(paths: Paths, plan: Mapping[str, Any]) -> str:
+def describe_cost(paths: Paths, plan: Mapping[str, Any]) -> str:
     """Say in words what the session cost; empty where nobody said what an hour does."""
-    found = document(paths, plan)
+    found = describe_sessions(paths, plan)
     if found is None:
         return ""
     row = found["session"]
@@ -121,30 +121,30 @@ def sentence(paths: Paths, plan: Mapping[str, Any]) -> str:
     )
 
 
-def _told(session: Mapping[str, Any], usd_hour: float) -> dict[str, Any]:
+def _build_session(session: Mapping[str, Any], usd_hour: float) -> dict[str, Any]:
     return {
         "since": session["since"],
         "until": session.get("until"),
         "hours": round(sum(session["seconds"].values()) / 3600, 2),
-        "usd": round(cost(session, usd_hour), 2),
+        "usd": round(compute_cost(session, usd_hour), 2),
     }
 
 
-def _at_now(paths: Paths, doing: str) -> dict[str, Any]:
+def _extend_to_now(paths: Paths, doing: str) -> dict[str, Any]:
     """Return the session with the time since the last look added to a phase."""
     ledger = _read(paths)
     session = ledger.get("session")
     if session is None or session.get("boot") != stop_log.read_boot():
-        session = _new(paths, ledger)
+        session = _begin_session(paths, ledger)
     now = time.clock_gettime(stop_log.CLOCK)
     session["doing"] = doing
     session["seconds"][doing] += max(0.0, now - float(session["looked_boot_s"]))
     session["looked_boot_s"] = now
-    session["until"] = _day(time.time())
+    session["until"] = _format_day(time.time())
     return dict(session)
 
 
-def _new(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
+def _begin_session(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
     """Begin a session with this boot; the first of a cloud's machine began before its driver."""
     booted = boot.find_boot_time()
     began = booted
@@ -156,8 +156,8 @@ def _new(paths: Paths, ledger: Mapping[str, Any]) -> dict[str, Any]:
     start = max(0.0, time.time() - began)
     return {
         "boot": stop_log.read_boot(),
-        "since": _day(began),
-        "until": _day(time.time()),
+        "since": _format_day(began),
+        "until": _format_day(time.time()),
         "looked_boot_s": now,
         "seconds": {STARTING: start, SERVING: 0.0, IDLE: 0.0},
     }
@@ -176,11 +176,13 @@ def _save(paths: Paths, session: Mapping[str, Any]) -> None:
     found = _read(paths)
     last, before = found["session"], found["before"]
     if last is not None and last.get("boot") != session["boot"]:
-        before = [*before, {key: last.get(key) for key in ("since", "until", "seconds")}][-_KEPT:]
+        before = [*before, {key: last.get(key) for key in ("since", "until", "seconds")}][
+            -_MAX_SESSIONS:
+        ]
     files.make_directory(paths.state, 0o700)
     document = {"schema": SCHEMA, "session": dict(session), "before": before}
     files.write_json(str(paths.sessions), document, mode=0o600)
 
 
-def _day(seconds: float) -> str:
+def _format_day(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

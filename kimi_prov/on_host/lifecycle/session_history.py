@@ -36,16 +36,16 @@ EVERY_S = 600.0
 # Of a machine that is about to end: Google leaves it 30 s in all.
 END_S = 20.0
 READ_S = 60.0
-_STALL_S = 15.0
+_STALL_TIMEOUT_S = 15.0
 # Of a listing, the newest.
-_MOST = 500
-_LARGEST_BYTES = 16 << 10
+_MAX_SESSIONS = 500
+_MAX_BYTES = 16 << 10
 _OBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json")
 _UNPLAIN = re.compile(r"[^A-Za-z0-9.-]+")
 _DAY = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _WORDS = ("machine", "model", "end")
 _NUMBERS = ("hours", "usd", *(f"{name}_usd" for name in savings.PHASES), "usd_hour")
-_MOST_USD = 1e9
+_MAX_USD = 1e9
 
 Tell = Callable[[str], None]
 
@@ -53,15 +53,15 @@ Tell = Callable[[str], None]
 # --- keeping -----------------------------------------------------------------------------------
 
 
-def due(paths: Paths, plan: Mapping[str, Any]) -> bool:
+def is_due(paths: Paths, plan: Mapping[str, Any]) -> bool:
     """Whether the record is to be kept again."""
-    if not _place(plan):
+    if not _find_folder(plan):
         return False
     tried = files.read_json(paths.sessions_kept).get("tried_boot_s")
     return tried is None or time.clock_gettime(stop_log.CLOCK) - float(tried) >= EVERY_S
 
 
-def launch(paths: Paths) -> None:
+def start_saving(paths: Paths) -> None:
     """Let a unit of its own keep the record: kimi-idle.service reaches no network."""
     _note(paths, {"tried_boot_s": time.clock_gettime(stop_log.CLOCK)})
     process.run(
@@ -72,48 +72,50 @@ def launch(paths: Paths) -> None:
     )
 
 
-def keep(paths: Paths, plan: Mapping[str, Any], tell: Tell) -> None:
+def save(paths: Paths, plan: Mapping[str, Any], tell: Tell) -> None:
     """Keep the record of a session that goes on, and read those before it where nobody has yet."""
     before = files.read_json(paths.sessions_kept)
     # One that rests costs on; what ended its service stays said.
     end = before.get("end") if stop_state.read(paths) else None
     if _write(paths, plan, end, READ_S, tell) and "before" not in before:
         try:
-            rows = read(_bucket(plan))
+            rows = read(_open_bucket(plan))
         except HostError as error:
             tell(f"sessions before this one cannot be read: {error.line}")
         else:
             _note(paths, {"before": rows})
 
 
-def end(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> None:
+def save_end(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> None:
     """Keep the record of a session that ends now; gives up after END_S and never raises."""
-    if not _place(plan):
+    if not _find_folder(plan):
         return
     # What the timer began would come later, and say that it goes on.
     process.run("systemctl", "stop", unit_names.SESSIONS, timeout=5)
     try:
-        savings.settle(paths, plan)
+        savings.settle_time(paths, plan)
         _write(paths, plan, why, END_S, tell)
     except OSError as error:
         tell(f"what this session costs is not kept: {describe_error(error)}")
 
 
-def ending(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> Callable[[], None]:
-    """Begin `end` beside what else the machine does; returns what waits for it."""
-    thread = threading.Thread(target=end, args=(paths, plan, why, tell), daemon=True)
+def begin_saving_end(
+    paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell
+) -> Callable[[], None]:
+    """Begin `save_end` beside what else the machine does; returns what waits for it."""
+    thread = threading.Thread(target=save_end, args=(paths, plan, why, tell), daemon=True)
     thread.start()
     return thread.join
 
 
-def _place(plan: Mapping[str, Any]) -> str | None:
+def _find_folder(plan: Mapping[str, Any]) -> str | None:
     """Name the folder; None where no price was set, or the weights come from no bucket."""
     found = ((plan.get("rest") or {}).get("paid") or {}).get("kept_in")
     return str(found) if found else None
 
 
-def _bucket(plan: Mapping[str, Any]) -> Bucket:
-    return Bucket(str(_place(plan)), Access.of(plan["weights"]), _STALL_S)
+def _open_bucket(plan: Mapping[str, Any]) -> Bucket:
+    return Bucket(str(_find_folder(plan)), Access.of(plan["weights"]), _STALL_TIMEOUT_S)
 
 
 def _write(
@@ -122,15 +124,15 @@ def _write(
     """Write the record and note what came of it; tells what is new."""
     before = files.read_json(paths.sessions_kept)
     now = time.clock_gettime(stop_log.CLOCK)
-    where = str(_place(plan))
+    where = str(_find_folder(plan))
     try:
         # This program has no unit with the file of the site's proxy.
         os.environ.update(forward_proxy.read_variables(str(paths.root)))
-        row = record(paths, plan, why)
-        name = _object(row)
-        _bucket(plan).write(name, (json.dumps(row, sort_keys=True) + "\n").encode(), limit_s)
+        row = build_record(paths, plan, why)
+        name = _build_object_name(row)
+        _open_bucket(plan).write(name, (json.dumps(row, sort_keys=True) + "\n").encode(), limit_s)
     except HostError as error:
-        found = _unwritable(error, where)
+        found = _make_unwritable_error(error, where)
         if found.message != before.get("failed"):
             tell(f"what this session costs is not kept: {found.line}")
         _note(paths, {"tried_boot_s": now, "failed": found.message, "fix": found.fix, "end": why})
@@ -142,7 +144,7 @@ def _write(
     return True
 
 
-def _unwritable(error: HostError, where: str) -> HostError:
+def _make_unwritable_error(error: HostError, where: str) -> HostError:
     if not isinstance(error, CredentialsError):
         return error
     return HostError(
@@ -157,24 +159,24 @@ def _note(paths: Paths, more: Mapping[str, Any]) -> None:
     files.write_json(str(paths.sessions_kept), {**found, **more}, durable=False, mode=0o600)
 
 
-def _object(row: Mapping[str, Any]) -> str:
+def _build_object_name(row: Mapping[str, Any]) -> str:
     """Name the object of a session: as long as it lasts it is the same one."""
     return f"{row['machine']}-{re.sub('[-:]', '', str(row['since']))}.json"
 
 
-def machine() -> str:
+def find_machine_name() -> str:
     """Name this machine in the history."""
     return _UNPLAIN.sub("-", socket.gethostname()).strip("-.")[:63] or "machine"
 
 
-def record(paths: Paths, plan: Mapping[str, Any], why: str | None) -> dict[str, Any]:
+def build_record(paths: Paths, plan: Mapping[str, Any], why: str | None) -> dict[str, Any]:
     """Return what is kept of this session; `why` it ended, None while it goes on."""
-    found = savings.document(paths, plan)
+    found = savings.describe_sessions(paths, plan)
     if found is None:
         raise HostError("no price is set", "set kimi_hour_usd")
     return {
         "schema": SCHEMA,
-        "machine": machine(),
+        "machine": find_machine_name(),
         "model": plan["model"]["name"],
         **found["session"],
         "usd_hour": found["usd_hour"],
@@ -195,14 +197,14 @@ def read(bucket: Bucket, limit_s: float = READ_S) -> list[dict[str, Any]]:
         rows = {
             path: row
             for path, row in bucket.objects().items()
-            if _OBJECT.fullmatch(path) and row.size <= _LARGEST_BYTES
+            if _OBJECT.fullmatch(path) and row.size <= _MAX_BYTES
         }
-        newest = sorted(rows, key=lambda path: rows[path].modified)[-_MOST:]
+        newest = sorted(rows, key=lambda path: rows[path].modified)[-_MAX_SESSIONS:]
         lines = bucket.lines(newest, limit_s) if newest else []
-    return sorted(filter(None, map(parsed, lines)), key=lambda row: str(row["since"]))
+    return sorted(filter(None, map(parse_record, lines)), key=lambda row: str(row["since"]))
 
 
-def parsed(text: str) -> dict[str, Any] | None:
+def parse_record(text: str) -> dict[str, Any] | None:
     """Read one record; None for what is none: anybody who may write there may write anything."""
     try:
         found = json.loads(text)
@@ -215,7 +217,7 @@ def parsed(text: str) -> dict[str, Any] | None:
     budget = found.get("budget_usd")
     if not all(isinstance(day, str) and _DAY.fullmatch(day) for day in days):
         return None
-    if not all(map(_sane, numbers.values())) or not (budget is None or _sane(budget)):
+    if not all(map(_is_sane, numbers.values())) or not (budget is None or _is_sane(budget)):
         return None
     words = {name: found.get(name) for name in _WORDS}
     return {
@@ -230,21 +232,21 @@ def parsed(text: str) -> dict[str, Any] | None:
     }
 
 
-def _sane(value: object) -> bool:
+def _is_sane(value: object) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 <= value <= _MOST_USD  # type: ignore[operator,arg-type]
+    return number and math.isfinite(value) and 0 <= value <= _MAX_USD  # type: ignore[operator,arg-type]
 
 
-def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def describe_history(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Say what this session and those before it cost, of other machines too, and where it is kept.
 
     None where nobody said what an hour costs.
     """
-    found = savings.document(paths, plan)
+    found = savings.describe_sessions(paths, plan)
     if found is None:
         return None
     kept = files.read_json(paths.sessions_kept)
-    name, since = machine(), found["session"]["since"]
+    name, since = find_machine_name(), found["session"]["since"]
     own = [{"machine": name, **row} for row in found["before"]]
     known = {(name, since), *((name, row["since"]) for row in own)}
     others = [
@@ -256,7 +258,7 @@ def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
         **found,
         "before": sorted([*own, *others], key=lambda row: str(row["since"])),
         "kept": {
-            "in": _place(plan),
+            "in": _find_folder(plan),
             "at": kept.get("at"),
             "failed": kept.get("failed"),
             "fix": kept.get("fix"),

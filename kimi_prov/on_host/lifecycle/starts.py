@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = "kimi-prov/starts/v1"
 # Where the weights were when a start began.
 RAM_DISK, PAGE_CACHE, DISK, UNKNOWN = "RAM disk", "page cache", "disk", "unknown"
-_KEPT = 50
+_MAX_STARTS = 50
 _LAST = 3
 _CACHED = 0.9
 _SHOWN = (
@@ -38,20 +38,20 @@ _SHOWN = (
 )
 
 
-def every(paths: Paths) -> list[dict[str, Any]]:
+def read_starts(paths: Paths) -> list[dict[str, Any]]:
     """Return the starts that are kept, oldest first."""
     return [*(files.read_json(paths.starts).get("starts") or ())]
 
 
 def begin(paths: Paths, plan: Mapping[str, Any], by: str) -> dict[str, Any]:
     """Note that a start was asked for now; returns what it will take (`expected`)."""
-    held = where(plan)
+    held = find_weights_place(plan)
     begun = {"at_monotonic_s": time.monotonic(), "held": held, "by": by}
     files.write_json(str(paths.begun), begun, durable=False, mode=0o600)
-    return {"held": held, "expected": expected(paths, plan, held)}
+    return {"held": held, "expected": estimate_start(paths, plan, held)}
 
 
-def note(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any] | None:
+def record_start(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any] | None:
     """Keep how long the start of the engine that runs took; None where none has started.
 
     The engine's first instance speaks for all. A start that is kept already is returned, with
@@ -61,22 +61,24 @@ def note(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any
     shown = units.read_properties([name], _SHOWN).get(name, {})
     if shown.get("ActiveState") != "active" or not shown.get("InvocationID"):
         return None
-    rows = every(paths)
+    rows = read_starts(paths)
     known = next((row for row in rows if row["id"] == shown["InvocationID"]), None)
     if known is None:
-        known = _measured(paths, plan, shown)
+        known = _measure_start(paths, plan, shown)
         rows.append(known)
     elif not more:
         return known
     known.update(more)
-    document = {"schema": SCHEMA, "starts": rows[-_KEPT:]}
+    document = {"schema": SCHEMA, "starts": rows[-_MAX_STARTS:]}
     with contextlib.suppress(OSError):
         files.make_directory(paths.state, 0o700)
         files.write_json(str(paths.starts), document, mode=0o600)
     return known
 
 
-def _measured(paths: Paths, plan: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+def _measure_start(
+    paths: Paths, plan: Mapping[str, Any], shown: Mapping[str, str]
+) -> dict[str, Any]:
     ended = int(shown["ActiveEnterTimestampMonotonic"]) / 1e6
     unit = int(shown["InactiveExitTimestampMonotonic"]) / 1e6
     begun = files.read_json(paths.begun)
@@ -96,18 +98,18 @@ def _measured(paths: Paths, plan: Mapping[str, Any], shown: Mapping[str, str]) -
     }
 
 
-def expected(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str, Any]:
+def estimate_start(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str, Any]:
     """Say what a start will take: `seconds` (null where nobody knows), and by what (`basis`).
 
     By the last starts of the same model with the weights in the same place; else by any of its
     starts here, else by the plan's estimate of the load.
     """
-    own = [row for row in every(paths) if row["model"] == plan["model"]["name"]]
+    own = [row for row in read_starts(paths) if row["model"] == plan["model"]["name"]]
     like = [row for row in own if row["held"] == held and held != UNKNOWN]
     rows = (like or own)[-_LAST:]
     if rows:
         took = sorted(float(row["seconds"]) for row in rows)
-        span = format_duration(took[0]) if took[0] == took[-1] else _span(took)
+        span = format_duration(took[0]) if took[0] == took[-1] else _format_span(took)
         place = f" from the {held}" if like else ""
         count = f"{len(rows)} starts" if len(rows) > 1 else "start"
         basis = f"the last {count}{place} on this machine took {span}"
@@ -121,33 +123,33 @@ def expected(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str, Any]
     return {"seconds": None, "basis": "no start was measured on this machine yet"}
 
 
-def first_answers(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe_first_answers(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Say how long the first request waited for an answer, of each place the weights were in.
 
     Those are the last times that a request woke the machine with this model.
     """
     found: dict[str, dict[str, Any]] = {}
-    for row in every(paths):
+    for row in read_starts(paths):
         if row.get("first_token_s") is not None and row["model"] == plan["model"]["name"]:
             seconds = float(row["first_token_s"])
             found[row["held"]] = {"held": row["held"], "seconds": seconds, "at": row["at"]}
     return sorted(found.values(), key=lambda row: float(row["seconds"]))
 
 
-def _span(took: list[float]) -> str:
+def _format_span(took: list[float]) -> str:
     return f"{format_duration(took[0])} to {format_duration(took[-1])}"
 
 
-def where(plan: Mapping[str, Any]) -> str:
+def find_weights_place(plan: Mapping[str, Any]) -> str:
     """Say where the weights are now: in the RAM disk, in the page cache, or on the disk alone."""
     disk = plan.get("ram_disk") or {}
     if disk.get("enabled"):
         stage = units.read_states(unit_names.STAGE).get(unit_names.STAGE, {})
         return RAM_DISK if stage.get("state") == "active" else DISK
-    return _cached(Path(plan["model"]["serve_dir"]))
+    return _is_cached(Path(plan["model"]["serve_dir"]))
 
 
-def _cached(directory: Path) -> str:
+def _is_cached(directory: Path) -> str:
     try:
         sizes = [
             page_cache.measure_resident(file) for file in sorted(directory.glob("*.safetensors"))
@@ -160,7 +162,7 @@ def _cached(directory: Path) -> str:
     return PAGE_CACHE if sum(there for there, _ in sizes) >= _CACHED * whole else DISK
 
 
-def ram_disk_units(plan: Mapping[str, Any]) -> list[str]:
+def list_memory_units(plan: Mapping[str, Any]) -> list[str]:
     """Name the units by which memory holds the weights, in the order in which they start."""
     named = (plan.get("ram_disk") or {}).get("units") or ()
     known = (unit_names.RAM_MOUNT, unit_names.STAGE, unit_names.WARM)

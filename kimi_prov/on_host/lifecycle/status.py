@@ -22,7 +22,7 @@ _STALE_S = 120.0
 FIX = "kimi-prov start INVENTORY"
 
 
-def refusal(paths: Paths) -> HostError | None:
+def find_refusal(paths: Paths) -> HostError | None:
     """Return why nothing can be asked of the model, where it rests on purpose; else None."""
     found = stop_state.read(paths)
     if not found:
@@ -30,7 +30,7 @@ def refusal(paths: Paths) -> HostError | None:
     return HostError(f"the model is {stop_state.describe(found)}: it was not asked", FIX)
 
 
-def state(
+def decide_state(
     found: Mapping[str, Any],
     states: Mapping[str, Mapping[str, Any]],
     *,
@@ -52,26 +52,30 @@ def state(
     return STARTING if "activating" in words else FAILED
 
 
-def document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def build_document(
+    paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
     """Give the part of the status that says since when it rests, and what a start takes."""
-    rows = starts.every(paths)
+    rows = starts.read_starts(paths)
     last = rows[-1] if rows else None
     keys = ("at", "seconds", "held", "by")
     return {
         "since": found.get("since"),
         "by": found.get("by"),
         "requests_cut": found.get("cut"),
-        "start": starts.expected(paths, plan, starts.where(plan)) if found else None,
+        "start": starts.estimate_start(paths, plan, starts.find_weights_place(plan))
+        if found
+        else None,
         "failed": found.get("failed"),
-        "idle": _idle(paths, plan),
-        "paid": session_history.document(paths, plan),
+        "idle": _build_idle(paths, plan),
+        "paid": session_history.describe_history(paths, plan),
         "rested": stop_log.describe_rests(paths, plan, found),
         "last_start": {key: last[key] for key in keys} if last else None,
-        "first_answers": starts.first_answers(paths, plan),
+        "first_answers": starts.describe_first_answers(paths, plan),
     }
 
 
-def _idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def _build_idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Say when the machine will rest because nobody asks; None where it never does."""
     wished = (plan.get("rest") or {}).get("idle")
     if not wished:
@@ -92,17 +96,17 @@ def _idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def watchers(plan: Mapping[str, Any]) -> list[str]:
+def list_watching_units(plan: Mapping[str, Any]) -> list[str]:
     """Name the units without which the machine would not rest, or not wake."""
     rest = plan.get("rest") or {}
     timer = [unit_names.IDLE_TIMER] if rest.get("idle") else []
     return [*timer, *([unit_names.WAKE_SOCKET] if rest.get("wake", "off") != "off" else [])]
 
 
-def resting(paths: Paths, plan: Mapping[str, Any]) -> tuple[str, ...]:
+def list_resting_units(paths: Paths, plan: Mapping[str, Any]) -> tuple[str, ...]:
     """Name the units that do not run because the machine rests: what a stop made is no drift."""
     if not stop_state.read(paths):
         return ()
     engines = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
     freed = (plan.get("rest") or {}).get("memory") == "free"
-    return (*engines, *(starts.ram_disk_units(plan) if freed else ()))
+    return (*engines, *(starts.list_memory_units(plan) if freed else ()))

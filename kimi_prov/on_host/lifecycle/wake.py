@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HOLD = "hold"
 # Where systemd puts the first socket that it hands over.
 _SOCKET_FD = 3
-_STEP_S = 1.0
+_POLL_INTERVAL_S = 1.0
 # Without a request, and without a start under way.
 _LEAVES_S = 30.0
 # After a start that failed the next one is not tried at once: each takes its minutes. One that was
@@ -88,7 +88,7 @@ class Waker:
         self.over = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._start())
 
-    def stays(self) -> bool:
+    def must_stay(self) -> bool:
         """Whether somebody waits or may come soon, or a start has failed that is remembered."""
         now = time.monotonic()
         if self.waiting or self.under_way or now - self.last < _LEAVES_S:
@@ -97,7 +97,7 @@ class Waker:
 
     async def _start(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._started)
+            await asyncio.get_running_loop().run_in_executor(None, self._start_and_wait)
             self.served.set()
         except Exception as error:  # noqa: BLE001  (whatever it was, those who wait are told)
             name = type(error).__name__
@@ -108,11 +108,11 @@ class Waker:
         finally:
             self.over.set()
 
-    def _started(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start the engines and wait until they have answered. Raises HostError where they fail."""
         # Who puts it to sleep is done with that first.
         while units.read_states(unit_names.REST)[unit_names.REST]["state"] == "activating":
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_INTERVAL_S)
         found = stop_state.read(self.paths)
         if found.get("state") != stop_state.ASLEEP:
             # Somebody else has started it, or stopped it.
@@ -129,29 +129,29 @@ class Waker:
         self.paths.waking.write_text("")
         try:
             # Before the file, a stop did not know of us.
-            self._wanted()
-            run.up(self.paths, self.plan)
+            self._require_not_stopped()
+            run.start_units(self.paths, self.plan)
             until = time.monotonic() + float(self.plan["timeouts"]["start_s"])
-            run.await_fill(self.plan, self._say)
-            names, together = run.engines(self.plan), bool(self.plan.get("group"))
-            run.await_units(names, until, self._say, self._goes_on, together=together)
-            run.await_balance(self.paths, None, until)
-            self._wanted()
+            run.wait_for_fill(self.plan, self._say)
+            names, together = run.list_engine_units(self.plan), bool(self.plan.get("group"))
+            run.wait_for_units(names, until, self._say, self._require_going_on, together=together)
+            run.wait_for_balance(self.paths, None, until)
+            self._require_not_stopped()
         except HostError as error:
             self._sleep_again(error)
             raise
         taken = time.monotonic() - self.began
-        starts.note(self.paths, self.plan, first_token_s=round(taken, 1))
+        starts.record_start(self.paths, self.plan, first_token_s=round(taken, 1))
         stop_state.clear(self.paths)
         print(f"awake: the engine answers {taken:.1f} s after the first request", flush=True)
 
-    def _goes_on(self) -> None:
+    def _require_going_on(self) -> None:
         """Raise HostError where nobody wants it any more, or a group's rounds have failed."""
-        self._wanted()
+        self._require_not_stopped()
         if error := smoke_test.find_round_failure(self.paths, self.plan):
             raise error
 
-    def _wanted(self) -> None:
+    def _require_not_stopped(self) -> None:
         """Raise HostError where the operator has stopped the machine meanwhile."""
         found = stop_state.read(self.paths)
         if found.get("state") == stop_state.STOPPED:
@@ -168,7 +168,7 @@ class Waker:
         if found.get("state") == stop_state.STOPPED:
             # The stop does the rest, and lets answers end.
             return
-        call("systemctl", "stop", *run.engines(self.plan), timeout=900)
+        call("systemctl", "stop", *run.list_engine_units(self.plan), timeout=900)
         if found:
             stop_state.write(self.paths, {**found, "failed": error.message})
 
@@ -184,14 +184,14 @@ class Waker:
                 return
             self.wake()
             if self.plan["rest"]["wake"] == HOLD:
-                await self._held(first, reader, writer)
+                await self._hold_request(first, reader, writer)
             else:
                 # The start may fail at once.
                 await asyncio.sleep(0)
-                _answer(writer, *self._told())
+                _answer(writer, *self._build_progress_answer())
             with contextlib.suppress(OSError):
                 await writer.drain()
-            await _until_closed(reader, writer)
+            await _read_until_closed(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -199,21 +199,21 @@ class Waker:
             self.last = time.monotonic()
             writer.close()
 
-    def _told(self) -> tuple[int, dict[str, Any]]:
+    def _build_progress_answer(self) -> tuple[int, dict[str, Any]]:
         """Return the Retry-After in seconds and the body that says how far the start is."""
         if self.reason is not None and not self.under_way:
             again = max(1, math.ceil(self.again_at - time.monotonic()))
-            return min(again, _RETRY_S), _error(
+            return min(again, _RETRY_S), _build_error(
                 "model_start_failed",
                 f"The model was asleep and could not be started: {self.reason}. It is tried again "
                 f"for a request in {again} s.",
             )
         elapsed, total = time.monotonic() - self.began, self.expected["seconds"]
         if self.served.is_set():
-            return 1, _error("model_starting", "The model is awake; try again.")
+            return 1, _build_error("model_starting", "The model is awake; try again.")
         left = None if total is None else max(1.0, float(total) - elapsed)
         takes = f"about {left:.0f} s more" if left else "how long that takes is not known"
-        body = _error(
+        body = _build_error(
             "model_starting",
             f"The model was asleep and is starting since {elapsed:.0f} s, {takes}; try again.",
         )
@@ -224,7 +224,7 @@ class Waker:
         }
         return (_RETRY_S if left is None else min(_RETRY_S, math.ceil(left))), body
 
-    async def _held(self, first: bytes, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _hold_request(self, first: bytes, reader: StreamReader, writer: StreamWriter) -> None:
         """Keep a request until an engine answers it, the start fails, or its client is gone."""
         held, gone = bytearray(first), asyncio.Event()
 
@@ -246,11 +246,11 @@ class Waker:
         if gone.is_set() or reader.at_eof():
             return
         if not self.served.is_set():
-            _answer(writer, *self._told())
+            _answer(writer, *self._build_progress_answer())
             return
-        await self._handed_over(bytes(held), reader, writer)
+        await self._hand_over(bytes(held), reader, writer)
 
-    async def _handed_over(self, held: bytes, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _hand_over(self, held: bytes, reader: StreamReader, writer: StreamWriter) -> None:
         there, here = await asyncio.open_connection("127.0.0.1", next(self._ports))
         try:
             here.write(held)
@@ -266,7 +266,7 @@ class Waker:
             here.close()
 
 
-async def _until_closed(reader: StreamReader, writer: StreamWriter) -> None:
+async def _read_until_closed(reader: StreamReader, writer: StreamWriter) -> None:
     """Say that this was the answer, and read on until HAProxy has closed.
 
     Where a request is not read to its end, a close makes HAProxy's next write fail, and it breaks
@@ -288,7 +288,7 @@ async def _copy(reader: StreamReader, writer: StreamWriter) -> None:
         await writer.drain()
 
 
-def _error(code: str, message: str) -> dict[str, Any]:
+def _build_error(code: str, message: str) -> dict[str, Any]:
     kind = "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
@@ -305,15 +305,15 @@ def _answer(writer: StreamWriter, retry_s: int, body: Mapping[str, Any]) -> None
 async def serve(paths: Paths, plan: Mapping[str, Any], listening: socket.socket) -> None:
     """Answer until the machine serves and nobody waits any more."""
     waker = Waker(paths, plan)
-    while waker.stays():
+    while waker.must_stay():
         # Not start_unix_server: Python 3.13's takes the socket's file away at its end, which is
         # systemd's, and nobody would wake the machine again.
         server = await asyncio.start_server(waker.serve, sock=listening.dup(), backlog=4096)
         async with server:
-            while waker.stays():
-                await asyncio.sleep(_STEP_S)
+            while waker.must_stay():
+                await asyncio.sleep(_POLL_INTERVAL_S)
         # Who was let in at the last moment counts by then: it is served before this ends.
-        await asyncio.sleep(_STEP_S)
+        await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def main(argv: list[str]) -> int:
@@ -321,5 +321,5 @@ def main(argv: list[str]) -> int:
     del argv
     paths = Paths()
     with socket.socket(fileno=_SOCKET_FD) as listening:
-        asyncio.run(serve(paths, run.plan_of(paths), listening))
+        asyncio.run(serve(paths, run.read_applied_plan(paths), listening))
     return 0

@@ -87,7 +87,7 @@ class Look:
         self.samples: list[Sample] = []
         self.failed: dict[str, str] = {}
 
-    def take(self, name: str, part: Callable[[], list[Sample]]) -> None:
+    def add_part(self, name: str, part: Callable[[], list[Sample]]) -> None:
         """Add the samples of a part, or why there are none."""
         try:
             self.samples += part()
@@ -212,7 +212,7 @@ class Look:
         return [
             Sample(
                 "kimi_group_member_up",
-                runs if rank == 0 else _from(row["address"], peers),
+                runs if rank == 0 else _is_connected_from(row["address"], peers),
                 {"member": row["host"]},
             )
             for rank, row in enumerate(group["members"])
@@ -232,7 +232,7 @@ class Look:
         if not 0 <= now - float(kept.get("at") or 0) < _UPDATES_S:
             from kimi_prov.on_host.update import waiting  # noqa: PLC0415  (a tenth of a second)
 
-            rows = waiting.packages()
+            rows = waiting.list_packages()
             counts = None
             if rows is not None:
                 counts = {kind: sum(row.kind == kind for row in rows) for kind in _KINDS}
@@ -246,7 +246,7 @@ def _ask(argv: Sequence[str]) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _from(address: str | None, connections: str) -> bool:
+def _is_connected_from(address: str | None, connections: str) -> bool:
     """Whether one of these connections comes from an address, as `ss` writes them."""
     peers = (line.split()[-1] for line in connections.splitlines() if line.split())
     found = {peer.rpartition(":")[0].strip("[]").replace("::ffff:", "") for peer in peers}
@@ -257,7 +257,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Look at all parts; return {"text", "kept", "failed"}."""
     look = Look(paths)
     for name in _OF_GATEWAY if gateways.is_gateway(look.plan) else _OF_MACHINE:
-        look.take(name, getattr(look, name))
+        look.add_part(name, getattr(look, name))
     look.samples += [
         Sample("kimi_metrics_parts_failed", len(look.failed)),
         Sample("kimi_metrics_written_timestamp_seconds", round(time.time(), 3)),

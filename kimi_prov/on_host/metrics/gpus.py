@@ -58,23 +58,23 @@ HELPS: dict[str, str] = {
 
 def collect(planned: int, cards: Sequence[GpuNow], ask: Ask) -> list[Sample]:
     """Return all metrics of the GPUs; `planned`: how many the plan uses."""
-    errors = link_errors(ask(LINK_ERRORS) or "") if len(cards) > 1 else {}
+    errors = count_link_errors(ask(LINK_ERRORS) or "") if len(cards) > 1 else {}
     return [
         Sample("kimi_gpus_planned", planned),
         Sample("kimi_gpus_seen", len(cards)),
-        *(sample for card in cards for sample in _card(card)),
+        *(sample for card in cards for sample in _collect_card(card)),
         *(
             Sample("kimi_gpu_nvlink_errors_total", count, {"gpu": index})
             for index, count in errors.items()
         ),
         *(
             Sample("kimi_gpu_xid_errors_total", count, {"code": code})
-            for code, count in xids(ask(KERNEL) or "").items()
+            for code, count in count_xids(ask(KERNEL) or "").items()
         ),
     ]
 
 
-def _card(card: GpuNow) -> list[Sample]:
+def _collect_card(card: GpuNow) -> list[Sample]:
     label = {"gpu": str(card.index)}
     clock = None if card.clock_mhz is None else card.clock_mhz * 1_000_000
     found = [Sample(name, getattr(card, field), label) for name, field in _FIELDS.items()]
@@ -87,7 +87,7 @@ def _card(card: GpuNow) -> list[Sample]:
     ]
 
 
-def link_errors(text: str) -> dict[str, int]:
+def count_link_errors(text: str) -> dict[str, int]:
     """Sum the errors of each card's links, as `nvidia-smi nvlink -e` lists them."""
     found: dict[str, int] = {}
     index = None
@@ -99,7 +99,7 @@ def link_errors(text: str) -> dict[str, int]:
     return found
 
 
-def xids(text: str) -> dict[str, int]:
+def count_xids(text: str) -> dict[str, int]:
     """Count the kernel's messages by Xid."""
     found: dict[str, int] = {}
     for match in _XID.finditer(text):

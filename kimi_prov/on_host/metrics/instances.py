@@ -52,10 +52,10 @@ def collect(
         unit = unit_names.get_engine_unit(instance)
         row = shown.get(unit, {})
         before = kept.get(unit) or {}
-        keep[unit] = after = _after(before, row, boot)
+        keep[unit] = after = _count_start(before, row, boot)
         label = {"engine": str(instance["index"])}
         starting = row.get("ActiveState") == "activating"
-        since = _number(row, "InactiveExitTimestampMonotonic")
+        since = _get_number(row, "InactiveExitTimestampMonotonic")
         taken = max(0, now_us - since) / 1e6 if starting and since else 0
         limit = (plan.get("timeouts") or {}).get("unit_start_s")
         samples += [
@@ -70,9 +70,9 @@ def collect(
     return samples, keep
 
 
-def _after(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
+def _count_start(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
     """Count a start where the unit's run is another than at the last look."""
-    invocation, restarts = row.get("InvocationID", ""), _number(row, "NRestarts")
+    invocation, restarts = row.get("InvocationID", ""), _get_number(row, "NRestarts")
     starts, own, seen = (
         int(before.get(name) or 0) for name in ("starts", "own_restarts", "restarts")
     )
@@ -88,19 +88,19 @@ def _after(before: Kept, row: Mapping[str, str], boot: str) -> Kept:
         "starts": starts,
         # What was before the first look is of nobody's concern.
         "own_restarts": own + more if before else 0,
-        "last_start_s": _start_s(row) or before.get("last_start_s"),
+        "last_start_s": _measure_start_s(row) or before.get("last_start_s"),
     }
 
 
-def _start_s(row: Mapping[str, str]) -> float | None:
+def _measure_start_s(row: Mapping[str, str]) -> float | None:
     """Return how long the start of a unit that is up took."""
-    began = _number(row, "InactiveExitTimestampMonotonic")
-    up = _number(row, "ActiveEnterTimestampMonotonic")
+    began = _get_number(row, "InactiveExitTimestampMonotonic")
+    up = _get_number(row, "ActiveEnterTimestampMonotonic")
     if row.get("ActiveState") != "active" or not began or up < began:
         return None
     return round((up - began) / 1e6, 1)
 
 
-def _number(row: Mapping[str, str], name: str) -> int:
+def _get_number(row: Mapping[str, str], name: str) -> int:
     text = row.get(name, "")
     return int(text) if text.isdigit() else 0

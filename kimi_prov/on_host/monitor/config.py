@@ -58,28 +58,30 @@ ExecStopPost=-/usr/sbin/nft -f {MONITOR_FIREWALL}
 """
 
 
-def _text(document: Mapping[str, Any]) -> str:
+def _format_document(document: Mapping[str, Any]) -> str:
     return _HEAD + json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
-def prometheus(settings: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> str:
+def build_prometheus_config(
+    settings: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]
+) -> str:
     """Return Prometheus' configuration; `hosts`: what is read of each, by its file's name."""
     interval = f"{settings['scrape_interval_s']}s"
     alertmanager = f"{settings['listen']}:{settings['alertmanager_port']}"
-    return _text(
+    return _format_document(
         {
             "global": {"scrape_interval": interval, "evaluation_interval": interval},
             "rule_files": [f"{RULES}/*.yml"],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
-            "scrape_configs": [_scraped(file, hosts[file]) for file in sorted(hosts)],
+            "scrape_configs": [_build_scrape(file, hosts[file]) for file in sorted(hosts)],
         }
     )
 
 
-def _scraped(file: str, host: Mapping[str, Any]) -> dict[str, Any]:
+def _build_scrape(file: str, host: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is read of one host; `ca_file`: whether there is a file of what is trusted."""
     trusts = {"ca_file": f"{HOSTS}/{file}.crt"} if host["ca_file"] else {}
-    target = f"{bracketed(host['address'])}:{host['port']}"
+    target = f"{bracket_address(host['address'])}:{host['port']}"
     return {
         # Has to be unique; the label `job` says what it is.
         "job_name": host["name"],
@@ -88,12 +90,12 @@ def _scraped(file: str, host: Mapping[str, Any]) -> dict[str, Any]:
         "authorization": {"type": "Bearer", "credentials_file": f"{HOSTS}/{file}.key"},
         "static_configs": [
             {"targets": [target], "labels": {"host": host["name"], **labels}}
-            for labels in _paths(host["engines"])
+            for labels in _list_paths(host["engines"])
         ],
     }
 
 
-def trusted(door: Mapping[str, Any], roots: str) -> str | None:
+def find_trusted(door: Mapping[str, Any], roots: str) -> str | None:
     """Return what is trusted of a host; None: what this system trusts, `roots`, and no more."""
     if door["certificate"] is not None:
         return str(door["certificate"])
@@ -102,7 +104,7 @@ def trusted(door: Mapping[str, Any], roots: str) -> str | None:
     return None if authorities is None else f"{roots}\n{authorities}"
 
 
-def _paths(engines: list[int]) -> list[dict[str, str]]:
+def _list_paths(engines: list[int]) -> list[dict[str, str]]:
     path = "__metrics_path__"
     return [
         {"job": "kimi-node", path: "/metrics/node"},
@@ -114,12 +116,12 @@ def _paths(engines: list[int]) -> list[dict[str, str]]:
     ]
 
 
-def bracketed(address: str) -> str:
+def bracket_address(address: str) -> str:
     """Return an address as it stands before a port."""
     return f"[{address}]" if ":" in address else address
 
 
-def firewall(settings: Mapping[str, Any]) -> str:
+def build_firewall(settings: Mapping[str, Any]) -> str:
     """Return the packet filter of both ports: the machine itself and `networks` reach them.
 
     Both ask for no password. The last rule says by a hash which list is loaded.
@@ -127,24 +129,24 @@ def firewall(settings: Mapping[str, Any]) -> str:
     nets = [ipaddress.ip_network(text, strict=False) for text in settings["networks"]]
     table = " ".join(MONITOR_TABLE)
     sets = "".join(
-        _SET.format(version=version, elements=_elements(nets, version)) for version in (4, 6)
+        _SET.format(version=version, elements=_format_elements(nets, version)) for version in (4, 6)
     )
     ports = f"{settings['port']}, {settings['alertmanager_port']}"
     mark = hashlib.sha256((sets + ports).encode()).hexdigest()[:16]
     return _HEAD + _TABLE.format(table=table, sets=sets, ports=ports, mark=f"kimi-prov {mark}")
 
 
-def _elements(nets: list[Any], version: int) -> str:
+def _format_elements(nets: list[Any], version: int) -> str:
     found = [str(net) for net in nets if net.version == version]
     return f"\n        elements = {{ {', '.join(found)} }}" if found else ""
 
 
-def mark(text: str) -> str:
+def find_firewall_comment(text: str) -> str:
     """Return by what a loaded packet filter tells that it is this one."""
     return text.rpartition('comment "')[2].partition('"')[0]
 
 
-def alertmanager(receivers: Mapping[str, Any]) -> str:
+def build_alertmanager_config(receivers: Mapping[str, Any]) -> str:
     """Return Alertmanager's configuration, with the secrets of its receivers in it.
 
     `receivers`: `webhook_url` and `email`, null where there is none.
@@ -153,8 +155,8 @@ def alertmanager(receivers: Mapping[str, Any]) -> str:
     if url := receivers.get("webhook_url"):
         site["webhook_configs"] = [{"url": url, "send_resolved": True}]
     if mail := receivers.get("email"):
-        site["email_configs"] = [_email(mail)]
-    return _text(
+        site["email_configs"] = [_build_email_receiver(mail)]
+    return _format_document(
         {
             "route": {
                 "receiver": _RECEIVER,
@@ -168,7 +170,7 @@ def alertmanager(receivers: Mapping[str, Any]) -> str:
     )
 
 
-def _email(mail: Mapping[str, Any]) -> dict[str, Any]:
+def _build_email_receiver(mail: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "to": mail["to"],
         "from": mail["from"],

@@ -28,7 +28,7 @@ from kimi_prov.contract.paths import (
     Paths,
 )
 from kimi_prov.on_host.monitor import config
-from kimi_prov.on_host.monitor.status import get
+from kimi_prov.on_host.monitor.status import read_page
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
@@ -62,17 +62,17 @@ _ROOTS = "ca-certificates"
 _ROOTS_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Whether dpkg has a package."""
     done = run("dpkg-query", "--show", "--showformat=${db:Status-Status}", package)
     return done.returncode == 0 and done.stdout == "installed"
 
 
-def note(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+def record_before(paths: Paths, *, check: bool = False) -> dict[str, Any]:
     """Keep what was there before; return which packages are `missing`, and whether the user is."""
     record = paths.monitor_home / BEFORE
     wanted = [*(package for package, _, _ in PARTS), NFTABLES, _ROOTS]
-    missing = [package for package in wanted if not installed(package)]
+    missing = [package for package in wanted if not is_installed(package)]
     user = not _is_user(MONITOR_USER)
     new = not record.exists()
     if new and not check:
@@ -108,12 +108,12 @@ def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> d
         work.folder(paths.locate(f"{MONITOR_ETC}/{kind}"), wanted[kind])
     work.file(
         paths.monitor_etc / "prometheus.yml",
-        config.prometheus(wanted["settings"], hosts),
+        config.build_prometheus_config(wanted["settings"], hosts),
         check=("promtool", "check", "config"),
     )
     work.file(
         paths.monitor_etc / "alertmanager.yml",
-        config.alertmanager(wanted["receivers"]),
+        config.build_alertmanager_config(wanted["receivers"]),
         mode=0o600,
         check=("amtool", "check-config"),
     )
@@ -165,7 +165,7 @@ class _Work:
                 beside = path.with_name(f"new-{path.name}") if check else path
                 self._write(beside, text, mode)
                 if check:
-                    _checked(check, beside, path)
+                    _require_valid(check, beside, path)
                     os.replace(str(beside), str(path))
         if path.exists():
             self.newest = max(self.newest, path.stat().st_mtime)
@@ -212,7 +212,7 @@ class _Work:
                 unknown += [] if kept else [name]
                 continue
             shown = {key: host[key] for key in ("address", "port", "server_name", "engines")}
-            trusts = config.trusted(host, roots)
+            trusts = config.find_trusted(host, roots)
             found[file] = {"name": name, **shown, "ca_file": trusts is not None}
             text = json.dumps(found[file], indent=1, sort_keys=True) + "\n"
             if trusts is not None:
@@ -236,7 +236,7 @@ class _Work:
 
     def firewall(self, settings: Mapping[str, Any]) -> None:
         """Have the packet filter in place and loaded, also after the rule set was emptied."""
-        text, name = config.firewall(settings), unit_names.MONITOR_FIREWALL
+        text, name = config.build_firewall(settings), unit_names.MONITOR_FIREWALL
         self.file(self.paths.monitor_firewall, text, check=("nft", "--check", "--file"))
         drop_in = self.paths.monitor_firewall_drop_in
         if read_text(drop_in) != config.FIREWALL_DROP_IN:
@@ -248,7 +248,11 @@ class _Work:
         if units.converge(name, check=self.check):
             self.did.append(f"enable {name}")
         active = units.read_states(name).get(name, {}).get("state") == "active"
-        if active and config.mark(text) in run("nft", "list", "table", *MONITOR_TABLE).stdout:
+        if (
+            active
+            and config.find_firewall_comment(text)
+            in run("nft", "list", "table", *MONITOR_TABLE).stdout
+        ):
             return
         verb = "reload" if active else "start"
         self.did.append(f"{verb} {name}")
@@ -274,7 +278,7 @@ class _Work:
         for _, _, name in reversed(PARTS):
             if units.converge(name, check=self.check):
                 self.did.append(f"enable {name}")
-            url = f"http://{config.bracketed(settings['listen'])}:{ports[name]}"
+            url = f"http://{config.bracket_address(settings['listen'])}:{ports[name]}"
             verb = self._verb(name, url)
             if not verb:
                 continue
@@ -292,11 +296,11 @@ class _Work:
         unit = self.paths.units / name
         if not unit.exists() or unit.stat().st_mtime > since:
             return "restart"
-        return "reload" if self.newest > _reloaded(name, url) else ""
+        return "reload" if self.newest > _read_reload_time(name, url) else ""
 
     def _wait(self, name: str, url: str) -> None:
         until = time.monotonic() + _READY_S
-        while not (get(f"{url}/-/ready") and self.newest <= _reloaded(name, url)):
+        while not (read_page(f"{url}/-/ready") and self.newest <= _read_reload_time(name, url)):
             if time.monotonic() > until:
                 line = units.find_cause(units.read_journal(name, 40))
                 raise HostError(
@@ -306,7 +310,7 @@ class _Work:
             time.sleep(0.2)
 
 
-def _checked(command: tuple[str, ...], new: Path, path: Path) -> None:
+def _require_valid(command: tuple[str, ...], new: Path, path: Path) -> None:
     """Have a program read a configuration. Raises HostError, and removes it, where it refuses."""
     done = run(*command, str(new))
     if done.returncode != 0:
@@ -320,9 +324,9 @@ def _checked(command: tuple[str, ...], new: Path, path: Path) -> None:
         )
 
 
-def _reloaded(name: str, url: str) -> float:
+def _read_reload_time(name: str, url: str) -> float:
     """Return when it last took its configuration over, in seconds since 1970; 0 if unknown."""
-    for line in get(f"{url}/metrics").splitlines():
+    for line in read_page(f"{url}/metrics").splitlines():
         if line.startswith(_RELOADED[name] + " "):
             return float(line.rpartition(" ")[2])
     return 0.0
@@ -372,7 +376,7 @@ def main(argv: list[str]) -> int:
     check = "--check" in argv
     try:
         if argv[:1] == ["note"]:
-            return answer({"ok": True, **note(Paths(), check=check)})
+            return answer({"ok": True, **record_before(Paths(), check=check)})
         if argv[:1] == ["ensure"]:
             return answer({"ok": True, **ensure(Paths(), json.load(sys.stdin), check=check)})
         if argv[:1] == ["remove"]:

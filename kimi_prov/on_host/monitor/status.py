@@ -15,29 +15,29 @@ from kimi_prov.on_host.system.files import count_disk_bytes, read_json
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
-_ANSWER_S = 10.0
-_MOST_BYTES = 16 << 20
+_TIMEOUT_S = 10.0
+_MAX_BYTES = 16 << 20
 # Rows of a list; how many there are is told beside it.
-_MOST = 50
+_MAX_ALERTS = 50
 _FAULTS = (ValueError, LookupError, TypeError, AttributeError)
 
 
-def get(url: str) -> str:
+def read_page(url: str) -> str:
     """Return what a page on this machine says; empty where it does not answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=_ANSWER_S) as reply:
-            return str(reply.read(_MOST_BYTES).decode(errors="replace"))
+        with opener.open(url, timeout=_TIMEOUT_S) as reply:
+            return str(reply.read(_MAX_BYTES).decode(errors="replace"))
     except (OSError, ValueError):
         return ""
 
 
-def targets(text: str) -> list[dict[str, str]] | None:
+def parse_targets(text: str) -> list[dict[str, str]] | None:
     """Read /api/v1/targets: what each target is and its health; None where it is no answer."""
     try:
         return [
             {
-                **_labels(row["labels"], "host", "job", "engine"),
+                **_select_labels(row["labels"], "host", "job", "engine"),
                 "health": clean_text.clean_line(row["health"]),
             }
             for row in json.loads(text)["data"]["activeTargets"]
@@ -46,13 +46,13 @@ def targets(text: str) -> list[dict[str, str]] | None:
         return None
 
 
-def alerts(text: str) -> list[dict[str, str]] | None:
+def parse_alerts(text: str) -> list[dict[str, str]] | None:
     """Read /api/v1/alerts: those that fire, the oldest first; None where it is no answer."""
     try:
         found = [
             {
                 "name": clean_text.clean_line(row["labels"]["alertname"]),
-                **_labels(row["labels"], "host", "severity"),
+                **_select_labels(row["labels"], "host", "severity"),
                 "summary": clean_text.clean_line(row["annotations"].get("summary", "")),
                 "since": clean_text.clean_line(row["activeAt"])[:19] + "Z",
             }
@@ -64,18 +64,21 @@ def alerts(text: str) -> list[dict[str, str]] | None:
     return sorted(found, key=lambda row: (row["since"], row["name"], row["host"]))
 
 
-def _labels(labels: dict[str, Any], *names: str) -> dict[str, str]:
+def _select_labels(labels: dict[str, Any], *names: str) -> dict[str, str]:
     return {name: clean_text.clean_line(labels.get(name, "")) for name in names}
 
 
-def shown(paths: Paths) -> dict[str, Any] | None:
+def build_section(paths: Paths) -> dict[str, Any] | None:
     """Return what `status` tells of a machine that watches; None where none does."""
     settings = read_json(paths.monitor_etc / "settings.json")
     if not settings:
         return None
-    url = f"http://{config.bracketed(settings['listen'])}:{settings['port']}/api/v1"
+    url = f"http://{config.bracket_address(settings['listen'])}:{settings['port']}/api/v1"
     states = units.read_states(unit_names.PROMETHEUS, unit_names.ALERTMANAGER)
-    seen, firing = targets(get(f"{url}/targets")), alerts(get(f"{url}/alerts"))
+    seen, firing = (
+        parse_targets(read_page(f"{url}/targets")),
+        parse_alerts(read_page(f"{url}/alerts")),
+    )
     down = [row for row in seen or [] if row["health"] != "up"]
     return {
         "prometheus": states.get(unit_names.PROMETHEUS, {}).get("state"),
@@ -85,18 +88,20 @@ def shown(paths: Paths) -> dict[str, Any] | None:
         "port": settings["port"],
         "targets": len(seen or []),
         "targets_down": len(down),
-        "down": [{key: row[key] for key in ("host", "job", "engine")} for row in down[:_MOST]],
+        "down": [
+            {key: row[key] for key in ("host", "job", "engine")} for row in down[:_MAX_ALERTS]
+        ],
         "alerts_firing": len(firing or []),
-        "alerts": (firing or [])[:_MOST],
+        "alerts": (firing or [])[:_MAX_ALERTS],
         "series_bytes": count_disk_bytes(paths.monitor_home / "prometheus"),
         # An earlier version kept it in the unit alone.
         "series_limit_bytes": settings.get("retention_bytes"),
     }
 
 
-def document(paths: Paths) -> dict[str, Any] | None:
+def build_document(paths: Paths) -> dict[str, Any] | None:
     """Return the status of a machine that watches and does not serve; None where it does not."""
-    found = shown(paths)
+    found = build_section(paths)
     if found is None:
         return None
     parts = ("prometheus", "alertmanager")

@@ -30,33 +30,35 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--url", default=f"https://127.0.0.1:{pod.PORT}")
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
-    place = Place.read()
-    exam = Exam(subject(place, options.url), expectations.of_plan(place.plan), Door(None, _CLOSED))
+    place = Place.from_environment()
+    exam = Exam(
+        build_subject(place, options.url), expectations.of_plan(place.plan), Door(None, _CLOSED)
+    )
     rows = acceptance.whole(
-        catalogue.Selection(options.suite), exam, lambda names: acceptance.run(exam, names, _tell)
+        catalogue.Selection(options.suite), exam, lambda names: acceptance.run(exam, names, _report)
     )
     failed = any(row["status"] == "fail" for row in rows)
     answer({"schema": SCHEMA, "ok": not failed, "url": options.url, "checks": rows})
     return EXIT_TRANSIENT if failed else 0
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     """Say on standard error how far it is: the document is alone on standard output."""
     print(line, file=sys.stderr, flush=True)
 
 
-def subject(place: Place, url: str) -> checks.Subject:
+def build_subject(place: Place, url: str) -> checks.Subject:
     """Return what the plan promises at that address. Raises HostError for what is no address."""
-    scheme, host, port = _parts(url)
+    scheme, host, port = _split_url(url)
     plan = {**place.plan, "proxy": {"port": port}, "web": None}
     fingerprint: str | None = None
     if scheme == "https":
-        mounted = tls.compute_fingerprint(read_text(place.at(pod.TLS_CERTIFICATE)))
-        fingerprint = mounted or _shown(host, port)
+        mounted = tls.compute_fingerprint(read_text(place.locate(pod.TLS_CERTIFICATE)))
+        fingerprint = mounted or _read_trusted_fingerprint(host, port)
     return checks.build_subject(plan, host, fingerprint, place.api_key())
 
 
-def _parts(url: str) -> tuple[str, str, int]:
+def _split_url(url: str) -> tuple[str, str, int]:
     try:
         found = urlsplit(url)
         port = found.port or (443 if found.scheme == "https" else 80)
@@ -67,17 +69,17 @@ def _parts(url: str) -> tuple[str, str, int]:
     return found.scheme, found.hostname, port
 
 
-def _shown(host: str, port: int) -> str:
+def _read_trusted_fingerprint(host: str, port: int) -> str:
     """Return the fingerprint of a certificate that the authorities of the image vouch for."""
     context = ssl.create_default_context()
     try:
-        pem = ssl.DER_cert_to_PEM_cert(_certificate(context, host, port))
+        pem = ssl.DER_cert_to_PEM_cert(_read_certificate(context, host, port))
     except OSError as error:
         raise HostError(f"{host}:{port}: {error}", _MOUNT) from None
     return tls.compute_fingerprint(pem)
 
 
-def _certificate(context: ssl.SSLContext, host: str, port: int) -> bytes:
+def _read_certificate(context: ssl.SSLContext, host: str, port: int) -> bytes:
     plain = socket.create_connection((host, port), 30)
     with context.wrap_socket(plain, server_hostname=host) as shown:
         return shown.getpeercert(binary_form=True) or b""

@@ -26,8 +26,8 @@ def main(argv: list[str]) -> int:
     """Fetch and verify; 0 when all is there, whether it was before or not."""
     argparse.ArgumentParser(prog="fetch", description="Fetch the weights.").parse_args(argv)
     os.umask(0o022)
-    place = Place.read()
-    config = configuration(place)
+    place = Place.from_environment()
+    config = build_configuration(place)
     if all(fetch.verified(part) for part in config.parts()):
         print(f"{config.directory}: is verified already", flush=True)
         return 0
@@ -43,24 +43,26 @@ def main(argv: list[str]) -> int:
     return run_job("download", lambda: config, lambda config: config.progress, work)
 
 
-def configuration(place: Place) -> fetch.Config:
+def build_configuration(place: Place) -> fetch.Config:
     """Return the plan's settings for weights as the pod has them."""
-    bundle, token = place.there(pod.CA_BUNDLE), place.there(pod.HUB_TOKEN)
+    bundle, token = place.find(pod.CA_BUNDLE), place.find(pod.HUB_TOKEN)
     document = {
-        **fetch.of_plan(place.plan["weights"], place.at),
+        **fetch.of_plan(place.plan["weights"], place.locate),
         "token_file": token,
         "ca_bundle": bundle,
-        "hf_python": place.at(f"{pod.HUB}/bin/python"),
+        "hf_python": place.locate(f"{pod.HUB}/bin/python"),
         "progress": place.run("fetch.json"),
         "guarded": True,
     }
-    return fetch.Config.of(document, place.at(pod.PLAN))
+    return fetch.Config.of(document, place.locate(pod.PLAN))
 
 
-def require(place: Place) -> str:
+def explain_unverified(place: Place) -> str:
     """Return why the weights cannot be served; empty where they are verified."""
     missing = [
-        part.directory for part in configuration(place).parts() if fetch.verified(part) is None
+        part.directory
+        for part in build_configuration(place).parts()
+        if fetch.verified(part) is None
     ]
     if not missing:
         return ""
@@ -70,7 +72,7 @@ def require(place: Place) -> str:
 
 
 def _require_writable(place: Place) -> None:
-    root = place.at(paths.ROOT)
+    root = place.locate(paths.ROOT)
     if os.access(root, os.W_OK | os.X_OK):
         return
     state = os.stat(root) if os.path.exists(root) else None

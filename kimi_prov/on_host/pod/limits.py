@@ -34,23 +34,23 @@ class Given:
     gpus: int | None
 
 
-def given(root: str = "/") -> Given:
+def read_limits(root: str = "/") -> Given:
     """Read the limits of the container's cgroup, and what it sees."""
     machine = Machine(root)
     found = memory.cgroup(machine)
-    total = _total(machine)
+    total = _read_total_memory(machine)
     limits = [size for size in (found["memory_bytes"], total) if size is not None]
     allowed = len(placement.list_available_cpus())
     cpus = min(float(allowed), found["cpus"] or float(allowed))
-    return Given(min(limits, default=None), _shm(machine), cpus, _gpus())
+    return Given(min(limits, default=None), _read_shm(machine), cpus, _count_gpus())
 
 
-def _total(machine: Machine) -> int | None:
+def _read_total_memory(machine: Machine) -> int | None:
     words = parse_fields(machine.read("/proc/meminfo"), ":").get("MemTotal", "").split()
     return int(words[0]) * 1024 if words and words[0].isdigit() else None
 
 
-def _shm(machine: Machine) -> int | None:
+def _read_shm(machine: Machine) -> int | None:
     try:
         state = os.statvfs(machine.path(pod.SHM))
     except OSError:
@@ -58,7 +58,7 @@ def _shm(machine: Machine) -> int | None:
     return state.f_frsize * state.f_blocks
 
 
-def _gpus() -> int | None:
+def _count_gpus() -> int | None:
     """Count the GPUs that the container sees; None where there is no nvidia-smi to tell."""
     done = run("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", timeout=120)
     if done.returncode == NOT_FOUND:
@@ -67,7 +67,7 @@ def _gpus() -> int | None:
     return sum(row.strip().startswith("GPU-") for row in rows)
 
 
-def refusals(plan: Mapping[str, Any], has: Given) -> list[str]:
+def list_refusals(plan: Mapping[str, Any], has: Given) -> list[str]:
     """Say what is too small for the plan, each with figure and fix. Pure."""
     found: list[str] = []
     shm = pod.compute_shm_bytes(plan)

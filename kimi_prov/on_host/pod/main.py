@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise HostError(f"pod {name!r}: there are {', '.join(COMMANDS)}")
     # The first process of a container gets no signal that it does not ask for.
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
         status: int = import_module(COMMANDS[name]).main(argv[1:])
     except (HostError, OSError) as error:
@@ -34,5 +34,5 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _end(number: int, _frame: object) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)

@@ -37,7 +37,7 @@ class Place:
     root: str = "/"
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] | None = None) -> Place:
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Place:
         """Read the plan. Raises HostError where none is mounted."""
         given = dict(os.environ if environment is None else environment)
         root = given.get("KIMI_POD_ROOT", "/")
@@ -50,28 +50,28 @@ class Place:
             )
         return cls(plan, given, root)
 
-    def at(self, path: str) -> str:
+    def locate(self, path: str) -> str:
         """Return a path of the image or of a mount."""
         return paths.join_root(self.root, path)
 
-    def there(self, path: str) -> str | None:
+    def find(self, path: str) -> str | None:
         """Return the path of a file that may be mounted; None where it is not."""
-        found = self.at(path)
+        found = self.locate(path)
         return found if os.path.exists(found) else None
 
     def run(self, name: str) -> str:
         """Return the path of a file of the pod's own; its folder is made, for its owner alone."""
-        folder = self.at(pod.RUN)
+        folder = self.locate(pod.RUN)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         return os.path.join(folder, name)
 
-    def cached(self, text: str) -> str:
+    def replace_cache(self, text: str) -> str:
         """Return a path or text of the plan with the pod's own place for caches."""
-        return _CACHE.sub(lambda _: self.at(pod.CACHE), text)
+        return _CACHE.sub(lambda _: self.locate(pod.CACHE), text)
 
     def api_key(self) -> str:
         """Return the API key. Raises HostError where none is mounted."""
-        path = self.at(pod.API_KEY)
+        path = self.locate(pod.API_KEY)
         key = read_text(path).strip()
         if not key:
             raise HostError(
@@ -82,7 +82,7 @@ class Place:
 
     def metrics_key_file(self) -> str | None:
         """Return the path of the key for metrics; None where none is mounted. Raises HostError."""
-        path = self.there(pod.METRICS_KEY)
+        path = self.find(pod.METRICS_KEY)
         if path and not read_text(path).strip():
             raise HostError(f"{path} is empty", "give the Secret's item metrics-key a value")
         return path
@@ -93,14 +93,14 @@ class Place:
         Raises HostError for one without the other, and for what is no pair: no plain HTTP by
         mistake, and no engine that finds it out after it has loaded.
         """
-        found = [self.there(path) for path in (pod.TLS_CERTIFICATE, pod.TLS_KEY)]
+        found = [self.find(path) for path in (pod.TLS_CERTIFICATE, pod.TLS_KEY)]
         certificate, key = found
         if certificate is None and key is None:
             return None
         fix = "make the Secret of the certificate as the folder's README.md says"
         if certificate is None or key is None:
             there, gone = ("tls.key", "tls.crt") if key else ("tls.crt", "tls.key")
-            folder = os.path.dirname(self.at(pod.TLS_KEY))
+            folder = os.path.dirname(self.locate(pod.TLS_KEY))
             raise HostError(f"{folder}: {gone} is missing, and {there} is there", fix)
         try:
             # A key with a passphrase would be asked for on a terminal.
@@ -140,13 +140,13 @@ class Place:
         """Return the first of the names that clients ask for."""
         return str(self.plan["model"]["served_names"][0])
 
-    def of_engine(self) -> dict[str, str]:
+    def build_engine_environment(self) -> dict[str, str]:
         """Return the environment of the engine's own python, with what the plan sets.
 
         What a container's manifest sets wins.
         """
         own = {
-            name: self.cached(str(value))
+            name: self.replace_cache(str(value))
             for name, value in self.plan["instances"][0]["env"].items()
         }
         given = {
@@ -154,7 +154,7 @@ class Place:
             for name, value in self.environment.items()
             if name not in ("PYTHONPATH", "PYTHONHOME")
         }
-        home = self.at(pod.CACHE)
+        home = self.locate(pod.CACHE)
         return {"TRITON_CACHE_DIR": f"{home}/triton", **own, **given} | {
             "HOME": home,
             "PYTHONNOUSERSITE": "1",

@@ -27,7 +27,7 @@ from kimi_prov.on_host.system.files import read_text
 _TIMEOUT_S = 50.0
 # Of that the counts have this part, and a chat the rest.
 _METRICS_SHARE = 0.2
-_LEAST_S = 0.1
+_MIN_S = 0.1
 _OK = 200
 
 
@@ -37,62 +37,64 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS")
     options = parser.parse_args(argv)
-    reason = look(Place.read(), live=options.live, timeout_s=options.timeout)
+    reason = explain_not_ready(
+        Place.from_environment(), live=options.live, timeout_s=options.timeout
+    )
     if reason is None:
         return 0
     print(clean_text.clean_line(reason), flush=True)
     return EXIT_TRANSIENT
 
 
-def look(place: Place, *, live: bool, timeout_s: float) -> str | None:
+def explain_not_ready(place: Place, *, live: bool, timeout_s: float) -> str | None:
     """Return why the pod is not ready, or does not live; None where it is and does."""
-    found = state.running(place)
+    found = state.read_running(place)
     if not found:
         # Before the start there are checks, and they end by themselves.
         return None if live else "the engine was not started yet"
     if not processes.is_alive(found.get("pid")):
         return "the engine ended; the log of the container says why"
-    if state.ending(place):
+    if state.is_ending(place):
         return None if live else "the pod was told to end: it takes no more requests"
-    seen = state.seen(place)
+    seen = state.read_seen(place)
     if not found.get("head") or (live and not seen.get("answered")):
         return None
     until = time.monotonic() + timeout_s
     share_s = timeout_s * _METRICS_SHARE
-    counts, before = _counts(place, share_s), seen.get("counts")
+    counts, before = _read_counts(place, share_s), seen.get("counts")
     moved = bool(counts and before) and counts != before
-    reason = None if moved else chat(place, _left(until))
+    reason = None if moved else request_token(place, _compute_left(until))
     if reason is None:
         if not moved:
             # What was asked for just now has moved them.
-            counts = _counts(place, min(share_s, _left(until)))
-        state.keep_seen(place, {"answered": True, "counts": counts})
+            counts = _read_counts(place, min(share_s, _compute_left(until)))
+        state.save_seen(place, {"answered": True, "counts": counts})
     return reason
 
 
-def _left(until: float) -> float:
-    return max(_LEAST_S, until - time.monotonic())
+def _compute_left(until: float) -> float:
+    return max(_MIN_S, until - time.monotonic())
 
 
-def _counts(place: Place, timeout_s: float) -> dict[str, float]:
-    status, text = ask(place, "GET", "/metrics", None, timeout_s)
+def _read_counts(place: Place, timeout_s: float) -> dict[str, float]:
+    status, text = send_request(place, "GET", "/metrics", None, timeout_s)
     return count_steps(text) if status == _OK else {}
 
 
-def chat(place: Place, timeout_s: float) -> str | None:
+def request_token(place: Place, timeout_s: float) -> str | None:
     """Ask the pod's engine for one token; None when it came, else why not."""
     body = {
         "model": place.model(),
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 1,
     }
-    status, text = ask(place, "POST", "/v1/chat/completions", body, timeout_s)
+    status, text = send_request(place, "POST", "/v1/chat/completions", body, timeout_s)
     if status == _OK:
         return None
     return f"HTTP {status}: {text[:200]}" if status else text
 
 
-def ask(
+def send_request(
     place: Place, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
 ) -> tuple[int, str]:
     """Send one request to the pod's own engine; its status and text, 0 and the reason for none.
@@ -101,16 +103,18 @@ def ask(
     """
     connection: http.client.HTTPConnection
     # What is mounted may be newer than the engine.
-    if state.running(place).get("secure"):
+    if state.read_running(place).get("secure"):
         # On the loopback, and known by the key: the certificate is for others' names.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", state.port(place), timeout=timeout_s, context=context
+            "127.0.0.1", state.find_port(place), timeout=timeout_s, context=context
         )
     else:
-        connection = http.client.HTTPConnection("127.0.0.1", state.port(place), timeout=timeout_s)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", state.find_port(place), timeout=timeout_s
+        )
     key = read_text(place.run(state.KEY)).strip()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     try:

@@ -26,23 +26,23 @@ from kimi_prov.on_host.pod import fetch, limits, state
 from kimi_prov.on_host.pod.place import Group, Place
 from kimi_prov.on_host.system.files import write_atomic
 
-_STEP_S = 0.2
+_POLL_INTERVAL_S = 0.2
 # Services and ingresses hear with a delay that a pod ends: what they still send is answered.
 _DEREGISTER_S = 5.0
 # A rank waits that long for a head whose name is not known yet, or that ends its answers.
 _HEAD_S = 600.0
-_GPU_PATIENCE_S = 120.0
+_GPU_TIMEOUT_S = 120.0
 _OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
 
 
 def main(argv: list[str]) -> int:
     """Check and run the engine; return its exit status."""
     argparse.ArgumentParser(prog="serve", description="Check and run the engine.").parse_args(argv)
-    place = Place.read()
+    place = Place.from_environment()
     state.clear(place)
     group = place.group()
-    has = limits.given(place.root)
-    reasons = [fetch.require(place), *limits.refusals(place.plan, has)]
+    has = limits.read_limits(place.root)
+    reasons = [fetch.explain_unverified(place), *limits.list_refusals(place.plan, has)]
     reasons = [reason for reason in reasons if reason]
     if reasons:
         raise HostError("; ".join(reasons))
@@ -50,29 +50,32 @@ def main(argv: list[str]) -> int:
     place.metrics_key_file()
     place.tls()
     planned = len(place.plan["instances"][0]["gpus"])
-    if planned and ready.wait_for_gpus(list(range(planned)), _GPU_PATIENCE_S):
+    if planned and ready.wait_for_gpus(list(range(planned)), _GPU_TIMEOUT_S):
         return EXIT_TRANSIENT
     notes: list[str] = []
     if group:
         _wait_for_name(group.leader)
-    line, environment = command(place, group, notes), environment_of(place, group, has, notes)
+    line, environment = (
+        build_command(place, group, notes),
+        build_environment(place, group, has, notes),
+    )
     for note in notes:
         print(note, flush=True)
     return Server(place, group, line, environment).run()
 
 
-def command(place: Place, group: Group | None, notes: list[str]) -> list[str]:
+def build_command(place: Place, group: Group | None, notes: list[str]) -> list[str]:
     """Return the engine's command line: the plan's, behind the gate, with what the pod knows."""
     instance = place.plan["instances"][0]
-    argv = [place.cached(word) for word in instance["argv"]]
+    argv = [place.replace_cache(word) for word in instance["argv"]]
     hidden = placement.find_hidden_nodes(instance["numa_nodes"])
     words = placement.remove_hidden_binding(remove_flags(argv[1:], _OF_THE_RUN), hidden, notes)
     line = placement.build_numactl(list(instance["numactl"]), hidden, notes)
-    line += [argv[0], "-I", place.at(pod.PROGRAM), "pod", "engine", *words]
-    return [*line, *of_pod(place, group)]
+    line += [argv[0], "-I", place.locate(pod.PROGRAM), "pod", "engine", *words]
+    return [*line, *build_pod_arguments(place, group)]
 
 
-def of_pod(place: Place, group: Group | None) -> list[str]:
+def build_pod_arguments(place: Place, group: Group | None) -> list[str]:
     """Return the arguments that only the pod knows."""
     found: list[str] = []
     if group:
@@ -80,18 +83,18 @@ def of_pod(place: Place, group: Group | None) -> list[str]:
         found += ["--master-addr", group.leader, "--master-port", str(pod.MASTER_PORT)]
         if group.index:
             return [*found, "--headless"]
-    found += ["--host", "0.0.0.0", "--port", str(state.port(place))]  # noqa: S104 - behind the gate
+    found += ["--host", "0.0.0.0", "--port", str(state.find_port(place))]  # noqa: S104 - behind the gate
     if pair := place.tls():
         found += ["--ssl-certfile", pair[0], "--ssl-keyfile", pair[1]]
     return found
 
 
-def environment_of(
+def build_environment(
     place: Place, group: Group | None, has: limits.Given, notes: list[str]
 ) -> dict[str, str]:
     """Return the engine's environment; its keys are in files, and no value of one is in it."""
-    found = place.of_engine()
-    found |= {API_KEY_FILE: place.at(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
+    found = place.build_engine_environment()
+    found |= {API_KEY_FILE: place.locate(pod.API_KEY), JOB_KEY_FILE: place.run(state.KEY)}
     if metrics := place.metrics_key_file():
         found[METRICS_KEY_FILE] = metrics
     found |= placement.choose_threads(
@@ -161,7 +164,7 @@ class Server:
                     child.terminate()
                 asked = True
             _reap(child.pid)
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_INTERVAL_S)
         if asked or self._told_at is not None:
             print("ended as it was asked to", flush=True)
             return 0
@@ -178,12 +181,14 @@ class Server:
         """Whether the engine may be told: a head after a while, a rank when its head is gone."""
         since = time.monotonic() - (self._told_at or 0.0)
         if self._group and self._group.index:
-            return since > _HEAD_S or not _listens(self._group.leader, state.port(self._place))
+            return since > _HEAD_S or not _is_listening(
+                self._group.leader, state.find_port(self._place)
+            )
         wait = self._environment.get("KIMI_DEREGISTER_S", "")
         return since > (float(wait) if wait.replace(".", "", 1).isdigit() else _DEREGISTER_S)
 
 
-def _listens(host: str, port: int) -> bool:
+def _is_listening(host: str, port: int) -> bool:
     """Whether the head still answers: its answers need this rank."""
     try:
         with socket.create_connection((host, port), 5):

@@ -21,7 +21,7 @@ _ENDING = "ending"
 _SEEN = "seen.json"
 
 
-def port(place: Place) -> int:
+def find_port(place: Place) -> int:
     """Return the port that the engine answers on; the environment may name another one."""
     text = place.environment.get("KIMI_PORT", "")
     return int(text) if text.isdigit() and 0 < int(text) < 65536 else pod.PORT
@@ -29,7 +29,7 @@ def port(place: Place) -> int:
 
 def clear(place: Place) -> None:
     """Forget an earlier process: a volume of a pod outlives its container."""
-    shutil.rmtree(place.at(pod.RUN), ignore_errors=True)
+    shutil.rmtree(place.locate(pod.RUN), ignore_errors=True)
 
 
 def begin(place: Place, pid: int, *, head: bool, secure: bool) -> None:
@@ -44,22 +44,22 @@ def end(place: Place) -> None:
         pass
 
 
-def running(place: Place) -> dict[str, Any]:
+def read_running(place: Place) -> dict[str, Any]:
     """Return what `begin` wrote; empty where the engine was not started yet."""
     return read_json(place.run(_RUN))
 
 
-def ending(place: Place) -> bool:
+def is_ending(place: Place) -> bool:
     """Whether the pod was told to end."""
     return os.path.exists(place.run(_ENDING))
 
 
-def seen(place: Place) -> dict[str, Any]:
+def read_seen(place: Place) -> dict[str, Any]:
     """Return what the probes saw last: `answered`, and the engine's counts."""
     return read_json(place.run(_SEEN))
 
 
-def keep_seen(place: Place, document: dict[str, Any]) -> None:
+def save_seen(place: Place, document: dict[str, Any]) -> None:
     """Keep that for the next probe, where there is room: without it that one asks again."""
     with contextlib.suppress(OSError):
         write_json(place.run(_SEEN), document, durable=False)

@@ -52,7 +52,7 @@ CHAIN_BYTES = 256 << 10
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
 
-def command(settings: dict[str, Any], home: str) -> list[str]:
+def build_command(settings: dict[str, Any], home: str) -> list[str]:
     """Return certbot's command line for an order; `home`: the directory that is certbot's own."""
     challenge = settings["challenge"]
     if challenge == "http-01":
@@ -64,13 +64,13 @@ def command(settings: dict[str, Any], home: str) -> list[str]:
         how += ["--manual-cleanup-hook", hook + " cleanup"]
     names = [word for name in settings["names"] for word in ("--domain", name)]
     return [
-        *("certbot", "certonly", *_account(settings, home), *how),
+        *("certbot", "certonly", *_build_account_options(settings, home), *how),
         *("--preferred-challenges", challenge, "--cert-name", LINEAGE, "--key-type", "ecdsa"),
         *("--force-renewal", "--renew-with-new-domains", *names),
     ]
 
 
-def _account(settings: dict[str, Any], home: str) -> list[str]:
+def _build_account_options(settings: dict[str, Any], home: str) -> list[str]:
     """Return the options by which certbot finds, or registers, the account."""
     contact = settings["contact"]
     mail = ["--email", contact] if contact else ["--register-unsafely-without-email"]
@@ -112,12 +112,16 @@ class Client:
         if isinstance(done, Unfinished):
             # It may have written no log: what is there can be of an order before.
             timed_out = done.returncode == TIMED_OUT
-            self.problem = acme_problem.unfinished(done.stderr, self.settings, timed_out=timed_out)
+            self.problem = acme_problem.explain_unfinished(
+                done.stderr, self.settings, timed_out=timed_out
+            )
             return ""
         if done.returncode != 0:
             log = run("tail", "-c", str(LOG_BYTES), self.home + "/logs/letsencrypt.log",
                       user=self.user, cwd="/").stdout  # fmt: skip
-            self.problem = acme_problem.tell(done.stdout + "\n" + done.stderr, log, self.settings)
+            self.problem = acme_problem.explain_failure(
+                done.stdout + "\n" + done.stderr, log, self.settings
+            )
             return ""
         self.problem = {}
         return done.stdout
@@ -134,10 +138,10 @@ class Client:
         same = known.get("directory_url") == self.settings["directory_url"]
         if same and known.get("contact") != self.settings["contact"]:
             # Only the authority loses by an address that is out of date: an order goes on.
-            self.run("certbot", "update_account", *_account(self.settings, self.home))
-        self.run(*command(self.settings, self.home))
+            self.run("certbot", "update_account", *_build_account_options(self.settings, self.home))
+        self.run(*build_command(self.settings, self.home))
         if self.problem.get("kind") == "account" and self.forget():
-            self.run(*command(self.settings, self.home))
+            self.run(*build_command(self.settings, self.home))
         if self.problem:
             raise HostError(self.problem["message"], self.problem["fix"])
         return self.issued()
@@ -177,7 +181,7 @@ def make_own(path: str, user: pwd.struct_passwd) -> None:
 
 
 @contextlib.contextmanager
-def answering(settings: dict[str, Any]) -> Iterator[None]:
+def open_challenge_port(settings: dict[str, Any]) -> Iterator[None]:
     """Let port 80 in while a challenge may come; it closes by itself if we are killed."""
     if settings["challenge"] != "http-01":
         yield
@@ -192,24 +196,24 @@ def answering(settings: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        close()
+        close_challenge_port()
 
 
-def close() -> None:
+def close_challenge_port() -> None:
     """Let port 80 in no longer."""
     run("nft", "delete", "element", *layout.FIREWALL_TABLE, SET, f"{{ {PORT} }}")
 
 
-def current(paths: Paths) -> certificate.Certificate | None:
+def read_current(paths: Paths) -> certificate.Certificate | None:
     """Return the certificate that was issued last, None where none was."""
     pem = read_text(paths.acme_pem)
     return certificate.read(pem) if pem else None
 
 
-def reason(paths: Paths, settings: dict[str, Any], now: int) -> str:
+def explain_order(paths: Paths, settings: dict[str, Any], now: int) -> str:
     """Say why there is something to order now, empty where there is not."""
     record = read_json(paths.acme_state)
-    return certificate.explain_order(current(paths), record.get("issued") or {}, settings, now)
+    return certificate.explain_order(read_current(paths), record.get("issued") or {}, settings, now)
 
 
 def order(paths: Paths) -> dict[str, Any]:
@@ -221,40 +225,40 @@ def order(paths: Paths) -> dict[str, Any]:
     if not settings:
         raise HostError(f"there is no {paths.acme_settings}", "run `kimi-prov apply`")
     now = int(time.time())
-    why = reason(paths, settings, now)
+    why = explain_order(paths, settings, now)
     record = read_json(paths.acme_state)
     if why:
         print("ordering a certificate: " + why, file=sys.stderr, flush=True)
         client = Client(paths, settings)
         try:
-            with answering(settings):
+            with open_challenge_port(settings):
                 pem = client.order(record.get("issued") or {})
         except HostError as error:
-            problem = client.problem or acme_problem.of_host(error)
-            keep(paths, {**record, "tried": now, "problem": problem})
+            problem = client.problem or acme_problem.from_host_error(error)
+            save_record(paths, {**record, "tried": now, "problem": problem})
             raise
         write_atomic(paths.acme_pem, pem, 0o600)
         issued = {name: settings[name] for name in ("directory_url", "names", "contact")}
-        keep(paths, {"tried": now, "problem": None, "issued": issued})
+        save_record(paths, {"tried": now, "problem": None, "issued": issued})
     else:
-        settle(paths)
-    return {"ordered": bool(why), "reason": why, "used": use(paths)}
+        settle_record(paths)
+    return {"ordered": bool(why), "reason": why, "used": use_issued(paths)}
 
 
-def settle(paths: Paths) -> None:
+def settle_record(paths: Paths) -> None:
     """Where what is wanted is there, an order that failed for something else is of no account."""
     record = read_json(paths.acme_state)
     if record.get("problem"):
-        keep(paths, {**record, "problem": None})
+        save_record(paths, {**record, "problem": None})
 
 
-def keep(paths: Paths, record: dict[str, Any]) -> None:
+def save_record(paths: Paths, record: dict[str, Any]) -> None:
     """Record what came of an order."""
     make_directory(paths.state, 0o700)
     write_json(str(paths.acme_state), record, mode=0o600)
 
 
-def use(paths: Paths) -> bool:
+def use_issued(paths: Paths) -> bool:
     """Have the proxy use what was issued; True where it did not. One that is stopped stays so.
 
     Nothing where another certificate was set while this one was ordered.
@@ -275,35 +279,35 @@ def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> dict
     """
     settings = wanted["acme"]
     if settings is None:
-        return {"changed": leave(paths, check=check), "ordered": "", "warning": None}
+        return {"changed": stop_ordering(paths, check=check), "ordered": "", "warning": None}
     changed = install(paths, settings, wanted["hook"], check=check)
     states = units.read_states(unit_names.ACME_TIMER, unit_names.ACME)
     timer = states.get(unit_names.ACME_TIMER, {})
     stale = any(unit.get("stale") for unit in states.values())
     runs = timer.get("state") == "active" and timer.get("enabled") and not stale
-    why = reason(paths, settings, int(time.time()))
+    why = explain_order(paths, settings, int(time.time()))
     if check or (runs and not why):
         if not why and not check:
-            settle(paths)
+            settle_record(paths)
         return {"changed": changed or not runs or bool(why), "ordered": why, "warning": None}
     if not runs:
         run("systemctl", "daemon-reload")
         units.run_systemctl("enable", unit_names.ACME_TIMER)
         units.run_systemctl("restart", unit_names.ACME_TIMER)
-    warning = _ordered(paths, settings) if why else None
+    warning = _run_order(paths, settings) if why else None
     return {"changed": True, "ordered": why, "warning": warning}
 
 
-def _ordered(paths: Paths, settings: dict[str, Any]) -> str | None:
+def _run_order(paths: Paths, settings: dict[str, Any]) -> str | None:
     """Run the unit to its end; says what failed where that can wait."""
     start = ("systemctl", "start", unit_names.ACME)
     if units.read_states(unit_names.ACME).get(unit_names.ACME, {}).get("state") == "activating":
         # The timer began before us, perhaps with what was wanted then: this waits for its end.
         run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
     started = int(time.time())
-    if reason(paths, settings, started):
+    if explain_order(paths, settings, started):
         run(*start, timeout=CERTBOT_TIMEOUT_S + 60)
-    left = reason(paths, settings, int(time.time()))
+    left = explain_order(paths, settings, int(time.time()))
     if not left:
         return None
     record = read_json(paths.acme_state)
@@ -319,7 +323,7 @@ def _ordered(paths: Paths, settings: dict[str, Any]) -> str | None:
             f"a certificate came, and it is to be ordered again: {left}",
             "compare `date -u` with another machine's clock, and correct the one that is wrong",
         )
-    found = current(paths)
+    found = read_current(paths)
     good = found is not None and found.not_after > time.time()
     if good and found is not None and set(settings["names"]) <= set(found.names):
         ends = certificate.format_time(found.not_after)
@@ -356,7 +360,7 @@ def _write(path: Path, text: str, mode: int, group: str, *, check: bool) -> bool
     return True
 
 
-def leave(paths: Paths, *, check: bool = False) -> bool:
+def stop_ordering(paths: Paths, *, check: bool = False) -> bool:
     """Order no longer; account and certificates stay. True where something was in place."""
     # The timer's last: by it the next run sees what one that was killed left.
     files = [paths.units / name for name in (unit_names.ACME, unit_names.ACME_TIMER)]
@@ -373,7 +377,7 @@ def leave(paths: Paths, *, check: bool = False) -> bool:
 def main(argv: list[str]) -> int:
     """`acme` orders what is due, `acme close` shuts the port, `acme ensure [--check] < WANTED`."""
     if argv[:1] == ["close"]:
-        close()
+        close_challenge_port()
         return answer({"ok": True})
     if argv[:1] == ["ensure"]:
         return answer(

@@ -84,88 +84,90 @@ _HOOK = re.compile(r"--manual-auth-hook[^\n]*(?:error code|ran with error|return
 _HARMLESS = frozenset({"badNonce"})
 READ_LOG = "read the log of certbot on the machine, /var/lib/kimi/acme/client/logs/letsencrypt.log"
 # How far a problem's parts lie apart.
-_NEAR = 20_000
-_MOST_DETAILS = 3
-_LONGEST = 400
+_MAX_LOG_TAIL = 20_000
+_MAX_DETAILS = 3
+_MAX_LENGTH = 400
 
 
-def tell(output: str, log: str, settings: dict[str, Any]) -> dict[str, Any]:
+def explain_failure(output: str, log: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return {"kind", "message", "fix"} for a run of certbot that failed.
 
     `output`: what it printed, `log`: the end of its log, `settings`: what was to be ordered.
     """
-    told = _problems(log)
+    told = _parse_problems(log)
     if told:
-        kind, details = told[-1][0], _details(told)
+        kind, details = told[-1][0], _describe_details(told)
         if kind in _CHALLENGE:
             hook = _HOOK.search(output) or _HOOK.search(log)
-            said = [*([hook[0].strip()[:_LONGEST]] if hook else []), *details]
-            return _problem(
+            said = [*([hook[0].strip()[:_MAX_LENGTH]] if hook else []), *details]
+            return _build_problem(
                 "challenge",
                 "the certificate authority could not prove the names: " + "; ".join(said),
                 _ANSWERED[settings["challenge"]],
             )
         name, fix = _AUTHORITY.get(kind, ("refused", READ_LOG))
         what = "refused the order" if name != "rate-limit" else "issues no more for a while"
-        return _problem(name, f"the certificate authority {what}: {'; '.join(details)}", fix)
-    last = _cause(output)
+        return _build_problem(name, f"the certificate authority {what}: {'; '.join(details)}", fix)
+    last = _find_cause(output)
     at = settings["directory_url"]
     for words, kind, fix in _WORDS:
         if words.lower() in last.lower():
-            return _problem(kind, f"{at}: {last}", fix)
+            return _build_problem(kind, f"{at}: {last}", fix)
     if _UNREACHED.search(last):
         fix = "let the machine reach kimi_acme_directory_url, by kimi_https_proxy where it has to"
-        return _problem("unreachable", f"{at}: {last}", fix)
-    return _problem("failed", "certbot ended: " + last, READ_LOG)
+        return _build_problem("unreachable", f"{at}: {last}", fix)
+    return _build_problem("failed", "certbot ended: " + last, READ_LOG)
 
 
-def unfinished(said: str, settings: dict[str, Any], *, timed_out: bool) -> dict[str, Any]:
+def explain_unfinished(said: str, settings: dict[str, Any], *, timed_out: bool) -> dict[str, Any]:
     """Return the same for a run that did not come to its end, or did not begin; `said`: why."""
     if not timed_out:
-        return _problem("failed", said, "install it again: apt-get install --reinstall certbot")
+        return _build_problem(
+            "failed", said, "install it again: apt-get install --reinstall certbot"
+        )
     fix = "let the machine reach kimi_acme_directory_url, by kimi_https_proxy where it has to"
     if settings["challenge"] == "dns-01":
         fix = "have kimi_acme_dns_hook end sooner; else " + fix
-    return _problem("timeout", "the order took too long and was ended", fix)
+    return _build_problem("timeout", "the order took too long and was ended", fix)
 
 
-def of_host(error: HostError) -> dict[str, Any]:
+def from_host_error(error: HostError) -> dict[str, Any]:
     """Return the same for what hindered an order on the machine."""
-    return _problem("failed", error.message, error.fix or READ_LOG)
+    return _build_problem("failed", error.message, error.fix or READ_LOG)
 
 
-def _problem(kind: str, message: str, fix: str) -> dict[str, Any]:
+def _build_problem(kind: str, message: str, fix: str) -> dict[str, Any]:
     return {"kind": kind, "message": clean_text.clean_line(message), "fix": fix}
 
 
-def _problems(log: str) -> list[tuple[str, str]]:
+def _parse_problems(log: str) -> list[tuple[str, str]]:
     """Return type and detail of every problem document in a log, in order."""
     found = []
     for match in _TYPE.finditer(log):
-        after = _DETAIL.search(log, match.end(), match.end() + _NEAR)
+        after = _DETAIL.search(log, match.end(), match.end() + _MAX_LOG_TAIL)
         if match[1] not in _HARMLESS:
-            found.append((match[1], _text(after[1]) if after else ""))
+            found.append((match[1], _parse_text(after[1]) if after else ""))
     return found
 
 
-def _details(problems: list[tuple[str, str]]) -> list[str]:
+def _describe_details(problems: list[tuple[str, str]]) -> list[str]:
     kind = problems[-1][0]
     texts = [detail or name for name, detail in problems if name == kind]
-    return list(dict.fromkeys(texts))[:_MOST_DETAILS]
+    return list(dict.fromkeys(texts))[:_MAX_DETAILS]
 
 
-def _text(literal: str) -> str:
+def _parse_text(literal: str) -> str:
     try:
-        return str(json.loads(literal))[:_LONGEST]
+        return str(json.loads(literal))[:_MAX_LENGTH]
     except ValueError:
-        return literal.strip('"')[:_LONGEST]
+        return literal.strip('"')[:_MAX_LENGTH]
 
 
-def _cause(output: str) -> str:
+def _find_cause(output: str) -> str:
     """Return the line of certbot's output that says most: the one after its general remark."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(("Ask for help", "Saving debug log"))]
     for number, line in enumerate(lines[:-1]):
         if line.startswith("An unexpected error occurred"):
-            return lines[number + 1][:_LONGEST]
-    return lines[-1][:_LONGEST] if lines else "it wrote nothing"
+            return lines[number + 1][:_MAX_LENGTH]
+    return lines[-1][:_MAX_LENGTH] if lines else "it wrote nothing"

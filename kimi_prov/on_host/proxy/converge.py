@@ -64,42 +64,42 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     told = stop_state.ensure(paths, check=check)
     pinned = pins.ensure(paths, settings.get("hosts"), check=check)
     shares = bool(settings.get("shares_page"))
-    pinned = pins.ensure_page(paths, shared=shares, check=check) or pinned
+    pinned = pins.ensure_web_ui_certificate(paths, shared=shares, check=check) or pinned
     return {
         "changed": made or certificate["changed"] or known["changed"] or own or told or pinned,
         "certificate": certificate,
         "keys": known,
-        "converged": converged(paths),
+        "converged": is_converged(paths),
     }
 
 
-def _digest(*files: Path) -> str:
+def _hash_files(*files: Path) -> str:
     whole = hashlib.sha256()
     for file in files:
         whole.update(read_text(file).encode() + b"\0")
     return whole.hexdigest()[:16]
 
 
-def stamp(paths: Paths) -> str:
+def compute_digest(paths: Paths) -> str:
     """Return the stamp of what should run: of the unit, then of what the configuration reads."""
-    unit = _digest(paths.units / unit_names.PROXY)
+    unit = _hash_files(paths.units / unit_names.PROXY)
     read = [paths.proxy_config, paths.tls_pem, paths.machine_key]
     # Where there is one: without metrics the stamp is as it was.
     read += [paths.metrics_key_map] if paths.metrics_key_map.exists() else []
-    read += pins.files(paths)
+    read += pins.list_files(paths)
     read += [paths.key_limits] if paths.key_limits.exists() else []
     read += [paths.page_pem] if paths.page_pem.exists() else []
-    return f"{unit}-{_digest(*read)}"
+    return f"{unit}-{_hash_files(*read)}"
 
 
-def _running(paths: Paths) -> str:
+def _read_running_digest(paths: Paths) -> str:
     try:
         return haproxy.read_description(paths.socket)
     except OSError:
         return ""
 
 
-def action(running: str, wanted: str, *, active: bool) -> str:
+def decide_action(running: str, wanted: str, *, active: bool) -> str:
     """Decide how to get from what runs to what should: start, restart, reload or nothing."""
     if not active:
         return "start"
@@ -108,14 +108,14 @@ def action(running: str, wanted: str, *, active: bool) -> str:
     return "" if running == wanted else "reload"
 
 
-def converged(paths: Paths) -> bool:
+def is_converged(paths: Paths) -> bool:
     """Whether `converge` would find nothing to do."""
     unit = units.read_states(unit_names.PROXY).get(unit_names.PROXY, {})
     if not unit.get("enabled") or unit.get("stale") or unit.get("state") != "active":
         return False
-    if _running(paths) != stamp(paths) or _map_differs(paths):
+    if _read_running_digest(paths) != compute_digest(paths) or _has_other_map(paths):
         return False
-    return not _counter_verb(paths)
+    return not _decide_counter_action(paths)
 
 
 def serves_api(paths: Paths) -> bool:
@@ -123,7 +123,7 @@ def serves_api(paths: Paths) -> bool:
     return str(paths.key_map) in read_text(paths.proxy_config)
 
 
-def _counter_verb(paths: Paths) -> str:
+def _decide_counter_action(paths: Paths) -> str:
     """Return what makes the counter run as it should: start, restart, remove, or nothing."""
     name = unit_names.USAGE
     if not (paths.units / name).exists():
@@ -134,7 +134,7 @@ def _counter_verb(paths: Paths) -> str:
     unit = units.read_states(name).get(name, {})
     if unit.get("state") != "active":
         return "start"
-    other = counter.running(paths.usage_socket) != counter.code()
+    other = counter.read_running_code(paths.usage_socket) != counter.hash_code()
     return "restart" if unit.get("stale") or not unit.get("enabled") or other else ""
 
 
@@ -159,14 +159,14 @@ def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
 
 def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
     # First: what comes in is counted from its first request on.
-    counting = _counter_verb(paths)
+    counting = _decide_counter_action(paths)
     if counting and counting != _REMOVE and not check:
         units.converge(unit_names.USAGE)
         units.control(counting, unit_names.USAGE)
     enabled = units.converge(unit_names.PROXY, check=check)
-    wanted = stamp(paths)
+    wanted = compute_digest(paths)
     active = units.read_states(unit_names.PROXY).get(unit_names.PROXY, {}).get("state") == "active"
-    verb = action(_running(paths), wanted, active=active)
+    verb = decide_action(_read_running_digest(paths), wanted, active=active)
     if verb and not check:
         text = (
             f"# What is loaded: the proxy tells it when asked.\nglobal\n    description {wanted}\n"
@@ -174,10 +174,10 @@ def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
         write_atomic(paths.proxy_stamp, text, 0o640, PROXY_USER)
         out = draining.list_taken_out(paths)
         units.control(verb, unit_names.PROXY)
-        _wait(paths, wanted)
+        _wait_for_worker(paths, wanted)
         for index, state in out.items():
             draining.set_state(paths, state, [index])
-    elif not check and _map_differs(paths):
+    elif not check and _has_other_map(paths):
         publish.publish(paths, publish.parse_map(read_text(paths.key_map)))
         verb = "keys"
     if counting == _REMOVE and not check:
@@ -186,7 +186,7 @@ def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
     return {"changed": changed, "did": verb or (counting and "counter") or "nothing"}
 
 
-def _map_differs(paths: Paths) -> bool:
+def _has_other_map(paths: Paths) -> bool:
     if not serves_api(paths):
         return False
     wanted = {value: name for name, value in publish.parse_map(read_text(paths.key_map)).items()}
@@ -196,10 +196,10 @@ def _map_differs(paths: Paths) -> bool:
     return haproxy.read_map(paths.socket, str(paths.key_rules)) != rules
 
 
-def _wait(paths: Paths, wanted: str) -> None:
+def _wait_for_worker(paths: Paths, wanted: str) -> None:
     """Wait for the new worker: a reload returns before it has taken over."""
     until = time.monotonic() + TAKE_OVER_S
-    while _running(paths) != wanted:
+    while _read_running_digest(paths) != wanted:
         if time.monotonic() > until:
             line = units.find_cause(units.read_journal(unit_names.PROXY, 40))
             raise HostError(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _END = ".crt"
 
 
-def files(paths: Paths) -> list[Path]:
+def list_files(paths: Paths) -> list[Path]:
     """Return the certificates of hosts that are kept, by name."""
     return sorted(paths.hosts.glob(f"*{_END}"))
 
@@ -35,7 +35,7 @@ def ensure(paths: Paths, hosts: Mapping[str, str | None] | None, *, check: bool 
     None for a host that this run did not reach: what was known stays. Others go.
     """
     changed = False
-    for path in files(paths):
+    for path in list_files(paths):
         if path.name[: -len(_END)] not in (hosts or {}):
             changed = True
             if not check:
@@ -45,11 +45,11 @@ def ensure(paths: Paths, hosts: Mapping[str, str | None] | None, *, check: bool 
     if not check:
         make_directory(paths.hosts, 0o750, PROXY_USER)
     for name, pem in hosts.items():
-        changed = keep(paths, name, pem, check=check) or changed
+        changed = save_certificate(paths, name, pem, check=check) or changed
     return changed
 
 
-def keep(paths: Paths, name: str, pem: str | None, *, check: bool = False) -> bool:
+def save_certificate(paths: Paths, name: str, pem: str | None, *, check: bool = False) -> bool:
     """Keep the certificate of one host, where it is given; True where it is another."""
     place, public = paths.hosts / f"{name}{_END}", tls.extract_certificates(pem or "")
     if not public or read_text(place) == public:
@@ -59,7 +59,7 @@ def keep(paths: Paths, name: str, pem: str | None, *, check: bool = False) -> bo
     return True
 
 
-def ensure_page(paths: Paths, *, shared: bool, check: bool = False) -> bool:
+def ensure_web_ui_certificate(paths: Paths, *, shared: bool, check: bool = False) -> bool:
     """Have the certificate for the other gateway where the page is `shared` with it, else none.
 
     True where that changes. The one that clients see may be ordered, and change by itself.
@@ -77,7 +77,7 @@ def ensure_page(paths: Paths, *, shared: bool, check: bool = False) -> bool:
     return True
 
 
-def read(paths: Paths) -> dict[str, Any]:
+def read_pins(paths: Paths) -> dict[str, Any]:
     """Return {"certificate", "key_sha256", "page_certificate": null without a shared page}.
 
     Raises HostError where there is no proxy yet.
@@ -97,4 +97,4 @@ def read(paths: Paths) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     """`gateway-door`: one JSON object, with nothing secret in it."""
     del argv
-    return answer({"ok": True, **read(Paths())})
+    return answer({"ok": True, **read_pins(Paths())})

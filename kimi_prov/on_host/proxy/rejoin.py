@@ -18,10 +18,10 @@ from kimi_prov.on_host.system.files import read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PAUSE_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
-def awaited(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Return {"asked", "changed"}; `asked` is false where the gateway does not know the host yet.
 
     `request`: `host`, its `certificate` (PEM, or null for the one that is known) and `timeout_s`;
@@ -31,11 +31,11 @@ def awaited(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     plan = read_json(paths.plan)
     host = str(request["host"])
-    row = _row(plan, host)
+    row = _find_row(plan, host)
     if row is None:
         return {"asked": False, "changed": False}
     server = str(row["server"])
-    changed = pins.keep(paths, server, request.get("certificate"))
+    changed = pins.save_certificate(paths, server, request.get("certificate"))
     # One that does not run would start after all machines: it sees none of them till then.
     if changed or not paths.socket.exists():
         converge.converge(paths)
@@ -43,30 +43,30 @@ def awaited(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     if any(row[name] != wanted for name, wanted in place.items()):
         haproxy.move_server(paths.socket, server, str(place["address"]), int(place["port"]))
     end = time.monotonic() + float(request["timeout_s"])
-    while not _sends(paths, server):
+    while not _is_sent_requests(paths, server):
         if time.monotonic() > end:
             raise HostError(
                 f"{plan['gateway']['name']} sends nothing to {host}, which answers by itself: it "
-                f"is {_state(paths, server)} there",
+                f"is {_describe_state(paths, server)} there",
                 f"look at the line of {host}:  kimi-prov status INVENTORY",
             )
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_INTERVAL_S)
     return {"asked": True, "changed": changed}
 
 
-def _row(plan: Mapping[str, Any], host: str) -> Mapping[str, Any] | None:
+def _find_row(plan: Mapping[str, Any], host: str) -> Mapping[str, Any] | None:
     rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else ()
     return next((row for row in rows if row["host"] == host), None)
 
 
-def _sends(paths: Paths, server: str) -> bool:
+def _is_sent_requests(paths: Paths, server: str) -> bool:
     try:
         return server in haproxy.list_passed(paths.socket)
     except OSError:
         return False
 
 
-def _state(paths: Paths, server: str) -> str:
+def _describe_state(paths: Paths, server: str) -> str:
     """Return how HAProxy sees a server to which it does not send, in a word or a few."""
     try:
         seen = {str(row["name"]): str(row["status"]) for row in haproxy.list_servers(paths.socket)}
@@ -79,4 +79,4 @@ def _state(paths: Paths, server: str) -> str:
 def main(argv: list[str]) -> int:
     """`gateway-return`: the request by standard input."""
     del argv
-    return answer({"ok": True, **awaited(Paths(), json.load(sys.stdin))})
+    return answer({"ok": True, **wait_for_machine(Paths(), json.load(sys.stdin))})

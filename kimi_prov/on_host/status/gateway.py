@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 UP = "UP"
 # As the alert has it.
-APART_S = 5.0
+MAX_CLOCK_SKEW_S = 5.0
 _UNITS = (
     *(unit_names.PROXY, unit_names.USAGE, unit_names.FIREWALL, unit_names.GATEWAY_ADDRESS),
     *(unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER, unit_names.WEB),
 )
 
 
-def hosts(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe_hosts(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each host behind the gateway: how HAProxy sees it, and its requests under way."""
     try:
         seen = {str(row["name"]): row for row in haproxy.list_servers(paths.socket)}
@@ -50,13 +50,13 @@ def hosts(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def held(address: str) -> bool:
+def has_address(address: str) -> bool:
     """Whether this host has an address now."""
     listed = run("ip", "-o", "address", "show", "to", address)
     return listed.returncode == 0 and bool(listed.stdout.strip())
 
 
-def warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]) -> list[str]:
+def list_warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]) -> list[str]:
     """Say what will keep requests from a machine, or is counted wrongly, before it does."""
     # The counter's code asks the proxy's: not at the top.
     from kimi_prov.on_host.usage import machines  # noqa: PLC0415
@@ -70,8 +70,8 @@ def warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]) -> 
             found.append(f"the certificate of {row['host']} {ends}: an apply makes a new one")
         apart = None
         if row["state"] == UP.lower():
-            apart = machines.clock_apart(paths, (server, row["address"], row["port"]))
-        if apart is not None and abs(apart) > APART_S:
+            apart = machines.measure_clock_skew(paths, (server, row["address"], row["port"]))
+        if apart is not None and abs(apart) > MAX_CLOCK_SKEW_S:
             way = "ahead of" if apart > 0 else "behind"
             found.append(
                 f"the clock of {row['host']} is {abs(apart):.0f} s {way} that of this gateway: "
@@ -80,9 +80,9 @@ def warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]) -> 
     return found
 
 
-def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
+def build_document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status document of a gateway; `ok` where all of its hosts take requests."""
-    behind = hosts(paths, plan)
+    behind = describe_hosts(paths, plan)
     states = units.read_states(*_UNITS)
     shared = plan["gateway"]["address"]
     needed = [unit_names.PROXY, unit_names.USAGE, unit_names.FIREWALL]
@@ -105,10 +105,12 @@ def document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
         "detail": detail,
         "gateway": {
             "address": shared,
-            "has_address": held(shared) if shared else None,
+            "has_address": has_address(shared) if shared else None,
             "peers": [row["host"] for row in plan["gateway"]["peers"]],
             "hosts": behind,
-            "warnings": warnings(paths, behind, [r["server"] for r in plan["gateway"]["hosts"]]),
+            "warnings": list_warnings(
+                paths, behind, [r["server"] for r in plan["gateway"]["hosts"]]
+            ),
             "units": {name: states.get(name, {}).get("state") for name in needed},
             "port": port,
             "listening": runtime.find_listeners([port])[str(port)],

@@ -6,7 +6,7 @@ from typing import Any
 
 from kimi_prov.on_host.probe import gpu_now
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 _WORDS = {
     "sw_power_cap": "power limit",
     "hw_slowdown": "hardware slowdown",
@@ -18,11 +18,11 @@ _WORDS = {
 
 def read() -> tuple[list[dict[str, Any]] | None, str]:
     """Return a row for each GPU, None with the reason where they are not told; [] without any."""
-    found, problem = gpu_now.read(_PATIENCE_S)
-    return None if found is None else [row(card) for card in found], problem
+    found, problem = gpu_now.read(_TIMEOUT_S)
+    return None if found is None else [build_row(card) for card in found], problem
 
 
-def row(card: gpu_now.GpuNow) -> dict[str, Any]:
+def build_row(card: gpu_now.GpuNow) -> dict[str, Any]:
     """Return one GPU; what it does not tell is null. Units are in the keys."""
     return {
         "index": card.index,

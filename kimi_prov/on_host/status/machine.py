@@ -54,7 +54,7 @@ SUPPORT = (
 )
 
 
-def disk_use(path: Path) -> dict[str, int] | None:
+def measure_disk(path: Path) -> dict[str, int] | None:
     """Size and use of the file system mounted at `path` in bytes; None when nothing is mounted."""
     if not os.path.ismount(str(path)):
         return None
@@ -63,7 +63,7 @@ def disk_use(path: Path) -> dict[str, int] | None:
     return {"size_bytes": total, "used_bytes": total - info.f_bfree * info.f_frsize}
 
 
-def disks(paths: Paths) -> list[dict[str, Any]]:
+def measure_disks(paths: Paths) -> list[dict[str, Any]]:
     """Size and room of each file system that holds something of ours, or what journald writes."""
     found: dict[int, dict[str, Any]] = {}
     for name in _PLACES:
@@ -83,7 +83,7 @@ def disks(paths: Paths) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _versions(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+def _read_versions(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     link = Path(layout.ENGINE)
     engine = plan.get("engine", {})
     haproxy_version = run("dpkg-query", "-W", "-f=${Version}", "haproxy").stdout or None
@@ -94,14 +94,14 @@ def _versions(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
         "engine_directory": os.path.realpath(str(link)) if link.exists() else None,
         "engine_locks": engine.get("locks"),
         "engine_python": engine.get("python"),
-        "engine_interpreter": _interpreter(plan),
+        "engine_interpreter": _describe_interpreter(plan),
         "driver": nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"],
-        "driver_failed": _driver_failed(paths),
+        "driver_failed": _find_failed_driver(paths),
         "proxy": haproxy_version,
     }
 
 
-def _driver_failed(paths: Paths) -> str | None:
+def _find_failed_driver(paths: Paths) -> str | None:
     """Say which version of NVIDIA's driver was tried here in vain; None for none."""
     failed = read_json(paths.locate(layout.DRIVER_STATE)).get("failed")
     if not isinstance(failed, dict):
@@ -113,31 +113,31 @@ def _driver_failed(paths: Paths) -> str | None:
     )
 
 
-def _interpreter(plan: dict[str, Any]) -> dict[str, str] | None:
+def _describe_interpreter(plan: dict[str, Any]) -> dict[str, str] | None:
     """Say which build of Python was brought; None where the machine's own is used."""
     brought = plan.get("installation", {}).get("python")
     keys = ("version", "build", "sha256", "dir")
     return {key: brought[key] for key in keys} if brought else None
 
 
-def _uptime(unit: dict[str, Any]) -> float | None:
+def _compute_uptime(unit: dict[str, Any]) -> float | None:
     since = unit.get("active_since_monotonic_us", 0)
     if unit.get("state") != "active" or not since:
         return None
     return float(round(time.clock_gettime(time.CLOCK_MONOTONIC) - since / 1e6, 1))
 
 
-def _unit(unit: dict[str, Any]) -> dict[str, Any]:
+def _build_unit(unit: dict[str, Any]) -> dict[str, Any]:
     return {
         "state": unit["state"],
         "sub_state": unit["sub_state"],
         "enabled": unit["enabled"],
         "restarts": unit["restarts"],
-        "uptime_seconds": _uptime(unit),
+        "uptime_seconds": _compute_uptime(unit),
     }
 
 
-def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+def _build_port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     port = plan["proxy"]["port"]
     try:
         engines: list[dict[str, str | int]] = haproxy.list_servers(paths.socket)
@@ -156,7 +156,7 @@ def _port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _host_memory() -> dict[str, int]:
+def _read_host_memory() -> dict[str, int]:
     fields = dict(line.split(":", 1) for line in read_text(Path("/proc/meminfo")).splitlines())
     return {
         "host_total_bytes": int(fields["MemTotal"].split()[0]) * 1024,
@@ -164,9 +164,9 @@ def _host_memory() -> dict[str, int]:
     }
 
 
-def _memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
+def _sum_memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        **_host_memory(),
+        **_read_host_memory(),
         "engines": [
             {
                 "index": item["index"],
@@ -182,19 +182,19 @@ def collect(paths: Paths) -> dict[str, Any]:
     """Return the status document of this host; `ok` when everything that should run does."""
     plan = read_json(paths.plan)
     if not plan:
-        return monitor.document(paths) or {
+        return monitor.build_document(paths) or {
             "ok": False,
             "provisioned": False,
             "detail": "; ".join(
-                [f"not provisioned: no {layout.PLAN}", *filter(None, [_driver_failed(paths)])]
+                [f"not provisioned: no {layout.PLAN}", *filter(None, [_find_failed_driver(paths)])]
             ),
         }
     if gateways.is_gateway(plan):
         return {
-            **behind.document(paths, plan),
-            "applied": _applied(paths),
-            "drift": _drift(paths, units.read_states(unit_names.DRIFT_TIMER)),
-            **_updates(),
+            **behind.build_document(paths, plan),
+            "applied": _build_applied(paths),
+            "drift": _build_drift(paths, units.read_states(unit_names.DRIFT_TIMER)),
+            **_build_updates(),
         }
     sample = Sample(plan)
     model = plan["model"]
@@ -203,7 +203,9 @@ def collect(paths: Paths) -> dict[str, Any]:
     states = units.read_states(
         *serving, unit_names.PROXY, unit_names.WEB, unit_names.FIREWALL, *SUPPORT
     )
-    shown = {name: _unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"}
+    shown = {
+        name: _build_unit(unit) for name, unit in states.items() if unit["load_state"] == "loaded"
+    }
     web = plan.get("web")
     rests = stop_state.read(paths)
     needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
@@ -212,22 +214,22 @@ def collect(paths: Paths) -> dict[str, Any]:
     needed += [unit_names.USAGE] if serves and plan.get("usage") else []
     needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
     needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
-    needed += status.watchers(plan)
+    needed += status.list_watching_units(plan)
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
-    port = _port(paths, plan) if serves else None
+    port = _build_port(paths, plan) if serves else None
     refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
-    group = _group(paths, plan, serving[0]) if plan.get("group") else None
-    watchdog = _watchdog(paths, plan, states)
+    group = _build_group(paths, plan, serving[0]) if plan.get("group") else None
+    watchdog = _build_watchdog(paths, plan, states)
     own = {name: states.get(name, {}) for name in serving}
     wakes = paths.waking.exists()
-    state = status.state(rests, own, down=bool(down), wakes=wakes)
+    state = status.decide_state(rests, own, down=bool(down), wakes=wakes)
     detail = "not active: " + ", ".join(down) if down else state
     if rests and not down:
         what = "; somebody asks: it starts" if wakes else f": {status.FIX}"
         detail = stop_state.describe(rests) + what
     elif group and not down:
-        if waits := _waits(group["phase"], group["said"]):
+        if waits := _describe_wait(group["phase"], group["said"]):
             state, detail = status.STARTING, waits
         elif not serves:
             detail = f"rank {group['rank']}; {group['head']} serves"
@@ -241,11 +243,11 @@ def collect(paths: Paths) -> dict[str, Any]:
         "trained_on": model.get("trained_on"),
         "stand_in": (plan.get("stand_in") or {}).get("said"),
         "detail": detail + refused,
-        "rest": status.document(paths, plan, rests),
+        "rest": status.build_document(paths, plan, rests),
         "units": shown,
-        "applied": _applied(paths),
+        "applied": _build_applied(paths),
         "group": group,
-        "versions": _versions(paths, plan),
+        "versions": _read_versions(paths, plan),
         "model": {
             "name": model["name"],
             "revision": model["revision"],
@@ -257,24 +259,24 @@ def collect(paths: Paths) -> dict[str, Any]:
         },
         "ram_disk": {
             "planned": plan["ram_disk"]["enabled"],
-            "mounted": disk_use(Path(layout.RAM)),
+            "mounted": measure_disk(Path(layout.RAM)),
             "reason": plan["ram_disk"]["reason"],
         },
-        "disks": disks(paths),
+        "disks": measure_disks(paths),
         "port": port,
         "web": page.document(paths, web, states.get(unit_names.WEB, {})) if web else None,
-        "memory": _memory(placed),
-        "placement": [_placed(item["index"], item["processes"]) for item in placed],
-        **_updates(),
+        "memory": _sum_memory(placed),
+        "placement": [_build_placement(item["index"], item["processes"]) for item in placed],
+        **_build_updates(),
         "uptime_seconds": boot.read_uptime_s(),
-        "drift": _drift(paths, states),
-        "metrics": _metrics(paths, plan, states),
+        "drift": _build_drift(paths, states),
+        "metrics": _build_metrics(paths, plan, states),
         "watchdog": watchdog,
         "now": sample.read(port["engines"] if port else ()),
     }
 
 
-def now(paths: Paths) -> dict[str, Any]:
+def collect_changing(paths: Paths) -> dict[str, Any]:
     """Return of the status only what changes from second to second."""
     plan = read_json(paths.plan)
     if not plan:
@@ -286,7 +288,7 @@ def now(paths: Paths) -> dict[str, Any]:
     waits = ""
     if plan.get("group") and not down:
         seen = group_state.read(paths.group_run)
-        waits = _waits(seen.phase, seen.said)
+        waits = _describe_wait(seen.phase, seen.said)
     try:
         behind = haproxy.list_servers(paths.socket) if groups.serves_clients(plan) else []
     except (OSError, HostError):
@@ -295,13 +297,13 @@ def now(paths: Paths) -> dict[str, Any]:
         "ok": not down and not waits,
         "provisioned": True,
         "detail": "not active: " + ", ".join(down) if down else waits or "serving",
-        "memory": _host_memory(),
-        "watchdog": _watchdog(paths, plan, states),
+        "memory": _read_host_memory(),
+        "watchdog": _build_watchdog(paths, plan, states),
         "now": sample.read(behind),
     }
 
 
-def _watchdog(
+def _build_watchdog(
     paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Say whether an engine that hangs would be seen, and the last one that did.
@@ -311,18 +313,18 @@ def _watchdog(
     planned = plan.get("watchdog")
     if not planned:
         return None
-    last = watched.last(paths)
+    last = watched.find_last_hang(paths)
     keys = ("unit", "at", "why", "still_s", "done", "served_again_s", "bundle")
     return {
         "enabled": planned["enabled"],
         "state": states.get(unit_names.WATCHDOG, {}).get("state") or "inactive",
         "reason": planned["reason"],
-        "bundles": len(bundles.names(paths)),
+        "bundles": len(bundles.list_names(paths)),
         "last_hang": {key: last.get(key) for key in keys} if last else None,
     }
 
 
-def _updates() -> dict[str, Any]:
+def _build_updates() -> dict[str, Any]:
     """Say what of the operating system waits, or why that is not known."""
     try:
         return {"updates": waiting.collect(), "updates_error": None}
@@ -330,7 +332,7 @@ def _updates() -> dict[str, Any]:
         return {"updates": None, "updates_error": describe_error(error)}
 
 
-def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+def _build_drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     """Say what the timer found last; None where no timer looks."""
     timer = states.get(unit_names.DRIFT_TIMER, {})
     if timer.get("load_state") != "loaded":
@@ -346,7 +348,7 @@ def _drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | 
     }
 
 
-def _metrics(
+def _build_metrics(
     paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Say where metrics are read and when they were written; None where none are shown."""
@@ -363,16 +365,16 @@ def _metrics(
         "listening": runtime.find_listeners([planned["port"]])[str(planned["port"])],
         "node_exporter": states.get(unit_names.NODE_EXPORTER, {}).get("state"),
         "timer": states.get(unit_names.METRICS_TIMER, {}).get("state"),
-        "written_at": None if written is None else _moment(written),
-        "monitor": monitor.shown(paths),
+        "written_at": None if written is None else _format_time(written),
+        "monitor": monitor.build_section(paths),
     }
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _applied(paths: Paths) -> dict[str, Any] | None:
+def _build_applied(paths: Paths) -> dict[str, Any] | None:
     """Say what was applied last, and whether a switch is open; None where it is not known."""
     found = applied.read(paths)
     state = open_switch.read(paths)
@@ -386,19 +388,19 @@ def _applied(paths: Paths) -> dict[str, Any] | None:
         "switch": {
             "entry": state["to"],
             "phase": state["phase"],
-            "under_way": open_switch.under_way(),
+            "under_way": open_switch.is_under_way(),
         }
         if state
         else None,
     }
 
 
-def _waits(phase: str, said: str) -> str:
+def _describe_wait(phase: str, said: str) -> str:
     """Say what a host of a group waits for, as its supervisor does; empty where all serve."""
     return "" if phase == group_state.SERVING else said or "not serving yet"
 
 
-def _group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
+def _build_group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
     """Say who serves the model together with this host, and how far they are."""
     group, seen = plan["group"], group_state.read(paths.group_run)
     return {
@@ -413,7 +415,7 @@ def _group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
     }
 
 
-def _placed(index: int, found: list[dict[str, Any]]) -> dict[str, Any]:
+def _build_placement(index: int, found: list[dict[str, Any]]) -> dict[str, Any]:
     """Where an instance runs; memory policies are listed with the commonest first."""
     policies: dict[str, int] = {}
     for process in found:
@@ -424,13 +426,13 @@ def _placed(index: int, found: list[dict[str, Any]]) -> dict[str, Any]:
         "index": index,
         "cpus": sorted({one["cpus"] for one in found}),
         "policies": sorted(policies, key=lambda policy: (-policies[policy], policy)),
-        "bytes_by_node": _by_node(found),
+        "bytes_by_node": _sum_by_node(found),
         "threads": sum(count for one in found for count in one["threads"].values()),
         "huge_bytes": sum(told) if told else None,
     }
 
 
-def _by_node(placed: list[dict[str, Any]]) -> dict[str, int]:
+def _sum_by_node(placed: list[dict[str, Any]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for process in placed:
         for node, size in process["bytes_by_node"].items():
@@ -440,4 +442,4 @@ def _by_node(placed: list[dict[str, Any]]) -> dict[str, int]:
 
 def main(argv: list[str]) -> int:
     """`status [--now]`: one JSON object; `--now` has only what changes from second to second."""
-    return answer(now(Paths()) if "--now" in argv else collect(Paths()))
+    return answer(collect_changing(Paths()) if "--now" in argv else collect(Paths()))

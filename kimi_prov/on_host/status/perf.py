@@ -53,7 +53,7 @@ class Counter:
 
     def open(self) -> None:
         """Begin to count. Raises OSError."""
-        self.descriptor = opened(self.kind, self.config, self.cpu)
+        self.descriptor = open_counter(self.kind, self.config, self.cpu)
 
     def value(self) -> float:
         """Return what was counted; where the kernel took turns, as if it had counted all along."""
@@ -93,7 +93,7 @@ class Group:
             counter.close()
 
 
-def opened(kind: int, config: int, cpu: int) -> int:
+def open_counter(kind: int, config: int, cpu: int) -> int:
     """Open a count of one processor, of all processes, and return its descriptor.
 
     Raises OSError.
@@ -125,8 +125,8 @@ class Sampler:
 
     def __init__(self, root: str = "/") -> None:
         self._root = Path(root)
-        self._reads, self._writes = memory(self._root)
-        self._busy, self._cycles = matrix(self._root)
+        self._reads, self._writes = find_memory_counters(self._root)
+        self._busy, self._cycles = find_matrix_counters(self._root)
         self._began = 0.0
 
     @property
@@ -163,30 +163,34 @@ class Sampler:
                 group.close()
 
 
-def memory(root: Path) -> tuple[Group, Group]:
+def find_memory_counters(root: Path) -> tuple[Group, Group]:
     """Find what counts bytes that were read from memory, and written to it."""
     controllers = sorted((root / _DEVICES).glob("uncore_imc_[0-9]*"))
     if not controllers:
         problem = "the kernel lists no counters of the memory controllers (uncore_imc)"
         return Group(problem=problem), Group(problem=problem)
     return tuple(  # type: ignore[return-value]
-        Group([one for path in controllers for one in _of_controller(path, name)])
+        Group([one for path in controllers for one in _list_controller_counters(path, name)])
         for name in ("cas_count_read", "cas_count_write")
     )
 
 
-def _of_controller(path: Path, name: str) -> list[Counter]:
+def _list_controller_counters(path: Path, name: str) -> list[Counter]:
     """Give the count of a controller for each socket: one processor of each has it."""
     event = read_text(path / "events" / name).strip()
     kind = read_text(path / "type").strip()
     if not event or not kind.isdigit():
         return []
-    config = encoded(event, {term.name: read_text(term) for term in (path / "format").glob("*")})
-    scale = _scale(path / "events", name)
-    return [Counter(int(kind), config, cpu, scale) for cpu in _cpus(read_text(path / "cpumask"))]
+    config = encode_event(
+        event, {term.name: read_text(term) for term in (path / "format").glob("*")}
+    )
+    scale = _read_scale(path / "events", name)
+    return [
+        Counter(int(kind), config, cpu, scale) for cpu in _parse_cpus(read_text(path / "cpumask"))
+    ]
 
 
-def _scale(folder: Path, name: str) -> float:
+def _read_scale(folder: Path, name: str) -> float:
     """Return bytes of one count: the kernel gives it in MiB, without that it is a line."""
     unit = read_text(folder / f"{name}.unit").strip()
     try:
@@ -196,7 +200,7 @@ def _scale(folder: Path, name: str) -> float:
     return scale * (1 << 20) if unit == "MiB" else float(_LINE_BYTES)
 
 
-def encoded(event: str, formats: dict[str, str]) -> int:
+def encode_event(event: str, formats: dict[str, str]) -> int:
     """Return the configuration of an event such as `event=0x05,umask=0xcf`, by its formats."""
     config = 0
     for name, number in _PAIR.findall(event):
@@ -206,7 +210,7 @@ def encoded(event: str, formats: dict[str, str]) -> int:
     return config
 
 
-def matrix(root: Path) -> tuple[Group, Group]:
+def find_matrix_counters(root: Path) -> tuple[Group, Group]:
     """Find what counts cycles in which AMX is busy, and all cycles."""
     if "amx_tile" not in read_text(root / "proc/cpuinfo"):
         problem = "the processor has no AMX"
@@ -215,14 +219,14 @@ def matrix(root: Path) -> tuple[Group, Group]:
     if not kind.isdigit():
         problem = "the kernel lists no counters of the processor's cores"
         return Group(problem=problem), Group(problem=problem)
-    cpus = _cpus(read_text(root / "sys/devices/system/cpu/online"))
+    cpus = _parse_cpus(read_text(root / "sys/devices/system/cpu/online"))
     return (
         Group([Counter(int(kind), _AMX_BUSY, cpu) for cpu in cpus]),
         Group([Counter(_HARDWARE, _CYCLES, cpu) for cpu in cpus]),
     )
 
 
-def _cpus(text: str) -> list[int]:
+def _parse_cpus(text: str) -> list[int]:
     """Read `0,56` or `0-3,8-9`."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
@@ -232,7 +236,7 @@ def _cpus(text: str) -> list[int]:
     return found
 
 
-def descriptors(root: str | None = None) -> int:
+def count_descriptors(root: str | None = None) -> int:
     """Return how many files the counters of a machine take."""
-    groups = (*memory(Path(root or "/")), *matrix(Path(root or "/")))
+    groups = (*find_memory_counters(Path(root or "/")), *find_matrix_counters(Path(root or "/")))
     return sum(len(group.counters) for group in groups)

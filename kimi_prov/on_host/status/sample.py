@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # Between the two readings, in seconds, at least; and of one reading.
-APART_S = 1.0
-_ANSWER_S = 3.0
+MIN_INTERVAL_S = 1.0
+_TIMEOUT_S = 3.0
 # Since an engine's start, by the names of either engine: tokens of answers, and of prompts.
 _TOKENS = (
     ("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
@@ -49,7 +49,7 @@ class Sample:
 
         `proxy`: the engines as the proxy tells of them.
         """
-        time.sleep(max(0.0, self._began + APART_S - time.monotonic()))
+        time.sleep(max(0.0, self._began + MIN_INTERVAL_S - time.monotonic()))
         second, apart = self._readings(), time.monotonic() - self._began
         try:
             counted: dict[str, Any] = self._counters.read()
@@ -62,7 +62,7 @@ class Sample:
         return {
             "apart_s": round(apart, 2),
             "engines": [
-                _engine(instance, first, later, apart, behind)
+                _build_engine(instance, first, later, apart, behind)
                 for instance, first, later in zip(self._instances, self._first, second)
             ],
             "gpus": rows,
@@ -73,7 +73,9 @@ class Sample:
     def _readings(self) -> list[str | None]:
         found = []
         for instance in self._instances:
-            why, text = ready.send_request(instance["port"], "GET", "/metrics", timeout_s=_ANSWER_S)
+            why, text = ready.send_request(
+                instance["port"], "GET", "/metrics", timeout_s=_TIMEOUT_S
+            )
             found.append(None if why else text)
         return found
 
@@ -85,7 +87,7 @@ _NOTHING = {
 }
 
 
-def _engine(
+def _build_engine(
     instance: Mapping[str, Any],
     first: str | None,
     second: str | None,
@@ -102,25 +104,25 @@ def _engine(
         "cache_used_share": state.cache_use if state else None,
         "requests_at_proxy": (behind.get(f"engine{instance['index']}") or {}).get("requests"),
     }
-    return {**row, **rates(first or "", second or "", apart_s)}
+    return {**row, **compute_rates(first or "", second or "", apart_s)}
 
 
-def rates(first: str, second: str, apart_s: float) -> dict[str, float | None]:
+def compute_rates(first: str, second: str, apart_s: float) -> dict[str, float | None]:
     """Return tokens a second between two readings of an engine's metrics; None where not told."""
     before, after = metrics.sum_counts(first), metrics.sum_counts(second)
     for answers, prompts in _TOKENS:
         if answers in before and answers in after:
-            decode = _rate(before, after, answers, apart_s)
+            decode = _compute_rate(before, after, answers, apart_s)
             if _SGLANG_RATE in after:
                 decode = max(decode or 0.0, after[_SGLANG_RATE])
             return {
                 "decode_tok_s": decode,
-                "prefill_tok_s": _rate(before, after, prompts, apart_s),
+                "prefill_tok_s": _compute_rate(before, after, prompts, apart_s),
             }
     return {"decode_tok_s": None, "prefill_tok_s": None}
 
 
-def _rate(
+def _compute_rate(
     before: Mapping[str, float], after: Mapping[str, float], name: str, apart_s: float
 ) -> float | None:
     """Return how fast a count grew; None where it began anew meanwhile."""

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     return answer({"ok": True, **verb(json.load(sys.stdin))})
 
 
-def look(request: Answer) -> Answer:
+def list_updates(request: Answer) -> Answer:
     """Refresh apt's lists and say what is to be installed, what is left, and what it takes.
 
     `defer_restart`: leave out what takes effect by a restart alone. The answer has `words` for
@@ -64,18 +64,18 @@ def look(request: Answer) -> Answer:
             f"apt's lists could not be refreshed: {error}; nothing was changed",
             "look at the machine's package sources: apt-get update",
         ) from None
-    found = waiting.packages()
+    found = waiting.list_packages()
     if found is None:
         raise HostError("this machine has no apt", "update it by its own means")
     defer = bool(request.get("defer_restart"))
     chosen, left = choose(found, defer=defer)
     words = [f"{row.name}={row.candidate}" for row in chosen]
-    rows = simulated(words)
+    rows = simulate(words)
     if any(row.kind == waiting.KERNEL for row in rows):
-        headers = _headers(rows)
-        rows = simulated([*words, *headers]) if headers else rows
+        headers = _find_headers(rows)
+        rows = simulate([*words, *headers]) if headers else rows
         words += headers
-    reasons = waiting.reasons(waiting.effect())
+    reasons = waiting.list_restart_reasons(waiting.read_effect())
     kinds = {row.kind for row in rows} & {*waiting.WANTS_RESTART}
     return {
         "words": words,
@@ -83,7 +83,7 @@ def look(request: Answer) -> Answer:
         "left": left,
         "restart_reasons": reasons,
         "restart": not defer and bool(kinds or reasons),
-        "serves": _serves(),
+        "serves": _is_serving(),
     }
 
 
@@ -91,7 +91,7 @@ def choose(found: list[Package], *, defer: bool) -> tuple[list[Package], list[An
     """Choose what is installed of what waits; the others come with the reason."""
     chosen, left = [], []
     for row in found:
-        why = _left_why(row, defer=defer)
+        why = _explain_left(row, defer=defer)
         if why:
             left.append({**row._asdict(), "why": why})
         elif row.kind != waiting.OTHER:
@@ -99,7 +99,7 @@ def choose(found: list[Package], *, defer: bool) -> tuple[list[Package], list[An
     return chosen, left
 
 
-def _left_why(row: Package, *, defer: bool) -> str:
+def _explain_left(row: Package, *, defer: bool) -> str:
     if row.kind == waiting.DRIVER:
         version = apt.upstream(row.candidate)
         return f"set kimi_nvidia_driver_version: {version}, and run update again"
@@ -112,7 +112,7 @@ def _left_why(row: Package, *, defer: bool) -> str:
     return ""
 
 
-def simulated(words: list[str]) -> list[Package]:
+def simulate(words: list[str]) -> list[Package]:
     """Return all that installing these would bring. Raises HostError for what is not ours to do."""
     if not words:
         return []
@@ -126,12 +126,12 @@ def simulated(words: list[str]) -> list[Package]:
     return rows
 
 
-def _headers(rows: list[Package]) -> list[str]:
+def _find_headers(rows: list[Package]) -> list[str]:
     """Return the headers of a new kernel, where a driver is built against them and none come.
 
     DKMS builds nothing without them, in silence: the next start would be without GPUs.
     """
-    if not _built_by_dkms():
+    if not _is_built_by_dkms():
         return []
     coming = {row.name for row in rows}
     names = [
@@ -143,21 +143,21 @@ def _headers(rows: list[Package]) -> list[str]:
     return [f"{name}={apt.versions(name)[0]}" for name in missing]
 
 
-def _built_by_dkms() -> bool:
+def _is_built_by_dkms() -> bool:
     return any("dkms" in name for name in driver.family(apt.installed()))
 
 
 def download(request: Answer) -> Answer:
     """Fetch the packages: from here on no network is needed."""
-    apt.apt("apt-get", "install", "--download-only", *_OPTIONS, *_words(request))
+    apt.apt("apt-get", "install", "--download-only", *_OPTIONS, *_build_package_words(request))
     return {"changed": False}
 
 
-def _words(request: Answer) -> list[str]:
+def _build_package_words(request: Answer) -> list[str]:
     return [str(word) for word in request["words"]]
 
 
-def _serves() -> bool:
+def _is_serving() -> bool:
     """Whether an engine behind the proxy takes requests now; of a rank, whether its group serves.
 
     Another host has the proxy then.
@@ -172,7 +172,7 @@ def _serves() -> bool:
         return False
 
 
-def serves(request: Answer) -> Answer:
+def require_serving(request: Answer) -> Answer:
     """Say that this gateway hands requests on. Raises HostError where it does not."""
     del request
     plan = read_json(Paths().plan)
@@ -198,7 +198,7 @@ def drain(request: Answer) -> Answer:
     if gateways.is_gateway(read_json(paths.plan)):
         left = sum(haproxy.count_requests(paths.socket).values())
         return {"changed": False, "seconds": 0.0, "left": left}
-    _hold(float(request["timeout_s"]) + float(request["hold_s"]))
+    _schedule_undrain(float(request["timeout_s"]) + float(request["hold_s"]))
     left = draining.drain(paths, float(request["timeout_s"]))
     return {"changed": True, "seconds": round(time.monotonic() - started, 1), "left": left}
 
@@ -209,13 +209,13 @@ def undrain(request: Answer) -> Answer:
     if gateways.is_gateway(read_json(Paths().plan)):
         return {"changed": False}
     draining.set_state(Paths(), draining.READY)
-    _release()
+    _cancel_undrain()
     return {"changed": True}
 
 
-def _hold(seconds: float) -> None:
+def _schedule_undrain(seconds: float) -> None:
     """Let the engines come back into the balance by themselves, where nobody says so till then."""
-    _release()
+    _cancel_undrain()
     done = process.run(
         *("systemd-run", "--quiet", f"--unit={unit_names.UNDRAIN}", f"--on-active={seconds}"),
         "--description=Kimi: send requests again, for the update that sent no more has gone",
@@ -225,7 +225,7 @@ def _hold(seconds: float) -> None:
         raise HostError(f"{unit_names.UNDRAIN} cannot be started: {done.stderr.strip()}")
 
 
-def _release() -> None:
+def _cancel_undrain() -> None:
     """Nobody holds the engines out of the balance any more."""
     process.run("systemctl", "stop", unit_names.UNDRAIN_TIMER)
 
@@ -240,9 +240,9 @@ def install(request: Answer) -> Answer:
     # It may take as long again.
     process.run("systemctl", "try-restart", unit_names.UNDRAIN_TIMER)
     before, auto = apt.installed(), process.run("apt-mark", "showauto").stdout.split()
-    apt.in_unit(unit_names.UPDATE, *_OPTIONS, *_words(request))
+    apt.in_unit(unit_names.UPDATE, *_OPTIONS, *_build_package_words(request))
     # Whom apt is told to install it takes for wanted by somebody, and never removes again.
-    named = {word.partition("=")[0] for word in _words(request)}
+    named = {word.partition("=")[0] for word in _build_package_words(request)}
     if again := sorted(named & {name.partition(":")[0] for name in auto}):
         process.run("apt-mark", "auto", *again)
     after = apt.installed()
@@ -254,7 +254,7 @@ def install(request: Answer) -> Answer:
         units.control("reload", unit_names.PROXY)
     # What update installed is no drift.
     applied.amend_packages(Paths())
-    if _built_by_dkms() and not request.get("driver_follows"):
+    if _is_built_by_dkms() and not request.get("driver_follows"):
         driver.require_modules()
     return {
         "changed": bool(changed),
@@ -264,12 +264,12 @@ def install(request: Answer) -> Answer:
     }
 
 
-def effect(request: Answer) -> Answer:
+def read_effect(request: Answer) -> Answer:
     """Say what has not taken effect. With `restarted` that is a failure: raises HostError.
 
     `driver_changed`: the driver is another than at the last apply.
     """
-    reasons = waiting.reasons(waiting.effect())
+    reasons = waiting.list_restart_reasons(waiting.read_effect())
     if reasons and request.get("restarted"):
         raise HostError(
             f"the machine started again, and still: {'; '.join(reasons)}",
@@ -278,15 +278,15 @@ def effect(request: Answer) -> Answer:
     if request.get("driver_changed"):
         # Neither is what came with it a drift.
         applied.amend_driver(Paths())
-    return {"restart_reasons": reasons, "stale_units": waiting.stale_units()}
+    return {"restart_reasons": reasons, "stale_units": waiting.list_stale_units()}
 
 
 _VERBS: dict[str, Callable[[Answer], Answer]] = {
-    "look": look,
-    "serves": serves,
+    "look": list_updates,
+    "serves": require_serving,
     "download": download,
     "drain": drain,
     "undrain": undrain,
     "install": install,
-    "effect": effect,
+    "effect": read_effect,
 }

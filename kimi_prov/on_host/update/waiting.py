@@ -43,7 +43,7 @@ _DEBIANS = re.compile(r"Debian (\S+)")
 _MAPPED = re.compile(r"^\S+ r-xp .* (/\S+\.so\S*|/usr/s?bin/\S+) \(deleted\)$", re.MULTILINE)
 _REBOOT = "/run/reboot-required"
 # Of all that `status` asks of apt and dpkg together: seconds are usual on a slow disk.
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 _OURS = (
     *(unit_names.ALL_SERVE, unit_names.RANK, unit_names.PROXY, unit_names.WEB),
     unit_names.GATEWAY_ADDRESS,
@@ -64,16 +64,16 @@ def parse(text: str, held: Iterable[str] = ()) -> list[Package]:
     """Read what apt would install, of the lines of its simulation."""
     kept = set(held)
     rows = (_INST.match(line) for line in text.splitlines())
-    return [_package(row, kept) for row in rows if row]
+    return [_parse_package(row, kept) for row in rows if row]
 
 
-def _package(row: re.Match[str], held: set[str]) -> Package:
+def _parse_package(row: re.Match[str], held: set[str]) -> Package:
     name = row[1].partition(":")[0]
-    kind = _kind(name, row[3], (row[4] or "").split(", "))
+    kind = _find_kind(name, row[3], (row[4] or "").split(", "))
     return Package(name, row[2] or "", row[3], kind, name in held)
 
 
-def _kind(name: str, version: str, origins: list[str]) -> str:
+def _find_kind(name: str, version: str, origins: list[str]) -> str:
     if steps.family({name: version}):
         return DRIVER
     if _MICROCODE.fullmatch(name):
@@ -83,7 +83,7 @@ def _kind(name: str, version: str, origins: list[str]) -> str:
     return SECURITY if any(_SECURITY.search(origin) for origin in origins) else OTHER
 
 
-def packages() -> list[Package] | None:
+def list_packages() -> list[Package] | None:
     """Return what waits by the lists that are there; None where apt is not the manager.
 
     Raises HostError where apt does not say it: a broken package, or sources that it cannot read.
@@ -97,10 +97,10 @@ def packages() -> list[Package] | None:
     simulated = apt.apt("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
     found = parse(simulated, held.stdout.split())
     rows = [row for row in found if row.installed and row.kind != DRIVER]
-    return rows + _drivers(set(held.stdout.split()))
+    return rows + _list_drivers(set(held.stdout.split()))
 
 
-def _drivers(held: set[str]) -> list[Package]:
+def _list_drivers(held: set[str]) -> list[Package]:
     """Return the driver where the sources have a newer version, whatever is pinned or held.
 
     As one row, for its packages change together; by the name of the package that is asked.
@@ -110,13 +110,13 @@ def _drivers(held: set[str]) -> list[Package]:
         return []
     running = steps.main_version(have)
     name = next(n for n, v in sorted(have.items()) if apt.upstream(v) == running)
-    newest = max(apt.versions(name), key=_upstream, default=have[name])
-    if _upstream(newest) <= kernels.parse_numbers(running):
+    newest = max(apt.versions(name), key=_parse_upstream, default=have[name])
+    if _parse_upstream(newest) <= kernels.parse_numbers(running):
         return []
     return [Package(name, have[name], newest, DRIVER, {*have} <= held)]
 
 
-def _upstream(version: str) -> list[int]:
+def _parse_upstream(version: str) -> list[int]:
     return kernels.parse_numbers(apt.upstream(version))
 
 
@@ -133,7 +133,7 @@ class Effect(NamedTuple):
     requested_by: list[str] | None
 
 
-def reasons(seen: Effect) -> list[str]:
+def list_restart_reasons(seen: Effect) -> list[str]:
     """Say why the machine has to start again; empty where it has not."""
     found = []
     newest = kernels.find_newest(seen.kernels)
@@ -150,7 +150,7 @@ def reasons(seen: Effect) -> list[str]:
     return found
 
 
-def effect() -> Effect:
+def read_effect() -> Effect:
     """Look at what runs, and at what is installed."""
     release = os.uname()
     have = apt.installed()
@@ -164,12 +164,16 @@ def effect() -> Effect:
         build_installed=have.get(f"linux-image-{release.release}", ""),
         driver=module or "",
         driver_installed=steps.main_version(family) if family else "",
-        microcode=[name for name in sorted(have) if _MICROCODE.fullmatch(name) and _later(name)],
-        requested_by=_requested(),
+        microcode=[
+            name
+            for name in sorted(have)
+            if _MICROCODE.fullmatch(name) and _is_installed_later(name)
+        ],
+        requested_by=_list_requesting_packages(),
     )
 
 
-def _later(package: str) -> bool:
+def _is_installed_later(package: str) -> bool:
     """Whether a package was installed after the machine was started."""
     try:
         changed = os.stat(f"/var/lib/dpkg/info/{package}.list").st_mtime
@@ -178,30 +182,31 @@ def _later(package: str) -> bool:
     return changed > time.time() - boot.read_uptime_s()
 
 
-def _requested() -> list[str] | None:
+def _list_requesting_packages() -> list[str] | None:
     if not os.path.exists(_REBOOT):
         return None
     return list(dict.fromkeys(read_text(f"{_REBOOT}.pkgs").split()))
 
 
-def stale_units() -> list[str]:
+def list_stale_units() -> list[str]:
     """Return our units with a process that runs a library that was replaced since it started."""
     states = units.read_properties(_OURS, ("ActiveState", "ControlGroup"))
     return sorted(
         name
         for name, state in states.items()
-        if state.get("ControlGroup") and any(map(runs_replaced, _pids(state["ControlGroup"])))
+        if state.get("ControlGroup")
+        and any(map(is_running_replaced, _list_pids(state["ControlGroup"])))
     )
 
 
-def _pids(cgroup: str) -> list[str]:
+def _list_pids(cgroup: str) -> list[str]:
     top = "/sys/fs/cgroup" + cgroup
     return [
         pid for folder, _, _ in os.walk(top) for pid in read_text(f"{folder}/cgroup.procs").split()
     ]
 
 
-def runs_replaced(pid: str) -> bool:
+def is_running_replaced(pid: str) -> bool:
     """Whether a process runs a library whose file is not there any more."""
     try:
         return _MAPPED.search(read_text(f"/proc/{pid}/maps")) is not None
@@ -209,7 +214,7 @@ def runs_replaced(pid: str) -> bool:
         return False
 
 
-def lists_age_s() -> int | None:
+def read_lists_age_s() -> int | None:
     """Return how old apt's lists are, in seconds; None where there are none."""
     folder = apt.lists()
     times = [os.stat(path).st_mtime for path in Machine().glob(f"{folder}/*Release")]
@@ -220,7 +225,7 @@ def lists_age_s() -> int | None:
     return max(0, int(time.time() - max(times))) if len(times) > 1 else None
 
 
-def collect(patience_s: float = _PATIENCE_S) -> dict[str, Any] | None:
+def collect(patience_s: float = _TIMEOUT_S) -> dict[str, Any] | None:
     """Return what `status` tells of it; None where apt is not the manager.
 
     Raises HostError where apt does not say it, or not in `patience_s` seconds: a hanging one would
@@ -231,13 +236,13 @@ def collect(patience_s: float = _PATIENCE_S) -> dict[str, Any] | None:
 
 
 def _collect() -> dict[str, Any] | None:
-    found = packages()
+    found = list_packages()
     if found is None:
         return None
     return {
-        "lists_age_seconds": lists_age_s(),
+        "lists_age_seconds": read_lists_age_s(),
         "waiting": [row._asdict() for row in found if row.kind != OTHER],
         "others": sum(row.kind == OTHER for row in found),
-        "restart_reasons": reasons(effect()),
-        "stale_units": stale_units(),
+        "restart_reasons": list_restart_reasons(read_effect()),
+        "stale_units": list_stale_units(),
     }

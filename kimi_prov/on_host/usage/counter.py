@@ -47,7 +47,7 @@ SETTLE_S = 10.0
 _LINE_BYTES = 4096
 _NAME_LENGTH = 64
 # Engines that ask at the same moment, while it is busy.
-_WAITING = 1024
+_MAX_BACKLOG = 1024
 _OURS = (
     *(f"usage/{name}.py" for name in ("counter", "store", "windows", "pool", "machines")),
     *("usage/exposition.py", "endpoint/gauges.py", "system/exposition.py"),
@@ -55,7 +55,7 @@ _OURS = (
 _GATEWAY = "--gateway"
 
 
-def code() -> str:
+def hash_code() -> str:
     """Tell this code from that of another version."""
     whole = hashlib.sha256()
     for name in _OURS:
@@ -71,7 +71,7 @@ class Counter:
         self._store, self._shown = store, shown
         # At a gateway: what it tells beside.
         self.more: Callable[[], str] = str
-        self._code = code()
+        self._code = hash_code()
         self.dirty = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,7 +94,7 @@ class Counter:
         """Return the answer to one question. Raises ValueError, KeyError or TypeError for none."""
         if said.get("do") == "hello":
             return {"ok": True, "code": self._code}
-        request, key = _word(said["id"]), _word(said["key"])
+        request, key = _require_word(said["id"]), _require_word(said["key"])
         self.dirty = True
         if said["do"] == "ask":
             rule = key_rules.parse(str(said.get("rule") or ""))
@@ -102,7 +102,7 @@ class Counter:
             if refusal:
                 return {"ok": False, "reason": refusal.reason, "wait_s": refusal.wait_s}
         elif said["do"] == "tell":
-            used = (_count(said["prompt"]), _count(said["completion"]))
+            used = (_require_count(said["prompt"]), _require_count(said["completion"]))
             self._store.tell(request, key, *used, ended=said["ended"] is True)
         else:
             raise ValueError("unknown")
@@ -137,13 +137,13 @@ class Counter:
             print(f"not on the disk yet: {error}", file=sys.stderr, flush=True)
 
 
-def _word(value: object) -> str:
+def _require_word(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _NAME_LENGTH or not value.isprintable():
         raise ValueError("no name")
     return value
 
 
-def _count(value: object) -> int:
+def _require_count(value: object) -> int:
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -153,7 +153,7 @@ def _count(value: object) -> int:
     return value
 
 
-def opened(database: Path, keep_days: int) -> Store:
+def open_store(database: Path, keep_days: int) -> Store:
     """Open the database. One that is broken is put beside it: a service that is up comes first."""
     try:
         return Store(database, keep_days=keep_days)
@@ -190,7 +190,7 @@ class Limits:
 
     def answer(self, key: str, rule: str) -> str:
         """Return the answer to one question. Raises ValueError or TypeError for none."""
-        refusal = self.pool.ask(_word(key), key_rules.parse(rule).limits)
+        refusal = self.pool.ask(_require_word(key), key_rules.parse(rule).limits)
         if refusal is None:
             return "go"
         self._counter.dirty = True
@@ -199,7 +199,7 @@ class Limits:
         return f"no {refusal.wait_s} {kind} {why}"
 
 
-def _told_of_gateway(paths: Paths, apart: Mapping[str, float]) -> str:
+def _render_gateway_metrics(paths: Paths, apart: Mapping[str, float]) -> str:
     """Return a gateway's own metrics; nothing before its plan is there."""
     plan = read_json(paths.plan)
     if not gateways.is_gateway(plan):
@@ -211,31 +211,31 @@ def _told_of_gateway(paths: Paths, apart: Mapping[str, float]) -> str:
         return ""
 
 
-async def _listening(address: Path, answered: Answered, mode: int) -> asyncio.AbstractServer:
+async def _listen(address: Path, answered: Answered, mode: int) -> asyncio.AbstractServer:
     remove(str(address))
     server = await asyncio.start_unix_server(
-        answered, str(address), limit=_LINE_BYTES, backlog=_WAITING
+        answered, str(address), limit=_LINE_BYTES, backlog=_MAX_BACKLOG
     )
     os.chmod(str(address), mode)
     return server
 
 
-async def serving(
+async def serve(
     paths: Paths, store: Store, stop: asyncio.Event, ready: Callable[[], None], *, gateway: bool
 ) -> None:
     """Answer until `stop`; `ready` is called when that has begun."""
     counter = Counter(store, paths.usage_prom)
     # The unit's group is the engines'; what gateways ask is the proxy's own.
     servers = [
-        await _listening(paths.usage_socket, counter.serve, 0o660),
-        await _listening(paths.usage_recent_socket, counter.tell, 0o600),
+        await _listen(paths.usage_socket, counter.serve, 0o660),
+        await _listen(paths.usage_recent_socket, counter.tell, 0o600),
     ]
     machines = None
     if gateway:
         limits = Limits(store, counter)
-        servers.append(await _listening(paths.usage_limits_socket, limits.serve, 0o600))
+        servers.append(await _listen(paths.usage_limits_socket, limits.serve, 0o600))
         machines = Machines(paths, limits.pool)
-        counter.more = lambda: _told_of_gateway(paths, machines.apart())
+        counter.more = lambda: _render_gateway_metrics(paths, machines.measure_clock_skews())
         machines.follow()
     counter.settle()
     ready()
@@ -258,7 +258,7 @@ async def _run(store: Store, notifier: Notifier, *, gateway: bool) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serving(Paths(), store, stop, notifier.ready, gateway=gateway)
+    await serve(Paths(), store, stop, notifier.ready, gateway=gateway)
 
 
 def main(argv: list[str]) -> int:
@@ -267,7 +267,7 @@ def main(argv: list[str]) -> int:
     if not argv or not argv[0].isdigit() or (argv[1:] and not gateway):
         raise HostError(f"usage: usage-count KEEP_DAYS [{_GATEWAY}]")
     notifier = Notifier.from_environment(os.environ)
-    store = opened(Paths().usage_db, int(argv[0]))
+    store = open_store(Paths().usage_db, int(argv[0]))
     try:
         asyncio.run(_run(store, notifier, gateway=gateway))
     finally:
@@ -275,7 +275,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def running(address: Path, timeout: float = 5.0) -> str | None:
+def read_running_code(address: Path, timeout: float = 5.0) -> str | None:
     """Return the code of the counter that runs; None where none answers."""
     try:
         with socket.socket(socket.AF_UNIX) as channel:

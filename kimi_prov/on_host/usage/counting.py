@@ -16,10 +16,10 @@ _TIMEOUT_S = 5.0
 def find_uncounted(plan: Mapping[str, Any]) -> list[int]:
     """Return the instances whose engine runs since before it could count: limits miss them."""
     serving = [row for row in plan.get("instances") or () if row.get("port") is not None]
-    return [int(row["index"]) for row in serving if _counts(row["port"]) is False]
+    return [int(row["index"]) for row in serving if _is_counting(row["port"]) is False]
 
 
-def _counts(port: int) -> bool | None:
+def _is_counting(port: int) -> bool | None:
     """Whether the engine at a port counts; None where it does not answer."""
     engine = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     try:

@@ -17,28 +17,28 @@ _NAMES = (
 _REFUSED = "kimi_usage_refused_total"
 
 
-def text(rows: Sequence[Mapping[str, Any]]) -> str:
+def render_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     """Write rows of all days together, one a key, as metrics."""
     lines = []
     for name, column, told in _NAMES:
         lines += [f"# HELP {name} {told}", f"# TYPE {name} counter"]
-        lines += [f'{name}{{key="{_label(row["key"])}"}} {row[column]}' for row in rows]
+        lines += [f'{name}{{key="{_escape_label(row["key"])}"}} {row[column]}' for row in rows]
     lines += [f"# HELP {_REFUSED} Requests that a limit kept out", f"# TYPE {_REFUSED} counter"]
     lines += [
-        f'{_REFUSED}{{key="{_label(row["key"])}",reason="{_label(reason)}"}} {times}'
+        f'{_REFUSED}{{key="{_escape_label(row["key"])}",reason="{_escape_label(reason)}"}} {times}'
         for row in rows
         for reason, times in sorted(row["refused"].items())
     ]
     return "\n".join(lines) + "\n"
 
 
-def _label(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]], more: str = "") -> None:
     """Replace the file in one step, readable by whoever collects it; `more`: other metrics."""
     beside = path.with_name(f".{path.name}")
-    beside.write_text(text(rows) + more, encoding="utf-8")
+    beside.write_text(render_rows(rows) + more, encoding="utf-8")
     beside.chmod(0o644)
     os.replace(str(beside), str(path))

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.usage.pool import Pool
 
 EVERY_S = 1.0
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 # More than this no machine tells: of some thousand keys.
-_LARGEST = 16 << 20
+_MAX_BYTES = 16 << 20
 _SILENT = (api_client.ApiError, OSError, http.client.HTTPException)
 
 
@@ -38,7 +38,7 @@ class Machines:
         self._paths, self._pool = paths, pool
         self._asked: dict[tuple[str, str, int], _Asked] = {}
 
-    def apart(self) -> dict[str, float]:
+    def measure_clock_skews(self) -> dict[str, float]:
         """Return by machine its clock less ours, in seconds, of those that told it last time."""
         found = {asked.server: asked.apart for asked in list(self._asked.values())}
         return {server: apart for server, apart in found.items() if apart is not None}
@@ -50,7 +50,7 @@ class Machines:
         wanted = {(str(r["server"]), str(r["address"]), int(r["port"])) for r in rows}
         for place in set(self._asked) - wanted:
             self._asked.pop(place).end()
-        self._pool.keep(server for server, _, _ in wanted)
+        self._pool.retain(server for server, _, _ in wanted)
         for place in sorted(wanted - set(self._asked)):
             self._asked[place] = _Asked(self._paths, self._pool, place)
 
@@ -86,9 +86,9 @@ class _Asked:
     def _once(self) -> None:
         problem = ""
         try:
-            document = self._told()
+            document = self._read_answer()
             if not self._over.is_set():
-                self._pool.take(self.server, document)
+                self._pool.update(self.server, document)
         except _SILENT as error:
             problem = f"does not tell what keys used: {api_client.describe_error(error)}"
         except (ValueError, KeyError, TypeError) as error:
@@ -101,10 +101,10 @@ class _Asked:
             print(f"{self.server} {said}", file=sys.stderr, flush=True)
         self._problem = problem
 
-    def _told(self) -> Mapping[str, Any]:
+    def _read_answer(self) -> Mapping[str, Any]:
         if self._line is None:
-            self._line = _connected(self._paths, self._place)
-        found, self.apart = _asked(self._paths, self._line)
+            self._line = _connect(self._paths, self._place)
+        found, self.apart = _request_usage(self._paths, self._line)
         return found
 
     def _close(self) -> None:
@@ -113,31 +113,31 @@ class _Asked:
             self._line = None
 
 
-def clock_apart(paths: Paths, place: tuple[str, str, int]) -> float | None:
+def measure_clock_skew(paths: Paths, place: tuple[str, str, int]) -> float | None:
     """Return a machine's clock less ours, in seconds; None where it does not tell."""
     try:
-        line = _connected(paths, place)
+        line = _connect(paths, place)
         try:
-            return _asked(paths, line)[1]
+            return _request_usage(paths, line)[1]
         finally:
             line.close()
     except (*_SILENT, ValueError, KeyError, TypeError):
         return None
 
 
-def _connected(paths: Paths, place: tuple[str, str, int]) -> http.client.HTTPConnection:
+def _connect(paths: Paths, place: tuple[str, str, int]) -> http.client.HTTPConnection:
     server, address, port = place
     # Without a pinned certificate none is the right one.
     pin = tls.compute_fingerprint(read_text(paths.hosts / f"{server}.crt")) or "none"
-    return api_client.connect(api_client.Endpoint(address, port, pin, _PATIENCE_S))
+    return api_client.connect(api_client.Endpoint(address, port, pin, _TIMEOUT_S))
 
 
-def _asked(paths: Paths, line: http.client.HTTPConnection) -> tuple[dict[str, Any], float]:
+def _request_usage(paths: Paths, line: http.client.HTTPConnection) -> tuple[dict[str, Any], float]:
     """Return what a machine tells, and by how much its clock is apart."""
     key, asked_at = machine_key.read(paths.machine_key), time.time()
     line.request("GET", key_rules.RECENT, headers={"Authorization": f"Bearer {key}"})
     reply = line.getresponse()
-    body, told_at = reply.read(_LARGEST), time.time()
+    body, told_at = reply.read(_MAX_BYTES), time.time()
     if reply.status != 200:
         raise api_client.ApiError(f"it answered {reply.status}")
     found = json.loads(body)

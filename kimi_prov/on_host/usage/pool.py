@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import key_rules
 from kimi_prov.on_host.usage import windows
-from kimi_prov.on_host.usage.store import day_of
+from kimi_prov.on_host.usage.store import format_day
 from kimi_prov.on_host.usage.windows import MINUTE_S, Refusal, Row
 
 if TYPE_CHECKING:
@@ -52,23 +52,26 @@ class Pool:
         # By key and second, the requests of the last minute that this gateway let in.
         self._own: dict[str, dict[int, int]] = {}
 
-    def take(self, machine: str, document: Mapping[str, Any]) -> None:
+    def update(self, machine: str, document: Mapping[str, Any]) -> None:
         """Take over what a machine told. Raises ValueError, KeyError or TypeError for what is none.
 
         A clock that is apart matters to its day alone: its minute is told as seconds ago.
         """
         now = self._steady()
         keys = {
-            _name(key): _Used(
-                tuple((now - _number(ago), _number(r), _number(t)) for ago, r, t in row["minute"]),
-                (_number(row["day"][0]), _number(row["day"][1])),
+            _require_name(key): _Used(
+                tuple(
+                    (now - _require_number(ago), _require_number(r), _require_number(t))
+                    for ago, r, t in row["minute"]
+                ),
+                (_require_number(row["day"][0]), _require_number(row["day"][1])),
             )
             for key, row in dict(document["keys"]).items()
         }
         with self._lock:
             self._told[machine] = _Told(str(document["day"]), keys)
 
-    def keep(self, machines: Iterable[str]) -> None:
+    def retain(self, machines: Iterable[str]) -> None:
         """Forget what others told: they are behind this gateway no more."""
         wanted = set(machines)
         with self._lock:
@@ -80,15 +83,15 @@ class Pool:
         with self._lock:
             own = {at: n for at, n in self._own.get(key, {}).items() if at > int(now) - MINUTE_S}
             self._own[key] = own
-            rows, used = self._sum(key, now, day_of(wall))
+            rows, used = self._sum(key, now, format_day(wall))
             let_in: list[Row] = [(at, n, 0) for at, n in sorted(own.items())]
-            untold = windows.newest(let_in, sum(own.values()) - sum(row[1] for row in rows))
-            refusal = windows.longest(
+            untold = windows.find_newest(let_in, sum(own.values()) - sum(row[1] for row in rows))
+            refusal = windows.find_longest(
                 [
-                    *windows.of_minute(rows, limits, now),
-                    *windows.of_minute(let_in, limits, now),
-                    *windows.of_day(used, limits, wall),
-                    *windows.of_day_untold(used, untold, limits, now),
+                    *windows.check_minute(rows, limits, now),
+                    *windows.check_minute(let_in, limits, now),
+                    *windows.check_day(used, limits, wall),
+                    *windows.check_unconfirmed_day(used, untold, limits, now),
                 ]
             )
             if refusal is None:
@@ -108,7 +111,7 @@ class Pool:
         return sorted(rows), (requests, tokens)
 
 
-def _number(value: object) -> int:
+def _require_number(value: object) -> int:
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -118,7 +121,7 @@ def _number(value: object) -> int:
     return value
 
 
-def _name(value: object) -> str:
+def _require_name(value: object) -> str:
     if not isinstance(value, str) or len(value) > 64:
         raise ValueError("no name")
     return value

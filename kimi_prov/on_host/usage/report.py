@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 # Before every day, and after the row of all days.
-FIRST = "0000-00-00"
-LAST = "9999-99-99"
+MIN_DAY = "0000-00-00"
+MAX_DAY = "9999-99-99"
 
 
-def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> dict[str, Any]:
+def collect(paths: Paths, since: str = MIN_DAY, until: str = MAX_DAY) -> dict[str, Any]:
     """Return the usage document of this host, days from `since` to `until`, both included."""
     plan = read_json(paths.plan)
     if not plan:
@@ -35,7 +35,7 @@ def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> dict[str, An
             "uncounted": [],
         }
     missing = counting.find_uncounted(plan)
-    rows = _rows(paths.usage_db, since, until)
+    rows = _read_rows(paths.usage_db, since, until)
     detail = f"{len({row['key'] for row in rows})} keys" if rows else "nothing was used"
     if missing:
         told = ", ".join(map(str, missing))
@@ -43,9 +43,9 @@ def collect(paths: Paths, since: str = FIRST, until: str = LAST) -> dict[str, An
     return {"ok": not missing, "detail": detail, "rows": rows, "uncounted": missing}
 
 
-def _rows(database: Path, since: str, until: str) -> list[dict[str, Any]]:
+def _read_rows(database: Path, since: str, until: str) -> list[dict[str, Any]]:
     try:
-        return store.read(database, max(since, FIRST), until)
+        return store.read(database, max(since, MIN_DAY), until)
     except sqlite3.Error as error:
         raise HostError(
             f"{USAGE_DB} cannot be read: {error}", "read the journal: journalctl -u kimi-usage"
@@ -57,4 +57,4 @@ def main(argv: list[str]) -> int:
     if len(argv) not in (0, 2) or not all(_DAY.fullmatch(day) for day in argv if day):
         raise HostError("usage: usage [SINCE UNTIL], days as 2026-11-24")
     since, until = argv or ("", "")
-    return answer(collect(Paths(), since or FIRST, until or LAST))
+    return answer(collect(Paths(), since or MIN_DAY, until or MAX_DAY))

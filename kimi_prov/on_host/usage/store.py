@@ -126,12 +126,12 @@ class Clock:
         return self._at
 
 
-def _minute(now: float) -> tuple[int, int]:
+def _find_last_minute(now: float) -> tuple[int, int]:
     """Return the first and the last second of the last minute."""
     return int(now) - MINUTE_S + 1, int(now)
 
 
-def day_of(at: float) -> str:
+def format_day(at: float) -> str:
     """Return the day of a time, as 2026-11-24."""
     return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
 
@@ -168,11 +168,11 @@ class Store:
     def ask(self, request: str, key: str, limits: Mapping[str, int]) -> Refusal | None:
         """Let a request of a key begin and count it, or say which limit keeps it out."""
         now = self._clock.now()
-        with self._whole():
+        with self._transaction():
             # Known: the answer to the same question was lost.
-            refusal = None if self._request(request) else self._refusal(key, limits, now)
+            refusal = None if self._request(request) else self._find_refusal(key, limits, now)
             if refusal:
-                for day in (day_of(now), EVER):
+                for day in (format_day(now), EVER):
                     self._db.execute(_REFUSED, (key, day, refusal.reason))
             else:
                 self._begin(request, key, now)
@@ -184,7 +184,7 @@ class Store:
         A request that nobody asked for began while the counter was away, and counts from now on.
         """
         now = self._clock.now()
-        with self._whole():
+        with self._transaction():
             row = self._request(request)
             if row is None:
                 self._begin(request, key, now)
@@ -215,24 +215,24 @@ class Store:
         return row
 
     def _add(self, key: str, now: float, requests: int, prompt: int, completion: int) -> None:
-        for day in (day_of(now), EVER):
+        for day in (format_day(now), EVER):
             self._db.execute(_USED, (key, day, requests, prompt, completion, int(now)))
         self._db.execute(_MINUTE, (key, int(now), requests, prompt + completion))
 
-    def _refusal(self, key: str, limits: Mapping[str, int], now: float) -> Refusal | None:
+    def _find_refusal(self, key: str, limits: Mapping[str, int], now: float) -> Refusal | None:
         """Return the limit that keeps a key out the longest; None where it may ask."""
-        found = [*self._of_minute(key, limits, now), *self._of_day(key, limits, now)]
-        return windows.longest(found)
+        found = [*self._check_minute(key, limits, now), *self._check_day(key, limits, now)]
+        return windows.find_longest(found)
 
-    def _of_minute(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
+    def _check_minute(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
         if {"requests_per_minute", "tokens_per_minute"} & set(limits):
-            rows = self._db.execute(_LAST_MINUTE, (key, *_minute(now))).fetchall()
-            yield from windows.of_minute(rows, limits, now)
+            rows = self._db.execute(_LAST_MINUTE, (key, *_find_last_minute(now))).fetchall()
+            yield from windows.check_minute(rows, limits, now)
 
-    def _of_day(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
+    def _check_day(self, key: str, limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
         if {"requests_per_day", "tokens_per_day"} & set(limits):
-            row = self._db.execute(_DAY_SO_FAR, (key, day_of(now))).fetchone() or (0, 0)
-            yield from windows.of_day(row, limits, now)
+            row = self._db.execute(_DAY_SO_FAR, (key, format_day(now))).fetchone() or (0, 0)
+            yield from windows.check_day(row, limits, now)
 
     def recent(self) -> dict[str, Any]:
         """Return what keys used today and in the last minute, for a gateway.
@@ -241,7 +241,7 @@ class Store:
         [[seconds ago, requests, tokens], ...]}}}; a key that asked nothing today is not there.
         """
         now = self._clock.now()
-        day = day_of(now)
+        day = format_day(now)
         keys: dict[str, dict[str, Any]] = {}
         used = self._db.execute(
             "SELECT key, requests, prompt_tokens + completion_tokens FROM used WHERE day = ?",
@@ -252,7 +252,7 @@ class Store:
         rows = self._db.execute(
             "SELECT key, second, requests, tokens FROM minute WHERE second BETWEEN ? AND ? "
             "ORDER BY second",
-            _minute(now),
+            _find_last_minute(now),
         )
         for key, second, requests, tokens in rows:
             row = keys.setdefault(key, {"day": [0, 0], "minute": []})
@@ -266,8 +266,8 @@ class Store:
 
     def refuse(self, key: str, reason: str) -> None:
         """Count a refusal that was decided elsewhere: over several machines."""
-        with self._whole():
-            for day in (day_of(self.now()), EVER):
+        with self._transaction():
+            for day in (format_day(self.now()), EVER):
                 self._db.execute(_REFUSED, (key, day, reason))
 
     def settle(self) -> None:
@@ -277,7 +277,7 @@ class Store:
         self._forgets = min(now, self._forgets + _FORGETS * (steady - self._forgot))
         self._forgot = steady
         first = datetime.fromtimestamp(self._forgets, timezone.utc) - timedelta(self._keep_days)
-        with self._whole():
+        with self._transaction():
             self._db.execute(
                 "INSERT INTO clock (one, latest) VALUES (1, ?) "
                 "ON CONFLICT (one) DO UPDATE SET latest = excluded.latest",
@@ -289,7 +289,9 @@ class Store:
                 (int(self._forgets),),
             )
             # Of a clock that was far ahead there are some to come.
-            self._db.execute("DELETE FROM minute WHERE second NOT BETWEEN ? AND ?", _minute(now))
+            self._db.execute(
+                "DELETE FROM minute WHERE second NOT BETWEEN ? AND ?", _find_last_minute(now)
+            )
             self._db.execute("UPDATE request SET told_at = ?1 WHERE told_at > ?1", (int(now),))
             self._db.execute(
                 "DELETE FROM request WHERE told_at < ? AND (ended OR told_at < ?)",
@@ -303,7 +305,7 @@ class Store:
         self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator[None]:
         """Do all or nothing of what is inside."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -314,11 +316,11 @@ class Store:
         self._db.execute("COMMIT")
 
     def rows(self, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
-        """Return what `rows_of` does."""
-        return rows_of(self._db, since, until)
+        """Return what `read_rows` does."""
+        return read_rows(self._db, since, until)
 
 
-def rows_of(db: sqlite3.Connection, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
+def read_rows(db: sqlite3.Connection, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
     """Return a row a key and day from `since` to `until`, both included; `EVER` is a day as well.
 
     Of each: requests, prompt_tokens, completion_tokens, refused (by reason), last_at (unix or 0).
@@ -342,7 +344,7 @@ def rows_of(db: sqlite3.Connection, since: str = "", until: str = "9999") -> lis
 
 
 def read(path: Path, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
-    """Return `rows_of` a database that another process writes; nothing where there is none.
+    """Do `read_rows` on a database that another process writes; nothing where there is none.
 
     Raises sqlite3.Error where it is none, or of another form.
     """
@@ -351,15 +353,15 @@ def read(path: Path, since: str = "", until: str = "9999") -> list[dict[str, Any
     # Not `mode=ro`: a reader of a write-ahead log may have to make its index.
     with closing(sqlite3.connect(str(path), timeout=10)) as db:
         db.execute("PRAGMA query_only=ON")
-        return rows_of(db, since, until)
+        return read_rows(db, since, until)
 
 
-def saved(path: Path) -> bytes:
+def export_rows(path: Path) -> bytes:
     """Return the rows of all days as JSON, for a backup."""
     return json.dumps(read(path)).encode()
 
 
-def restorable(rows: object) -> Iterator[dict[str, Any]]:
+def parse_rows(rows: object) -> Iterator[dict[str, Any]]:
     """Give rows of a backup, checked. Raises ValueError, KeyError or TypeError for others."""
     if not isinstance(rows, list):
         raise TypeError("no list")
@@ -375,7 +377,7 @@ def restorable(rows: object) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def put_back(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def import_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Add rows of a backup. Of a key and day that are there already, what is there counts."""
     with closing(sqlite3.connect(str(path), isolation_level=None, timeout=30)) as db:
         db.execute("BEGIN IMMEDIATE")

@@ -26,16 +26,16 @@ class Refusal:
     wait_s: int
 
 
-def of_minute(rows: Sequence[Row], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
+def check_minute(rows: Sequence[Row], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
     """Give the limits of a minute that rows of the last one reach."""
     requests = [(at, number) for at, number, _ in rows]
     tokens = [(at, number) for at, _, number in rows]
     for counts, reason in ((requests, "requests_per_minute"), (tokens, "tokens_per_minute")):
         if reason in limits:
-            yield from _passing(counts, limits[reason], reason, now)
+            yield from _wait_for_room(counts, limits[reason], reason, now)
 
 
-def _passing(
+def _wait_for_room(
     counts: Sequence[tuple[float, int]], limit: int, reason: str, now: float
 ) -> Iterator[Refusal]:
     """Give the refusal until so much of the last minute has passed that less than a limit is left.
@@ -53,14 +53,14 @@ def _passing(
             return
 
 
-def of_day(used: Sequence[int], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
+def check_day(used: Sequence[int], limits: Mapping[str, int], now: float) -> Iterator[Refusal]:
     """Give the limits of a day that its requests and tokens reach; `now` in seconds since 1970."""
     for number, reason in zip(used, ("requests_per_day", "tokens_per_day")):
         if reason in limits and number >= limits[reason]:
             yield Refusal(reason, math.ceil(DAY_S - now % DAY_S) or 1)
 
 
-def of_day_untold(
+def check_unconfirmed_day(
     used: Sequence[int], untold: Sequence[Row], limits: Mapping[str, int], now: float
 ) -> Iterator[Refusal]:
     """Give the limit of a day that only requests reach of which nobody knows yet who answers them.
@@ -70,10 +70,10 @@ def of_day_untold(
     left = limits.get("requests_per_day", 0) - used[0]
     if left > 0:
         counts = [(at, requests) for at, requests, _ in untold]
-        yield from _passing(counts, left, "requests_per_day", now)
+        yield from _wait_for_room(counts, left, "requests_per_day", now)
 
 
-def newest(rows: Sequence[Row], count: int) -> list[Row]:
+def find_newest(rows: Sequence[Row], count: int) -> list[Row]:
     """Return the last `count` requests of rows: those before them were told of first."""
     found: list[Row] = []
     for at, requests, tokens in reversed(rows):
@@ -84,6 +84,6 @@ def newest(rows: Sequence[Row], count: int) -> list[Row]:
     return found[::-1]
 
 
-def longest(found: Sequence[Refusal]) -> Refusal | None:
+def find_longest(found: Sequence[Refusal]) -> Refusal | None:
     """Return the limit that keeps a key out the longest; None where it may ask."""
     return max(found, key=lambda refusal: refusal.wait_s, default=None)

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "summary.json"
 # Bundles that are kept, and bytes of one file of a bundle; it has at most nine.
-MOST = 5
-MOST_BYTES = 512 << 10
+MAX_BUNDLES = 5
+MAX_BYTES = 512 << 10
 # Seconds for all of a bundle, and for one program.
-WHOLE_S = 45.0
+TIMEOUT_S = 45.0
 _PROGRAM_S = 15.0
 _LINES = 400
 _PART = ".part-"
@@ -61,7 +61,9 @@ class Hang:
     stacks: Path | None = None
 
 
-def keep(paths: Paths, hang: Hang, at: float, whole_s: float = WHOLE_S) -> tuple[str, list[str]]:
+def save_bundle(
+    paths: Paths, hang: Hang, at: float, whole_s: float = TIMEOUT_S
+) -> tuple[str, list[str]]:
     """Keep a bundle, and remove the oldest; return its name and what could not be gathered.
 
     `at`: seconds since 1970. Raises OSError where nothing can be written.
@@ -74,15 +76,15 @@ def keep(paths: Paths, hang: Hang, at: float, whole_s: float = WHOLE_S) -> tuple
     folder = paths.hangs / f"{_PART}{name}"
     folder.mkdir(mode=0o700)
     gathering = _Gathering(folder, Secrets(paths))
-    pids = processes.of_unit(hang.cgroup)
+    pids = processes.list_pids(hang.cgroup)
     parts: Mapping[str, Callable[[], str]] = {
-        "processes.txt": lambda: processes.described(pids),
-        "sockets.txt": lambda: processes.sockets(pids),
+        "processes.txt": lambda: processes.describe_processes(pids),
+        "sockets.txt": lambda: processes.describe_sockets(pids),
         "metrics.txt": lambda: hang.metrics,
-        "stacks.txt": lambda: _stacks(pids, hang.stacks),
-        "journal.log": lambda: _journal(hang.unit),
-        "kernel.log": _kernel,
-        "nvidia-smi.txt": _gpus,
+        "stacks.txt": lambda: _read_stacks(pids, hang.stacks),
+        "journal.log": lambda: _read_journal(hang.unit),
+        "kernel.log": _read_kernel_log,
+        "nvidia-smi.txt": _read_gpus,
     }
     thread = threading.Thread(target=gathering.gather, args=[parts], daemon=True)
     thread.start()
@@ -98,7 +100,7 @@ def keep(paths: Paths, hang: Hang, at: float, whole_s: float = WHOLE_S) -> tuple
     }
     gathering.write(SUMMARY, json.dumps(summary, indent=1, sort_keys=True) + "\n", last=True)
     os.rename(str(folder), str(paths.hangs / name))
-    for old in names(paths)[:-MOST]:
+    for old in list_names(paths)[:-MAX_BUNDLES]:
         shutil.rmtree(str(paths.hangs / old), ignore_errors=True)
     return name, [f"{part}: {why}" for part, why in missing.items()]
 
@@ -134,11 +136,11 @@ class _Gathering:
     def write(self, name: str, text: str, *, last: bool = False) -> None:
         """Write a part, masked, clean and bounded: of a log the end, of all else the beginning."""
         content = clean_text.clean_block(self._secrets.mask(text)).encode("utf-8", "replace")
-        over = len(content) - MOST_BYTES
+        over = len(content) - MAX_BYTES
         if over > 0:
             told = f"... ({over} more bytes are left out)\n".encode()
             log = name.endswith(".log")
-            content = told + content[over:] if log else content[:MOST_BYTES] + b"\n" + told
+            content = told + content[over:] if log else content[:MAX_BYTES] + b"\n" + told
         with self._lock:
             if self._closed and not last:
                 return
@@ -149,47 +151,47 @@ class _Gathering:
                 stream.write(content)
 
 
-def _stacks(pids: list[int], program: Path | None) -> str:
+def _read_stacks(pids: list[int], program: Path | None) -> str:
     """Read what each process computes, without stopping it: no variable's value is read."""
     if program is None or not program.exists():
         raise HostError("py-spy is not installed: the next apply tries again")
     found = []
     for pid in pids:
-        done, text = _printed([str(program), "dump", "--nonblocking", "--pid", str(pid)])
+        done, text = _run_program([str(program), "dump", "--nonblocking", "--pid", str(pid)])
         found.append(
             text if done else f"process {pid}: not read: {clean_text.clean_line(text)[:300]}\n"
         )
     return "\n".join(found)
 
 
-def _journal(unit: str) -> str:
-    read = journals.read_last([unit], 4 * _LINES, most_bytes=4 * MOST_BYTES)
-    lines = [_line(row) for row in read["entries"] if not _HEALTH.search(row["message"])]
+def _read_journal(unit: str) -> str:
+    read = journals.read_last([unit], 4 * _LINES, most_bytes=4 * MAX_BYTES)
+    lines = [_format_line(row) for row in read["entries"] if not _HEALTH.search(row["message"])]
     return "\n".join(lines[-_LINES:]) + "\n"
 
 
-def _kernel() -> str:
-    read = journals.read_last([journals.KERNEL], _LINES, most_bytes=MOST_BYTES)
+def _read_kernel_log() -> str:
+    read = journals.read_last([journals.KERNEL], _LINES, most_bytes=MAX_BYTES)
     if not read["entries"]:
         raise HostError("the journal has no messages of the kernel")
-    return "\n".join(_line(row) for row in read["entries"]) + "\n"
+    return "\n".join(_format_line(row) for row in read["entries"]) + "\n"
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _format_line(row: Mapping[str, Any]) -> str:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row["time_us"] / 1e6))
     return f"{at} {clean_text.clean_entry(row['message'])}"
 
 
-def _gpus() -> str:
+def _read_gpus() -> str:
     if not any(os.access(f"{folder}/nvidia-smi", os.X_OK) for folder in os.get_exec_path()):
         return ""
-    done, text = _printed(["nvidia-smi", "-q"])
+    done, text = _run_program(["nvidia-smi", "-q"])
     if not done:
         raise HostError(f"nvidia-smi: {clean_text.clean_line(text)[:300]}")
     return text
 
 
-def _printed(command: Sequence[str]) -> tuple[bool, str]:
+def _run_program(command: Sequence[str]) -> tuple[bool, str]:
     """Run a program; whether it ended well, and what it wrote.
 
     One that the kernel holds, as a GPU that fell off the bus holds nvidia-smi, is not waited for.
@@ -214,19 +216,19 @@ def _printed(command: Sequence[str]) -> tuple[bool, str]:
     return process.returncode == 0, written.decode("utf-8", "replace")
 
 
-def names(paths: Paths) -> list[str]:
+def list_names(paths: Paths) -> list[str]:
     """Name the bundles that are there, the oldest first."""
     found = (path for path in paths.hangs.glob("*") if not path.name.startswith("."))
     return sorted(path.name for path in found if path.is_dir() and not path.is_symlink())
 
 
-def read(paths: Paths, most: int = 2, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]]:
+def read(paths: Paths, most: int = 2, most_bytes: int = MAX_BYTES) -> list[dict[str, Any]]:
     """Return the newest bundles, the newest first: name, summary and the files' texts.
 
     `most_bytes`: of all files of one bundle; the longest are cut.
     """
     found = []
-    for name in names(paths)[::-1][:most]:
+    for name in list_names(paths)[::-1][:most]:
         folder = paths.hangs / name
         files = {path.name: read_text(path) for path in sorted(folder.glob("*")) if path.is_file()}
         files.pop(SUMMARY, None)

@@ -99,30 +99,30 @@ class Verdict:
     still: float = 0.0
 
 
-def judge(samples: Sequence[Sample], limits: Limits) -> Verdict:
+def classify(samples: Sequence[Sample], limits: Limits) -> Verdict:
     """Judge an engine by the looks at it, the oldest first; the last one is of now."""
     now = samples[-1]
     if now.held:
         return Verdict(What.QUIET, now.held)
-    first = _first_still(samples, limits)
+    first = _find_first_still(samples, limits)
     if first is None:
         return Verdict(What.IDLE)
-    if _moved(samples):
+    if _has_moved(samples):
         return Verdict(What.WORKS)
-    return _suspicion(now, first, limits)
+    return _classify_still(now, first, limits)
 
 
-def _moved(samples: Sequence[Sample]) -> bool:
+def _has_moved(samples: Sequence[Sample]) -> bool:
     """Whether a step came between the last two looks, as far as they can be compared."""
     before, now = samples[-2:] if len(samples) > 1 else (samples[-1], samples[-1])
     known = before.steps is not None and now.steps is not None
     return known and before.start == now.start and before.steps != now.steps
 
 
-def _suspicion(now: Sample, first: Sample, limits: Limits) -> Verdict:
+def _classify_still(now: Sample, first: Sample, limits: Limits) -> Verdict:
     """Judge an engine that has made no step since the look `first`."""
     still = now.at - first.at
-    why = _so_far(now, still)
+    why = _describe_so_far(now, still)
     computes = now.cpu - first.cpu >= _COMPUTES * still > 0
     if still < (limits.computing if computes else limits.quiet):
         return Verdict(What.WAIT, why, still)
@@ -139,31 +139,31 @@ def _suspicion(now: Sample, first: Sample, limits: Limits) -> Verdict:
     return Verdict(What.ASKED if asked.pending else What.ASK, why, still)
 
 
-def _so_far(now: Sample, still: float) -> str:
+def _describe_so_far(now: Sample, still: float) -> str:
     if now.steps is None:
         return f"it tells nothing of its steps for {still:.0f} s"
     requests = "request waits" if now.waits == 1 else "requests wait"
     return f"no step for {still:.0f} s while {now.waits} {requests} or run"
 
 
-def _suspect(sample: Sample) -> bool:
+def _is_suspect(sample: Sample) -> bool:
     """Whether somebody waits, or an engine that serves tells nothing at all."""
     return sample.waits > 0 or sample.steps is None
 
 
-def _first_still(samples: Sequence[Sample], limits: Limits) -> Sample | None:
+def _find_first_still(samples: Sequence[Sample], limits: Limits) -> Sample | None:
     """Return the look since which no step came though somebody waits; None where nobody waits now.
 
     A look that was held, of another start or long before the next one ends the time: of what was
     before it nothing is known. So does an answer to our own question.
     """
     first = now = samples[-1]
-    if not _suspect(now):
+    if not _is_suspect(now):
         return None
     steps = now.steps
     for sample in reversed(samples[:-1]):
         apart = first.at - sample.at > limits.gap
-        if apart or sample.held or sample.start != now.start or not _suspect(sample):
+        if apart or sample.held or sample.start != now.start or not _is_suspect(sample):
             break
         if sample.at < now.answered:
             break

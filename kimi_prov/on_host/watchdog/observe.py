@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Who renews the apply lock less often has gone, or waits for something that needs no engine.
 _LOCK_FRESH_S = 900.0
 # Units that do something with the engines, or with the machine below them, while they run.
-_AT_WORK = (
+_BUSY_UNITS = (
     unit_names.REST,
     unit_names.SWITCH,
     unit_names.BENCH,
@@ -69,7 +69,7 @@ class Looked:
     cpu: float = 0.0
 
 
-def engines(plan: Mapping[str, Any]) -> list[Engine]:
+def list_engines(plan: Mapping[str, Any]) -> list[Engine]:
     """Return the engines of a plan that can be asked: all but a host's part of another's."""
     return [
         Engine(int(row["index"]), unit_names.get_engine_unit(row), int(row["port"]))
@@ -78,20 +78,20 @@ def engines(plan: Mapping[str, Any]) -> list[Engine]:
     ]
 
 
-def machine(paths: Paths, found: list[Engine]) -> Machine:
+def observe_machine(paths: Paths, found: list[Engine]) -> Machine:
     """Look at what all engines have in common."""
     names = [engine.unit for engine in found]
-    shown = units.read_properties([*names, *_AT_WORK], _PROPERTIES)
-    return Machine(_held(paths, shown), shown, _proxy(paths))
+    shown = units.read_properties([*names, *_BUSY_UNITS], _PROPERTIES)
+    return Machine(_explain_pause(paths, shown), shown, _read_proxy(paths))
 
 
-def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
+def _explain_pause(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
     """Say why no engine of this machine is to be judged now; empty where they are."""
     holder = apply_lock.find_holder(fresh_s=_LOCK_FRESH_S)
     if holder is not None:
         who = clean_text.clean_line(f"{holder.get('user')}@{holder.get('control_host')}")[:80]
         return f"{who} works on this machine, and holds the apply lock"
-    for name in _AT_WORK:
+    for name in _BUSY_UNITS:
         if shown.get(name, {}).get("ActiveState") in ("active", "activating", "deactivating"):
             return f"{name} is at work"
     if paths.stopped.exists():
@@ -99,14 +99,16 @@ def _held(paths: Paths, shown: Mapping[str, Mapping[str, str]]) -> str:
     return ""
 
 
-def _proxy(paths: Paths) -> dict[str, dict[str, Any]]:
+def _read_proxy(paths: Paths) -> dict[str, dict[str, Any]]:
     try:
         return {str(row["name"]): dict(row) for row in haproxy.list_servers(paths.socket)}
     except (OSError, HostError, ValueError):
         return {}
 
 
-def engine(found: Engine, around: Machine, timeout_s: float, *, ours: bool = False) -> Looked:
+def observe_engine(
+    found: Engine, around: Machine, timeout_s: float, *, ours: bool = False
+) -> Looked:
     """Look at one engine; one that is not to be judged is not asked.
 
     `ours`: one that is out was taken out by the watchdog, and is judged all the same.
@@ -137,5 +139,5 @@ def engine(found: Engine, around: Machine, timeout_s: float, *, ours: bool = Fal
         metrics.count_steps(text) if told else None,
         # An engine whose worker stood still before a request came tells of none.
         max(running, int(server.get("requests") or 0)),
-        processes.cpu_seconds(processes.of_unit(cgroup)),
+        processes.sum_cpu_seconds(processes.list_pids(cgroup)),
     )

@@ -23,7 +23,7 @@ _SHOWN = re.compile(
     r"^(?:Name|State|Tgid|PPid|TracerPid|VmRSS|Threads|SigQ|SigPnd|ShdPnd|SigBlk|Cpus_allowed_list|"
     r"Mems_allowed_list|voluntary_ctxt_switches|nonvoluntary_ctxt_switches):",
 )
-_MOST_THREADS = 2000
+_MAX_THREADS = 2000
 # As the kernel numbers the states of a TCP connection.
 _TCP = {
     "01": "established", "02": "syn sent", "03": "syn received", "04": "fin wait 1",
@@ -33,7 +33,7 @@ _TCP = {
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def of_unit(cgroup: str, groups: Path = _CGROUPS) -> list[int]:
+def list_pids(cgroup: str, groups: Path = _CGROUPS) -> list[int]:
     """Return the processes of a unit by its control group, the first started first."""
     if not cgroup:
         return []
@@ -41,16 +41,16 @@ def of_unit(cgroup: str, groups: Path = _CGROUPS) -> list[int]:
     return sorted(int(pid) for pid in listed if pid.isdigit())
 
 
-def cpu_seconds(pids: list[int], proc: Path = PROC) -> float:
+def sum_cpu_seconds(pids: list[int], proc: Path = PROC) -> float:
     """Return the seconds of CPU that these processes have used; of one that is gone, none."""
     used = 0
     for pid in pids:
-        fields = _stat(proc / str(pid))
+        fields = _read_stat(proc / str(pid))
         used += int(fields[11]) + int(fields[12]) if fields else 0
     return used / _TICKS
 
 
-def _stat(process: Path) -> list[str]:
+def _read_stat(process: Path) -> list[str]:
     """Return the fields of `stat` after the name, which may hold anything."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()
@@ -58,41 +58,41 @@ def _stat(process: Path) -> list[str]:
         return []
 
 
-def described(pids: list[int], proc: Path = PROC) -> str:
+def describe_processes(pids: list[int], proc: Path = PROC) -> str:
     """Write for each process its state, and where in the kernel its threads are."""
-    return "\n".join(line for pid in pids for line in _process(pid, proc))
+    return "\n".join(line for pid in pids for line in _describe_process(pid, proc))
 
 
-def _process(pid: int, proc: Path) -> Iterator[str]:
+def _describe_process(pid: int, proc: Path) -> Iterator[str]:
     process = proc / str(pid)
-    status = _told(process / "status")
+    status = _read_or_explain(process / "status")
     if not status:
         return
     yield f"process {pid}"
     yield from (f"  {line}" for line in status.splitlines() if _SHOWN.match(line))
-    command = _told(process / "cmdline").replace("\0", " ").strip()
+    command = _read_or_explain(process / "cmdline").replace("\0", " ").strip()
     yield f"  command: {command[:400]}"
     where: dict[tuple[str, str, str], int] = Counter()
-    for thread in sorted((process / "task").glob("*"), key=lambda path: path.name)[:_MOST_THREADS]:
-        fields = _stat(thread)
-        call = _told(thread / "syscall").split(" ")[0].strip() or "?"
-        waits = _told(thread / "wchan").strip() or "?"
+    for thread in sorted((process / "task").glob("*"), key=lambda path: path.name)[:_MAX_THREADS]:
+        fields = _read_stat(thread)
+        call = _read_or_explain(thread / "syscall").split(" ")[0].strip() or "?"
+        waits = _read_or_explain(thread / "wchan").strip() or "?"
         where[fields[0] if fields else "?", waits, call] += 1
     for (state, waits, call), count in sorted(where.items(), key=lambda row: -row[1]):
         yield f"  {count} threads: state {state}, in the kernel at {waits}, system call {call}"
     yield ""
 
 
-def _told(path: Path) -> str:
+def _read_or_explain(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError as error:
         return "" if isinstance(error, FileNotFoundError) else f"? ({error.strerror})"
 
 
-def sockets(pids: list[int], proc: Path = PROC) -> str:
+def describe_sockets(pids: list[int], proc: Path = PROC) -> str:
     """Write the TCP connections of these processes: ends, state, bytes that nobody has read yet."""
-    owner = {inode: pid for pid in pids for inode in _inodes(proc / str(pid))}
+    owner = {inode: pid for pid in pids for inode in _list_inodes(proc / str(pid))}
     lines = []
     for name in ("net/tcp", "net/tcp6"):
         for row in read_text(proc / name).splitlines()[1:]:
@@ -101,13 +101,13 @@ def sockets(pids: list[int], proc: Path = PROC) -> str:
                 continue
             sent, received = (int(part, 16) for part in words[4].split(":"))
             lines.append(
-                f"process {owner[words[9]]}: {_end(words[1])} to {_end(words[2])}, "
+                f"process {owner[words[9]]}: {_format_end(words[1])} to {_format_end(words[2])}, "
                 f"{_TCP.get(words[3], words[3])}, {received} bytes unread, {sent} unsent"
             )
     return "\n".join(sorted(lines)) + "\n"
 
 
-def _inodes(process: Path) -> Iterator[str]:
+def _list_inodes(process: Path) -> Iterator[str]:
     try:
         names = os.listdir(str(process / "fd"))
     except OSError:
@@ -121,7 +121,7 @@ def _inodes(process: Path) -> Iterator[str]:
             yield target[len("socket:[") : -1]
 
 
-def _end(text: str) -> str:
+def _format_end(text: str) -> str:
     address, _, port = text.partition(":")
     if len(address) == 8:
         address = ".".join(str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0))

@@ -29,7 +29,7 @@ from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.notify import Notifier
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.watchdog import bundles, observe, state
-from kimi_prov.on_host.watchdog.classify import Limits, Question, Sample, Verdict, What, judge
+from kimi_prov.on_host.watchdog.classify import Limits, Question, Sample, Verdict, What, classify
 from kimi_prov.on_host.watchdog.state import Record
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ class Watchdog:
 
     def run(self, notifier: Notifier) -> int:
         """Look again and again; 0 once the program on the disk is another one."""
-        program = _version(self._paths)
+        program = _read_program_version(self._paths)
         while True:
             notifier.alive()
             began = time.monotonic()
             self.turn(notifier)
             calm = not any(watch.stalled for watch in self._watches.values())
-            if calm and _version(self._paths) != program:
+            if calm and _read_program_version(self._paths) != program:
                 print("the program was replaced: starting anew", flush=True)
                 return 0
             time.sleep(max(0.2, self._limits.every - (time.monotonic() - began)))
@@ -95,8 +95,8 @@ class Watchdog:
     def turn(self, notifier: Notifier) -> None:
         """Look once at every engine of the plan that is in place, and do what is to be done."""
         plan = read_json(self._paths.plan)
-        found = observe.engines(plan)
-        around = observe.machine(self._paths, found)
+        found = observe.list_engines(plan)
+        around = observe.observe_machine(self._paths, found)
         self._say_once("held", f"not watching: {around.held}" if around.held else "")
         names = [engine.unit for engine in found]
         self._watches = {unit: row for unit, row in self._watches.items() if unit in names}
@@ -106,7 +106,7 @@ class Watchdog:
                 self._watches[engine.unit] = _Watch(engine, self._limits, last)
             watch = self._watches[engine.unit]
             timeout_s = min(_METRICS_S, self._limits.every)
-            looked = observe.engine(engine, around, timeout_s, ours=watch.out)
+            looked = observe.observe_engine(engine, around, timeout_s, ours=watch.out)
             notifier.alive()
             self._act(watch, looked, plan, notifier)
         self._keep_record()
@@ -133,7 +133,7 @@ class Watchdog:
         """Keep the record. On a full disk it is known to us alone, and what hangs is restarted."""
         problem = ""
         try:
-            self._record.keep()
+            self._record.save()
         except OSError as error:
             problem = f"what happened is not kept: {describe_error(error)}"
         self._say_once("record", problem)
@@ -142,7 +142,7 @@ class Watchdog:
         self, watch: _Watch, looked: Looked, plan: Mapping[str, Any], notifier: Notifier
     ) -> None:
         unit = watch.engine.unit
-        verdict = watch.judged(looked)
+        verdict = watch.classify(looked)
         for took in watch.recoveries():
             self._record.served_again(unit, took)
             self._say(f"{unit} serves again, {took:.0f} s after its last step")
@@ -180,10 +180,10 @@ class Watchdog:
         self._say(f"{unit} hangs: {verdict.why}")
         # Before what takes a minute: who comes now would wait for nothing.
         self._balance(watch, draining.OUT)
-        bundle = self._keep(watch, looked, verdict, at)
+        bundle = self._save_bundle(watch, looked, verdict, at)
         notifier.alive()
-        done = self._decided(watch, looked, at)
-        row = {"at": state.stamp(at), "time": at, "why": verdict.why, "done": done}
+        done = self._decide_restart(watch, looked, at)
+        row = {"at": state.format_time(at), "time": at, "why": verdict.why, "done": done}
         row |= {"still_s": round(still_s, 1), "bundle": bundle, "start": looked.start}
         self._record.hang(unit, row)
         self._keep_record()
@@ -191,12 +191,14 @@ class Watchdog:
         if done == state.RESTARTED:
             self._restart(unit)
 
-    def _keep(self, watch: _Watch, looked: Looked, verdict: Verdict, at: float) -> str | None:
+    def _save_bundle(
+        self, watch: _Watch, looked: Looked, verdict: Verdict, at: float
+    ) -> str | None:
         hang = bundles.Hang(
             watch.engine.unit, looked.cgroup, verdict.why, verdict.still, watch.text, self._stacks
         )
         try:
-            name, missing = bundles.keep(self._paths, hang, at)
+            name, missing = bundles.save_bundle(self._paths, hang, at)
         except (OSError, HostError) as error:
             self._say(f"nothing of it could be kept: {describe_error(error)}")
             return None
@@ -204,15 +206,15 @@ class Watchdog:
         self._say(f"what it was at is kept in {layout.HANGS}/{name}{without}")
         return name
 
-    def _decided(self, watch: _Watch, looked: Looked, at: float) -> str:
+    def _decide_restart(self, watch: _Watch, looked: Looked, at: float) -> str:
         """Say what is done about an engine that hangs; why, where it is not restarted."""
         unit = watch.engine.unit
         if not self._limits.asks:
             self._say("the supervisor of its group restarts all of the group")
             return state.GROUP
         # Somebody may have come while the bundle was kept.
-        around = observe.machine(self._paths, [watch.engine])
-        now = observe.engine(watch.engine, around, _METRICS_S, ours=True)
+        around = observe.observe_machine(self._paths, [watch.engine])
+        now = observe.observe_engine(watch.engine, around, _METRICS_S, ours=True)
         if now.held or now.start != looked.start:
             self._say(f"it is left alone: {now.held or 'it was started anew meanwhile'}")
             return state.LEFT
@@ -276,7 +278,7 @@ class _Watch:
             ago = time.time() - float(last["time"]) + float(last["still_s"])
             self.left, self._since = str(last["start"]), time.monotonic() - ago
 
-    def judged(self, looked: Looked) -> Verdict:
+    def classify(self, looked: Looked) -> Verdict:
         """Take a look in, and judge."""
         self.text = looked.text or self.text
         with self._lock:
@@ -292,7 +294,7 @@ class _Watch:
             answered=answered,
         )
         self._samples.append(sample)
-        verdict = judge(list(self._samples), self._limits)
+        verdict = classify(list(self._samples), self._limits)
         if self._goes_on(looked, verdict, answered):
             # Where it hung and went on by itself, the next time counts as one of its own.
             self.left = "" if looked.start == self.left else self.left
@@ -380,7 +382,7 @@ class _Watch:
                 )
 
 
-def _version(paths: Paths) -> tuple[int, int]:
+def _read_program_version(paths: Paths) -> tuple[int, int]:
     """Tell the program on the disk from every other."""
     try:
         about = os.stat(str(paths.locate(layout.ZIPAPP)))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 # Hangs that are remembered.
-_MOST = 20
+_MAX_HANGS = 20
 HOUR_S = 3600.0
 RESTARTED, LEFT, GROUP = "restarted", "left alone", "left to the group"
 _COUNTS = ("probes", "hangs", "restarts")
@@ -44,7 +44,7 @@ class Record:
         self._counts: dict[str, dict[str, int]] = {
             name: {
                 str(unit): count
-                for unit, count in _mapping(found.get(name)).items()
+                for unit, count in _as_mapping(found.get(name)).items()
                 if isinstance(count, int)
             }
             for name in _COUNTS
@@ -59,7 +59,7 @@ class Record:
         self._count("hangs", unit)
         if row["done"] == RESTARTED:
             self._count("restarts", unit)
-        self.hangs = [*self.hangs, {"unit": unit, "served_again_s": None, **row}][-_MOST:]
+        self.hangs = [*self.hangs, {"unit": unit, "served_again_s": None, **row}][-_MAX_HANGS:]
         self._changed = True
 
     def served_again(self, unit: str, seconds: float) -> None:
@@ -76,14 +76,14 @@ class Record:
 
     def restarts_since(self, unit: str, when: float) -> int:
         """Count the restarts of an engine since a time, in seconds since 1970."""
-        times = (row.get("time") for row in self.hangs if _restarted(row, unit))
+        times = (row.get("time") for row in self.hangs if _was_restarted(row, unit))
         return sum(isinstance(at, (int, float)) and at >= when for at in times)
 
     def _count(self, name: str, unit: str) -> None:
         self._counts[name][unit] = self._counts[name].get(unit, 0) + 1
         self._changed = True
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write what has happened since the last time. Raises OSError, and is to be tried again."""
         if self._changed:
             document = {**self._counts, "last": self.hangs}
@@ -120,21 +120,21 @@ def publish(paths: Paths, text: str) -> None:
         write_atomic(paths.watchdog_metrics, text, 0o644)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _restarted(row: Mapping[str, Any], unit: str) -> bool:
+def _was_restarted(row: Mapping[str, Any], unit: str) -> bool:
     return row.get("unit") == unit and row.get("done") == RESTARTED
 
 
-def last(paths: Paths) -> dict[str, Any] | None:
+def find_last_hang(paths: Paths) -> dict[str, Any] | None:
     """Return the last hang; None where there was none."""
     hangs = read_json(paths.watchdog_state).get("last")
     found = hangs[-1] if isinstance(hangs, list) and hangs else None
     return found if isinstance(found, dict) else None
 
 
-def stamp(at: float) -> str:
+def format_time(at: float) -> str:
     """Write a time, in seconds since 1970, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

@@ -32,7 +32,7 @@ from pathlib import Path
 from ansible.plugins.action import ActionBase
 from kimi_prov.ansible.plugins.action.kimi_lifecycle import ActionModule as ActionModule_of_product
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.lifecycle.run import _all_of
+from kimi_prov.on_host.lifecycle.run import _require_whole_group
 
 HERE = Path(__file__).parent
 
@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
         if args.get("step") in ("stop", "start", "restart") and scene["together"]:
             members = [{"host": name} for name in "ab"]
             try:
-                _all_of(
+                _require_whole_group(
                     {"group": {"name": "g", "members": members}},
                     ActionModule_of_product._build_request(
                         self, {"drain_s": 0, "part": "serving", **args}

@@ -58,9 +58,9 @@ def make_proxy(tmp_path, request):
             paths.keys.mkdir()
         known = {n: host.paths.tls_crt.read_text() for n, host in (hosts or {}).items()}
         if first:
-            known["gw1"] = str(pins.read(first.paths)["page_certificate"])
+            known["gw1"] = str(pins.read_pins(first.paths)["page_certificate"])
         pins.ensure(paths, known)
-        pins.ensure_page(paths, shared=bool(doors))
+        pins.ensure_web_ui_certificate(paths, shared=bool(doors))
         if metrics:
             metrics_key.ensure(paths, {"sha256": None})
         stop_state.ensure(paths)

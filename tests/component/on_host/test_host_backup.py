@@ -145,7 +145,7 @@ def test_a_fresh_machine_gets_keys_certificate_history_and_page(make_machine):
     # To read: a way back would write such files as root.
     assert [path.name for path in (new.history / "0001").iterdir()] == [entries.ENTRY]
     assert entries.read(new, 1)["by"] == {"user": "old", "control_host": "c"}
-    assert entries.restorable(new, entries.read(new, 1)) is not None
+    assert entries.explain_not_restorable(new, entries.read(new, 1)) is not None
     assert chats(new) == ["kept"]
     assert new.converged == [new]
     assert not new.transfer.exists()
@@ -298,7 +298,7 @@ def test_the_machines_own_history_stays(make_machine):
         for number in numbers:
             applied(machine, number)
     _, told = carried(old, new)
-    found = {entry["number"]: entry["by"]["user"] for entry in entries.every(new)}
+    found = {entry["number"]: entry["by"]["user"] for entry in entries.read_all(new)}
     assert found == {1: "new", 2: "old", 7: "new"}
     assert told["left_out"] == ["entries of the history that this machine has itself: 1"]
 
@@ -307,7 +307,7 @@ def applied(machine, number, **more):
     """Note an apply; the user is the machine's name."""
     by = {"user": machine.root.name, "control_host": "c"}
     line = {"schema": entries.SCHEMA, "number": number, "kind": "apply", "result": "done"}
-    line |= {"started_at": entries.now(), "by": by, "files": [{"path": "/etc/cron.d/x"}]}
+    line |= {"started_at": entries.format_now(), "by": by, "files": [{"path": "/etc/cron.d/x"}]}
     entries.write(machine, {**line, **more})
 
 

@@ -47,7 +47,7 @@ def machine(folder: Path) -> Paths:
     stop_state.ensure(paths)
     own = paths.tls_crt.read_text()
     pins.ensure(paths, dict.fromkeys(("gpu1", "gpu.2", "gw1"), own))
-    pins.ensure_page(paths, shared=True)
+    pins.ensure_web_ui_certificate(paths, shared=True)
     return paths
 
 

@@ -67,7 +67,7 @@ def test_sglang_has_every_name() -> None:
 
 def test_kimi_prov_writes_every_name(tmp_path: Path) -> None:
     watched = watchdog.Record(Paths(str(tmp_path))).metrics({}, {})
-    there = {*collect.HELPS, *gauges.HELPS, *names(watched), *names(exposition.text([]))}
+    there = {*collect.HELPS, *gauges.HELPS, *names(watched), *names(exposition.render_rows([]))}
     assert lacking("kimi_", there) == {}
 
 

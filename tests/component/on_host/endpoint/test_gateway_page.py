@@ -167,7 +167,7 @@ def test_a_new_certificate_for_clients_changes_nothing_between_the_gateways(site
 def test_another_than_the_first_gateway_gets_no_visitor(site: Site) -> None:
     site.first.stop()
     site.first.paths.page_pem.unlink()
-    assert pins.ensure_page(site.first.paths, shared=True)
+    assert pins.ensure_web_ui_certificate(site.first.paths, shared=True)
     site.first.start()
     assert until(lambda: site.ask("/", at="gw1")[0] == 200)
     assert until(lambda: b"not reached" in site.ask("/c/2")[2])

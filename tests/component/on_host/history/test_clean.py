@@ -23,7 +23,7 @@ def test_what_no_kept_version_needs_goes(machine: Applied) -> None:
     machine.put(f"{layout.MODELS}/c/r/shard", "x")
     machine.put(f"{layout.PYTHONS}/3.12/bin/python", "x")
 
-    found = clean.clean(machine.places, remove=False)
+    found = clean.remove_unneeded(machine.places, remove=False)
     assert [(row["kind"], row["of"]) for row in found["items"]] == [
         ("environment", "vllm-0"),
         ("python", "3.12"),
@@ -33,17 +33,17 @@ def test_what_no_kept_version_needs_goes(machine: Applied) -> None:
     assert found["bytes"] >= 14000
     assert all(machine.places.locate(row["path"]).is_dir() for row in found["items"])
 
-    assert clean.clean(machine.places, remove=True)["removed"] is True
+    assert clean.remove_unneeded(machine.places, remove=True)["removed"] is True
     assert not any(machine.places.locate(row["path"]).exists() for row in found["items"])
     assert not machine.places.locate(f"{layout.MODELS}/c").exists()
     assert machine.places.locate(f"{layout.MODELS}/a/r").is_dir()
-    assert clean.clean(machine.places, remove=True)["items"] == []
+    assert clean.remove_unneeded(machine.places, remove=True)["items"] == []
 
 
 def test_an_interpreter_of_an_environment_that_stays_stays(machine: Applied) -> None:
     machine.put(f"{layout.PYTHONS}/3.12/bin/python", "x")
     machine.put(f"{layout.ENGINES}/vllm-1/pyvenv.cfg", f"home = {layout.PYTHONS}/3.12/bin\n")
-    assert clean.clean(machine.places, remove=False)["items"] == []
+    assert clean.remove_unneeded(machine.places, remove=False)["items"] == []
 
 
 def test_nothing_is_removed_while_a_switch_is_open(machine: Applied) -> None:
@@ -51,10 +51,10 @@ def test_nothing_is_removed_while_a_switch_is_open(machine: Applied) -> None:
     machine.put(layout.SWITCH, '{"since": "now"}')
     assert open_switch.read(machine.places)
     with pytest.raises(HostError, match="a switch is open"):
-        clean.clean(machine.places, remove=True)
+        clean.remove_unneeded(machine.places, remove=True)
 
 
 def test_without_a_plan_nothing_is_known_to_be_unneeded(machine: Applied) -> None:
     machine.places.plan.unlink()
     with pytest.raises(HostError, match=r"no .*plan\.json"):
-        clean.clean(machine.places, remove=True)
+        clean.remove_unneeded(machine.places, remove=True)

@@ -24,7 +24,7 @@ def test_what_was_in_place_comes_back_with_its_link_and_its_mode(machine: Applie
     former = {row["path"]: row for row in first["files"]}
     machine.version("2")
     machine.put(layout.FIREWALL, "new", 0o640)
-    assert entries.surplus(machine.places, first) == [machine.places.locate(layout.FIREWALL)]
+    assert entries.list_surplus(machine.places, first) == [machine.places.locate(layout.FIREWALL)]
 
     changed = entries.restore(machine.places, first)
 
@@ -32,7 +32,7 @@ def test_what_was_in_place_comes_back_with_its_link_and_its_mode(machine: Applie
     assert machine.places.locate(layout.ENGINE).readlink().name == "vllm-1"
     assert oct(machine.places.plan.stat().st_mode)[-3:] == "640"
     now = {
-        name: applied.file_row(machine.places, machine.places.locate(name))["sha256"]
+        name: applied.describe_file(machine.places, machine.places.locate(name))["sha256"]
         for name in former
     }
     assert now == {name: row["sha256"] for name, row in former.items()}
@@ -43,7 +43,9 @@ def test_a_restore_that_was_cut_is_completed_by_the_next(machine: Applied) -> No
     first = machine.entry()
     machine.version("2")
     # One file of two was replaced when it was cut.
-    machine.places.plan.write_text(entries.copy_of(machine.places, first, layout.PLAN).read_text())
+    machine.places.plan.write_text(
+        entries.find_copy(machine.places, first, layout.PLAN).read_text()
+    )
     assert set(entries.restore(machine.places, first)) == {DROP_IN, layout.ENGINE}
     assert json.loads(machine.places.plan.read_text())["engine"]["version"] == "1"
 
@@ -53,7 +55,9 @@ def test_no_secret_and_no_key_is_kept(machine: Applied) -> None:
         machine.put(name, "SECRET", 0o600)
     machine.put(layout.FORWARD_PROXY, "SECRET", 0o600)
     kept = machine.entry()
-    below = [p for p in entries.folder(machine.places, kept["number"]).rglob("*") if p.is_file()]
+    below = [
+        p for p in entries.find_folder(machine.places, kept["number"]).rglob("*") if p.is_file()
+    ]
     assert not [path for path in below if "SECRET" in path.read_text()]
     document = applied.observe(machine.places)
     hidden = {row["path"] for row in document["files"] if row["sha256"] is None}
@@ -62,12 +66,12 @@ def test_no_secret_and_no_key_is_kept(machine: Applied) -> None:
 
 def test_a_key_or_a_certificate_that_changes_is_no_other_version(machine: Applied) -> None:
     machine.put(layout.KEY_MAP, "a")
-    before = applied.digest(applied.observe(machine.places))
+    before = applied.hash_decided(applied.observe(machine.places))
     machine.put(layout.KEY_MAP, "b")
     machine.put(layout.OPERATOR_NEW, "b")
-    assert applied.digest(applied.observe(machine.places)) == before
+    assert applied.hash_decided(applied.observe(machine.places)) == before
     machine.put(layout.STAGE, "b")
-    assert applied.digest(applied.observe(machine.places)) != before
+    assert applied.hash_decided(applied.observe(machine.places)) != before
 
 
 @pytest.mark.parametrize(
@@ -81,15 +85,15 @@ def test_what_lacks_its_engine_or_its_weights_is_not_put_back(
     machine: Applied, gone: str, why: str
 ) -> None:
     first = machine.entry()
-    assert entries.restorable(machine.places, first) is None
+    assert entries.explain_not_restorable(machine.places, first) is None
     machine.places.locate(gone).unlink()
-    assert why in str(entries.restorable(machine.places, first))
+    assert why in str(entries.explain_not_restorable(machine.places, first))
 
 
 def test_a_copy_that_is_lost_is_told_before_anything_changes(machine: Applied) -> None:
     first = machine.entry()
     machine.version("2")
-    entries.copy_of(machine.places, first, DROP_IN).unlink()
+    entries.find_copy(machine.places, first, DROP_IN).unlink()
     with pytest.raises(HostError, match=r"has lost .*10-plan\.conf"):
         entries.restore(machine.places, first)
     assert json.loads(machine.places.plan.read_text())["engine"]["version"] == "2"
@@ -108,19 +112,19 @@ def test_the_newest_versions_that_served_stay_restorable(machine: Applied) -> No
 
     # The third is what the last one is again.
     assert dropped == [1, 3, 4]
-    kept = [row["number"] for row in entries.every(machine.places) if row["files"]]
+    kept = [row["number"] for row in entries.read_all(machine.places) if row["files"]]
     assert kept == [2, again["number"]]
-    assert len(entries.every(machine.places)) == 5
+    assert len(entries.read_all(machine.places)) == 5
     assert entries.prune(machine.places, keep=2) == []
 
 
 def test_an_entry_of_another_form_is_none(machine: Applied) -> None:
     made = machine.entry()
-    file = entries.folder(machine.places, made["number"]) / "entry.json"
+    file = entries.find_folder(machine.places, made["number"]) / "entry.json"
     file.write_text('{"schema": "other"}')
     assert entries.read(machine.places, made["number"]) == {}
     file.write_text("[")
-    assert entries.every(machine.places) == []
+    assert entries.read_all(machine.places) == []
 
 
 # Other than a plan decides over them: the page and the certificate stay as they are, and what goes
@@ -140,5 +144,5 @@ def test_every_unit_that_is_written_from_a_plan_goes_back_with_it(machine: Appli
     assert "kimi-watchdog.service" in named
     for name in named:
         machine.put(f"{layout.UNITS}/{name}", "[Unit]")
-    kept = {path.name for path in entries.restored_files(machine.places)}
+    kept = {path.name for path in entries.list_restored_files(machine.places)}
     assert named <= kept

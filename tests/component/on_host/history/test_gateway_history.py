@@ -47,7 +47,7 @@ def made(machine: Applied, *hosts: str) -> None:
 
 
 def end(machine: Applied, *, done: bool = True) -> dict[str, Any]:
-    return close_switch.end(machine.places, {**RUN, "done": done, "keep": 2})
+    return close_switch.close(machine.places, {**RUN, "done": done, "keep": 2})
 
 
 def history(machine: Applied) -> dict[str, Any]:
@@ -82,7 +82,9 @@ def test_each_apply_that_decides_otherwise_is_an_entry(gateway: Applied) -> None
     assert not any(row["restorable"] for row in rows)
     assert "sends to" in history_text.text(document)
     assert "gpu1, gpu2, gpu3" in history_text.text(document)
-    assert "inventory" in str(entries.restorable(gateway.places, entries.last(gateway.places)))
+    assert "inventory" in str(
+        entries.explain_not_restorable(gateway.places, entries.read_last(gateway.places))
+    )
 
 
 def test_an_apply_that_failed_is_no_entry(gateway: Applied) -> None:
@@ -117,7 +119,7 @@ def test_an_interpreter_that_no_page_uses_any_more_goes(gateway: Applied) -> Non
         gateway.put(f"{layout.PYTHONS}/{name}/bin/python3", "x")
     home = f"home = {layout.PYTHONS}/{PYTHON}/bin\n"
     gateway.put(f"{layout.WEB_ENVS}/0.12.4-abc/pyvenv.cfg", home)
-    found = clean.clean(gateway.places, remove=True)
+    found = clean.remove_unneeded(gateway.places, remove=True)
     assert [(row["kind"], row["of"]) for row in found["items"]] == [
         ("python", "of-an-earlier-page")
     ]
@@ -126,7 +128,10 @@ def test_an_interpreter_that_no_page_uses_any_more_goes(gateway: Applied) -> Non
 
 def test_an_entry_of_a_gateway_is_read_from_a_backup(gateway: Applied) -> None:
     end(gateway)
-    kept = json.loads(json.dumps(entries.last(gateway.places)))
-    assert entries.foreign(kept)["gateway"] == {"address": None, "hosts": ["gpu1", "gpu2"]}
+    kept = json.loads(json.dumps(entries.read_last(gateway.places)))
+    assert entries.from_other_machine(kept)["gateway"] == {
+        "address": None,
+        "hosts": ["gpu1", "gpu2"],
+    }
     with pytest.raises(ValueError, match="gateway"):
-        entries.foreign({**kept, "gateway": {"address": None, "hosts": [1]}})
+        entries.from_other_machine({**kept, "gateway": {"address": None, "hosts": [1]}})

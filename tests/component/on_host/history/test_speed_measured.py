@@ -20,7 +20,7 @@ def plan(port: int | None) -> dict[str, Any]:
 
 def test_a_stream_is_measured(tmp_path: Path) -> None:
     with serving() as (port, counts):
-        found = speed.probe(Paths(tmp_path), plan(port), rounds=2)
+        found = speed.measure(Paths(tmp_path), plan(port), rounds=2)
     assert [asked["max_tokens"] for asked in counts.asked] == [speed.TOKENS] * 2
     assert found is not None
     assert found["rounds"] == 2
@@ -28,5 +28,5 @@ def test_a_stream_is_measured(tmp_path: Path) -> None:
 
 
 def test_what_does_not_answer_has_no_speed(tmp_path: Path) -> None:
-    assert speed.probe(Paths(tmp_path), plan(free_port()), rounds=1) is None
-    assert speed.probe(Paths(tmp_path), plan(None)) is None
+    assert speed.measure(Paths(tmp_path), plan(free_port()), rounds=1) is None
+    assert speed.measure(Paths(tmp_path), plan(None)) is None

@@ -44,15 +44,15 @@ RUN = {
 
 
 def begin(machine: Applied, **more: object) -> dict[str, Any]:
-    return beginning.begin(machine.places, {**RUN, "start_s": 60, "frees": [], **more})
+    return beginning.start(machine.places, {**RUN, "start_s": 60, "frees": [], **more})
 
 
 def end(machine: Applied, *, done: bool = True, **more: object) -> dict[str, Any]:
-    return close_switch.end(machine.places, {**RUN, "done": done, "keep": 2, **more})
+    return close_switch.close(machine.places, {**RUN, "done": done, "keep": 2, **more})
 
 
 def newest(machine: Applied) -> dict[str, Any]:
-    return entries.every(machine.places)[-1]
+    return entries.read_all(machine.places)[-1]
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +69,9 @@ def test_where_nothing_serves_there_is_nothing_to_go_back_to(machine: Applied) -
 def test_what_serves_is_noted_before_anything_changes(machine: Applied) -> None:
     found = begin(machine)
     assert (found["opened"], found["from"], found["to"]) == (True, 1, 2)
-    former, entry = entries.every(machine.places)
+    former, entry = entries.read_all(machine.places)
     assert former["kind"] == entries.FOUND
-    assert entries.restorable(machine.places, former) is None
+    assert entries.explain_not_restorable(machine.places, former) is None
     assert (entry["result"], entry["by"]["user"]) == (None, "ann")
     assert open_switch.read(machine.places)["phase"] == open_switch.WRITING
 
@@ -79,7 +79,7 @@ def test_what_serves_is_noted_before_anything_changes(machine: Applied) -> None:
 def test_the_last_entry_is_what_serves_where_nothing_else_is_in_place(machine: Applied) -> None:
     machine.entry()
     assert begin(machine)["from"] == 1
-    assert [row["kind"] for row in entries.every(machine.places)] == ["apply", "apply"]
+    assert [row["kind"] for row in entries.read_all(machine.places)] == ["apply", "apply"]
 
 
 @pytest.mark.parametrize(("version", "told"), [("1", "former"), ("2", "new"), ("", "none")])
@@ -154,7 +154,7 @@ def test_a_host_that_is_left_apart_goes_back_and_one_that_waits_does_not(
     apart.check()
     apart.check()
     with pytest.raises(HostError, match="plan not as on a"):
-        apart.watched(lambda _: None)("loading")
+        apart.watch(lambda _: None)("loading")
 
 
 def test_a_group_that_serves_and_does_not_pass_verify_stays_and_it_is_told(
@@ -169,11 +169,11 @@ def test_a_group_that_serves_and_does_not_pass_verify_stays_and_it_is_told(
     def refuses(*_: object) -> None:
         raise HostError("it did not pass verify: tools")
 
-    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "wait_for_token", lambda *_: None)
     monkeypatch.setattr(engines, "verify", refuses)
-    monkeypatch.setattr(group_switch.speed, "probe", lambda *_: None)
+    monkeypatch.setattr(group_switch.speed, "measure", lambda *_: None)
     with pytest.raises(HostError, match=r"serves, .*but it did not pass verify: tools") as raised:
-        switch.switch(machine.places, lambda _: None)
+        switch.run_switch(machine.places, lambda _: None)
     assert "kimi-prov rollback INVENTORY" in str(raised.value.fix)
     assert (newest(machine)["result"], machine.in_place) == (entries.DONE, "2")
     assert open_switch.read(machine.places) == {}
@@ -185,7 +185,7 @@ def test_a_rollback_to_what_other_hosts_served_is_refused(machine: Applied) -> N
     grouped(machine, "a", "b")
     machine.entry()
     with pytest.raises(HostError, match="entry 1 was served by this machine alone"):
-        beginning.rollback(machine.places, RUN)
+        beginning.start_rollback(machine.places, RUN)
     assert open_switch.read(machine.places) == {}
 
 
@@ -199,7 +199,7 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     more = machine.put(f"{layout.UNITS}/kimi-serve@1.service.d/10-plan.conf", "[Service]\n")
     machine.put(layout.FIREWALL, "of the new plan", 0o640)
 
-    told = rollback.boot(machine.places)
+    told = rollback.restore_at_boot(machine.places)
 
     assert "entry 1" in told
     assert machine.in_place == "1"
@@ -214,7 +214,7 @@ def test_a_boot_puts_back_what_served(machine: Applied) -> None:
     orders = [line for line in machine.told if line.startswith(("start", "restart", "stop"))]
     assert all(line.startswith("start --no-block ") for line in orders)
     assert "kimi-serve@0.service" in orders[0].split()
-    assert rollback.boot(machine.places) == "no switch was cut"
+    assert rollback.restore_at_boot(machine.places) == "no switch was cut"
     # The run that it cut hears of it, and no other.
     assert end(machine, done=False)["told"] == [told]
     assert end(machine, done=False, run="r2")["told"] == []
@@ -229,23 +229,23 @@ def test_what_runs_beside_the_engine_goes_back_with_it(machine: Applied) -> None
     machine.put(watchdog, "quiet 40")
     begin(machine)
     former = entries.read(machine.places, 1)
-    decided = applied.digest(applied.observe(machine.places))
+    decided = applied.hash_decided(applied.observe(machine.places))
     machine.version("2")
     machine.put(watchdog, "quiet 5")
-    rollback.put_back(machine.places, former)
+    rollback.restore(machine.places, former)
     assert machine.places.locate(watchdog).read_text() == "quiet 40"
     assert "restart --no-block kimi-watchdog.service" in machine.told
-    assert applied.digest(applied.observe(machine.places)) == decided
+    assert applied.hash_decided(applied.observe(machine.places)) == decided
     # What is as it was is left alone.
     machine.places.locate("/told").unlink()
-    rollback.put_back(machine.places, former)
+    rollback.restore(machine.places, former)
     assert not [line for line in machine.told if "watchdog" in line]
 
 
 def test_the_next_run_says_what_a_boot_did(machine: Applied) -> None:
     begin(machine)
     machine.version("2")
-    rollback.boot(machine.places)
+    rollback.restore_at_boot(machine.places)
     found = begin(machine, run="r2")
     assert "was cut before it could say how it ended: the machine went back to" in found["cut"][0]
     assert "restarted in the middle" in found["cut"][0]
@@ -258,7 +258,9 @@ def test_the_next_run_says_that_a_switch_ended_by_itself(machine: Applied) -> No
     begin(machine)
     machine.version("2")
     opened = newest(machine)
-    open_switch.end_entry(machine.places, entries.capture(machine.places, opened), entries.DONE)
+    open_switch.end_entry(
+        machine.places, entries.capture_files(machine.places, opened), entries.DONE
+    )
     open_switch.close(machine.places)
     assert "what it brought came to serve" in end(machine, run="r2")["told"][0]
     assert end(machine, run="r3")["told"] == []
@@ -275,10 +277,10 @@ def test_a_run_that_tells_its_end_itself_is_told_of_by_no_other(machine: Applied
 def test_a_run_that_a_boot_cut_writes_nothing_more(machine: Applied) -> None:
     begin(machine)
     machine.version("2")
-    rollback.boot(machine.places)
+    rollback.restore_at_boot(machine.places)
     with pytest.raises(HostError, match="restarted in the middle"):
-        rollback.check(machine.places, RUN)
-    assert rollback.check(machine.places, {**RUN, "run": "r2"}) == {}
+        rollback.require_no_boot(machine.places, RUN)
+    assert rollback.require_no_boot(machine.places, {**RUN, "run": "r2"}) == {}
     # What it wrote before it noticed.
     machine.version("2")
     end(machine, done=False)
@@ -288,7 +290,7 @@ def test_a_run_that_a_boot_cut_writes_nothing_more(machine: Applied) -> None:
 def test_an_apply_that_fails_before_the_switch_goes_back(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "wait_for_token", lambda *_: None)
     monkeypatch.setattr(engines, "verify", lambda *_: [])
     begin(machine)
     machine.version("2")
@@ -307,7 +309,7 @@ def test_where_the_former_does_not_serve_either_both_reasons_are_told(
     def fails(*_: object) -> None:
         raise HostError("the disk is gone")
 
-    monkeypatch.setattr(engines, "wait", fails)
+    monkeypatch.setattr(engines, "wait_for_token", fails)
     begin(machine)
     machine.version("2")
     with pytest.raises(HostError, match=r"too slow.*that does not serve either: the disk is gone"):
@@ -332,14 +334,14 @@ def test_a_ram_disk_that_holds_too_much_does_not_keep_the_former_away(
     machine.put(RAM_UNIT, "[Mount]\nOptions=size=8192,noswap\n")
     machine.places.locate("/refused").write_text("reload-or-restart srv-kimi-ram.mount\n")
 
-    rollback.put_back(machine.places, entries.read(machine.places, 1))
+    rollback.restore(machine.places, entries.read(machine.places, 1))
 
     assert "reload-or-restart srv-kimi-ram.mount" in machine.told
     size = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
     monkeypatch.setattr(engines.os.path, "ismount", lambda _: True)
     monkeypatch.setattr(engines.os, "statvfs", lambda _: size)
     monkeypatch.setattr(engines.smoke_test, "run_smoke_test", lambda *_: {"answered": True})
-    engines.wait(machine.places, 9, lambda _: None)
+    engines.wait_for_token(machine.places, 9, lambda _: None)
     assert machine.told[-1] == "reload srv-kimi-ram.mount"
 
 
@@ -352,7 +354,7 @@ def test_without_room_for_a_way_back_nothing_begins(
     monkeypatch.setattr(beginning.os, "posix_fallocate", full)
     with pytest.raises(HostError, match=r"no room for a way back: 8.0 MiB .*No space left"):
         begin(machine)
-    assert not open_switch.reserve(machine.places).exists()
+    assert not open_switch.find_reserve_file(machine.places).exists()
     assert open_switch.read(machine.places) == {}
 
 
@@ -360,7 +362,7 @@ def test_the_failures_of_the_new_engine_do_not_count_for_the_former(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk the new one fails at once, and waits to be started again."""
-    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "wait_for_token", lambda *_: None)
     monkeypatch.setattr(engines, "verify", lambda *_: [])
     begin(machine)
     machine.version("2")
@@ -376,7 +378,7 @@ def test_the_failures_of_the_new_engine_do_not_count_for_the_former(
 def test_the_reason_says_that_the_disk_is_full(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "wait_for_token", lambda *_: None)
     monkeypatch.setattr(engines, "verify", lambda *_: [])
     begin(machine)
     free = os.statvfs_result((4096, 4096, 9, 2, 2, 9, 9, 9, 0, 255))
@@ -391,7 +393,7 @@ def test_a_way_back_that_fails_is_left_open_for_the_next(machine: Applied) -> No
     machine.entry()
     begin(machine)
     machine.version("2")
-    entries.copy_of(machine.places, entries.read(machine.places, 1), DROP_IN).unlink()
+    entries.find_copy(machine.places, entries.read(machine.places, 1), DROP_IN).unlink()
     with pytest.raises(rollback.StuckError, match=r"too slow. The way back failed: .*has lost"):
         rollback.go_back(
             machine.places, open_switch.read(machine.places), "too slow", lambda _: None
@@ -408,7 +410,7 @@ def test_a_way_back_that_is_stuck_is_tried_again_by_the_unit(
     def fails(*_: object) -> str:
         raise error
 
-    monkeypatch.setattr(switch, "switch", fails)
+    monkeypatch.setattr(switch, "run_switch", fails)
     monkeypatch.setattr(switch, "Paths", lambda: machine.places)
     monkeypatch.setattr(switch.layout, "SWITCH_PROGRESS", str(tmp_path / "progress.json"))
     assert switch.main(["run"]) == unit.AGAIN
@@ -419,14 +421,14 @@ def test_a_way_back_that_is_stuck_is_tried_again_by_the_unit(
 def test_a_switch_that_was_cut_in_the_middle_goes_back(
     machine: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "wait", lambda *_: None)
+    monkeypatch.setattr(engines, "wait_for_token", lambda *_: None)
     monkeypatch.setattr(engines, "verify", lambda *_: [])
     begin(machine)
     machine.version("2")
     state = open_switch.read(machine.places)
     open_switch.write(machine.places, {**state, "phase": open_switch.SWITCHING})
     with pytest.raises(HostError, match="the switch was cut"):
-        switch.switch(machine.places, lambda _: None)
+        switch.run_switch(machine.places, lambda _: None)
     assert machine.in_place == "1"
 
 
@@ -459,7 +461,7 @@ def test_an_apply_is_noted_once(machine: Applied) -> None:
     assert applied.read(machine.places) == there
     machine.version("2")
     assert end(machine)["entry"] == 2
-    assert len(entries.every(machine.places)) == 2
+    assert len(entries.read_all(machine.places)) == 2
 
 
 def test_an_apply_that_failed_is_not_what_was_applied(machine: Applied) -> None:
@@ -474,7 +476,7 @@ def test_a_rollback_takes_the_last_that_served_something_else(machine: Applied) 
         machine.version(version)
         machine.entry()
     machine.entry(entries.FAILED)
-    found = beginning.rollback(machine.places, {**RUN, "to": None})
+    found = beginning.start_rollback(machine.places, {**RUN, "to": None})
     assert found["restores"] == 2
     state = open_switch.read(machine.places)
     assert (state["kind"], state["from"], state["restores"]) == (entries.ROLLBACK, 3, 2)
@@ -490,7 +492,7 @@ def test_a_rollback_says_why_it_does_not_go_there(machine: Applied, number: int,
     machine.entry()
     machine.places.locate(f"{layout.MODELS}/a/r/{layout.MODEL_VERIFIED}").unlink()
     with pytest.raises(HostError, match=why):
-        beginning.rollback(machine.places, {**RUN, "to": number})
+        beginning.start_rollback(machine.places, {**RUN, "to": number})
     assert open_switch.read(machine.places) == {}
 
 
@@ -501,9 +503,9 @@ def test_what_is_in_place_is_told_though_an_earlier_entry_of_it_has_no_files(
         machine.version(version)
         machine.entry()
     entries.prune(machine.places, 2)
-    assert entries.restorable(machine.places, entries.read(machine.places, 1))
+    assert entries.explain_not_restorable(machine.places, entries.read(machine.places, 1))
     with pytest.raises(HostError, match="is what is in place"):
-        beginning.rollback(machine.places, {**RUN, "to": 1})
+        beginning.start_rollback(machine.places, {**RUN, "to": 1})
 
 
 def test_without_room_for_both_the_former_is_removed_and_there_is_no_way_back(
@@ -543,7 +545,7 @@ def test_what_a_way_back_needs_is_not_pruned(machine: Applied) -> None:
         machine.version(version)
         told = end(machine, run="r2", keep=1)["told"]
         assert "without --tags" in told[0]
-    assert entries.kept(machine.places, entries.read(machine.places, number))
+    assert entries.has_files(machine.places, entries.read(machine.places, number))
 
 
 def test_a_rollback_drops_no_version(machine: Applied) -> None:
@@ -558,8 +560,8 @@ def test_a_boot_leaves_what_is_there_where_the_former_is_not_kept(machine: Appli
     begin(machine)
     machine.version("2")
     state = open_switch.read(machine.places)
-    shutil.rmtree(entries.folder(machine.places, state["from"]) / "files")
-    assert "no files any more" in rollback.boot(machine.places)
+    shutil.rmtree(entries.find_folder(machine.places, state["from"]) / "files")
+    assert "no files any more" in rollback.restore_at_boot(machine.places)
     assert machine.in_place == "2"
     assert open_switch.read(machine.places) == {}
 

@@ -31,12 +31,12 @@ def test_check_mode_writes_nothing(paths):
 def test_the_proxy_is_to_be_reloaded_where_the_machine_key_was_made_anew(paths):
     wish = {"tls": {"mode": "self-signed", "names": ["h"]}, "api_keys": {}}
     assert converge.ensure(paths, wish)["changed"] is True
-    loaded = converge.stamp(paths)
+    loaded = converge.compute_digest(paths)
     assert converge.ensure(paths, wish)["changed"] is False
-    assert converge.stamp(paths) == loaded
+    assert converge.compute_digest(paths) == loaded
     paths.machine_key.unlink()
     assert converge.ensure(paths, wish)["changed"] is True
-    assert converge.action(loaded, converge.stamp(paths), active=True) == "reload"
+    assert converge.decide_action(loaded, converge.compute_digest(paths), active=True) == "reload"
 
 
 def test_a_gateway_has_the_keys_of_the_first_and_its_own_of_the_machine(paths, tmp_path):

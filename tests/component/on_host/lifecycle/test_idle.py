@@ -30,7 +30,7 @@ class Machine:
     def after(self, seconds: float):
         """Look again so many seconds later."""
         self.clock[0] += seconds
-        found, news = idle.look(self.proxy.paths, PLAN)
+        found, news = idle.update_idle_time(self.proxy.paths, PLAN)
         return found["asleep_in_s"], news, found["why_not"]
 
     def ask(self, key: str = CLIENT) -> int:
@@ -139,7 +139,7 @@ def test_what_fails_is_told_and_tried_again_within_bounds(machine):
     machine.after(0)
     for _ in range(3):
         assert machine.after(AFTER_S)[0] == 0
-        idle.failed(machine.proxy.paths, PLAN, "it said no")
+        idle.record_failure(machine.proxy.paths, PLAN, "it said no")
         if machine.after(10)[2] is None:
             assert machine.after(0)[0] > 0
     left, _, why = machine.after(AFTER_S)
@@ -159,12 +159,12 @@ def test_the_hook_is_told_what_happens_and_its_failure_is_told(tmp_path):
     program = tmp_path / "hook"
     program.write_text(f"#!/bin/sh\ncat > {tmp_path}/asked\n")
     program.chmod(0o755)
-    idle.hook(PLAN, str(program), lambda _: None)
+    idle.run_hook(PLAN, str(program), lambda _: None)
     asked = (tmp_path / "asked").read_text()
     assert '"event": "idle"' in asked
     assert f'"idle_seconds": {AFTER_S}' in asked
     program.write_text("#!/bin/sh\necho the cloud said no\nexit 7\n")
     with pytest.raises(HostError, match="ended with 7: the cloud said no"):
-        idle.hook(PLAN, str(program), lambda _: None)
+        idle.run_hook(PLAN, str(program), lambda _: None)
     with pytest.raises(HostError, match="No such file"):
-        idle.hook(PLAN, str(tmp_path / "gone"), lambda _: None)
+        idle.run_hook(PLAN, str(tmp_path / "gone"), lambda _: None)

@@ -58,14 +58,14 @@ class Machine:
         return log.read_text().splitlines() if log.exists() else []
 
     def looks(self):
-        found, _ = idle.look(self.paths, self.plan)
+        found, _ = idle.update_idle_time(self.paths, self.plan)
         return found
 
     def rests(self, tell=lambda _: None):
         """Rest as kimi-rest.service does, by what kimi-idle.service saw last."""
         seen = files.read_json(self.paths.idle)
         job = {"job": run.SLEEP, "used": seen["used"], "drain_s": HANGS_S}
-        return run._asleep(self.paths, self.plan, job, tell)
+        return run._run_sleep(self.paths, self.plan, job, tell)
 
     def keeps_in(self, source, bucket):
         """Have a price, and weights of a bucket."""
@@ -124,7 +124,9 @@ def test_a_machine_is_switched_off_after_its_answers(machine):
         "drain_s": HANGS_S,
     }
     rest = threading.Thread(
-        target=lambda: ended.append(run._asleep(machine.paths, machine.plan, job, lambda _: None)),
+        target=lambda: ended.append(
+            run._run_sleep(machine.paths, machine.plan, job, lambda _: None)
+        ),
         daemon=True,
     )
     rest.start()
@@ -160,7 +162,9 @@ def test_a_machine_that_cannot_be_switched_off_serves_on_and_tells(machine):
         machine.rests()
     assert until(lambda: machine.chat().status == 200)
     assert stop_log.read(machine.paths)["off"] is None
-    assert "access denied" in status.document(machine.paths, machine.plan, {})["idle"]["failed"]
+    assert (
+        "access denied" in status.build_document(machine.paths, machine.plan, {})["idle"]["failed"]
+    )
 
 
 @small_disk.NEEDS_ROOT
@@ -204,7 +208,7 @@ def test_a_machine_that_cannot_be_marked_as_asleep_serves_on_and_tells(machine, 
     assert stop_state.read(machine.paths) == {}
     # A hook ends what the machine costs, and needs no mark for that.
     assert ran.exists() == (action == "hook")
-    found = status.document(machine.paths, machine.plan, {})["idle"]
+    found = status.build_document(machine.paths, machine.plan, {})["idle"]
     assert "No space left on device" in found["failed"]
 
 
@@ -251,7 +255,7 @@ def test_a_hook_that_fails_is_tried_three_times_while_the_machine_serves(machine
         assert stop_log.read(machine.paths)["times"] == 0
         assert stop_state.read(machine.paths) == {}
         assert not [line for line in machine.told if line.startswith("stop")]
-        told = status.document(machine.paths, machine.plan, {})["idle"]
+        told = status.build_document(machine.paths, machine.plan, {})["idle"]
         assert "the cloud said no" in told["failed"]
         # Not at once, and not for ever: after the pause, three times in all.
         found = machine.looks()
@@ -263,7 +267,7 @@ def test_a_hook_that_fails_is_tried_three_times_while_the_machine_serves(machine
     # Somebody has asked: it begins anew.
     found = machine.looks()
     assert (found["asleep_in_s"], found["why_not"]) == (AFTER_S, None)
-    assert status.document(machine.paths, machine.plan, {})["idle"]["failed"] is None
+    assert status.build_document(machine.paths, machine.plan, {})["idle"]["failed"] is None
 
 
 @pytest.mark.parametrize(
@@ -317,7 +321,7 @@ def test_a_budget_that_is_used_up_ends_the_session_though_somebody_asks(machine)
     systemd_run = machine.root / "bin" / "systemd-run"
     systemd_run.write_text(f'#!/bin/sh\necho "$@" >>{begun}\n')
     systemd_run.chmod(0o755)
-    run.look(machine.paths)
+    run.check_idle(machine.paths)
     machine.plan["rest"]["paid"]["budget_usd"] = 60.0
     machine.paths.plan.write_text(json.dumps(machine.plan))
     ledger = files.read_json(machine.paths.sessions)
@@ -326,14 +330,14 @@ def test_a_budget_that_is_used_up_ends_the_session_though_somebody_asks(machine)
         str(machine.paths.sessions), {**ledger, "session": {**ledger["session"], "seconds": spent}}
     )
     machine.chat()
-    assert "of a budget of $60.00: resting" in run.look(machine.paths)
+    assert "of a budget of $60.00: resting" in run.check_idle(machine.paths)
     assert "rest run" in begun.read_text()
     # Looked at again while that one begins, nothing more is begun.
-    run.look(machine.paths)
+    run.check_idle(machine.paths)
     assert len(begun.read_text().splitlines()) == 1
     machine.chat()
     job = files.read_json(machine.paths.rest_job)
-    ended = run._asleep(machine.paths, machine.plan, job, lambda _: None)
+    ended = run._run_sleep(machine.paths, machine.plan, job, lambda _: None)
     assert "this session cost $82.3" in ended
     found = stop_state.read(machine.paths)
     assert (found["state"], found["wake"]) == (stop_state.ASLEEP, "off")
@@ -348,7 +352,7 @@ def test_a_budget_ends_the_session_on_a_full_disk_too(machine):
     machine.paths.plan.write_text(json.dumps(machine.plan))
     (machine.root / "bin" / "systemd-run").write_text("#!/bin/sh\n")
     (machine.root / "bin" / "systemd-run").chmod(0o755)
-    run.look(machine.paths)
+    run.check_idle(machine.paths)
     begun = files.read_json(machine.paths.sessions)
     off = stop_state.build_state(stop_state.OFF, "nobody asked")
     files.write_json(str(machine.paths.rests), {"off": {**off, "boot": "another"}})
@@ -361,16 +365,16 @@ def test_a_budget_ends_the_session_on_a_full_disk_too(machine):
 
     with small_disk.full(machine.paths.state):
         budget(0.9)
-        told = [run.look(machine.paths) for _ in range(3)]
+        told = [run.check_idle(machine.paths) for _ in range(3)]
         assert "of a budget of" in told[0]
         assert "what this session costs is not kept: No space left on device" in told[0]
         assert told[1:] == ["", ""]
         budget(1.1)
-        assert run.look(machine.paths).endswith("resting")
+        assert run.check_idle(machine.paths).endswith("resting")
     # There is room again: the sum is kept, and nothing is told twice.
     machine.plan["rest"]["paid"]["budget_usd"] = None
     machine.paths.plan.write_text(json.dumps(machine.plan))
-    assert run.look(machine.paths) == ""
+    assert run.check_idle(machine.paths) == ""
     kept = files.read_json(machine.paths.sessions)["session"]
     assert kept["looked_boot_s"] > begun["session"]["looked_boot_s"]
 

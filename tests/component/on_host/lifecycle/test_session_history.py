@@ -84,7 +84,7 @@ class Machine:
 
     def costs(self, usd: float, since: str) -> None:
         """Have the session begun then, and cost so much of answers since."""
-        savings.count(self.paths, self.plan, ANSWERS)
+        savings.count_time(self.paths, self.plan, ANSWERS)
         found = json.loads(self.paths.sessions.read_text())
         seconds = {"starting": 0.0, "serving": usd / 26 * 3600, "idle": 0.0}
         found["session"] |= {"since": since, "seconds": seconds}
@@ -92,15 +92,15 @@ class Machine:
 
     def keeps(self) -> None:
         with self:
-            session_history.keep(self.paths, self.plan, self.told.append)
+            session_history.save(self.paths, self.plan, self.told.append)
 
     def ends(self, why: str = "nobody asked") -> None:
         with self:
-            session_history.end(self.paths, self.plan, why, self.told.append)
+            session_history.save_end(self.paths, self.plan, why, self.told.append)
 
     def status(self) -> dict[str, Any]:
         with self:
-            found = session_history.document(self.paths, self.plan)
+            found = session_history.describe_history(self.paths, self.plan)
         assert found is not None
         closed_form.validate_part(found, PaidStatus)
         return found
@@ -309,22 +309,22 @@ def test_it_is_due_each_ten_minutes_by_a_unit_of_its_own(
     program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/begun\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    assert session_history.due(machine.paths, machine.plan)
-    session_history.launch(machine.paths)
+    assert session_history.is_due(machine.paths, machine.plan)
+    session_history.start_saving(machine.paths)
     begun = (tmp_path / "begun").read_text()
     assert "--unit=kimi-sessions.service" in begun
     assert begun.rstrip().endswith("rest keep")
-    assert not session_history.due(machine.paths, machine.plan)
+    assert not session_history.is_due(machine.paths, machine.plan)
     now = time.clock_gettime(stop_log.CLOCK)
     clock = lambda _: now + session_history.EVERY_S + 1  # noqa: E731
     monkeypatch.setattr(session_history.time, "clock_gettime", clock)
-    assert session_history.due(machine.paths, machine.plan)
+    assert session_history.is_due(machine.paths, machine.plan)
 
 
 def test_without_a_bucket_the_history_ends_with_the_machine(machine: Machine, cloud: Cloud) -> None:
     machine.plan["rest"]["paid"]["kept_in"] = find_sessions_folder("hf://moonshotai/Kimi-K2.5@main")
     machine.costs(13, "2026-11-27T10:00:00Z")
-    assert not session_history.due(machine.paths, machine.plan)
+    assert not session_history.is_due(machine.paths, machine.plan)
     machine.ends()
     assert machine.told == []
     assert "history ends with this machine: its weights come from no bucket" in machine.line()

@@ -153,7 +153,7 @@ def restart(proxy, tell):
     }
     proxy.paths.rest_job.parent.mkdir(parents=True, exist_ok=True)
     job = {"job": run.RESTART, "drain_s": HANGS_S, "start_s": HANGS_S}
-    return run._restarted(proxy.paths, plan, job, tell)
+    return run._run_restart(proxy.paths, plan, job, tell)
 
 
 def test_instances_restart_one_after_the_other_and_the_others_go_on(make_proxy, systemctl):

@@ -86,22 +86,22 @@ def test_the_mark_stands_before_anything_is_stopped(machine: Machine) -> None:
 
 
 def test_a_stop_frees_the_ram_disk_or_keeps_it_as_the_inventory_says(machine: Machine) -> None:
-    run.halt(machine.places, machine.plan, 0, lambda _: None)
+    run.stop_engines(machine.places, machine.plan, 0, lambda _: None)
     frees = [line for line in machine.told if "stage" in line or "ram" in line]
     assert frees == [
         "systemctl disable --now --quiet kimi-stage.service",
         "systemctl stop --quiet srv-kimi-ram.mount",
     ]
-    assert status.resting(machine.places, machine.plan) == ()
+    assert status.list_resting_units(machine.places, machine.plan) == ()
     run.stop(machine.places, ASKED)
-    assert status.resting(machine.places, machine.plan) == (
+    assert status.list_resting_units(machine.places, machine.plan) == (
         UNIT, "srv-kimi-ram.mount", "kimi-stage.service",
     )  # fmt: skip
     kept = {**machine.plan, "rest": {"memory": "keep"}}
     before = len(machine.told)
-    run.halt(machine.places, kept, 0, lambda _: None)
+    run.stop_engines(machine.places, kept, 0, lambda _: None)
     assert not [line for line in machine.told[before:] if "stage" in line or "ram" in line]
-    assert status.resting(machine.places, kept) == (UNIT,)
+    assert status.list_resting_units(machine.places, kept) == (UNIT,)
 
 
 def test_a_second_stop_keeps_since_when_it_is_stopped(machine: Machine) -> None:
@@ -132,27 +132,27 @@ def test_what_serves_is_not_started_again(machine: Machine) -> None:
 def test_the_next_start_is_told_by_what_the_last_ones_took(machine: Machine) -> None:
     for number, took in enumerate((300.0, 90.0, 100.0, 95.0)):
         machine.runs(active=True, run_id=f"b{number}", took_s=took)
-        assert starts.note(machine.places, machine.plan)["seconds"] == took
+        assert starts.record_start(machine.places, machine.plan)["seconds"] == took
         # Looked at again, it is the same start.
-        starts.note(machine.places, machine.plan)
-    assert len(starts.every(machine.places)) == 4
-    found = starts.expected(machine.places, machine.plan, starts.RAM_DISK)
+        starts.record_start(machine.places, machine.plan)
+    assert len(starts.read_starts(machine.places)) == 4
+    found = starts.estimate_start(machine.places, machine.plan, starts.RAM_DISK)
     assert found["seconds"] == 95.0
     assert found["basis"] == "the last 3 starts on this machine took 1:30 to 1:40"
     other = {**machine.plan, "model": {"name": "another"}}
-    assert starts.expected(machine.places, other, starts.DISK)["seconds"] == 240.0
+    assert starts.estimate_start(machine.places, other, starts.DISK)["seconds"] == 240.0
 
 
 def test_starts_from_the_same_place_count_before_others(machine: Machine) -> None:
     machine.runs(active=True, run_id="c1", took_s=300)
-    starts.note(machine.places, machine.plan)
+    starts.record_start(machine.places, machine.plan)
     asked = {"at_monotonic_s": 15.0, "held": starts.RAM_DISK, "by": "start"}
     machine.places.begun.parent.mkdir(parents=True, exist_ok=True)
     machine.places.begun.write_text(json.dumps(asked))
     machine.runs(active=True, run_id="c2", begun_s=20, took_s=40)
     # From when it was asked for, filling the RAM disk included.
-    assert starts.note(machine.places, machine.plan)["seconds"] == 45.0
-    assert starts.expected(machine.places, machine.plan, starts.RAM_DISK)["seconds"] == 45.0
+    assert starts.record_start(machine.places, machine.plan)["seconds"] == 45.0
+    assert starts.estimate_start(machine.places, machine.plan, starts.RAM_DISK)["seconds"] == 45.0
 
 
 def test_hosts_of_a_group_stop_and_start_together(machine: Machine) -> None:
@@ -186,7 +186,7 @@ def test_a_rank_that_waits_for_its_head_serves_not_yet(
 def test_a_unit_that_starts_again_has_failed_but_that_of_a_group(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, together: bool
 ) -> None:
-    monkeypatch.setattr(run, "_STEP_S", 0)
+    monkeypatch.setattr(run, "_POLL_INTERVAL_S", 0)
     said = machine.root / "said"
     (machine.root / "bin" / "journalctl").write_text("#!/bin/sh\necho loads\n")
     (machine.root / "bin" / "journalctl").chmod(0o755)
@@ -201,10 +201,10 @@ def test_a_unit_that_starts_again_has_failed_but_that_of_a_group(
 
     until = time.monotonic() + 60
     if together:
-        run.await_units([UNIT], until, lambda _: None, next_look, together=True)
+        run.wait_for_units([UNIT], until, lambda _: None, next_look, together=True)
     else:
         with pytest.raises(HostError, match=f"{UNIT} failed: loads"):
-            run.await_units([UNIT], until, lambda _: None, next_look)
+            run.wait_for_units([UNIT], until, lambda _: None, next_look)
 
 
 def test_a_stopped_machine_is_not_restarted(machine: Machine) -> None:
@@ -224,7 +224,7 @@ def test_a_start_that_fails_is_told_by_its_own_lines(machine: Machine) -> None:
     said = machine.root / "said"
     said.write_text(said.read_text().replace("=active", "=failed"))
     with pytest.raises(HostError, match=f"{UNIT} failed: OSError: no such luck"):
-        run.await_units([UNIT], 0, lambda _: None)
+        run.wait_for_units([UNIT], 0, lambda _: None)
 
 
 def test_what_an_earlier_version_applied_is_applied_again_first(machine: Machine) -> None:
@@ -257,7 +257,7 @@ def test_the_state_of_a_host(
     marked: dict, unit: str, *, down: bool, wakes: bool, state: str
 ) -> None:
     states = {UNIT: {"state": unit}}
-    assert status.state(marked, states, down=down, wakes=wakes) == state
+    assert status.decide_state(marked, states, down=down, wakes=wakes) == state
 
 
 def test_what_all_rests_saved_is_told_with_the_one_of_now(machine: Machine) -> None:

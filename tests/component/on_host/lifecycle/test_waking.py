@@ -415,6 +415,6 @@ def test_the_time_from_the_first_request_to_an_answer_is_kept(sleeping):
     machine = sleeping("hold")
     threading.Timer(0.5, machine.comes_up).start()
     assert machine.chat().status == 200
-    assert until(lambda: starts.every(machine.proxy.paths))
+    assert until(lambda: starts.read_starts(machine.proxy.paths))
     (row,) = json.loads(machine.proxy.paths.starts.read_text())["starts"]
     assert row["first_token_s"] >= 0.5

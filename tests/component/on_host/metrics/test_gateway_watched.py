@@ -96,7 +96,7 @@ def configured(site: Site, folder: Path) -> dict[str, Any]:
     (known / "gw1.crt").write_text(given["certificate"])
     (known / "gw1.key").write_text(given["key"] + "\n")
     hosts = {"gw1": {**given, "name": "gw1"}}
-    text = config.prometheus(SETTINGS, hosts)
+    text = config.build_prometheus_config(SETTINGS, hosts)
     text = text.replace(config.HOSTS, str(known))
     text = text.replace(config.RULES, str(RULES))
     found: dict[str, Any] = yaml.safe_load(text)

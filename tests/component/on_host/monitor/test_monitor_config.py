@@ -66,12 +66,12 @@ def test_prometheus_takes_it(
     monkeypatch.setattr(config, "RULES", str(tmp_path))
     for name in ("h1.crt", "h1.key"):
         (tmp_path / name).write_text("x")
-    text = config.prometheus(SETTINGS, {"h1": {**HOST, "ca_file": ca_file}})
+    text = config.build_prometheus_config(SETTINGS, {"h1": {**HOST, "ca_file": ca_file}})
     assert accepts(tmp_path, text, "promtool", "check", "config", "--syntax-only") == ""
 
 
 def test_a_host_is_read_by_its_certificate_and_key_alone() -> None:
-    scraped = document(config.prometheus(SETTINGS, {"h1": HOST}))["scrape_configs"][0]
+    scraped = document(config.build_prometheus_config(SETTINGS, {"h1": HOST}))["scrape_configs"][0]
     assert scraped["tls_config"] == {
         "ca_file": "/etc/kimi-monitor/hosts/h1.crt",
         "server_name": "h1",
@@ -88,7 +88,7 @@ def test_a_host_is_read_by_its_certificate_and_key_alone() -> None:
 
 
 def test_an_address_of_ipv6_has_its_brackets() -> None:
-    text = config.prometheus(SETTINGS, {"h1": {**HOST, "address": "fd00::1"}})
+    text = config.build_prometheus_config(SETTINGS, {"h1": {**HOST, "address": "fd00::1"}})
     targets = document(text)["scrape_configs"][0]["static_configs"][0]["targets"]
     assert targets == ["[fd00::1]:9443"]
 
@@ -103,7 +103,7 @@ def test_an_address_of_ipv6_has_its_brackets() -> None:
     ],
 )
 def test_alertmanager_takes_it(tmp_path: Path, receivers: dict[str, Any]) -> None:
-    text = config.alertmanager(receivers)
+    text = config.build_alertmanager_config(receivers)
     assert accepts(tmp_path, text, "amtool", "check-config") == ""
     site = document(text)["receivers"][0]
     assert bool(site.get("webhook_configs")) == bool(receivers["webhook_url"])
@@ -111,7 +111,7 @@ def test_alertmanager_takes_it(tmp_path: Path, receivers: dict[str, Any]) -> Non
 
 
 def test_amtool_would_refuse_what_is_none(tmp_path: Path) -> None:
-    text = config.alertmanager({"webhook_url": "no url", "email": None})
+    text = config.build_alertmanager_config({"webhook_url": "no url", "email": None})
     assert "unsupported scheme" in accepts(tmp_path, text, "amtool", "check-config")
 
 
@@ -119,7 +119,7 @@ def test_amtool_would_refuse_what_is_none(tmp_path: Path) -> None:
 def test_the_packet_filter_lets_the_listed_networks_reach_both_ports(
     tmp_path: Path, networks: list[str]
 ) -> None:
-    text = config.firewall({**SETTINGS, "networks": networks})
+    text = config.build_firewall({**SETTINGS, "networks": networks})
     file = tmp_path / "firewall.nft"
     file.write_text(text)
     # In a network of its own, whose rules are nobody's.
@@ -134,14 +134,14 @@ def test_the_packet_filter_lets_the_listed_networks_reach_both_ports(
     assert "tcp dport { 9090, 9093 } jump guard" in loaded.stdout
     for net in networks:
         assert net.removesuffix("/32") in loaded.stdout
-    assert config.mark(text) in loaded.stdout
+    assert config.find_firewall_comment(text) in loaded.stdout
 
 
 def test_another_list_has_another_mark() -> None:
     marks = {
-        config.mark(config.firewall(SETTINGS)),
-        config.mark(config.firewall({**SETTINGS, "networks": []})),
-        config.mark(config.firewall({**SETTINGS, "port": 9091})),
+        config.find_firewall_comment(config.build_firewall(SETTINGS)),
+        config.find_firewall_comment(config.build_firewall({**SETTINGS, "networks": []})),
+        config.find_firewall_comment(config.build_firewall({**SETTINGS, "port": 9091})),
     }
     assert len(marks) == 3
     assert all(mark.startswith("kimi-prov ") for mark in marks)

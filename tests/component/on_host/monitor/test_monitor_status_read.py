@@ -38,13 +38,13 @@ def test_targets_and_what_fires_are_read_of_prometheus(tmp_path: Path) -> None:
     }
     with prometheus(tmp_path, config) as address:
         alerts, targets = f"{address}/api/v1/alerts", f"{address}/api/v1/targets"
-        assert until(lambda: status.alerts(status.get(alerts)))
-        (row,) = status.alerts(status.get(alerts)) or []
+        assert until(lambda: status.parse_alerts(status.read_page(alerts)))
+        (row,) = status.parse_alerts(status.read_page(alerts)) or []
         assert {row["state"] for row in get(alerts)["data"]["alerts"]} == {"firing", "pending"}
         assert (row["name"], row["host"], row["severity"]) == ("Tried", "h1", "critical")
         assert "\x1b" not in row["summary"]
-        assert status.targets(status.get(targets)) == [{**labels, "health": "down"}]
-    assert status.get(alerts) == ""
+        assert status.parse_targets(status.read_page(targets)) == [{**labels, "health": "down"}]
+    assert status.read_page(alerts) == ""
 
 
 def test_a_prometheus_that_does_not_answer_makes_it_no_success(tmp_path: Path) -> None:

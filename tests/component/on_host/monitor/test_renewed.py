@@ -112,14 +112,16 @@ def test_a_renewal_by_another_intermediate_is_trusted(
     context.load_cert_chain(served)
 
     given = select_trusted(plan("acme", bundle if sites_own else None), chain)
-    text = config.trusted(given, roots.read_text())
+    text = config.find_trusted(given, roots.read_text())
     (tmp_path / "h1.key").write_text("k\n")
     if text is not None:
         (tmp_path / "h1.crt").write_text(text)
     with showing(context) as port:
         host = {"name": "h1", "address": "127.0.0.1", "port": port, "server_name": NAME}
         host |= {"engines": [], "ca_file": text is not None}
-        made = config.prometheus(SETTINGS, {"h1": host}).replace(config.HOSTS, str(tmp_path))
+        made = config.build_prometheus_config(SETTINGS, {"h1": host}).replace(
+            config.HOSTS, str(tmp_path)
+        )
         with prometheus(tmp_path, json.loads(made.partition("\n")[2])) as address:
             assert until(lambda: len(query(address, "up == 1")) == 2)
             context.load_cert_chain(authority.issue("second")[0])
@@ -163,6 +165,6 @@ def test_any_other_certificate_is_trusted_alone(mode: str, tmp_path: Path) -> No
     bundle = tmp_path / "bundle.pem"
     bundle.write_text("AUTHORITIES\n")
     assert (
-        config.trusted(select_trusted(plan(mode, bundle), "CERTIFICATE\n"), "ROOTS\n")
+        config.find_trusted(select_trusted(plan(mode, bundle), "CERTIFICATE\n"), "ROOTS\n")
         == "CERTIFICATE\n"
     )

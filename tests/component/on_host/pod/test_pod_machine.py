@@ -31,7 +31,7 @@ def test_gpus_are_those_that_nvidia_smi_lists(
     if program:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
-    assert limits.given(str(tmp_path)).gpus == seen
+    assert limits.read_limits(str(tmp_path)).gpus == seen
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_both_versions_of_cgroups_are_read(
         (tmp_path / "sys/fs/cgroup").mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    found = limits.given(str(tmp_path))
+    found = limits.read_limits(str(tmp_path))
     allowed = float(len(placement.list_available_cpus()))
     assert (found.memory, found.cpus) == (memory, min(allowed, cpus or allowed))
 

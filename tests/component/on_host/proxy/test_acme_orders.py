@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def test_certbot_answers_by_http_on_the_loopback_alone():
-    argv = " ".join(acme.command(SETTINGS, "/var/lib/kimi/acme/client"))
+    argv = " ".join(acme.build_command(SETTINGS, "/var/lib/kimi/acme/client"))
     assert "--standalone --http-01-address 127.0.0.1 --http-01-port 8002" in argv
     assert "--domain a.example.com --domain b.example.com" in argv
     assert "--server https://ca.example.com/dir --email admin@example.com" in argv
@@ -38,7 +38,7 @@ def test_certbot_answers_by_http_on_the_loopback_alone():
 
 def test_certbot_calls_the_hook_for_dns_and_registers_without_a_contact():
     settings = {**SETTINGS, "challenge": "dns-01", "port": None, "contact": None}
-    argv = acme.command(settings, "/home")
+    argv = acme.build_command(settings, "/home")
     assert argv[argv.index("--manual-auth-hook") + 1] == "/var/lib/kimi/acme/dns-hook auth"
     assert argv[argv.index("--manual-cleanup-hook") + 1] == "/var/lib/kimi/acme/dns-hook cleanup"
     assert "--standalone" not in argv
@@ -68,8 +68,8 @@ def test_a_refused_order_of_other_names_is_forgotten_once_nothing_is_left_to_ord
     paths = acme.Paths(tmp_path)
     paths.state.mkdir(parents=True)
     issued = {"directory_url": SETTINGS["directory_url"], "names": SETTINGS["names"]}
-    acme.keep(paths, {"tried": 1, "problem": {"kind": "refused"}, "issued": issued})
-    acme.settle(paths)
+    acme.save_record(paths, {"tried": 1, "problem": {"kind": "refused"}, "issued": issued})
+    acme.settle_record(paths)
     assert read_json(paths.acme_state) == {"tried": 1, "problem": None, "issued": issued}
 
 
@@ -125,7 +125,7 @@ def test_nothing_takes_the_place_of_a_certificate_that_was_set_while_one_was_ord
     machine.acme_pem.write_text(issued)
     converge.ensure(machine, {"tls": {"mode": "self-signed", "names": ["own"]}, "api_keys": {}})
     own = machine.tls_pem.read_text()
-    assert not acme.use(machine)
+    assert not acme.use_issued(machine)
     assert machine.tls_pem.read_text() == own
 
 
@@ -133,10 +133,10 @@ def test_leaving_ends_an_order_under_way_and_what_is_cut_off_is_seen_by_the_next
     program(tmp_path, "systemctl", f"echo $* >> {tmp_path}/asked")
     for name in (unit_names.ACME, unit_names.ACME_TIMER):
         (machine.units / name).write_text("")
-    assert acme.leave(machine, check=True)
-    assert acme.leave(machine)
+    assert acme.stop_ordering(machine, check=True)
+    assert acme.stop_ordering(machine)
     assert "stop kimi-acme.service" in (tmp_path / "asked").read_text().splitlines()
-    assert not acme.leave(machine)
+    assert not acme.stop_ordering(machine)
 
 
 def test_a_unit_whose_file_changed_is_read_again(machine, tmp_path):
@@ -157,7 +157,7 @@ def recent(machine: acme.Paths) -> None:
     """Write down a certificate that was issued for what is wanted."""
     machine.acme_pem.write_text(tls.make_self_signed(SETTINGS["names"]))
     record = {name: SETTINGS[name] for name in ("directory_url", "names", "contact")}
-    acme.keep(machine, {"tried": int(time.time()), "problem": None, "issued": record})
+    acme.save_record(machine, {"tried": int(time.time()), "problem": None, "issued": record})
 
 
 def test_a_certificate_that_is_due_as_soon_as_it_came_tells_of_the_clock(
@@ -167,7 +167,7 @@ def test_a_certificate_that_is_due_as_soon_as_it_came_tells_of_the_clock(
     later = int(time.time()) + (tls.DAYS - 1) * 86400
     monkeypatch.setattr(acme.time, "time", lambda: later)
     record = read_json(machine.acme_state)
-    acme.keep(machine, {**record, "tried": later})
+    acme.save_record(machine, {**record, "tried": later})
     with pytest.raises(HostError, match="to be ordered again") as told:
         acme.ensure(machine, {"acme": SETTINGS, "hook": None})
     assert "date -u" in str(told.value.fix)

@@ -29,15 +29,15 @@ def test_a_certificate_is_kept_without_its_key_until_its_host_goes(paths):
     place = paths.hosts / "gpu1.crt"
     assert place.read_text() == tls.extract_certificates(first)
     assert "PRIVATE" not in place.read_text()
-    before = converge.stamp(paths)
+    before = converge.compute_digest(paths)
     # One that was not reached stays as it was known.
     assert not pins.ensure(paths, {"gpu1": None, "gpu2": None})
-    assert converge.stamp(paths) == before
+    assert converge.compute_digest(paths) == before
     assert pins.ensure(paths, {"gpu1": first})
-    assert [path.name for path in pins.files(paths)] == ["gpu1.crt"]
-    assert converge.stamp(paths) != before
+    assert [path.name for path in pins.list_files(paths)] == ["gpu1.crt"]
+    assert converge.compute_digest(paths) != before
     assert pins.ensure(paths, None)
-    assert pins.files(paths) == []
+    assert pins.list_files(paths) == []
 
 
 def test_check_mode_writes_nothing(paths):
@@ -47,28 +47,28 @@ def test_check_mode_writes_nothing(paths):
 
 def test_a_door_has_nothing_secret(paths):
     with pytest.raises(HostError, match="no certificate"):
-        pins.read(paths)
+        pins.read_pins(paths)
     tls.ensure(paths, {"mode": "self-signed", "names": ["gw1"]})
     machine_key.ensure(paths.machine_key)
     own = machine_key.read(paths.machine_key)
-    found = pins.read(paths)
+    found = pins.read_pins(paths)
     shown = {"certificate": paths.tls_crt.read_text(), "key_sha256": publish.hash_key(own)}
     assert found == {**shown, "page_certificate": None}
     assert own not in str(found)
 
 
 def test_the_certificate_for_the_other_gateway_is_there_while_the_page_is_shared(paths):
-    before = converge.stamp(paths)
-    assert not pins.ensure_page(paths, shared=False)
-    assert pins.ensure_page(paths, shared=True, check=True)
+    before = converge.compute_digest(paths)
+    assert not pins.ensure_web_ui_certificate(paths, shared=False)
+    assert pins.ensure_web_ui_certificate(paths, shared=True, check=True)
     assert not paths.page_pem.exists()
-    assert pins.ensure_page(paths, shared=True)
-    assert not pins.ensure_page(paths, shared=True)
-    assert converge.stamp(paths) != before
+    assert pins.ensure_web_ui_certificate(paths, shared=True)
+    assert not pins.ensure_web_ui_certificate(paths, shared=True)
+    assert converge.compute_digest(paths) != before
     tls.ensure(paths, {"mode": "self-signed", "names": ["gw1"]})
     machine_key.ensure(paths.machine_key)
-    shown = pins.read(paths)["page_certificate"]
+    shown = pins.read_pins(paths)["page_certificate"]
     assert shown == tls.extract_certificates(paths.page_pem.read_text())
     assert "PRIVATE" not in shown
-    assert pins.ensure_page(paths, shared=False)
+    assert pins.ensure_web_ui_certificate(paths, shared=False)
     assert not paths.page_pem.exists()

@@ -157,18 +157,18 @@ def test_status_warns_of_clocks_apart_and_of_certificates_that_end(
     assert site.gateway.gateway is not None
     for host in site.hosts.values():
         counting(host)
-    behind = gateway.hosts(site.gateway.paths, {"gateway": site.gateway.gateway})
+    behind = gateway.describe_hosts(site.gateway.paths, {"gateway": site.gateway.gateway})
 
     def warned() -> list[str]:
-        return gateway.warnings(site.gateway.paths, behind, ["gpu1", "gpu2"])
+        return gateway.list_warnings(site.gateway.paths, behind, ["gpu1", "gpu2"])
 
     assert warned() == []
-    monkeypatch.setattr(gateway, "APART_S", -1.0)
+    monkeypatch.setattr(gateway, "MAX_CLOCK_SKEW_S", -1.0)
     assert [text.split(" is ")[0] for text in warned()] == [
         "the clock of gpu1",
         "the clock of gpu2",
     ]
-    monkeypatch.setattr(gateway, "APART_S", 5.0)
+    monkeypatch.setattr(gateway, "MAX_CLOCK_SKEW_S", 5.0)
     monkeypatch.setattr(certificate, "AHEAD_S", 100 * 365 * certificate.DAY_S)
     assert [text.split(" ends ")[0] for text in warned()] == [
         "the certificate of gpu1", "the certificate of gpu2",

@@ -57,7 +57,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
         haproxy,
         "send_command",
         lambda _path, text, **_: (
-            f"Description: {converge.stamp(found)}" if text == "show info" else no_map
+            f"Description: {converge.compute_digest(found)}" if text == "show info" else no_map
         ),
     )
     return found
@@ -107,13 +107,13 @@ def test_what_a_former_head_has_of_its_clients_is_left_alone_and_its_counter_goe
     text = publish.render_map({"alice": "a" * 64})
     paths.key_map.write_text(text)
     paths.proxy_config.write_text(METRICS_ALONE)
-    assert not converge.converged(paths)
+    assert not converge.is_converged(paths)
     assert converge.converge(paths, check=True)["changed"]
     assert counter.exists()
     assert converge.converge(paths) == {"changed": True, "did": "counter"}
     assert "disable --now kimi-usage.service\n" in told.read_text()
     assert not counter.exists()
-    assert converge.converged(paths)
+    assert converge.is_converged(paths)
     assert not converge.converge(paths)["changed"]
     assert paths.key_map.read_text() == text
     found = observe.proxy_runs(paths)

@@ -30,7 +30,7 @@ def site(make_proxy) -> Site:
 
 
 def asked(site: Site, host: str = "gpu1", *, timeout_s: float = 60, **more: object) -> dict:
-    return rejoin.awaited(
+    return rejoin.wait_for_machine(
         site.gateway.paths, {"host": host, "certificate": None, "timeout_s": timeout_s, **more}
     )
 

@@ -128,9 +128,9 @@ def test_a_gateway_that_is_updated_sends_to_its_hosts_all_the_time(site):
 
 
 def test_a_gateway_without_hosts_is_none_to_leave_clients_to(site):
-    assert steps.serves({}) == {"changed": False}
+    assert steps.require_serving({}) == {"changed": False}
     for host in site.hosts.values():
         host.stop()
     assert until(lambda: set(site.states().values()) == {"DOWN"})
     with pytest.raises(HostError, match="sends to no machine"):
-        steps.serves({})
+        steps.require_serving({})

@@ -27,11 +27,11 @@ def test_a_library_that_was_replaced_is_seen_in_the_process_that_runs_it(tmp_pat
     ) as process:
         assert process.stdout
         process.stdout.readline()
-        assert not waiting.runs_replaced(str(process.pid))
+        assert not waiting.is_running_replaced(str(process.pid))
         library.unlink()
-        assert waiting.runs_replaced(str(process.pid))
+        assert waiting.is_running_replaced(str(process.pid))
         process.communicate(b"\n")
-    assert not waiting.runs_replaced(str(process.pid))
+    assert not waiting.is_running_replaced(str(process.pid))
 
 
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:

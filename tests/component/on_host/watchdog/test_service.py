@@ -103,7 +103,7 @@ class Machine:
         return [line for line in asked if not line.startswith("show ")]
 
     def last(self) -> dict[str, Any]:
-        found = state.last(self.paths)
+        found = state.find_last_hang(self.paths)
         assert found is not None
         return found
 
@@ -221,7 +221,7 @@ def test_one_that_answers_our_chat_is_left_though_no_count_moves(
 ) -> None:
     watchdog = Watchdog(machine.paths, LIMITS, restarts=3)
     assert turns(watchdog, lambda: len(engine.asked_by) >= 2)
-    assert state.last(machine.paths) is None
+    assert state.find_last_hang(machine.paths) is None
     assert machine.told() == []
     assert "it goes on" in capsys.readouterr().out
 
@@ -286,7 +286,7 @@ def test_in_a_group_it_keeps_what_the_engine_is_at_and_asks_and_restarts_nothing
 ) -> None:
     engine.chat_status = None
     watchdog = Watchdog(machine.paths, Limits(0.5, 0.5, 0.5, 10, asks=False), restarts=3)
-    assert turns(watchdog, lambda: state.last(machine.paths))
+    assert turns(watchdog, lambda: state.find_last_hang(machine.paths))
     assert machine.last()["done"] == "left to the group"
     assert engine.asked_by == []
     assert machine.told() == []

@@ -27,10 +27,10 @@ def row(rate: float) -> dict[str, Any]:
 def test_too_slow_is_told_against_the_speed_before(
     before: dict[str, Any] | None, after: dict[str, Any] | None, least: float | None, slow: bool
 ) -> None:
-    assert bool(speed.too_slow(before, after, least)) is slow
+    assert bool(speed.explain_too_slow(before, after, least)) is slow
 
 
 def test_the_reason_names_both_speeds_and_the_setting() -> None:
-    told = speed.too_slow(row(10), row(5), 0.9)
+    told = speed.explain_too_slow(row(10), row(5), 0.9)
     assert told is not None
     assert all(part in told for part in ("5.0", "10.0", "50%", "kimi_upgrade_min_speed is 0.9"))

@@ -42,14 +42,14 @@ def begun(places: Paths, hours_ago: float) -> None:
 
 
 def usd(places: Paths) -> dict[str, Any]:
-    found = savings.document(places, PLAN)
+    found = savings.describe_sessions(places, PLAN)
     assert found is not None
     return dict(found["session"])
 
 
 def first(places: Paths) -> None:
     """A session that has just begun: what this machine was up before the test is not of it."""
-    savings.count(places, PLAN, LOADS)
+    savings.count_time(places, PLAN, LOADS)
     found = json.loads(places.sessions.read_text())
     found["session"]["seconds"] = dict.fromkeys(savings.PHASES, 0.0)
     places.sessions.write_text(json.dumps(found))
@@ -64,7 +64,7 @@ def test_hours_are_of_what_the_machine_did(
 ) -> None:
     first(places)
     passed(places, 0.5)
-    savings.count(places, PLAN, found)
+    savings.count_time(places, PLAN, found)
     row = usd(places)
     assert row["usd"] == row[f"{phase}_usd"] == pytest.approx(13.0, abs=0.05)
     others = {name for name in savings.PHASES if name != phase}
@@ -75,8 +75,8 @@ def test_starts_and_idling_are_told_apart_at_the_end(places: Paths) -> None:
     first(places)
     for found, hours in ((LOADS, 0.25), (ANSWERS, 1.0), (NOTHING, 0.5)):
         passed(places, hours)
-        savings.count(places, PLAN, found)
-    told = savings.sentence(places, PLAN)
+        savings.count_time(places, PLAN, found)
+    told = savings.describe_cost(places, PLAN)
     assert told.startswith("this session cost $45.5")
     assert "$6.50 of starts, $26.00 of answers, $13.00 of idling" in told
 
@@ -84,7 +84,7 @@ def test_starts_and_idling_are_told_apart_at_the_end(places: Paths) -> None:
 def test_the_first_session_began_before_the_drivers_restart(places: Paths) -> None:
     hours = 2 + (time.time() - boot.find_boot_time()) / 3600
     begun(places, hours)
-    savings.count(places, PLAN, NOTHING)
+    savings.count_time(places, PLAN, NOTHING)
     row = usd(places)
     assert row["starting_usd"] == pytest.approx(26 * hours, rel=0.01)
     assert row["usd"] == pytest.approx(26 * hours, rel=0.01)
@@ -93,29 +93,29 @@ def test_the_first_session_began_before_the_drivers_restart(places: Paths) -> No
 def test_a_budget_warns_once_and_is_over_once_it_is_used_up(places: Paths) -> None:
     first(places)
     passed(places, 1.0)
-    assert savings.count(places, PLAN, ANSWERS) == ("", False)
+    assert savings.count_time(places, PLAN, ANSWERS) == ("", False)
     passed(places, 1.0)
-    near = savings.count(places, PLAN, ANSWERS)
+    near = savings.count_time(places, PLAN, ANSWERS)
     assert "this session has cost $52.0" in near.news
     assert "of a budget of $60.00" in near.news
     assert not near.over
-    assert savings.count(places, PLAN, ANSWERS) == ("", False)
+    assert savings.count_time(places, PLAN, ANSWERS) == ("", False)
     passed(places, 1.0)
-    over = savings.count(places, PLAN, ANSWERS)
+    over = savings.count_time(places, PLAN, ANSWERS)
     assert over.over
     assert "$78.0" in over.news
-    assert savings.count(places, PLAN, ANSWERS) == ("", True)
+    assert savings.count_time(places, PLAN, ANSWERS) == ("", True)
 
 
 def test_another_boot_is_another_session_and_those_before_are_kept(places: Paths) -> None:
     first(places)
     passed(places, 1.0)
-    savings.count(places, PLAN, ANSWERS)
+    savings.count_time(places, PLAN, ANSWERS)
     found = json.loads(places.sessions.read_text())
     found["session"]["boot"] = "another"
     places.sessions.write_text(json.dumps(found))
-    savings.count(places, PLAN, LOADS)
-    document = savings.document(places, PLAN)
+    savings.count_time(places, PLAN, LOADS)
+    document = savings.describe_sessions(places, PLAN)
     assert document is not None
     (before,) = document["before"]
     assert (before["hours"], before["usd"]) == (1.0, pytest.approx(26.0, abs=0.05))
@@ -125,7 +125,7 @@ def test_another_boot_is_another_session_and_those_before_are_kept(places: Paths
 
 def test_without_a_price_nothing_is_counted(places: Paths) -> None:
     plan: dict[str, Any] = {"rest": {"idle": None}}
-    assert savings.count(places, plan, ANSWERS) == ("", False)
-    assert savings.document(places, plan) is None
-    assert savings.sentence(places, plan) == ""
+    assert savings.count_time(places, plan, ANSWERS) == ("", False)
+    assert savings.describe_sessions(places, plan) is None
+    assert savings.describe_cost(places, plan) == ""
     assert not places.sessions.exists()

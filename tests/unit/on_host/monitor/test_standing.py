@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"data": {"alerts": [1]}}', '{"data": null}'])
 def test_what_is_no_answer_is_none(text: str) -> None:
-    assert status.alerts(text) is None
-    assert status.targets(text) is None
+    assert status.parse_alerts(text) is None
+    assert status.parse_targets(text) is None
 
 
 def test_the_disk_that_series_take_is_counted_in_blocks(tmp_path: Path) -> None:

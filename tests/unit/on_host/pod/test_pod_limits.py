@@ -29,7 +29,7 @@ ENOUGH = limits.Given(memory=11 * GIB, shm=GIB, cpus=2, gpus=0)
 
 
 def test_exactly_enough_is_enough() -> None:
-    assert limits.refusals(plan(), ENOUGH) == []
+    assert limits.list_refusals(plan(), ENOUGH) == []
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_exactly_enough_is_enough() -> None:
     ],
 )
 def test_too_little_is_refused_with_its_figure(changed: dict[str, Any], told: str) -> None:
-    (found,) = limits.refusals(plan(), limits.Given(**{**vars(ENOUGH), **changed}))
+    (found,) = limits.list_refusals(plan(), limits.Given(**{**vars(ENOUGH), **changed}))
     assert told in found
     assert "; " in found
 
 
 def test_gpus_and_the_memory_of_several_workers() -> None:
     has = limits.Given(memory=17 * GIB, shm=GIB, cpus=8, gpus=7)
-    found = limits.refusals(plan(gpus=8, tensor=8), has)
+    found = limits.list_refusals(plan(gpus=8, tensor=8), has)
     assert ["needs 18.0 GiB, 8.0 GiB of it in /dev/shm" in found[0], len(found)] == [True, 4]
     assert "sees 7 GPUs, and the engine is planned for 8" in found[2]
     assert "8 processors, and the engine needs 9" in found[3]
@@ -57,13 +57,13 @@ def test_gpus_and_the_memory_of_several_workers() -> None:
 
 def test_a_driver_that_is_not_mounted_is_told_apart_from_too_few_gpus() -> None:
     has = limits.Given(None, None, 9, None)
-    (found,) = limits.refusals(plan(gpus=8, tensor=8), has)
+    (found,) = limits.list_refusals(plan(gpus=8, tensor=8), has)
     assert "nvidia-smi is not in the container, and the engine is planned for 8 GPUs" in found
-    assert limits.refusals(plan(), has) == []
+    assert limits.list_refusals(plan(), has) == []
 
 
 def test_no_limit_is_no_refusal() -> None:
-    assert limits.refusals(plan(), limits.Given(None, None, 2, 0)) == []
+    assert limits.list_refusals(plan(), limits.Given(None, None, 2, 0)) == []
 
 
 def test_threads_are_those_that_there_is_time_for() -> None:

@@ -133,7 +133,7 @@ def unexpected(line: str) -> str:
     ],
 )
 def test_each_refusal_is_told_with_cause_and_fix(settings, output, log, kind, told, fix):
-    found = acme_problem.tell(output, log, settings)
+    found = acme_problem.explain_failure(output, log, settings)
     assert found["kind"] == kind
     assert told in found["message"]
     assert fix in found["fix"]
@@ -141,19 +141,19 @@ def test_each_refusal_is_told_with_cause_and_fix(settings, output, log, kind, to
 
 def test_a_nonce_that_was_asked_for_again_is_no_cause():
     log = response("rejectedIdentifier", "blocked") + response("badNonce", "JWS has an old nonce")
-    assert acme_problem.tell(HIDDEN, log, HTTP)["message"].endswith("blocked")
+    assert acme_problem.explain_failure(HIDDEN, log, HTTP)["message"].endswith("blocked")
 
 
 def test_the_problem_of_each_name_is_told_once():
     log = authorization("dns", "no A for a.example.com") * 2
     log += authorization("dns", "no A for b.example.com")
-    message = acme_problem.tell("", log, HTTP)["message"]
+    message = acme_problem.explain_failure("", log, HTTP)["message"]
     assert message.endswith("no A for a.example.com; no A for b.example.com")
 
 
 def test_what_the_authority_says_is_one_clean_line_of_some_length():
     log = authorization("connection", "first\nsecond \x1b[31mred " + "x" * 5000)
-    message = acme_problem.tell("", log, HTTP)["message"]
+    message = acme_problem.explain_failure("", log, HTTP)["message"]
     assert "\n" not in message
     assert "\x1b" not in message
     assert "first second red xxx" in message
@@ -163,13 +163,13 @@ def test_what_the_authority_says_is_one_clean_line_of_some_length():
 def test_a_log_that_was_cut_is_told_as_far_as_it_goes():
     cut = authorization("connection", UNREACHED)
     cut = cut[: cut.index('"detail"')]
-    assert acme_problem.tell("", cut, HTTP)["message"].endswith("names: connection")
+    assert acme_problem.explain_failure("", cut, HTTP)["message"].endswith("names: connection")
 
 
 def test_a_hook_that_failed_is_told_beside_what_the_authority_saw():
     output = "Hook '--manual-auth-hook' for kimi.example.com reported error code 3\n"
     log = authorization("unauthorized", "No TXT record found")
-    message = acme_problem.tell(output, log, DNS)["message"]
+    message = acme_problem.explain_failure(output, log, DNS)["message"]
     assert "reported error code 3; No TXT record found" in message
 
 
@@ -182,13 +182,15 @@ def test_a_hook_that_failed_is_told_beside_what_the_authority_saw():
     ],
 )
 def test_a_run_that_did_not_come_to_its_end_is_told_as_that(settings, timed_out, kind, fix):
-    found = acme_problem.unfinished("certbot: not found", settings, timed_out=timed_out)
+    found = acme_problem.explain_unfinished("certbot: not found", settings, timed_out=timed_out)
     assert found["kind"] == kind
     assert fix in found["fix"]
 
 
 def test_a_program_of_the_site_that_writes_much_is_told_in_short():
     hook = "--manual-auth-hook command ran with error " + "x" * 100_000
-    found = acme_problem.tell(hook, authorization("unauthorized", "No TXT record found"), DNS)
+    found = acme_problem.explain_failure(
+        hook, authorization("unauthorized", "No TXT record found"), DNS
+    )
     assert len(found["message"]) < 1000
     assert "No TXT record found" in found["message"]

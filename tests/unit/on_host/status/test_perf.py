@@ -41,7 +41,7 @@ def test_each_controller_counts_on_one_processor_of_each_socket(tmp_path: Path) 
         listed(tmp_path, CONTROLLER, f"sys/bus/event_source/devices/uncore_imc_{number}")
     # It counts clock ticks alone, and has no such events.
     listed(tmp_path, {"type": "90\n"}, "sys/bus/event_source/devices/uncore_imc_free_running")
-    reads, writes = perf.memory(tmp_path)
+    reads, writes = perf.find_memory_counters(tmp_path)
     assert [(one.kind, one.config, one.cpu) for one in reads.counters] == [
         (85, 0xCF05, 0),
         (85, 0xCF05, 56),
@@ -68,12 +68,12 @@ def test_amx_is_counted_on_every_processor_that_is_on(tmp_path: Path) -> None:
     listed(tmp_path, {"cpuinfo": "flags : fpu amx_tile amx_int8\n"}, "proc")
     listed(tmp_path, {"type": "4\n"}, "sys/bus/event_source/devices/cpu")
     listed(tmp_path, {"online": "0-2,5\n"}, "sys/devices/system/cpu")
-    busy, cycles = perf.matrix(tmp_path)
+    busy, cycles = perf.find_matrix_counters(tmp_path)
     assert [(one.kind, one.config, one.cpu) for one in busy.counters] == [
         (4, 0x02B7, cpu) for cpu in (0, 1, 2, 5)
     ]
     assert len(cycles.counters) == 4
-    assert perf.descriptors(str(tmp_path)) == 8
+    assert perf.count_descriptors(str(tmp_path)) == 8
 
 
 def test_a_counter_that_the_kernel_refuses_is_told(tmp_path: Path) -> None:

@@ -17,18 +17,21 @@ SGLANG = (
 
 def test_tokens_a_second_are_what_came_between_two_readings() -> None:
     first, second = VLLM.format(out=100, prompt=7), VLLM.format(out=150, prompt=1007)
-    assert sample.rates(first, second, 2.0) == {"decode_tok_s": 25.0, "prefill_tok_s": 500.0}
+    assert sample.compute_rates(first, second, 2.0) == {
+        "decode_tok_s": 25.0,
+        "prefill_tok_s": 500.0,
+    }
 
 
 def test_an_engine_that_was_started_between_them_tells_nothing() -> None:
     first, second = VLLM.format(out=100, prompt=7), VLLM.format(out=1, prompt=1)
-    assert sample.rates(first, second, 2.0) == {"decode_tok_s": None, "prefill_tok_s": None}
-    assert sample.rates("", second, 2.0) == {"decode_tok_s": None, "prefill_tok_s": None}
+    assert sample.compute_rates(first, second, 2.0) == {"decode_tok_s": None, "prefill_tok_s": None}
+    assert sample.compute_rates("", second, 2.0) == {"decode_tok_s": None, "prefill_tok_s": None}
 
 
 def test_sglang_counts_at_the_end_of_a_request_and_tells_its_speed_meanwhile() -> None:
     first = SGLANG.format(out=100, prompt=7, now=11.5)
-    assert sample.rates(first, first, 1.0) == {"decode_tok_s": 11.5, "prefill_tok_s": 0.0}
+    assert sample.compute_rates(first, first, 1.0) == {"decode_tok_s": 11.5, "prefill_tok_s": 0.0}
 
 
 # In the form of the recorded one; the figures of both are made up.
@@ -41,7 +44,7 @@ TWO = (
 
 
 def test_gpus_by_the_query() -> None:
-    first, second = map(gpus.row, gpu_now.parse(TWO))
+    first, second = map(gpus.build_row, gpu_now.parse(TWO))
     assert first["busy_share"] == pytest.approx(0.97)
     assert first["memory_used_bytes"] == 131072 << 20
     assert first["power_w"] == pytest.approx(612.34)
@@ -55,7 +58,7 @@ def test_gpus_by_the_query() -> None:
 
 
 def test_a_real_gpu_that_has_nothing_to_do() -> None:
-    found = gpus.row(*gpu_now.parse(gpu_answer()))
+    found = gpus.build_row(*gpu_now.parse(gpu_answer()))
     assert found["name"] == "NVIDIA H100 80GB HBM3"
     assert found["busy_share"] == 0.0
     assert found["memory_total_bytes"] == 81559 << 20

@@ -17,7 +17,7 @@ def test_each_file_system_is_told_once_by_the_first_folder_there(tmp_path: Path)
     for name in (layout.HOME, layout.ETC):
         (tmp_path / name[1:]).mkdir(parents=True)
     # What does not exist yet has no room that could be told.
-    (row,) = machine.disks(Paths(tmp_path))
+    (row,) = machine.measure_disks(Paths(tmp_path))
     assert row["path"] == layout.HOME
     info = os.statvfs(tmp_path)
     assert row["size_bytes"] == info.f_blocks * info.f_frsize

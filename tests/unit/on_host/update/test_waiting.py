@@ -143,11 +143,11 @@ UNKNOWN = Effect("6.1.0-35-amd64", [], "", "", "", "", [], None)
     ],
 )
 def test_why_a_restart_is_required(change: dict[str, object], said: list[str]) -> None:
-    assert waiting.reasons(QUIET._replace(**change)) == said  # type: ignore[arg-type]
+    assert waiting.list_restart_reasons(QUIET._replace(**change)) == said  # type: ignore[arg-type]
 
 
 def test_what_is_not_known_is_no_reason() -> None:
-    assert waiting.reasons(UNKNOWN) == []
+    assert waiting.list_restart_reasons(UNKNOWN) == []
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_program_that_was_replaced_is_told_from_memory_without_a_file(
 ) -> None:
     line = f"55d0 r-xp 00001000 08:01 123    {mapped}\n"
     monkeypatch.setattr(waiting, "read_text", lambda path: line)
-    assert waiting.runs_replaced("1") is stale
+    assert waiting.is_running_replaced("1") is stale
 
 
 def test_a_package_that_cannot_be_installed_is_named_before_apts_own_line() -> None:

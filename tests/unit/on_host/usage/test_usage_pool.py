@@ -44,9 +44,9 @@ def ask(pool: Pool, key: str = "a", **limits: int) -> tuple[str, int] | None:
 
 
 def test_tokens_of_all_machines_count_together(pool: Pool, time: Time) -> None:
-    pool.take("gpu1", told(a=([1, 60], [[20, 1, 60]])))
+    pool.update("gpu1", told(a=([1, 60], [[20, 1, 60]])))
     assert ask(pool, tokens_per_minute=100) is None
-    pool.take("gpu2", told(a=([1, 40], [[5, 1, 40]])))
+    pool.update("gpu2", told(a=([1, 40], [[5, 1, 40]])))
     assert ask(pool, tokens_per_minute=100) == ("tokens_per_minute", 40)
     assert ask(pool, tokens_per_day=101) is None
     assert ask(pool, tokens_per_day=100) == ("tokens_per_day", 43200)
@@ -60,8 +60,8 @@ def test_requests_that_were_let_in_count_at_once_and_not_twice(pool: Pool, time:
     for _ in range(3):
         assert ask(pool, requests_per_minute=3) is None
     assert ask(pool, requests_per_minute=3) == ("requests_per_minute", 60)
-    pool.take("gpu1", told(a=([2, 0], [[0, 2, 0]])))
-    pool.take("gpu2", told(a=([1, 0], [[0, 1, 0]])))
+    pool.update("gpu1", told(a=([2, 0], [[0, 2, 0]])))
+    pool.update("gpu2", told(a=([1, 0], [[0, 1, 0]])))
     assert ask(pool, requests_per_minute=4) is None
     assert ask(pool, requests_per_minute=4) == ("requests_per_minute", 60)
     time.go(60)
@@ -69,31 +69,31 @@ def test_requests_that_were_let_in_count_at_once_and_not_twice(pool: Pool, time:
 
 
 def test_requests_that_another_gateway_let_in_count(pool: Pool) -> None:
-    pool.take("gpu1", told(a=([5, 0], [[10, 5, 0]])))
+    pool.update("gpu1", told(a=([5, 0], [[10, 5, 0]])))
     assert ask(pool, requests_per_minute=5) == ("requests_per_minute", 50)
     assert ask(pool, requests_per_day=5) == ("requests_per_day", 43200)
 
 
 def test_a_new_day_begins_at_nothing_whatever_a_machine_told_last(pool: Pool, time: Time) -> None:
     assert ask(pool, requests_per_day=1) is None
-    pool.take("gpu1", told(day=TODAY, a=([1, 70], [])))
+    pool.update("gpu1", told(day=TODAY, a=([1, 70], [])))
     assert ask(pool, requests_per_day=1) == ("requests_per_day", 43200)
     time.go(43200)
     assert ask(pool, requests_per_day=1, tokens_per_day=1) is None
 
 
 def test_a_machine_of_another_day_tells_nothing_of_this_one(pool: Pool) -> None:
-    pool.take("gpu1", told(day=YESTERDAY, a=([9, 900], [[1, 1, 90]])))
+    pool.update("gpu1", told(day=YESTERDAY, a=([9, 900], [[1, 1, 90]])))
     assert ask(pool, tokens_per_day=1) is None
     assert ask(pool, tokens_per_minute=90) == ("tokens_per_minute", 59)
 
 
 def test_what_a_lost_machine_told_last_stays_and_one_that_left_counts_no_more(pool: Pool) -> None:
-    pool.take("gpu1", told(a=([1, 60], [])))
+    pool.update("gpu1", told(a=([1, 60], [])))
     assert ask(pool, tokens_per_day=60) is not None
-    pool.keep(["gpu1"])
+    pool.retain(["gpu1"])
     assert ask(pool, tokens_per_day=60) is not None
-    pool.keep(["gpu2"])
+    pool.retain(["gpu2"])
     assert ask(pool, tokens_per_day=60) is None
 
 
@@ -109,9 +109,9 @@ def test_what_a_lost_machine_told_last_stays_and_one_that_left_counts_no_more(po
     ],
 )
 def test_what_is_no_use_of_keys_is_refused_whole(pool: Pool, document: dict[str, Any]) -> None:
-    pool.take("gpu1", told(a=([1, 60], [])))
+    pool.update("gpu1", told(a=([1, 60], [])))
     with pytest.raises((ValueError, KeyError, TypeError)):
-        pool.take("gpu1", document)
+        pool.update("gpu1", document)
     assert ask(pool, tokens_per_day=60) is not None
 
 
@@ -121,7 +121,7 @@ def test_what_a_counter_tells_is_what_the_pool_takes(tmp_path, pool: Pool, time:
     assert store.ask("1", "a", {}) is None
     store.tell("1", "a", 30, 30, ended=True)
     time.go(15)
-    pool.take("gpu1", store.recent())
+    pool.update("gpu1", store.recent())
     assert store.recent()["keys"] == {"a": {"day": [1, 60], "minute": [[15, 1, 60]]}}
     assert ask(pool, tokens_per_minute=60) == ("tokens_per_minute", 45)
     store.close()
@@ -130,7 +130,7 @@ def test_what_a_counter_tells_is_what_the_pool_takes(tmp_path, pool: Pool, time:
 def test_requests_that_no_machine_answered_hold_a_key_up_for_a_minute_at_most(
     pool: Pool, time: Time
 ) -> None:
-    pool.take("gpu1", told(a=([2, 0], [])))
+    pool.update("gpu1", told(a=([2, 0], [])))
     for _ in range(600):
         # Nobody answers: the client tries again, as long as it may.
         refusal = ask(pool, requests_per_day=5)
@@ -139,20 +139,20 @@ def test_requests_that_no_machine_answered_hold_a_key_up_for_a_minute_at_most(
     time.go(60)
     assert ask(pool, requests_per_day=5) is None
     # The machines are there again, and what they tell keeps it out until the next day.
-    pool.take("gpu1", told(a=([5, 0], [[0, 3, 0]])))
+    pool.update("gpu1", told(a=([5, 0], [[0, 3, 0]])))
     assert ask(pool, requests_per_day=5) == ("requests_per_day", 43200 - 600 * 5 - 60)
 
 
 def test_requests_of_a_day_that_no_machine_has_told_yet_count_at_once(
     pool: Pool, time: Time
 ) -> None:
-    pool.take("gpu1", told(a=([3, 0], [])))
+    pool.update("gpu1", told(a=([3, 0], [])))
     assert ask(pool, requests_per_day=5) is None
     time.go(20)
     assert ask(pool, requests_per_day=5) is None
     assert ask(pool, requests_per_day=5) == ("requests_per_day", 40)
     # One of them is told: it counts once.
-    pool.take("gpu1", told(a=([4, 0], [[20, 1, 0]])))
+    pool.update("gpu1", told(a=([4, 0], [[20, 1, 0]])))
     assert ask(pool, requests_per_day=5) == ("requests_per_day", 60)
-    pool.take("gpu1", told(a=([4, 0], [[20, 1, 0]])))
+    pool.update("gpu1", told(a=([4, 0], [[20, 1, 0]])))
     assert ask(pool, requests_per_day=6) is None

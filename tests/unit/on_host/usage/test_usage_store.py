@@ -250,11 +250,11 @@ def test_what_was_saved_comes_back_once_and_what_is_there_stays(db, tmp_path, ti
     ask(db, "a-0", requests_per_day=2)
     use(db, "a-0", 2, 3)
     assert ask(db, "a-1", requests_per_day=1) is not None
-    rows = list(store.restorable(json.loads(store.saved(tmp_path / "usage.db"))))
+    rows = list(store.parse_rows(json.loads(store.export_rows(tmp_path / "usage.db"))))
     new = store.Store(tmp_path / "new.db", keep_days=400, clock=time.clock())
     ask(new, "b-0")
     for _ in range(2):
-        store.put_back(tmp_path / "new.db", rows)
+        store.import_rows(tmp_path / "new.db", rows)
         assert sums(new) == {"a": (1, 2, 3), "b": (1, 0, 0)}
         assert sums(new, "2026-11-24") == sums(new)
     assert ask(new, "a-2", requests_per_day=1)[0] == "requests_per_day"
@@ -272,16 +272,16 @@ def test_what_was_saved_comes_back_once_and_what_is_there_stays(db, tmp_path, ti
 def test_rows_of_a_backup_that_are_none_are_refused(row):
     good = {"key": "a", "day": "2026-11-24", "requests": 1, "prompt_tokens": 1,
             "completion_tokens": 1, "last_at": 1, "refused": {}}  # fmt: skip
-    assert list(store.restorable([good])) == [good]
+    assert list(store.parse_rows([good])) == [good]
     with pytest.raises((ValueError, KeyError, TypeError)):
-        list(store.restorable([{**good, **row}]))
+        list(store.parse_rows([{**good, **row}]))
 
 
 def test_the_sums_are_written_as_prometheus_reads_them(db):
     ask(db, "a-0")
     use(db, "a-0", 2, 3)
     ask(db, "a-1", requests_per_day=1)
-    lines = exposition.text(db.rows(until=store.EVER)).splitlines()
+    lines = exposition.render_rows(db.rows(until=store.EVER)).splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
         'kimi_usage_requests_total{key="a"} 1',
         'kimi_usage_prompt_tokens_total{key="a"} 2',

@@ -42,7 +42,7 @@ def places(tmp_path: Path) -> Paths:
 
 def told(places: Paths, plan: dict[str, Any] = PLAN) -> str:
     """The text, made of a document that keeps to its type."""
-    document = status.document(places, plan, stop_state.read(places))
+    document = status.build_document(places, plan, stop_state.read(places))
     closed_form.validate_part(document, RestStatus)
     return " ".join(" ".join(status_text._rest(document)).split())
 
