@@ -25,6 +25,9 @@ sys.dont_write_bytecode = True
 runpy.run_path("/proc/self/fd/%d" % name, run_name="__main__")
 """
 
+# Ansible loads this module before it forks a process for each task: there it is compressed once.
+_PROGRAM = zipapp_bytes()
+
 
 class NoRightsError(RemoteError):
     """The inventory's user may not become root."""
@@ -38,9 +41,8 @@ def call_sent(
     `arguments` must hold no secret: they show in the process list; `secret` as in `execute`.
     Raises RemoteError.
     """
-    program = zipapp_bytes()
-    words = (*PYTHON, "-c", _RECEIVER, str(len(program)), *arguments)
-    data = program if stdin is None else program + json.dumps(stdin).encode()
+    words = (*PYTHON, "-c", _RECEIVER, str(len(_PROGRAM)), *arguments)
+    data = _PROGRAM if stdin is None else _PROGRAM + json.dumps(stdin).encode()
     try:
         done = execute(action, shlex.join(words), data, secret=secret)
     except AnsibleConnectionFailure:
