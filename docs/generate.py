@@ -67,7 +67,7 @@ def pages() -> dict[Path, str]:
         DOCS / "real-gpus.md": real_gpus(),
         DOCS / "man" / "kimi-prov.1": manual(cli, "kimi-prov"),
         DOCS / "images" / "packages.svg": packages(ROOT / "kimi_prov"),
-        **generated.files(),
+        **generated.make_files(),
         **{SCHEMAS / name: text for name, text in document_schemas.format_shipped().items()},
     }
 

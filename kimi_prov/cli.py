@@ -130,7 +130,7 @@ class _KimiProv(LazyGroup):
         from kimi_prov.packaging import resources
 
         super().format_epilog(ctx, formatter)
-        formatter.write(f"\n  Docs: {resources.page('README.md')}\n")
+        formatter.write(f"\n  Docs: {resources.find_page('README.md')}\n")
 
 
 @click.group(
@@ -156,6 +156,6 @@ def _run() -> Any:  # noqa: ANN401  (what a command returns)
     from kimi_prov.runner import signals
 
     # Here and no earlier: what they raise is caught from here on.
-    for number in signals.ending():
+    for number in signals.list_ending_signals():
         signal.signal(number, signals.end)
     return cli.main(standalone_mode=False)

@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 Key = tuple[str | int, ...]
 # Far above what any document of ours holds, and far below what a parser or a report suffers from.
-MOST_NODES = 100_000
-_DEEPEST = 100
-_LONGEST_NUMBER = 100
-_MOST_TAGS = 100
+MAX_NODES = 100_000
+_MAX_DEPTH = 100
+_MAX_NUMBER_LENGTH = 100
+_MAX_TAGS = 100
 # Bytes, bytes a second, operations a second: nothing that is sold comes near, and what is computed
 # from it stays a number.
-_LARGEST_NUMBER = float(1 << 63)
+_MAX_NUMBER = float(1 << 63)
 STANDARD_INPUT = Path("-")
 _CHUNK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
-_MOST_GZIP_MEMBERS = 100
+_MAX_GZIP_MEMBERS = 100
 # A file on the disk delivers at once. What a shell joined to us may have to compute first.
-_PATIENCE_S = 1.5
-_PATIENCE_WITH_A_PROGRAM_S = 60.0
+_READ_TIMEOUT_S = 1.5
+_PROGRAM_TIMEOUT_S = 60.0
 _FROM_A_PROGRAM = ("/dev/fd", "/dev/stdin", "/proc/self/fd")
 # What PyYAML lets through beside its own errors, for values that its tags do not fit.
 _ODD = (ValueError, OverflowError, TypeError, AttributeError, LookupError)
@@ -67,20 +67,20 @@ class Document:
         try:
             if ours:
                 return _parse(self.text)
-            examine_yaml(self.text)
+            check_yaml(self.text)
             value = _parse(self.text)
         except FAULTS as error:
-            raise not_yaml(self.name, error, fix) from None
+            raise make_yaml_error(self.name, error, fix) from None
         return self._sound(value, fix, lines=True)
 
-    def json(self, fix: str, *, most: int = MOST_NODES) -> Any:  # noqa: ANN401
+    def json(self, fix: str, *, most: int = MAX_NODES) -> Any:  # noqa: ANN401
         """Parse it as JSON of at most so many values. Raises UserError."""
         try:
             value = json.loads(self.text)
         except json.JSONDecodeError as error:
             raise UserError(f"{self.name}:{error.lineno}: not JSON: {error.msg}", fix=fix) from None
         except RecursionError:
-            raise UserError(f"{self.name}: {_too_deep()}", fix=fix) from None
+            raise UserError(f"{self.name}: {_describe_depth()}", fix=fix) from None
         except ValueError:  # Python's own limit
             raise UserError(f"{self.name}: a number has too many digits", fix=fix) from None
 
@@ -92,25 +92,25 @@ class Document:
         fix: str,
         *,
         lines: bool,
-        most: int = MOST_NODES,
+        most: int = MAX_NODES,
     ) -> Any:  # noqa: ANN401
-        found = _unsound(value, most)
+        found = _find_unsound(value, most)
         if found is None:
             return value
         path, problem = found
-        line = line_of(self.text, path) if lines else None
+        line = find_line(self.text, path) if lines else None
         where = f"{self.name}:{line}" if line else self.name
-        key = f"{spelled(path)}: " if path else ""
+        key = f"{format_path(path)}: " if path else ""
         raise UserError(f"{where}: {key}{problem}", fix=fix)
 
 
-def read(path: Path, *, what: str, limit: int, fix: str) -> Document:
+def read_document(path: Path, *, what: str, limit: int, fix: str) -> Document:
     """Read a text in UTF-8, compressed by gzip or not, from a file, a pipe, or `-`.
 
     `what` it is ("a spec sheet") and `limit`, the most bytes of its text, stand in messages. Raises
     UserError for what is no such text, and for what does not deliver.
     """
-    name = called(path)
+    name = format_path_name(path)
     content = read_bytes(path, what=what, limit=limit, fix=fix)
     try:
         return Document(name, content.decode("utf-8-sig"))
@@ -120,16 +120,16 @@ def read(path: Path, *, what: str, limit: int, fix: str) -> Document:
 
 def read_bytes(path: Path, *, what: str, limit: int, fix: str) -> bytes:
     """Read content within `limit` bytes, unpacked where gzip packed it; as `read` does."""
-    name, given = called(path), path == STANDARD_INPUT
+    name, given = format_path_name(path), path == STANDARD_INPUT
     try:
-        descriptor = os.dup(0) if given else _opened(path)
+        descriptor = os.dup(0) if given else _open_path(path)
         try:
-            _judge(os.fstat(descriptor).st_mode, terminal=given and os.isatty(descriptor))
-            content = b"".join(_delivered(descriptor, path, limit))
+            _check_mode(os.fstat(descriptor).st_mode, terminal=given and os.isatty(descriptor))
+            content = b"".join(_read_chunks(descriptor, path, limit))
         finally:
             os.close(descriptor)
         if content.startswith(_GZIP):
-            content = _unpacked(content, limit)
+            content = _unpack(content, limit)
     except (_RefusedError, OSError, ValueError, zlib.error) as error:
         # ValueError: the name holds a null character.
         reason = getattr(error, "strerror", None) or str(error)
@@ -139,7 +139,7 @@ def read_bytes(path: Path, *, what: str, limit: int, fix: str) -> bytes:
     return content
 
 
-def called(path: Path) -> str:
+def format_path_name(path: Path) -> str:
     """Return what messages call a path."""
     return "standard input" if path == STANDARD_INPUT else str(path)
 
@@ -148,13 +148,13 @@ class _RefusedError(Exception):
     """Why nothing is read."""
 
 
-def _opened(path: Path) -> int:
+def _open_path(path: Path) -> int:
     # Judged before it is opened as well: opening alone makes some devices act.
-    _judge(path.stat().st_mode)
+    _check_mode(path.stat().st_mode)
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
-def _judge(mode: int, *, terminal: bool = False) -> None:
+def _check_mode(mode: int, *, terminal: bool = False) -> None:
     """Refuse what is neither a file nor a pipe nor the `terminal` that a person types into."""
     if stat.S_ISDIR(mode):
         raise _RefusedError("this is a folder; wanted a file")
@@ -164,11 +164,11 @@ def _judge(mode: int, *, terminal: bool = False) -> None:
         raise _RefusedError("this is a device; wanted a file")
 
 
-def _delivered(descriptor: int, path: Path, limit: int) -> Iterator[bytes]:
+def _read_chunks(descriptor: int, path: Path, limit: int) -> Iterator[bytes]:
     """Yield what comes, to its end or until it is more than `limit` bytes."""
-    patience_s: float | None = _PATIENCE_S
+    patience_s: float | None = _READ_TIMEOUT_S
     if path == STANDARD_INPUT or any(path.is_relative_to(name) for name in _FROM_A_PROGRAM):
-        patience_s = None if os.isatty(descriptor) else _PATIENCE_WITH_A_PROGRAM_S
+        patience_s = None if os.isatty(descriptor) else _PROGRAM_TIMEOUT_S
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     size = 0
@@ -183,11 +183,11 @@ def _delivered(descriptor: int, path: Path, limit: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _unpacked(content: bytes, limit: int) -> bytes:
+def _unpack(content: bytes, limit: int) -> bytes:
     """Unpack up to a byte more than `limit`."""
     parts: list[bytes] = []
     room = limit + 1
-    for _ in range(_MOST_GZIP_MEMBERS):
+    for _ in range(_MAX_GZIP_MEMBERS):
         member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
         parts.append(member.decompress(content, room))
         room -= len(parts[-1])
@@ -199,11 +199,11 @@ def _unpacked(content: bytes, limit: int) -> bytes:
         if not content.startswith(_GZIP):
             break
     else:
-        raise _RefusedError(f"its gzip has more than {_MOST_GZIP_MEMBERS} parts")
+        raise _RefusedError(f"its gzip has more than {_MAX_GZIP_MEMBERS} parts")
     return b"".join(parts)
 
 
-def _loader() -> Any:  # noqa: ANN401  (a class that PyYAML made, or did not)
+def _choose_loader() -> Any:  # noqa: ANN401  (a class that PyYAML made, or did not)
     """Return PyYAML's safe loader, in C where it was built: ten times as fast.
 
     Values that its tags do not fit are errors with a line, and no number has digits without end:
@@ -213,13 +213,13 @@ def _loader() -> Any:  # noqa: ANN401  (a class that PyYAML made, or did not)
     found: Any = type("Loader", (base,), {})
     for kind in ("int", "float", "timestamp", "bool", "binary"):
         tag = f"tag:yaml.org,2002:{kind}"
-        found.add_constructor(tag, _strict(base.yaml_constructors[tag], kind))
+        found.add_constructor(tag, _make_strict(base.yaml_constructors[tag], kind))
     return found
 
 
-def _strict(construct: Any, kind: str) -> Any:  # noqa: ANN401
-    def made(loader: Any, node: Any) -> Any:  # noqa: ANN401
-        if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
+def _make_strict(construct: Any, kind: str) -> Any:  # noqa: ANN401
+    def construct_strictly(loader: Any, node: Any) -> Any:  # noqa: ANN401
+        if kind in ("int", "float") and len(node.value) > _MAX_NUMBER_LENGTH:
             raise yaml.constructor.ConstructorError(
                 problem="a number has too many digits", problem_mark=node.start_mark
             )
@@ -230,26 +230,26 @@ def _strict(construct: Any, kind: str) -> Any:  # noqa: ANN401
                 problem=f"this is no {kind}", problem_mark=node.start_mark
             ) from None
 
-    return made
+    return construct_strictly
 
 
-_LOADER = _loader()
+_LOADER = _choose_loader()
 
 
 def _parse(text: str) -> Any:  # noqa: ANN401
-    """Parse a text of our own, or one that `examine_yaml` let pass. Raises one of FAULTS."""
+    """Parse a text of our own, or one that `check_yaml` let pass. Raises one of FAULTS."""
     return yaml.load(text, Loader=_LOADER)  # noqa: S506
 
 
-def examine_yaml(text: str) -> yaml.NodeEvent | None:
+def check_yaml(text: str) -> yaml.NodeEvent | None:
     """Walk through YAML without building anything; return its root's event, None for none.
 
     Raises yaml.YAMLError for what is no YAML, is nested too deep, or is too much once its aliases
     are written out: what builds nodes calls itself for each level, in C until the stack ends.
     """
-    if text.count("%TAG") > _MOST_TAGS:
+    if text.count("%TAG") > _MAX_TAGS:
         # libyaml holds each against all before it.
-        raise yaml.MarkedYAMLError(problem=f"more than {_MOST_TAGS} %TAG directives")
+        raise yaml.MarkedYAMLError(problem=f"more than {_MAX_TAGS} %TAG directives")
     walk = _Walk()
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionEndEvent):
@@ -282,7 +282,7 @@ class _Walk:
         nodes, levels = 1, 0
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._known:
-                raise _fault(f"nothing before it is called {event.anchor!r:.60}", event)
+                raise _make_fault(f"nothing before it is called {event.anchor!r:.60}", event)
             nodes, levels = self._known[event.anchor]
             self._open[-1].levels = max(self._open[-1].levels, levels)
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -292,10 +292,10 @@ class _Walk:
         elif event.anchor is not None:
             self._known[event.anchor] = nodes, levels
         self._nodes += nodes
-        if self._nodes > MOST_NODES:
-            raise _fault(_too_much(MOST_NODES), event)
-        if len(self._open) - 1 + levels > _DEEPEST:
-            raise _fault(_too_deep(), event)
+        if self._nodes > MAX_NODES:
+            raise _make_fault(_describe_size(MAX_NODES), event)
+        if len(self._open) - 1 + levels > _MAX_DEPTH:
+            raise _make_fault(_describe_depth(), event)
 
     def close(self) -> None:
         closed = self._open.pop()
@@ -305,19 +305,19 @@ class _Walk:
         self._open[-1].levels = max(self._open[-1].levels, levels)
 
 
-def _fault(problem: str, event: Any) -> yaml.YAMLError:  # noqa: ANN401  (its mark is C's own)
+def _make_fault(problem: str, event: Any) -> yaml.YAMLError:  # noqa: ANN401  (its mark is C's own)
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
-def _too_deep() -> str:
-    return f"nested deeper than {_DEEPEST} levels"
+def _describe_depth() -> str:
+    return f"nested deeper than {_MAX_DEPTH} levels"
 
 
-def _too_much(most: int) -> str:
+def _describe_size(most: int) -> str:
     return f"more than {most} values"
 
 
-def not_yaml(where: str, error: Exception, fix: str) -> UserError:
+def make_yaml_error(where: str, error: Exception, fix: str) -> UserError:
     """Say of what `parse` raised where it is and what is wrong."""
     mark = getattr(error, "problem_mark", None)
     place = f"{where}:{mark.line + 1}" if mark else where
@@ -325,7 +325,7 @@ def not_yaml(where: str, error: Exception, fix: str) -> UserError:
     return UserError(f"{place}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
 
 
-def _unsound(value: Any, most: int) -> tuple[Key, str] | None:  # noqa: ANN401
+def _find_unsound(value: Any, most: int) -> tuple[Key, str] | None:  # noqa: ANN401
     """Return where in a parsed document something stands that no reader survives, and what it is.
 
     Nests, numbers that are none or too large to compute with, and halves of characters, which
@@ -336,7 +336,7 @@ def _unsound(value: Any, most: int) -> tuple[Key, str] | None:  # noqa: ANN401
     while waiting:
         part, step = waiting.pop()
         count += 1
-        problem = _problem(part, step) if count <= most else _too_much(most)
+        problem = _find_problem(part, step) if count <= most else _describe_size(most)
         if problem is not None:
             return (() if step is None else step.path()), problem
         if isinstance(part, dict):
@@ -363,31 +363,31 @@ class _Step:
             found.append(step.key if isinstance(step.key, (str, int)) else str(step.key))
             step = step.before
         # Of a nest without end the way in says enough, and half a character cannot be printed.
-        return tuple(_printable(key) for key in found[:-9:-1])
+        return tuple(_make_printable(key) for key in found[:-9:-1])
 
 
-def _printable(key: str | int) -> str | int:
+def _make_printable(key: str | int) -> str | int:
     return key.encode("utf-8", "replace").decode()[:60] if isinstance(key, str) else key
 
 
-def _problem(part: object, step: _Step | None) -> str | None:
+def _find_problem(part: object, step: _Step | None) -> str | None:
     if step is not None:
-        if step.depth > _DEEPEST:
-            return _too_deep()
-        if _torn(step.key):
+        if step.depth > _MAX_DEPTH:
+            return _describe_depth()
+        if _has_surrogates(step.key):
             return "not UTF-8: half a character"
     if isinstance(part, (int, float)):
-        return None if abs(part) <= _LARGEST_NUMBER else _no_number(part)
-    return "not UTF-8: half a character" if _torn(part) else None
+        return None if abs(part) <= _MAX_NUMBER else _describe_bad_number(part)
+    return "not UTF-8: half a character" if _has_surrogates(part) else None
 
 
-def _no_number(part: float) -> str:
+def _describe_bad_number(part: float) -> str:
     if isinstance(part, float) and not math.isfinite(part):
         return f"wanted a number, found {part}"
     return "a number larger than 2^63"
 
 
-def _torn(text: object) -> bool:
+def _has_surrogates(text: object) -> bool:
     if not isinstance(text, str) or text.isascii():
         return False
     try:
@@ -397,7 +397,7 @@ def _torn(text: object) -> bool:
     return False
 
 
-def spelled(path: Key) -> str:
+def format_path(path: Key) -> str:
     """Write a path as people do, on one line whatever its keys are: cpus[3].tdp_w."""
     text = ""
     for step in path:
@@ -405,7 +405,7 @@ def spelled(path: Key) -> str:
     return clean_text.clean_row(text)
 
 
-class Written:
+class SourceText:
     """The parts of a text of YAML: where each of them stands, and how it is spelled there.
 
     What cannot be parsed has no parts.
@@ -427,7 +427,7 @@ class Written:
         if node is not None:
             line = node.start_mark.line + 1
         for step in path:
-            found = _child(node, step)
+            found = _find_child(node, step)
             if found is None:
                 break
             node, line = found
@@ -437,7 +437,7 @@ class Written:
         """Return a single value as the text has it; None where `path` leads to none."""
         node = self._root
         for step in path:
-            found = _child(node, step)
+            found = _find_child(node, step)
             if found is None:
                 return None
             node, _ = found
@@ -468,12 +468,12 @@ def _is_name(node: Any) -> bool:  # noqa: ANN401
     return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str"
 
 
-def line_of(text: str, path: Key) -> int | None:
+def find_line(text: str, path: Key) -> int | None:
     """Return the line of one part of a text; see `Written.line`."""
-    return Written(text).line(path)
+    return SourceText(text).line(path)
 
 
-def _child(node: Any, step: str | int) -> tuple[Any, int] | None:  # noqa: ANN401
+def _find_child(node: Any, step: str | int) -> tuple[Any, int] | None:  # noqa: ANN401
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if key.value == str(step):

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _VARIABLES = ("group_vars", "host_vars")
-_LOOK = 1 << 16
+_HEAD_BYTES = 1 << 16
 _HIDDEN = re.compile(r"^\.|~$")
 # Of the folder of one group or host, Ansible reads files with these endings and without one.
 _READ = ("", ".yml", ".yaml", ".json")
 
 
-def sources(inventory: Path, config: Path) -> list[Path]:
+def list_sources(inventory: Path, config: Path) -> list[Path]:
     """Return the files that hosts are read from: the inventory, or the files right in its folder.
 
     `config` is the ansible.cfg that names what plain Ansible ignores there; documents of ours and
@@ -34,7 +34,7 @@ def sources(inventory: Path, config: Path) -> list[Path]:
     """
     if not inventory.is_dir():
         return [inventory]
-    ignored = _ignored(config)
+    ignored = _read_ignored(config)
     return sorted(
         file
         for file in inventory.iterdir()
@@ -42,7 +42,7 @@ def sources(inventory: Path, config: Path) -> list[Path]:
     )
 
 
-def variables(inventory: Path) -> list[Path]:
+def list_variable_files(inventory: Path) -> list[Path]:
     """Return the files of variables that belong to an inventory."""
     folder = inventory if inventory.is_dir() else inventory.parent
     return [
@@ -56,33 +56,35 @@ def variables(inventory: Path) -> list[Path]:
     ]
 
 
-def schema_of(file: Path) -> str | None:
+def find_schema(file: Path) -> str | None:
     """Return the schema of kimi-prov's that a file names; None where it names none."""
-    found = schemas.named_in(_head(file))
+    found = schemas.named_in(_read_head(file))
     return found if found and found.startswith("kimi-prov/") else None
 
 
 def _is_data(file: Path) -> bool:
-    return _head(file).startswith("-----BEGIN ") or schema_of(file) is not None
+    return _read_head(file).startswith("-----BEGIN ") or find_schema(file) is not None
 
 
-def _head(file: Path) -> str:
+def _read_head(file: Path) -> str:
     try:
         with file.open(encoding="utf-8", errors="replace") as stream:
-            return stream.read(_LOOK)
+            return stream.read(_HEAD_BYTES)
     except OSError:
         return ""  # who reads it says why it cannot be read
 
 
-def _ignored(config: Path) -> re.Pattern[str]:
+def _read_ignored(config: Path) -> re.Pattern[str]:
     """Read what Ansible ignores in a folder of inventory files: endings, and patterns of names."""
     parser = ConfigParser(interpolation=None)
     parser.read(config, encoding="utf-8")
-    endings = _listed(parser, "ignore_extensions")
+    endings = _read_list(parser, "ignore_extensions")
     patterns = [rf"{re.escape(ending)}$" for ending in endings]
-    return re.compile("|".join([_HIDDEN.pattern, *patterns, *_listed(parser, "ignore_patterns")]))
+    return re.compile(
+        "|".join([_HIDDEN.pattern, *patterns, *_read_list(parser, "ignore_patterns")])
+    )
 
 
-def _listed(parser: ConfigParser, key: str) -> list[str]:
+def _read_list(parser: ConfigParser, key: str) -> list[str]:
     words = parser.get("inventory", key, fallback="").split(",")
     return [word.strip() for word in words if word.strip()]

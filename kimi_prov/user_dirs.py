@@ -7,14 +7,14 @@ import tempfile
 from pathlib import Path
 
 
-def state_home() -> Path:
+def find_state_home() -> Path:
     """Folder of this user's state: $XDG_STATE_HOME/kimi-prov, else ~/.local/state/kimi-prov."""
-    return _base("XDG_STATE_HOME", ".local/state")
+    return _find_base("XDG_STATE_HOME", ".local/state")
 
 
-def cache_home() -> Path:
+def find_cache_home() -> Path:
     """Folder of what can be made again: $XDG_CACHE_HOME/kimi-prov, else ~/.cache/kimi-prov."""
-    return _base("XDG_CACHE_HOME", ".cache")
+    return _find_base("XDG_CACHE_HOME", ".cache")
 
 
 def make_private(folder: Path) -> None:
@@ -45,7 +45,7 @@ def replace_file(path: Path, content: str | bytes, mode: int) -> None:
         raise
 
 
-def _base(variable: str, fallback: str) -> Path:
+def _find_base(variable: str, fallback: str) -> Path:
     # A relative path does not count: the XDG base directory specification says so.
     value = os.environ.get(variable, "")
     return (Path(value) if value.startswith("/") else Path.home() / fallback) / "kimi-prov"

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 HASH = re.compile(r"^[0-9a-fA-F]{64}$")
-SHORTEST = 16
+MIN_KEY_LENGTH = 16
 
 
-def load(path: Path) -> dict[str, Any]:
+def load_keys(path: Path) -> dict[str, Any]:
     """Name to SHA-256 of every key in `path`: lines `name:sha256:<hex>` or `name:<key>`.
 
     Of a line with a rule, `name:<key> expires=2027-01-31 tokens_per_day=1000000`, it is
@@ -42,15 +42,15 @@ def load(path: Path) -> dict[str, Any]:
             continue
         # A key has no spaces: what stands behind one is a rule, or a fault in the key.
         key, *words = line.split() if "=" in line else [line.strip()]
-        name, value = _line(key, f"{path}:{number}")
+        name, value = _parse_line(key, f"{path}:{number}")
         if name in found:
             raise UserError(f"{path}:{number}: the name {name} is given twice", fix="rename one")
-        rule = _rule(words, f"{path}:{number}")
+        rule = _parse_rule(words, f"{path}:{number}")
         found[name] = {"sha256": value, **rule.to_json()} if words else value
     return found
 
 
-def _rule(words: list[str], where: str) -> key_rules.Rule:
+def _parse_rule(words: list[str], where: str) -> key_rules.Rule:
     """Read what stands behind a key: `expires=DAY` and limits."""
     given = dict(word.partition("=")[::2] for word in words)
     day = given.pop("expires", None)
@@ -69,7 +69,7 @@ def _rule(words: list[str], where: str) -> key_rules.Rule:
     return rule
 
 
-def _line(line: str, where: str) -> tuple[str, str]:
+def _parse_line(line: str, where: str) -> tuple[str, str]:
     name, separator, value = line.partition(":")
     if not separator or not NAME.match(name):
         raise UserError(
@@ -95,9 +95,9 @@ def _line(line: str, where: str) -> tuple[str, str]:
             f"{where}: {name} has 64 hexadecimal digits, which a hash has as well",
             fix=f"write {name}:sha256:<hex> if they are one; make keys that are none",
         )
-    if len(value) < SHORTEST or any(character.isspace() for character in value):
+    if len(value) < MIN_KEY_LENGTH or any(character.isspace() for character in value):
         raise UserError(
-            f"{where}: the key of {name} is shorter than {SHORTEST} characters or has spaces",
+            f"{where}: the key of {name} is shorter than {MIN_KEY_LENGTH} characters or has spaces",
             fix="make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
     return name, hash_key(value)

@@ -40,10 +40,12 @@ CAUSES = (
 )
 _NOTHING: dict[str, None] = dict.fromkeys(("decode_tok_s", "prefill_tok_s", "aggregate_tok_s"))
 _FORMS = {"sharegpt": "prompts of a file (ShareGPT)", "visionarena": "of a file (VisionArena)"}
-_LOOKED_AT = "memory channels, threads, SNC, governor, transparent huge pages, RAM disk, other load"
+_CHECKED_CAUSES = (
+    "memory channels, threads, SNC, governor, transparent huge pages, RAM disk, other load"
+)
 
 
-def document(
+def make_document(
     measured: Mapping[str, Any],
     findings: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any],
@@ -54,7 +56,7 @@ def document(
     """
     plan, facts = measured["plan"], measured["facts"]
     levels = measured["serve"]["levels"]
-    rows = compared(measured)
+    rows = compare_figures(measured)
     slow = [row["name"] for row in rows if row["verdict"] == "slow"]
     judged = [row for row in rows if row["verdict"] != "unjudged"]
     failed = sum(level["failed"] for level in levels)
@@ -66,33 +68,33 @@ def document(
         "model": plan["model"]["name"],
         "engine": {key: engine[key] for key in ("name", "variant", "version")},
         "machine": outline.make_outline(facts),
-        "serving": served(plan),
+        "serving": describe_service(plan),
         "measured_at": facts["collected_at"],
         "load": {"average": measured["load"], "busy": measured["busy"]},
         "memory": measured["memory"],
         "layer": measured["layer"],
-        "serve": _serve(measured["serve"]),
+        "serve": _describe_serving(measured["serve"]),
         "compared": rows,
-        "basis": another_load(measured["serve"]) or plan["throughput"]["basis"],
-        "look_at": causes(measured, findings) if slow else [],
+        "basis": explain_other_load(measured["serve"]) or plan["throughput"]["basis"],
+        "look_at": list_causes(measured, findings) if slow else [],
         "last": None,
-        "stand_ins": suite.stand_ins(plan, variables),
+        "stand_ins": suite.list_stand_ins(plan, variables),
     }
 
 
-def _serve(serve: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_serving(serve: Mapping[str, Any]) -> dict[str, Any]:
     """Add to what was asked how people say it."""
     load = serve.get("load")
     if not load:
         return dict(serve)
     several = len(serve["levels"]) > 1
     levels = [
-        {**level, "name": _level_named(load, level, several=several)} for level in serve["levels"]
+        {**level, "name": _name_level(load, level, several=several)} for level in serve["levels"]
     ]
-    return {**serve, "load": {**load, "told": load_named(serve)}, "levels": levels}
+    return {**serve, "load": {**load, "told": name_load(serve)}, "levels": levels}
 
 
-def _level_named(load: Mapping[str, Any], level: Mapping[str, Any], *, several: bool) -> str:
+def _name_level(load: Mapping[str, Any], level: Mapping[str, Any], *, several: bool) -> str:
     """Name a load of the sweep: by its rate where there is one, and by what bounds it.
 
     Several at one rate are told apart by their bounds, whether those were reached or not.
@@ -104,7 +106,7 @@ def _level_named(load: Mapping[str, Any], level: Mapping[str, Any], *, several: 
     return f"{rate:g}/s, {most} at once" if several or most < asked else f"{rate:g}/s"
 
 
-def served(plan: Mapping[str, Any]) -> dict[str, Any]:
+def describe_service(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Say how the model was served, as far as its speed depends on that; null is unknown."""
     model, hybrid = plan["model"], plan.get("hybrid") or {}
     experts, ways = plan.get("experts") or {}, plan.get("parallel") or {}
@@ -124,7 +126,7 @@ def served(plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def another_load(serve: Mapping[str, Any]) -> str | None:
+def explain_other_load(serve: Mapping[str, Any]) -> str | None:
     """Say why the plan's prediction is of another load than what was measured; None where it is."""
     load = serve.get("load")
     if not load:  # an older version's: it asked for nothing else
@@ -139,7 +141,7 @@ def another_load(serve: Mapping[str, Any]) -> str | None:
     return f"none is of this load: {told}" if told else None
 
 
-def compared(measured: Mapping[str, Any]) -> list[Row]:
+def compare_figures(measured: Mapping[str, Any]) -> list[Row]:
     """Put each figure beside what was predicted for it, where anything was."""
     throughput = measured["plan"]["throughput"]
     levels = measured["serve"]["levels"]
@@ -147,30 +149,32 @@ def compared(measured: Mapping[str, Any]) -> list[Row]:
     wanted = throughput.get("concurrency")
     first = next((row for row in levels if row["concurrency"] == 1), _NOTHING)
     planned = next((row for row in levels if row["concurrency"] == wanted), _NOTHING)
-    if another_load(measured["serve"]) is not None:
+    if explain_other_load(measured["serve"]) is not None:
         throughput = {}
     theory = measured["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"]
     bandwidth = measured["memory"]["bytes_per_s"]
-    rows = [_row("memory", "bytes_per_s", bandwidth, _share(_OF_THEORY, theory))]
+    rows = [_make_row("memory", "bytes_per_s", bandwidth, _divide_range(_OF_THEORY, theory))]
     layer = measured["layer"]
     if layer["available"]:
         speed = layer["rows"][0]["bytes_per_s"]
-        rows.append(_row("layer", "bytes_per_s", speed, _layer(layer, bandwidth)))
+        rows.append(_make_row("layer", "bytes_per_s", speed, _predict_layer(layer, bandwidth)))
     return [
         *rows,
-        _row("single", "tok_per_s", first["decode_tok_s"], throughput.get("single_tok_s")),
-        _row("prefill", "tok_per_s", first["prefill_tok_s"], throughput.get("prefill_tok_s")),
-        _row("decode", "tok_per_s", planned["decode_tok_s"], throughput.get("decode_tok_s")),
-        _row("all", "tok_per_s", planned["aggregate_tok_s"], throughput.get("aggregate_tok_s")),
+        _make_row("single", "tok_per_s", first["decode_tok_s"], throughput.get("single_tok_s")),
+        _make_row("prefill", "tok_per_s", first["prefill_tok_s"], throughput.get("prefill_tok_s")),
+        _make_row("decode", "tok_per_s", planned["decode_tok_s"], throughput.get("decode_tok_s")),
+        _make_row(
+            "all", "tok_per_s", planned["aggregate_tok_s"], throughput.get("aggregate_tok_s")
+        ),
     ]
 
 
-def _layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[str, float] | None:
+def _predict_layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[str, float] | None:
     """Say what the kernel should read, by memory and by its threads; by neither where unknown.
 
     The own kernel was never seen to be held by its threads.
     """
-    of_memory = _share(_OF_MEMORY, bandwidth)
+    of_memory = _divide_range(_OF_MEMORY, bandwidth)
     if of_memory is None or layer["method"] == "native":
         return of_memory
     slower = plugin.AVX2_FACTORS if layer["variant"] == "avx2" else {}
@@ -184,14 +188,18 @@ def _layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[str, float
     return {name: round(min(value, of_threads[name])) for name, value in of_memory.items()}
 
 
-def _share(shares: tuple[float, float, float], whole: float | None) -> dict[str, float] | None:
+def _divide_range(
+    shares: tuple[float, float, float], whole: float | None
+) -> dict[str, float] | None:
     if not whole:
         return None
     names = ("low", "expected", "high")
     return {name: round(share * whole) for name, share in zip(names, shares, strict=True)}
 
 
-def _row(name: str, unit: str, value: float | None, predicted: Mapping[str, Any] | None) -> Row:
+def _make_row(
+    name: str, unit: str, value: float | None, predicted: Mapping[str, Any] | None
+) -> Row:
     known = predicted if predicted and predicted.get("expected") is not None else None
     verdict = "unjudged"
     if known and value is not None:
@@ -209,7 +217,7 @@ def _row(name: str, unit: str, value: float | None, predicted: Mapping[str, Any]
     }
 
 
-def causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> list[Row]:
+def list_causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Say what to look at first, best first: what is known to slow a machine and is so here."""
     found = []
     if measured["busy"]:
@@ -230,24 +238,24 @@ def causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -
         found.append(
             {
                 "title": "Nothing that is known to slow a machine was found",
-                "observed": f"looked at: {_LOOKED_AT}",
+                "observed": f"looked at: {_CHECKED_CAUSES}",
                 "fix": "kimi-prov verify shows whether the engine runs where the plan put it",
             }
         )
     return found
 
 
-def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def compare_results(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Compare two results of one host: what was another thing then, and each figure's change."""
-    then, figures = _figures(last), _figures(now)
+    then, figures = _list_figures(last), _list_figures(now)
     request = ("input_tokens", "output_tokens")
     differs = [
         f"{name}: {old} then, {new} now"
         for name, old, new in (
             ("model", last["model"], now["model"]),
-            ("engine", named(last), named(now)),
+            ("engine", name_engine(last), name_engine(now)),
             ("tokens", *([r["serve"][key] for key in request] for r in (last, now))),
-            ("load", load_named(last["serve"]), load_named(now["serve"])),
+            ("load", name_load(last["serve"]), name_load(now["serve"])),
             ("busy", last["load"]["busy"], now["load"]["busy"]),
         )
         if old != new
@@ -276,7 +284,7 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def load_named(serve: Mapping[str, Any]) -> str:
+def name_load(serve: Mapping[str, Any]) -> str:
     """Say in a few words what was asked, but for lengths and numbers at once."""
     load = serve.get("load") or {}
     size = f"{load.get('image_width')}x{load.get('image_height')}"
@@ -296,12 +304,12 @@ def load_named(serve: Mapping[str, Any]) -> str:
     return ", ".join(word for word in words if word)
 
 
-def named(result: Mapping[str, Any]) -> str:
+def name_engine(result: Mapping[str, Any]) -> str:
     """Name the engine of a result, or of a plan, with variant and version."""
     return " ".join(str(result["engine"][key]) for key in ("name", "variant", "version"))
 
 
-def _figures(result: Mapping[str, Any]) -> dict[str, float]:
+def _list_figures(result: Mapping[str, Any]) -> dict[str, float]:
     """Give the figures that are followed from one bench to the next, more is better, by name."""
     found = {"memory": result["memory"]["bytes_per_s"]}
     if result["layer"]["available"]:

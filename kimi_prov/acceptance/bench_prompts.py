@@ -17,21 +17,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents
-from kimi_prov.documents import Document, spelled
+from kimi_prov.documents import Document, format_path
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-LARGEST_BYTES = 64 << 20
-_LARGEST_IMAGE = 8 << 20
-_LONGEST_PROMPT = 1 << 20
+MAX_BYTES = 64 << 20
+_MAX_IMAGE_BYTES = 8 << 20
+_MAX_PROMPT_LENGTH = 1 << 20
 # Beyond this, finding a line costs more than it is worth: the key is told.
-_LINES_UP_TO = 1 << 20
+_MAX_BYTES_FOR_LINES = 1 << 20
 _TURNS = 2
 # Of a list: 64 MiB of short conversations have fewer.
-_MOST_VALUES = 5_000_000
+_MAX_VALUES = 5_000_000
 _FIX = (
     'give a list of {"conversations": [{"from": "human", "value": TEXT}, {"from": "gpt", "value": '
     'TEXT}]}, or of {"conversation": [[{"role": "user", "content": TEXT}]], "images": [DATA_URL]}'
@@ -71,20 +71,20 @@ class _FaultError(Exception):
         self.problem = problem
 
 
-def read(path: Path) -> Prompts:
+def read_prompts(path: Path) -> Prompts:
     """Read the file. Raises UserError that names its line and key."""
-    found = documents.read(path, what="prompts of a bench", limit=LARGEST_BYTES, fix=_FIX)
+    found = documents.read_document(path, what="prompts of a bench", limit=MAX_BYTES, fix=_FIX)
     rows: list[dict[str, str | None]] = []
     forms: dict[str, str] = {}
     left_out = 0
-    for where, key, entry in _entries(found):
+    for where, key, entry in _list_entries(found):
         try:
-            form, row = _read(entry)
+            form, row = _read_entry(entry)
         except _FaultError as fault:
-            place = where or _line(found, (*key, *fault.path))
-            name = spelled((*key, *fault.path)) or "the entry"
+            place = where or _find_line(found, (*key, *fault.path))
+            name = format_path((*key, *fault.path)) or "the entry"
             raise UserError(f"{place}: {name[:200]}: {fault.problem}", fix=_FIX) from None
-        forms.setdefault(form, where or spelled(key))
+        forms.setdefault(form, where or format_path(key))
         if row is None:
             left_out += 1
         else:
@@ -97,11 +97,11 @@ def read(path: Path) -> Prompts:
     return Prompts(next(iter(forms)), rows, left_out)
 
 
-def _entries(found: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
+def _list_entries(found: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
     """Yield each entry with its place where that is a line, and its key where that is a list."""
     text = found.text.lstrip()
     if text.startswith("["):
-        for number, entry in enumerate(found.json(_FIX, most=_MOST_VALUES)):
+        for number, entry in enumerate(found.json(_FIX, most=_MAX_VALUES)):
             yield "", (number,), entry
         return
     for number, line in enumerate(found.text.split("\n"), 1):
@@ -116,70 +116,73 @@ def _entries(found: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]
             yield place, (), Document(place, line).json(_FIX)
 
 
-def _line(found: Document, path: tuple[str | int, ...]) -> str:
-    line = documents.line_of(found.text, path) if len(found.text) <= _LINES_UP_TO else None
+def _find_line(found: Document, path: tuple[str | int, ...]) -> str:
+    line = (
+        documents.find_line(found.text, path) if len(found.text) <= _MAX_BYTES_FOR_LINES else None
+    )
     return f"{found.name}:{line}" if line else found.name
 
 
-def _read(entry: Any) -> tuple[str, dict[str, str | None] | None]:  # noqa: ANN401
+def _read_entry(entry: Any) -> tuple[str, dict[str, str | None] | None]:  # noqa: ANN401
     """Read one entry: its form, and its row; None for a conversation that was not answered."""
     if not isinstance(entry, dict):
-        raise _FaultError((), f"wanted an object, found {_kind(entry)}")
+        raise _FaultError((), f"wanted an object, found {_name_kind(entry)}")
     if "conversations" in entry:
-        return "sharegpt", _sharegpt(entry)
+        return "sharegpt", _read_sharegpt(entry)
     for key in ("conversation", "turns"):
         if key in entry:
-            return "visionarena", _vision_arena(entry, key)
+            return "visionarena", _read_vision_arena(entry, key)
     raise _FaultError((), "it has neither conversations (ShareGPT) nor conversation (VisionArena)")
 
 
-def _sharegpt(entry: dict[str, Any]) -> dict[str, str | None] | None:
-    turns = _list(entry["conversations"], ("conversations",))
+def _read_sharegpt(entry: dict[str, Any]) -> dict[str, str | None] | None:
+    turns = _read_list(entry["conversations"], ("conversations",))
     if len(turns) < _TURNS:
         return None
     texts = []
     for number, turn in enumerate(turns[:_TURNS]):
         where = ("conversations", number)
         if not isinstance(turn, dict):
-            raise _FaultError(where, f"wanted an object, found {_kind(turn)}")
-        texts.append(_text(turn.get("value"), (*where, "value")))
+            raise _FaultError(where, f"wanted an object, found {_name_kind(turn)}")
+        texts.append(_read_text(turn.get("value"), (*where, "value")))
     image = entry.get("image")
-    picture = _image(image, ("image",)) if image is not None else None
-    return {"prompt": _asked(texts[0], ("conversations", 0, "value")), "answer": texts[1]} | {
-        "image": picture
-    }
+    picture = _read_image(image, ("image",)) if image is not None else None
+    return {
+        "prompt": _check_prompt(texts[0], ("conversations", 0, "value")),
+        "answer": texts[1],
+    } | {"image": picture}
 
 
-def _vision_arena(entry: dict[str, Any], key: str) -> dict[str, str | None]:
+def _read_vision_arena(entry: dict[str, Any], key: str) -> dict[str, str | None]:
     where: tuple[str | int, ...] = (key,)
     first: Any = entry[key]
     for _ in range(2):
-        turns = _list(first, where)
+        turns = _read_list(first, where)
         if not turns:
             raise _FaultError(where, "nothing is asked")
         first, where = turns[0], (*where, 0)
         if isinstance(first, dict):
             break
     if not isinstance(first, dict):
-        raise _FaultError(where, f"wanted an object, found {_kind(first)}")
-    text = _asked(_text(first.get("content"), (*where, "content")), (*where, "content"))
-    images = _list(entry.get("images"), ("images",))
+        raise _FaultError(where, f"wanted an object, found {_name_kind(first)}")
+    text = _check_prompt(_read_text(first.get("content"), (*where, "content")), (*where, "content"))
+    images = _read_list(entry.get("images"), ("images",))
     if not images:
         raise _FaultError(("images",), "wanted an image")
-    return {"prompt": text, "answer": None, "image": _image(images[0], ("images", 0))}
+    return {"prompt": text, "answer": None, "image": _read_image(images[0], ("images", 0))}
 
 
-def _image(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
+def _read_image(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
     """Give an image as a data URL of what it is by its first bytes, whatever it was called."""
     if isinstance(value, dict):
         value, where = value.get("bytes"), (*where, "bytes")
-    text = _text(value, where)
+    text = _read_text(value, where)
     if text.startswith("data:"):
         head, _, text = text.partition(",")
         if not head.endswith(";base64"):
             raise _FaultError(where, "wanted a data URL in base64")
-    if len(text) > _LARGEST_IMAGE * 4 // 3 + 4:
-        raise _FaultError(where, f"an image is larger than {_LARGEST_IMAGE >> 20} MiB")
+    if len(text) > _MAX_IMAGE_BYTES * 4 // 3 + 4:
+        raise _FaultError(where, f"an image is larger than {_MAX_IMAGE_BYTES >> 20} MiB")
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -192,27 +195,27 @@ def _image(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
     raise _FaultError(where, "this is no PNG, JPEG, GIF or WebP")
 
 
-def _list(value: Any, where: tuple[str | int, ...]) -> list[Any]:  # noqa: ANN401
+def _read_list(value: Any, where: tuple[str | int, ...]) -> list[Any]:  # noqa: ANN401
     if isinstance(value, list):
         return value
-    raise _FaultError(where, f"wanted a list, found {_kind(value)}")
+    raise _FaultError(where, f"wanted a list, found {_name_kind(value)}")
 
 
-def _text(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
+def _read_text(value: Any, where: tuple[str | int, ...]) -> str:  # noqa: ANN401
     if isinstance(value, str):
         return value
-    raise _FaultError(where, f"wanted text, found {_kind(value)}")
+    raise _FaultError(where, f"wanted text, found {_name_kind(value)}")
 
 
-def _asked(text: str, where: tuple[str | int, ...]) -> str:
+def _check_prompt(text: str, where: tuple[str | int, ...]) -> str:
     if not text.strip():
         raise _FaultError(where, "nothing is asked")
-    if len(text) > _LONGEST_PROMPT:
-        raise _FaultError(where, f"a prompt is longer than {_LONGEST_PROMPT:,} characters")
+    if len(text) > _MAX_PROMPT_LENGTH:
+        raise _FaultError(where, f"a prompt is longer than {_MAX_PROMPT_LENGTH:,} characters")
     return text
 
 
-def _kind(value: Any) -> str:  # noqa: ANN401
+def _name_kind(value: Any) -> str:  # noqa: ANN401
     if value is None:
         return "nothing"
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}

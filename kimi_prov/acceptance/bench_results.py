@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 # The worst of them is told; of a document that is wrong throughout, looking for more takes minutes.
-_MOST_FAULTS = 20
+_MAX_FAULTS = 20
 _SPEEDS = ("decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
 _FIX = "measure with:  kimi-prov bench INVENTORY --format json --output bench.json"
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
+def read_results(path: Path) -> dict[str, dict[str, Any]]:
     """Return the hosts of a bench document. Raises UserError naming file, and line or key."""
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
-    found = documents.read(path, what="results of a bench", limit=_LARGEST_BYTES, fix=_FIX)
+    found = documents.read_document(path, what="results of a bench", limit=_MAX_BYTES, fix=_FIX)
     document = found.json(_FIX)
     validator = jsonschema.Draft202012Validator(schemas.load("bench"))
-    errors = itertools.islice(validator.iter_errors(document), _MOST_FAULTS)
+    errors = itertools.islice(validator.iter_errors(document), _MAX_FAULTS)
     error = jsonschema.exceptions.best_match(errors)
     if error is not None:
         key = error.json_path.removeprefix("$").lstrip(".") or "the document"
@@ -35,7 +35,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return hosts
 
 
-def refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reason each)
+def find_refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reason each)
     """Say why a host's result is no measurement of a machine; None for one that is."""
     if "serve" not in result:
         return f"it was not measured: {result['detail']}"
@@ -48,7 +48,7 @@ def refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reaso
     serve = result["serve"]
     if not (serve["input_tokens"] and serve["output_tokens"]):
         return "its requests had no tokens to read or to write"
-    other = _another_kind(serve.get("load") or {})
+    other = _describe_other_kind(serve.get("load") or {})
     if other:
         return f"its load was {other}: speeds are kept and predicted for random words, all at once"
     if any((level[name] or 0) < 0 for level in serve["levels"] for name in _SPEEDS):
@@ -56,7 +56,7 @@ def refusal(result: Mapping[str, Any]) -> str | None:  # noqa: PLR0911  (a reaso
     return None
 
 
-def _another_kind(load: Mapping[str, Any]) -> str | None:
+def _describe_other_kind(load: Mapping[str, Any]) -> str | None:
     """Say in what a load is none whose speed can stand for others; a chat is as good as any.
 
     At a rate nobody knows how many ran at once; images are read by another part of the model; the

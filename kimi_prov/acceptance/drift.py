@@ -22,7 +22,7 @@ _PASSING = ("findings", "upgrade")
 _ABSENT = None
 
 
-def document(
+def make_document(
     found: Mapping[str, Any],
     planned: Mapping[str, Any] | None,
     why_not: str | None,
@@ -38,17 +38,17 @@ def document(
     own = {key: value for key, value in found.items() if key != "plan"}
     would = None
     if applied and planned:
-        would = list(_otherwise(applied, planned))
+        would = list(_list_decision_changes(applied, planned))
     return {
         **own,
-        "drift": [_titled(row, inventory, limit) for row in found["drift"]],
-        "unseen": [_fixed(row, inventory, limit) for row in found["unseen"]],
+        "drift": [_add_title(row, inventory, limit) for row in found["drift"]],
+        "unseen": [_add_fix(row, inventory, limit) for row in found["unseen"]],
         "would_change": would,
         "would_change_unknown": why_not if would is None else None,
     }
 
 
-def unreached(why: str) -> Row:
+def make_unreached_entry(why: str) -> Row:
     """Return the entry of a host that did not answer: nothing of it is known."""
     return {
         "ok": False,
@@ -67,7 +67,9 @@ def unreached(why: str) -> Row:
     }
 
 
-def limits(host: str, hosts: Sequence[str], group: Mapping[str, Any] | None) -> tuple[str, ...]:
+def make_limit_options(
+    host: str, hosts: Sequence[str], group: Mapping[str, Any] | None
+) -> tuple[str, ...]:
     """Return `limit` for one of these hosts; `group`: of its plan, which is applied as a whole."""
     if len(hosts) < 2:
         return ()
@@ -75,22 +77,23 @@ def limits(host: str, hosts: Sequence[str], group: Mapping[str, Any] | None) -> 
     return (host, *(name for name in members if name != host))
 
 
-def _titled(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) -> Row:
+def _add_title(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) -> Row:
     known = DEFINITIONS[row["id"]]
     severity = known.severity(None)
     about = {"id": row["id"], "severity": severity, "title": known.title, "source": known.source}
-    return {**about, **_fixed(row, inventory, limit)}
+    return {**about, **_add_fix(row, inventory, limit)}
 
 
-def _fixed(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) -> Row:
+def _add_fix(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]) -> Row:
     fix = row.get("fix")
     return {
         **row,
-        "fix": _COMMAND.sub(lambda found: _named(found, inventory, limit), fix or "") or fix,
+        "fix": _COMMAND.sub(lambda found: _name_inventory(found, inventory, limit), fix or "")
+        or fix,
     }
 
 
-def _named(found: re.Match[str], inventory: str | None, limit: Sequence[str]) -> str:
+def _name_inventory(found: re.Match[str], inventory: str | None, limit: Sequence[str]) -> str:
     words = [found[1], clean_text.quote_word(inventory) if inventory else INVENTORY]
     if limit:
         hosts = limit[:1] if found[2] in _OF_ONE else limit
@@ -98,7 +101,7 @@ def _named(found: re.Match[str], inventory: str | None, limit: Sequence[str]) ->
     return " ".join(words)
 
 
-def _otherwise(applied: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[Row]:
+def _list_decision_changes(applied: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[Row]:
     """Give each decision in which two plans differ, by its place in the plan."""
     # As it is written down: a tuple is a list there.
     then: Row = json.loads(json.dumps(planned))
@@ -106,23 +109,23 @@ def _otherwise(applied: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterat
         {key: value for key, value in plan.items() if key not in _PASSING}
         for plan in (applied, then)
     )
-    for key, was, will in _leaves("", *pairs):
+    for key, was, will in _list_differences("", *pairs):
         title = DEFINITIONS[OTHERWISE].wording("info", None, {"key": key})
         yield {"id": OTHERWISE, "title": title, "key": key, "applied": was, "planned": will}
 
 
-def _leaves(place: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
+def _list_differences(place: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
     """Give what differs, as deep as both have the same shape."""
     if was == will:
         return
     if isinstance(was, Mapping) and isinstance(will, Mapping):
         for key in dict.fromkeys([*was, *will]):
             name = f"{place}.{key}".lstrip(".")
-            yield from _leaves(name, was.get(key, _ABSENT), will.get(key, _ABSENT))
+            yield from _list_differences(name, was.get(key, _ABSENT), will.get(key, _ABSENT))
         return
     rows = isinstance(was, list) and isinstance(will, list) and len(was) == len(will)
     if rows and all(isinstance(row, Mapping) for row in [*was, *will]):
         for at, (one, other) in enumerate(zip(was, will, strict=True)):
-            yield from _leaves(f"{place}[{at}]", one, other)
+            yield from _list_differences(f"{place}[{at}]", one, other)
         return
     yield place, was, will

@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.acceptance.api_keys import SHORTEST
+from kimi_prov.acceptance.api_keys import MIN_KEY_LENGTH
 from kimi_prov.errors import UserError
 from kimi_prov.on_host.keys.publish import hash_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_KEY = re.compile(rf"[!-~]{{{SHORTEST},200}}")
+_KEY = re.compile(rf"[!-~]{{{MIN_KEY_LENGTH},200}}")
 
 
-def load(path: Path) -> str:
+def load_key(path: Path) -> str:
     """Return the key in a file of one line. Raises UserError, which never holds the key."""
     try:
         text = path.read_text(encoding="utf-8").strip()
@@ -28,16 +28,16 @@ def load(path: Path) -> str:
         ) from error
     if not _KEY.fullmatch(text):
         raise UserError(
-            f"kimi_metrics_key_file: {path} holds no key of {SHORTEST} to 200 characters in one "
-            "line without spaces",
+            f"kimi_metrics_key_file: {path} holds no key of {MIN_KEY_LENGTH} to 200 characters in "
+            "one line without spaces",
             fix="make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
     return text
 
 
-def settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def make_settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what the machine is to know of the key; None where it shows no metrics."""
     if not plan.get("metrics"):
         return None
     file = plan["control"].get("metrics_key_file")
-    return {"sha256": hash_key(load(Path(file))) if file else None}
+    return {"sha256": hash_key(load_key(Path(file))) if file else None}

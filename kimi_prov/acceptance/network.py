@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 _SHARE = 1 / 3
 # Over TCP the processors copy, and an engine keeps them busy: this measurement fills no faster
 # link, and judges none by more. A third of it still shows one that fell to 1 Gbit/s.
-_MOST_OF_TCP = 3e9
+_MAX_TCP_BYTES_S = 3e9
 _BITS = 8
 
 
-def check(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
+def check_head(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
     """Return the check `network` of a group's head; `proofs` by the name of the host."""
     members = [member["host"] for member in plan["group"]["members"]]
     own = proofs.get(members[0])
-    wrong = [text for name in members if (text := _silent(name, proofs.get(name)))]
+    wrong = [text for name in members if (text := _explain_silence(name, proofs.get(name)))]
     if wrong or own is None:
-        return _row("; ".join(wrong), "", own)
+        return _make_check("; ".join(wrong), "", own)
     links = {name: proof["link"] for name in members if (proof := proofs.get(name))}
     found = own["found"]
     nccl = found["backend"] == "nccl"
     rate = float(found["bandwidth_bytes_s"]) * _BITS
-    promise, told = _promise(links, nccl=nccl)
+    promise, told = _compute_expected_rate(links, nccl=nccl)
     detail = (
-        f"{'NCCL' if nccl else 'Gloo'} between {len(members)} hosts: {_gbit(rate)}, "
+        f"{'NCCL' if nccl else 'Gloo'} between {len(members)} hosts: {_format_gbit(rate)}, "
         f"{float(found['latency_s']) * 1e6:.0f} µs for a small sum; {told}"
     )
     mtus = {name: row.get("mtu") for name, row in links.items() if row.get("mtu")}
@@ -43,18 +43,20 @@ def check(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any
         f"{detail}: less than a third; look at the speed that was negotiated (ethtool, ibstat), at "
         "errors (ip -s link), at the MTU of hosts and switches, and at what else uses the network"
     )
-    return _row(wrong_text if short else "", detail, own)
+    return _make_check(wrong_text if short else "", detail, own)
 
 
-def of_rank(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
+def check_rank(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
     """Return the check `network` of a host that is not its group's head: whether it took part."""
     group = plan["group"]
     own, head = (group["members"][rank]["host"] for rank in (group["rank"], 0))
     proof = proofs.get(own)
-    return _row(_silent(own, proof), f"took part; {head} tells what was measured", proof)
+    return _make_check(
+        _explain_silence(own, proof), f"took part; {head} tells what was measured", proof
+    )
 
 
-def _silent(name: str, proof: Proof) -> str:
+def _explain_silence(name: str, proof: Proof) -> str:
     """Say why a host measured nothing; empty where it did."""
     if not proof:
         return f"{name} was not asked: verify all hosts of the group at once"
@@ -65,28 +67,30 @@ def _silent(name: str, proof: Proof) -> str:
     return ""
 
 
-def _promise(links: Mapping[str, Mapping[str, Any]], *, nccl: bool) -> tuple[float | None, str]:
+def _compute_expected_rate(
+    links: Mapping[str, Mapping[str, Any]], *, nccl: bool
+) -> tuple[float | None, str]:
     """Return the bits a second that the slowest host promises, as far as judged; and in words."""
     rates = {name: row.get("rdma_bits_per_s") or 0 for name, row in links.items()}
     if nccl and all(rates.values()):
         slowest = min(rates.values())
-        return slowest, f"RDMA promises {_gbit(slowest)}"
+        return slowest, f"RDMA promises {_format_gbit(slowest)}"
     speeds = {name: row.get("speed_bits_per_s") or 0 for name, row in links.items()}
     unknown = [f"{links[name].get('interface')} of {name}" for name in speeds if not speeds[name]]
     if unknown:
         return None, f"not judged: no speed is known of {', '.join(unknown)}"
     name = min(speeds, key=lambda host: speeds[host])
-    told = f"{links[name].get('interface')} of {name} promises {_gbit(speeds[name])}"
-    if speeds[name] > _MOST_OF_TCP:
-        told = f"{told}, judged as {_gbit(_MOST_OF_TCP)} over TCP"
-    return min(speeds[name], _MOST_OF_TCP), told
+    told = f"{links[name].get('interface')} of {name} promises {_format_gbit(speeds[name])}"
+    if speeds[name] > _MAX_TCP_BYTES_S:
+        told = f"{told}, judged as {_format_gbit(_MAX_TCP_BYTES_S)} over TCP"
+    return min(speeds[name], _MAX_TCP_BYTES_S), told
 
 
-def _gbit(bits: float) -> str:
+def _format_gbit(bits: float) -> str:
     return f"{bits / 1e9:.3g} Gbit/s"
 
 
-def _row(wrong: str, right: str, proof: Proof) -> dict[str, Any]:
+def _make_check(wrong: str, right: str, proof: Proof) -> dict[str, Any]:
     seconds = float((proof or {}).get("seconds") or 0.0)
     status = "fail" if wrong else "ok"
     return {"name": "network", "status": status, "detail": wrong or right, "seconds": seconds}

@@ -35,7 +35,7 @@ STAND_INS = {
 }
 
 
-def stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str]:
+def list_stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str]:
     """Name what is not the real thing in this result; empty for a real host and real weights.
 
     `variables`: the host's, of which `lab_kind` and `lab_files` say how it was made.
@@ -57,7 +57,7 @@ def stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str
     return found
 
 
-def vantage(
+def choose_vantage(
     *, local: bool, address: str, source: str | None, networks: list[str]
 ) -> tuple[str, str]:
     """From where to go through the port: `control` or `machine`, and why.
@@ -70,7 +70,7 @@ def vantage(
         return "machine", f"the host is reached through a forwarded port of {address}"
     if source is None:
         return "machine", f"the control machine has no route to {address}"
-    if source != address and not _listed(source, networks):
+    if source != address and not _is_listed(source, networks):
         return "machine", f"the control machine ({source}) is in no allowed network"
     return "control", f"the control machine ({source}) is in an allowed network"
 
@@ -82,12 +82,12 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _listed(address: str, networks: list[str]) -> bool:
+def _is_listed(address: str, networks: list[str]) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
     return any(found in ipaddress.ip_network(network, strict=False) for network in networks)
 
 
-def placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
+def check_placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
     """Judge whether the engine's processes run and keep their memory where the plan says."""
     reports = {item["index"]: item for item in seen["instances"]}
     wrong: list[str] = []
@@ -97,10 +97,10 @@ def placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
         if not processes:
             wrong.append(f"instance {instance['index']} does not run")
             continue
-        faults = [fault for process in processes for fault in _cpu_faults(instance, process)]
-        memory, fault = _memory(instance, processes)
-        threads, held = _held(plan, instance, processes)
-        huge, small = _huge(plan, processes)
+        faults = [fault for process in processes for fault in _find_cpu_faults(instance, process)]
+        memory, fault = _check_memory(instance, processes)
+        threads, held = _check_held_cores(plan, instance, processes)
+        huge, small = _check_huge_pages(plan, processes)
         wrong += [
             f"instance {instance['index']}: {text}" for text in [*faults, *fault, *held, *small]
         ]
@@ -108,26 +108,28 @@ def placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
             f"instance {instance['index']}: {len(processes)} processes within CPUs "
             f"{instance['cpus'] or 'any'}, {threads}, {memory}, {huge}"
         )
-    return _check("placement", "; ".join(wrong), "; ".join(report))
+    return _make_check("placement", "; ".join(wrong), "; ".join(report))
 
 
-def _cpus(text: str) -> set[int]:
+def _parse_cpus(text: str) -> set[int]:
     return set(parse_list(text))
 
 
-def _cpu_faults(instance: dict[str, Any], process: dict[str, Any]) -> list[str]:
+def _find_cpu_faults(instance: dict[str, Any], process: dict[str, Any]) -> list[str]:
     if not instance["cpus"]:
         return []
-    allowed = _cpus(instance["cpus"])
+    allowed = _parse_cpus(instance["cpus"])
     masks = [process["cpus"], *process.get("threads", {})]
-    outside = sorted({mask for mask in masks if _cpus(mask) - allowed})
+    outside = sorted({mask for mask in masks if _parse_cpus(mask) - allowed})
     if not outside:
         return []
     who = f"{process['name']} ({process['pid']})"
     return [f"{who} may use CPUs {', '.join(outside)}, the plan says {instance['cpus']}"]
 
 
-def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
+def _check_memory(
+    instance: dict[str, Any], processes: list[dict[str, Any]]
+) -> tuple[str, list[str]]:
     """Say where the memory lies, and what is wrong with that."""
     total: dict[str, int] = {}
     policies: set[str] = set()
@@ -155,15 +157,15 @@ def _memory(instance: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[
     return f"{text}, policy {wanted[2:]}", faults
 
 
-def _held(
+def _check_held_cores(
     plan: dict[str, Any], instance: dict[str, Any], processes: list[dict[str, Any]]
 ) -> tuple[str, list[str]]:
     """Say how many cores have threads of their own: each worker of a kernel is held to one."""
     masks = [mask for process in processes for mask in process["threads"]]
     count = sum(n for process in processes for n in process["threads"].values())
-    cores = {cpu for cpus in map(_cpus, masks) if len(cpus) == 1 for cpu in cpus}
+    cores = {cpu for cpus in map(_parse_cpus, masks) if len(cpus) == 1 for cpu in cpus}
     hybrid = plan.get("hybrid")
-    bound = _cpus(instance.get("env", {}).get("VLLM_CPU_OMP_THREADS_BIND", ""))
+    bound = _parse_cpus(instance.get("env", {}).get("VLLM_CPU_OMP_THREADS_BIND", ""))
     wanted = hybrid["threads"] if hybrid else len(bound)
     text = f"{count} threads, {len(cores)} cores with one held to them"
     if not wanted:
@@ -173,7 +175,9 @@ def _held(
     return f"{text} ({wanted} planned for kernels)", fault if missing else []
 
 
-def _huge(plan: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
+def _check_huge_pages(
+    plan: dict[str, Any], processes: list[dict[str, Any]]
+) -> tuple[str, list[str]]:
     """Say how much lies in huge pages: some must, where the plan asks the kernel for them."""
     sizes = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
     if not sizes:
@@ -184,7 +188,7 @@ def _huge(plan: dict[str, Any], processes: list[dict[str, Any]]) -> tuple[str, l
     return text, [] if sum(sizes) else ["nothing lies in huge pages, the plan asks for them always"]
 
 
-def loopback_only(seen: dict[str, Any]) -> Check:
+def check_loopback(seen: dict[str, Any]) -> Check:
     """Judge whether the engines listen on the loopback alone."""
     wrong = []
     for port, addresses in sorted(seen["listening"].items()):
@@ -196,10 +200,10 @@ def loopback_only(seen: dict[str, Any]) -> Check:
             if address not in ("127.0.0.1", "::1")
         ]
     ports = ", ".join(sorted(seen["listening"]))
-    return _check("engine-on-loopback", "; ".join(wrong), f"port {ports} on 127.0.0.1 alone")
+    return _make_check("engine-on-loopback", "; ".join(wrong), f"port {ports} on 127.0.0.1 alone")
 
 
-def tries(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def read_attempts(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Read what each outsider found from the results of a loop; one that is down tried nothing."""
     return [
         result.get("found")
@@ -213,13 +217,13 @@ def tries(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def outsiders(tries: list[dict[str, Any]]) -> Check:
+def check_outsiders(tries: list[dict[str, Any]]) -> Check:
     """Judge what hosts that are not allowed found: {"name", "address", "outcome", "seconds"}."""
     usable = [found for found in tries if found["outcome"] != "untried"]
     seconds = round(sum(found.get("seconds", 0.0) for found in tries), 3)
     if not usable:
         why = "; ".join(f"{found['name']}: {found.get('detail', '')}" for found in tries)
-        check = _check("outsider-refused", "", "")
+        check = _make_check("outsider-refused", "", "")
         check |= {
             "status": "skip",
             "detail": why or "no host in the group kimi_outsiders to try it from",
@@ -231,49 +235,54 @@ def outsiders(tries: list[dict[str, Any]]) -> Check:
         if found["outcome"] == "connected"
     ]
     report = [f"{found['name']} -> {found['address']}: {found['outcome']}" for found in usable]
-    return {**_check("outsider-refused", "; ".join(wrong), "; ".join(report)), "seconds": seconds}
+    return {
+        **_make_check("outsider-refused", "; ".join(wrong), "; ".join(report)),
+        "seconds": seconds,
+    }
 
 
-def certificate(seen: Mapping[str, Any]) -> Check:
+def check_certificate(seen: Mapping[str, Any]) -> Check:
     """Judge whether somebody has to see to the certificate: weeks before clients refuse it."""
     found = seen.get("certificate_standing")
     if not found:
         skipped = "the program on the machine is of an earlier version: run `kimi-prov apply`"
-        return {**_check("certificate", "", skipped), "status": "skip"}
+        return {**_make_check("certificate", "", skipped), "status": "skip"}
     told = f"{found['mode']}: {found['detail']}"
     wrong = f"{told}; {found['fix']}" if found["state"] != "ok" else ""
-    return _check("certificate", wrong, told)
+    return _make_check("certificate", wrong, told)
 
 
-def rank_document(
+def make_rank_document(
     plan: Mapping[str, Any], seen: dict[str, Any], network: Check, stand_ins: list[str]
 ) -> dict[str, Any]:
     """Return the verify document of a host of a group that is not its head: nobody asks it."""
     group = plan["group"]
     head = group["members"][0]["host"]
-    return document(
+    return make_document(
         endpoint="",
         seen_from="none",
         why=f"rank {group['rank']} of group {group['name']} has no port for clients: they reach "
         f"{head}",
-        checks=[runs(seen), placement(dict(plan), seen), network],
+        checks=[check_units(seen), check_placement(dict(plan), seen), network],
         stand_ins=stand_ins,
     )
 
 
-def runs(seen: Mapping[str, Any]) -> Check:
+def check_units(seen: Mapping[str, Any]) -> Check:
     """Judge whether the unit of each instance runs."""
     states = [item["unit"].get("state") or "not there" for item in seen["instances"]]
     wrong = ", ".join(state for state in states if state != "active")
-    return _check("unit", wrong and f"the engine's unit is {wrong}", "the engine's unit is active")
+    return _make_check(
+        "unit", wrong and f"the engine's unit is {wrong}", "the engine's unit is active"
+    )
 
 
-def _check(name: str, wrong: str, right: str) -> Check:
+def _make_check(name: str, wrong: str, right: str) -> Check:
     status = "fail" if wrong else "ok"
     return {"name": name, "status": status, "detail": wrong or right, "seconds": 0.0}
 
 
-def unproven(checks: list[Check], stand_ins: list[str]) -> list[str]:
+def list_unproven(checks: list[Check], stand_ins: list[str]) -> list[str]:
     """Say what a full suite has not proven: what only the model's real weights can."""
     meaningless = [check["name"] for check in checks if check["detail"] == MEANINGLESS]
     found = []
@@ -288,7 +297,7 @@ def unproven(checks: list[Check], stand_ins: list[str]) -> list[str]:
     return found
 
 
-def document(
+def make_document(
     *,
     endpoint: str,
     seen_from: str,
@@ -306,6 +315,6 @@ def document(
         "vantage_reason": why,
         "suite": suite,
         "checks": checks,
-        "unproven": unproven(checks, stand_ins) if suite != BASIC else [],
+        "unproven": list_unproven(checks, stand_ins) if suite != BASIC else [],
         "stand_ins": stand_ins,
     }

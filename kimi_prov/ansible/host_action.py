@@ -95,7 +95,7 @@ class HostAction(ActionBase):  # type: ignore[misc]
 
     def report(self, **update: object) -> None:
         """Show how far the host is."""
-        progress.report(Display(), self.host, update)
+        progress.report_progress(Display(), self.host, update)
 
     def _read_arguments(self) -> dict[str, Any]:
         """Return the arguments with defaults. Raises AnsibleActionFail for one that is wrong."""

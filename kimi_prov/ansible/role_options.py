@@ -46,7 +46,8 @@ def check_names(names: Iterable[str], host: str, locate: Callable[[str], str | N
                     f"{locate(name) or f'host {host}'}: unknown variable {name}; did you mean "
                     f"{prefix}{near}?",
                     fix=f"rename it to {prefix}{near}, or remove it; "
-                    f"{resources.page('reference/role-options.md')} lists all options of roles",
+                    f"{resources.find_page('reference/role-options.md')} lists all options of "
+                    "roles",
                 )
 
 
@@ -69,7 +70,7 @@ def _iterate_roles(
 ) -> Iterator[tuple[str, set[str], dict[str, Mapping[str, Any]]]]:
     """Give each role's prefix that some of `names` have, those names, and the role's options."""
     words = {str(name) for name in names}
-    for folder in sorted((resources.root() / "roles").iterdir()):
+    for folder in sorted((resources.find_root() / "roles").iterdir()):
         prefix = f"{folder.name}_"
         named = {word for word in words if word.startswith(prefix)}
         if named:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from kimi_prov.ansible.remote import PYTHON, RemoteError, execute, read_answer
-from kimi_prov.packaging.zipapp import zipapp_bytes
+from kimi_prov.packaging.zipapp import make_zipapp_bytes
 
 if TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -26,7 +26,7 @@ runpy.run_path("/proc/self/fd/%d" % name, run_name="__main__")
 """
 
 # Ansible loads this module before it forks a process for each task: there it is compressed once.
-_PROGRAM = zipapp_bytes()
+_PROGRAM = make_zipapp_bytes()
 
 
 class NoRightsError(RemoteError):

@@ -68,7 +68,7 @@ class Units:
 def render(plan: Mapping[str, Any], options: Options) -> Units:
     """Fill the templates in for every instance of a plan."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resources.root() / "roles" / "serve" / "templates"),
+        loader=jinja2.FileSystemLoader(resources.find_root() / "roles" / "serve" / "templates"),
         trim_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,

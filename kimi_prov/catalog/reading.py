@@ -26,7 +26,7 @@ from typing import (
 
 from kimi_prov import documents
 from kimi_prov.catalog.names import find_nearest, format_value
-from kimi_prov.documents import Document, Key, line_of, spelled
+from kimi_prov.documents import Document, Key, find_line, format_path
 from kimi_prov.errors import ExitCode, UserError
 
 HERE = Path(__file__).resolve().parent
@@ -144,9 +144,9 @@ class Files:
     def _error(self, fault: FaultError) -> UserError:
         file, path = fault.place.file, fault.place.path
         ours = file.parent == HERE
-        line = line_of(_read_file(file).text, path)
+        line = find_line(_read_file(file).text, path)
         where = f"{file.name if ours else file}" + (f":{line}" if line else "")
-        key = f"{spelled(path)}: " if path else ""
+        key = f"{format_path(path)}: " if path else ""
         if ours:
             return UserError(
                 f"the catalogue is broken: {where}: {key}{fault.problem}",
@@ -213,7 +213,7 @@ def _parse_file(path: Path, _changed: int) -> Any:  # noqa: ANN401
 
 
 def _read_file(path: Path) -> Document:
-    return documents.read(
+    return documents.read_document(
         path, what="a file of catalogue rows", limit=_MAX_BYTES, fix=_suggest_fix(path)
     )
 

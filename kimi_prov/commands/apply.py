@@ -72,7 +72,7 @@ def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptio
     else:
         blocks.append("served:")
         for host, plan in sorted(outcome.plans.items()):
-            notes = suite.stand_ins(plan, inventory.hosts.get(host, {}))
+            notes = suite.list_stand_ins(plan, inventory.hosts.get(host, {}))
             blocks.append(run_summary.served(plan, host, inventory.address(host), notes))
     blocks += ["where the time went:", run_summary.times(outcome)]
     if not options.check:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.acceptance.bench import changes
+from kimi_prov.acceptance.bench import compare_results
 from kimi_prov.commands.common import bench_load, bench_results, host_reports
 from kimi_prov.commands.common.options import INVENTORY, LIMIT, playbook_options, report_options
 from kimi_prov.show.text import bench as bench_text
-from kimi_prov.user_dirs import state_home
+from kimi_prov.user_dirs import find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,10 +38,10 @@ def bench(path: Path, options: PlaybookOptions, output: Output, **load: Any) -> 
     with chosen.file() as file:
         finished = host_reports.collect("bench", path, options, {"bench_load": str(file)})
     for host, result in finished.outcome.documents.items():
-        folder = bench_results.folder_of(state_home(), path, host)
+        folder = bench_results.folder_of(find_state_home(), path, host)
         before = bench_results.read_last(folder)
         if before is not None:
-            result["last"] = changes(before, result)
+            result["last"] = compare_results(before, result)
         bench_results.save(folder, {**result, "last": None})
     return host_reports.publish("bench", finished, output, _writer(output.format), _unreached)
 

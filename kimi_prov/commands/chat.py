@@ -29,7 +29,7 @@ from kimi_prov.runner import signals
 from kimi_prov.show.live.chat_line import LEAVES, ChatLine
 from kimi_prov.show.live.chat_screen import ChatScreen
 from kimi_prov.show.output import check_file
-from kimi_prov.user_dirs import state_home
+from kimi_prov.user_dirs import find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +100,7 @@ def chat(
     """
     start = ChatOptions(**begin)
     images = [conversation.read_image(file) for file in start.images]
-    for number in signals.ending():
+    for number in signals.list_ending_signals():
         signal.signal(number, _end)
     kind = classify(place, options, of_folder, chosen)
     if kind == "url":
@@ -156,7 +156,7 @@ def _talk(link: Link, chat: ChatOptions, images: list[conversation.Image]) -> Ex
         talk.ask(prompt)
         held.answer()
         return ExitCode.OK
-    return held.loop(ChatLine(state_home() / "chat_history", link.key))
+    return held.loop(ChatLine(find_state_home() / "chat_history", link.key))
 
 
 class _Chat:

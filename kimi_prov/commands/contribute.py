@@ -51,8 +51,8 @@ def _read_rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
     """Return the rows of every host that was measured, and why the others have none."""
     speeds: dict[str, contribution.Row] = {}
     refused = []
-    for host, result in bench_results.read(path).items():
-        reason = bench_results.refusal(result)
+    for host, result in bench_results.read_results(path).items():
+        reason = bench_results.find_refusal(result)
         try:
             made = [] if reason else contribution.make_rows(result, load_catalogue())
         except UserError as error:

@@ -58,7 +58,9 @@ def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | No
     with tempfile.TemporaryDirectory(prefix="kimi-diagnose-") as folder:
         variables = {"diagnose_folder": folder}
         inventory, request = playbook_run.prepare("diagnose", "diagnose", path, options, variables)
-        masker = redaction.of_run(inventory.machines, inventory.base, request.connection.secrets())
+        masker = redaction.make_masker(
+            inventory.machines, inventory.base, request.connection.secrets()
+        )
         finished = playbook_run.run(request, inventory)
         gathered = {
             host: found
@@ -105,8 +107,8 @@ def _read(file: Path, masker: Masker) -> Mapping[str, Any]:
     found = json.loads(file.read_text(encoding="utf-8"))
     plan = found.get("plan") if isinstance(found, dict) else None
     if isinstance(plan, dict):
-        masker.add(redaction.from_plan(plan))
-    masked = redaction.masked(found, masker.mask)
+        masker.add(redaction.find_plan_secrets(plan))
+    masked = redaction.mask_value(found, masker.mask)
     return masked if isinstance(masked, dict) else {}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kimi_prov.acceptance.drift import unreached
+from kimi_prov.acceptance.drift import make_unreached_entry
 from kimi_prov.commands.common import host_reports
 from kimi_prov.commands.common.options import (
     CATALOG,
@@ -43,4 +43,4 @@ def drift(path: Path, options: PlaybookOptions, output: Output, *, weights: bool
     output.check()
     variables = {"drift_weights": weights, "drift_inventory": str(path)}
     finished = host_reports.collect("drift", path, options, variables)
-    return host_reports.publish("drift", finished, output, drift_text.text, unreached)
+    return host_reports.publish("drift", finished, output, drift_text.text, make_unreached_entry)

@@ -176,7 +176,7 @@ def _make_files(
         File("install", (_SOURCES / "install").read_bytes(), 0o755),
         File("kimi-pod", (_SOURCES / "kimi-pod").read_bytes(), 0o755),
         File("os_packages.py", (_SOURCES / "os_packages.py").read_bytes()),
-        File("kimi-target.pyz", zipapp.zipapp_bytes(), 0o755),
+        File("kimi-target.pyz", zipapp.make_zipapp_bytes(), 0o755),
         File("sbom.cdx.json", (json.dumps(materials, indent=2, sort_keys=True) + "\n").encode()),
         *(File(f"locks/{name}", text.encode()) for name, text in texts.items()),
         *_wheels([catalogue.lock_path(name) for name in texts], find_links),
@@ -188,7 +188,7 @@ def _make_files(
 
 def _wheels(locks: Sequence[Path], find_links: Path | None) -> list[File]:
     folder = str(find_links) if find_links else None
-    paths = {Path(path) for lock in locks for path in lock_files.wanted(lock, folder)}
+    paths = {Path(path) for lock in locks for path in lock_files.list_pinned_wheels(lock, folder)}
     return [File(f"wheels/{path.name}", path.read_bytes()) for path in sorted(paths)]
 
 

@@ -59,7 +59,7 @@ def _write_inventory(directory: Path, profile: str) -> None:
         show(f"{clean_text.clean_row(file)}\n")
     first = "lab up" if profile.startswith("lab") else "plan"
     say(f"next: edit what it says, then  kimi-prov {first} {clean_text.quote_word(directory)}")
-    say(f"docs: {resources.root() / 'docs'}")
+    say(f"docs: {resources.find_root() / 'docs'}")
 
 
 def _write_spec(file: Path, system: str) -> None:
@@ -88,7 +88,7 @@ def _write_new(file: Path, text: str) -> None:
 
 def profiles() -> list[str]:
     """Names of the inventories that travel with kimi-prov."""
-    folder = resources.root() / "inventories"
+    folder = resources.find_root() / "inventories"
     return sorted(p.parent.name for p in folder.glob("*/hosts.yml"))
 
 
@@ -107,7 +107,7 @@ def _write_profile(target: Path, profile: str) -> list[Path]:
             fix="name a folder that is not there yet",
         )
     try:
-        _fill(target, resources.root() / "inventories" / profile)
+        _fill(target, resources.find_root() / "inventories" / profile)
     except OSError as error:
         raise UserError(
             f"{target}: cannot be written: {error.strerror or error}",

@@ -10,7 +10,7 @@ import click
 
 from kimi_prov.commands.common.options import INVENTORY, output_options
 from kimi_prov.lab import operations
-from kimi_prov.lab.shell import tool_environment
+from kimi_prov.lab.shell import make_tool_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 @INVENTORY
 def up(path: Path) -> None:
     """Bring the inventory's lab hosts up; those that are up stay as they are."""
-    operations.up(path)
+    operations.start_lab(path)
 
 
 @click.command()
 @INVENTORY
 def down(path: Path) -> None:
     """Take the inventory's lab away, with all that it made."""
-    operations.down(path)
+    operations.remove_lab(path)
 
 
 @click.command("list")
@@ -49,7 +49,7 @@ def list_hosts(path: Path, output: Output) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def ssh(path: Path, host: str, command: tuple[str, ...]) -> NoReturn:
     """Open a session on a lab host, or run COMMAND there."""
-    asking = operations.ssh_command(path, host, command)
+    asking = operations.make_ssh_command(path, host, command)
     words = [word for word in asking if word != "BatchMode=yes"]
     words.remove("-o")
-    os.execvpe(words[0], words, tool_environment())  # noqa: S606 - a list, no shell
+    os.execvpe(words[0], words, make_tool_environment())  # noqa: S606 - a list, no shell

@@ -102,7 +102,7 @@ def text(document: Mapping[str, Any]) -> str:
 def _headers(token_file: Path | None) -> dict[str, str]:
     if token_file is None:
         return {}
-    token = documents.read(
+    token = documents.read_document(
         token_file,
         what="a token",
         limit=1 << 20,

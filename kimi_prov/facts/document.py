@@ -20,7 +20,9 @@ _MAX_BYTES = 16 << 20
 def read_facts(path: Path) -> Facts:
     """Return a facts document from a file. Raises UserError naming file, and line or key."""
     return parse_facts(
-        documents.read(path, what="a facts file", limit=_MAX_BYTES, fix=_suggest_fix(path.name))
+        documents.read_document(
+            path, what="a facts file", limit=_MAX_BYTES, fix=_suggest_fix(path.name)
+        )
     )
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.names import find_nearest, format_value
 from kimi_prov.contract import clean_text
-from kimi_prov.documents import spelled
+from kimi_prov.documents import format_path
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kimi_prov.documents import Written
+    from kimi_prov.documents import SourceText
 
 Key = tuple[str | int, ...]
 _NAMES = {
@@ -76,7 +76,7 @@ def find_misfits(
 
 
 def refuse_misfits(
-    name: str, faults: Sequence[MisfitError], written: Written, *, fix: str
+    name: str, faults: Sequence[MisfitError], written: SourceText, *, fix: str
 ) -> UserError:
     """Tell every fault of the document `name` with its line and key, in the order of the lines.
 
@@ -86,7 +86,7 @@ def refuse_misfits(
     for fault in faults[:_MAX_FAULTS]:
         line = written.line(fault.path)
         where = f"{name}:{line}" if line else name
-        key = spelled(fault.path)[:_MAX_KEY_LENGTH] or "the document"
+        key = format_path(fault.path)[:_MAX_KEY_LENGTH] or "the document"
         problem = clean_text.clean_row(f"{key}: {fault.problem}")[:_MAX_PROBLEM_LENGTH]
         told.setdefault(f"{where}: {problem}", line or 0)
     lines = sorted(told, key=lambda text: told[text])

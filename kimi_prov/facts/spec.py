@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kimi_prov import documents, schemas
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.cpu_lists import format_list
-from kimi_prov.documents import Document, Written
+from kimi_prov.documents import Document, SourceText
 from kimi_prov.facts import natural
 from kimi_prov.facts.form import MisfitError, find_misfits, refuse_misfits
 from kimi_prov.packaging import resources
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SCHEMA = "kimi-prov/spec/v1"
 _FACTS: Final = "kimi-prov/facts/v1"
 _EXAMPLES = (
-    f"see {resources.root() / 'inventories' / 'specs'} for sheets that are whole, or let  "
+    f"see {resources.find_root() / 'inventories' / 'specs'} for sheets that are whole, or let  "
     "kimi-prov init --spec FILE  write one"
 )
 _MAX_BYTES = 1 << 20
@@ -54,13 +54,14 @@ def read_sheet(path: Path, catalogue: Catalogue) -> Facts:
     the catalogue does not know.
     """
     return parse_sheet(
-        documents.read(path, what="a spec sheet", limit=_MAX_BYTES, fix=_EXAMPLES), catalogue
+        documents.read_document(path, what="a spec sheet", limit=_MAX_BYTES, fix=_EXAMPLES),
+        catalogue,
     )
 
 
 def parse_sheet(document: Document, catalogue: Catalogue) -> Facts:
     """Return the facts of a sheet whose text was read; raises UserError that names all faults."""
-    written = Written(document.text)
+    written = SourceText(document.text)
     value = document.yaml(_EXAMPLES)
     sheet, faults = _check_sheet(value, catalogue, _choose_name(document.name), written.spelling)
     faults += [MisfitError(path, "there twice; keep one of them") for path in written.repeated()]

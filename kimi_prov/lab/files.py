@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import nvidia_smi
-from kimi_prov.lab.shell import tool_environment
-from kimi_prov.user_dirs import cache_home
+from kimi_prov.lab.shell import make_tool_environment
+from kimi_prov.user_dirs import find_cache_home
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabFile, LabHost
@@ -42,16 +42,16 @@ def resolve_all(lab: Lab) -> dict[str, Path]:
     for host in lab.hosts:
         for file in host.files:
             if file.src not in sources:
-                sources[file.src] = _resolve(lab, host, file)
+                sources[file.src] = _resolve_source(lab, host, file)
     return sources
 
 
-def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
+def _resolve_source(lab: Lab, host: LabHost, file: LabFile) -> Path:
     for name in _MADE:
         if file.src == _MODEL + name:
-            return made_model(name)
+            return build_model(name)
     if file.src.startswith(nvidia_smi.SCHEME):
-        return _nvidia_smi(lab.inventory / file.src.removeprefix(nvidia_smi.SCHEME))
+        return _write_nvidia_smi(lab.inventory / file.src.removeprefix(nvidia_smi.SCHEME))
     source = lab.inventory / file.src
     if not source.exists():
         models = " or ".join(_MODEL + name for name in _MADE)
@@ -63,27 +63,27 @@ def _resolve(lab: Lab, host: LabHost, file: LabFile) -> Path:
     return source
 
 
-def made_model(name: str) -> Path:
+def build_model(name: str) -> Path:
     """Folder of a model of the lab's, made anew when the code that makes it has changed."""
     from kimi_prov.lab import model, tokenizer  # noqa: PLC0415 - seldom needed
 
     experts, shape = _MADE[name]
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in (model, tokenizer))
-    cache = cache_home() / "models"
+    cache = find_cache_home() / "models"
     made = cache / f"{name}-{hashlib.sha256(code).hexdigest()[:12]}"
     if not made.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".new-") as fresh:
-            model.make(Path(fresh) / name, experts, getattr(model, shape))
+            model.make_model(Path(fresh) / name, experts, getattr(model, shape))
             if not made.is_dir():
                 (Path(fresh) / name).rename(made)
     return made
 
 
-def _nvidia_smi(folder: Path) -> Path:
+def _write_nvidia_smi(folder: Path) -> Path:
     """Write the program that answers from a recorded folder, named by its content."""
-    source = nvidia_smi.program(folder)
-    made = cache_home() / "nvidia-smi" / hashlib.sha256(source.encode()).hexdigest()[:12]
+    source = nvidia_smi.make_program(folder)
+    made = find_cache_home() / "nvidia-smi" / hashlib.sha256(source.encode()).hexdigest()[:12]
     made.mkdir(parents=True, exist_ok=True)
     file = made / "nvidia-smi"
     if not file.exists():
@@ -92,7 +92,7 @@ def _nvidia_smi(folder: Path) -> Path:
     return file
 
 
-def fingerprint(source: Path) -> str:
+def compute_fingerprint(source: Path) -> str:
     """Digest of the names, sizes and times below `source`: changes when a copy is due."""
     entries = sorted(source.rglob("*")) if source.is_dir() else [source]
     lines = [
@@ -105,16 +105,16 @@ def fingerprint(source: Path) -> str:
 
 def copy_changed(source: Path, dest: str, ssh: list[str], state: HostState, report: Say) -> None:
     """Copy `source` to `dest` on the host over `ssh`, unless it was and has not changed since."""
-    digest = fingerprint(source)
+    digest = compute_fingerprint(source)
     mark = state.folder / f"copied-{hashlib.sha256(dest.encode()).hexdigest()[:12]}"
     if mark.exists() and mark.read_text() == digest:
         return
     report(f"{state.folder.name}: copying {source.name} to {dest}")
-    _copy(source, dest, ssh, state.folder.name)
+    _copy_tree(source, dest, ssh, state.folder.name)
     mark.write_text(digest)
 
 
-def _copy(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
+def _copy_tree(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
     """Send a folder or a file through one tar, readable for everyone and owned by root."""
     flags = ["--owner=0", "--group=0", "--mode=u+rwX,go+rX", "-cf", "-"]
     target = shlex.quote(dest)
@@ -128,7 +128,7 @@ def _copy(source: Path, dest: str, ssh: list[str], host_name: str) -> None:
             f"mkdir -p {folder} && t=$(mktemp -d -p {folder}) && tar -xf - -C $t && "
             f"mv -f $t/{packed} {target} && rmdir $t"
         )
-    environment = tool_environment()
+    environment = make_tool_environment()
     with subprocess.Popen(pack, stdout=subprocess.PIPE, env=environment) as packing:
         done = subprocess.run(
             [*ssh, unpack], check=False, stdin=packing.stdout, capture_output=True, env=environment

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents
 from kimi_prov.errors import UserError
-from kimi_prov.lab.shell import run, which
+from kimi_prov.lab.shell import find_tool, run_tool
 from kimi_prov.on_host.probe import nvidia_smi
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DESCRIPTIONS = tuple(
     for ending in ("yaml", "yml", "json")
 )
 _DESCRIBE = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-_LARGEST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/usr/local/lib")
 # Where libraries come to lie in the host that lie among others on this machine.
 _LIBRARIES = "/opt/lab-gpus/lib"
@@ -67,7 +67,7 @@ _COVER = (
 
 
 @dataclass(frozen=True)
-class Given:
+class GpuAccess:
     """What a host gets: device nodes; (path here, path there) to be read; where libraries lie.
 
     `program`: nvidia-smi's path there, where that is none on the usual PATH. `parameters`: of the
@@ -89,20 +89,23 @@ class Given:
             # Nobody there makes the files of the other cards.
             *(["--drop-capability=CAP_MKNOD"] if self.parameters is not None else []),
             *(f"--bind={device}" for device in self.devices),
-            *(f"--bind-ro={_word(here)}:{_word(there)}" for here, there in self.binds),
+            *(
+                f"--bind-ro={_escape_path(here)}:{_escape_path(there)}"
+                for here, there in self.binds
+            ),
         ]
 
 
-def find(
+def find_gpus(
     root: Path = Path("/"), *, libraries: str | None = None, cards: Sequence[int] = ()
-) -> Given:
+) -> GpuAccess:
     """Look for the GPUs of this machine.
 
     `root`: a tree that stands for this machine's; `libraries`: what `ldconfig -p` prints, which
     is asked for where it is None; `cards`: numbers of those that are wanted, as their device files
     have them, all where empty. Raises UserError (exit 2) where something is not there.
     """
-    found = _all(root, libraries)
+    found = _find_all(root, libraries)
     if not cards:
         return found
     wanted = {f"/dev/nvidia{number}" for number in cards}
@@ -115,11 +118,11 @@ def find(
     return replace(
         found,
         devices=tuple(name for name in found.devices if name not in there - wanted),
-        parameters=_parameters(root),
+        parameters=_read_parameters(root),
     )
 
 
-def _parameters(root: Path) -> str:
+def _read_parameters(root: Path) -> str:
     """Return the driver's parameters, by which its libraries make no device files."""
     own = root / _DRIVER_PARAMETERS.lstrip("/")
     rows = own.read_text().splitlines() if own.exists() else []
@@ -127,8 +130,8 @@ def _parameters(root: Path) -> str:
     return "\n".join(["ModifyDeviceFiles: 0", *kept]) + "\n"
 
 
-def _all(root: Path, libraries: str | None) -> Given:
-    devices = _devices(root)
+def _find_all(root: Path, libraries: str | None) -> GpuAccess:
+    devices = _list_devices(root)
     cards = [device for device in devices if _CARD.fullmatch(device)]
     if not cards or "/dev/nvidiactl" not in devices:
         raise UserError(
@@ -137,15 +140,15 @@ def _all(root: Path, libraries: str | None) -> Given:
             fix="look what `nvidia-smi` says on this machine (it makes the device files where the "
             "driver runs), or remove lab_gpus from the inventory",
         )
-    described = _described(root)
+    described = _read_description(root)
     if described is not None:
-        return Given(devices, *_from_description(root, *described))
+        return GpuAccess(devices, *_list_from_description(root, *described))
     if libraries is None:
-        libraries = run(["ldconfig", "-p"], what="listing the libraries").stdout
-    return _from_linker(root, devices, libraries)
+        libraries = run_tool(["ldconfig", "-p"], what="listing the libraries").stdout
+    return _find_by_linker(root, devices, libraries)
 
 
-def dress(upper: Path, given: Given) -> None:
+def add_library_paths(upper: Path, given: GpuAccess) -> None:
     """Lay into a host's own files what has it find the libraries; it does not run meanwhile."""
     conf = upper / "etc/ld.so.conf.d/000-lab-gpus.conf"
     unit = upper / "etc/systemd/system/lab-gpus.service"
@@ -168,12 +171,12 @@ def _link(path: Path, target: str) -> None:
     path.symlink_to(target)
 
 
-def _word(path: str) -> str:
+def _escape_path(path: str) -> str:
     """Write a path as an option that divides by colons wants it."""
     return path.replace("\\", "\\\\").replace(":", "\\:")
 
 
-def _devices(root: Path) -> tuple[str, ...]:
+def _list_devices(root: Path) -> tuple[str, ...]:
     found = {
         f"/{path.relative_to(root)}"
         for pattern in _DEVICES
@@ -183,25 +186,25 @@ def _devices(root: Path) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _described(root: Path) -> tuple[str, dict[str, Any]] | None:
+def _read_description(root: Path) -> tuple[str, dict[str, Any]] | None:
     """Return the toolkit's description of this machine, with its path; None where there is none."""
     for name in DESCRIPTIONS:
         path = root / name.lstrip("/")
         if path.is_file():
-            document = documents.read(
-                path, what="a description of GPUs", limit=_LARGEST_BYTES, fix=_DESCRIBE
+            document = documents.read_document(
+                path, what="a description of GPUs", limit=_MAX_BYTES, fix=_DESCRIBE
             ).yaml(_DESCRIBE)
             return name, document if isinstance(document, dict) else {}
     return None
 
 
-def _from_description(
+def _list_from_description(
     root: Path, name: str, document: dict[str, Any]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the files that a description names, and the folders of the libraries among them."""
     binds = {
         there: here
-        for here, there in _mounts(document)
+        for here, there in _list_mounts(document)
         if not there.startswith(_MOUNTED_OVER) and (root / here.lstrip("/")).exists()
     }
     folders = {there.rpartition("/")[0] for there in binds if re.search(r"\.so(\.|$)", there)}
@@ -221,29 +224,31 @@ def _from_description(
     return tuple((here, there) for there, here in sorted(binds.items())), tuple(sorted(folders))
 
 
-def _mounts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_mounts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Give each mount of the description, of all devices and of each."""
-    parts = [document, *(row for row in _rows(document, "devices"))]
+    parts = [document, *(row for row in _read_rows(document, "devices"))]
     for part in parts:
         edits = part.get("containerEdits")
-        for mount in _rows(edits, "mounts") if isinstance(edits, dict) else ():
+        for mount in _read_rows(edits, "mounts") if isinstance(edits, dict) else ():
             here, there = mount.get("hostPath"), mount.get("containerPath")
             if all(isinstance(p, str) and p.startswith("/") for p in (here, there)):
                 yield str(here), str(there)
 
 
-def _rows(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _read_rows(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     rows = document.get(key)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _from_linker(root: Path, devices: tuple[str, ...], libraries: str) -> Given:
+def _find_by_linker(root: Path, devices: tuple[str, ...], libraries: str) -> GpuAccess:
     """Give what bears the version of the driver that runs: in its own folder as a whole."""
-    version = _version(root)
+    version = _read_version(root)
     named = [
         line.rpartition(" => ")[2].strip() for line in libraries.splitlines() if " => " in line
     ]
-    files = {real for path in named if (real := _real(root, path)).endswith(f".so.{version}")}
+    files = {
+        real for path in named if (real := _resolve_path(root, path)).endswith(f".so.{version}")
+    }
     # The linker lists what has a name of its own; the driver opens more that lies beside it.
     folders = sorted({file.rpartition("/")[0] for file in files})
     for folder in folders:
@@ -254,20 +259,20 @@ def _from_linker(root: Path, devices: tuple[str, ...], libraries: str) -> Given:
             f"the linker knows no libcuda.so of the driver that runs, {version}",
             fix=f"run ldconfig, or have the container toolkit describe the machine: {_DESCRIBE}",
         )
-    own = sorted({prefix for folder in folders if (prefix := _own(folder)) is not None})
+    own = sorted({prefix for folder in folders if (prefix := _find_own_folder(folder)) is not None})
     binds = [(prefix, prefix) for prefix in own]
-    kept = [folder for folder in folders if _below(folder, own)]
-    loose = sorted(file for file in files if not _below(file, own))
+    kept = [folder for folder in folders if _is_below(folder, own)]
+    loose = sorted(file for file in files if not _is_below(file, own))
     if loose:
         binds += [(file, f"{_LIBRARIES}/{file.rpartition('/')[2]}") for file in loose]
         kept.append(_LIBRARIES)
-    program = _program(root)
-    if _below(program, own):
-        return Given(devices, tuple(binds), tuple(kept), program)
-    return Given(devices, (*binds, (program, _SMI)), tuple(kept))
+    program = _find_program(root)
+    if _is_below(program, own):
+        return GpuAccess(devices, tuple(binds), tuple(kept), program)
+    return GpuAccess(devices, (*binds, (program, _SMI)), tuple(kept))
 
 
-def _version(root: Path) -> str:
+def _read_version(root: Path) -> str:
     told = root / "proc/driver/nvidia/version"
     version = nvidia_smi.module(told.read_text() if told.exists() else None)["version"]
     if version is None:
@@ -278,10 +283,10 @@ def _version(root: Path) -> str:
     return str(version)
 
 
-def _program(root: Path) -> str:
+def _find_program(root: Path) -> str:
     """Return nvidia-smi's own path, links followed."""
-    seen = which("nvidia-smi") if root == Path("/") else _SMI
-    real = _real(root, seen or _SMI)
+    seen = find_tool("nvidia-smi") if root == Path("/") else _SMI
+    real = _resolve_path(root, seen or _SMI)
     if not (root / real.lstrip("/")).exists():
         raise UserError(
             "nvidia-smi is not there, by which a host tells its GPUs",
@@ -290,7 +295,7 @@ def _program(root: Path) -> str:
     return real
 
 
-def _real(root: Path, path: str) -> str:
+def _resolve_path(root: Path, path: str) -> str:
     """Follow the links of a path inside of `root`."""
     here = root / path.lstrip("/")
     for _ in range(16):
@@ -303,7 +308,7 @@ def _real(root: Path, path: str) -> str:
     return f"/{resolved.relative_to(base)}" if resolved.is_relative_to(base) else path
 
 
-def _own(folder: str) -> str | None:
+def _find_own_folder(folder: str) -> str | None:
     """Return the folder that is the driver's alone, None for one of the system's."""
     if any(folder == place or folder.startswith(f"{place}/") for place in _SYSTEM):
         return None
@@ -311,5 +316,5 @@ def _own(folder: str) -> str | None:
     return prefix if last in {"lib", "lib64"} and prefix.count("/") > 1 else folder
 
 
-def _below(path: str, prefixes: Sequence[str]) -> bool:
+def _is_below(path: str, prefixes: Sequence[str]) -> bool:
     return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
 from kimi_prov.lab.inventory import SUITES
-from kimi_prov.lab.shell import run, which
+from kimi_prov.lab.shell import find_tool, run_tool
 from kimi_prov.lab.state import remove_tree
-from kimi_prov.user_dirs import cache_home
+from kimi_prov.user_dirs import find_cache_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ class Recipe:
         return f"{self.image}-{'qemu' if self.with_kernel else 'nspawn'}-{digest[:12]}"
 
 
-def recipe(
+def make_recipe(
     image: str, *, with_kernel: bool, apt: AptSettings, packages: tuple[str, ...] = ()
 ) -> Recipe:
     """Return the recipe of `image` for a machine with or without a kernel of its own.
@@ -114,14 +114,14 @@ def recipe(
     return Recipe(
         image=image,
         with_kernel=with_kernel,
-        sources=_sources(SUITES[image], apt),
+        sources=_list_sources(SUITES[image], apt),
         packages=PACKAGES + (QEMU_PACKAGES if with_kernel else ()) + tuple(sorted(packages)),
         apt_options=apt.options,
         hook=_COMMON_HOOK + (_QEMU_HOOK if with_kernel else ""),
     )
 
 
-def _sources(suite: str, apt: AptSettings) -> tuple[str, ...]:
+def _list_sources(suite: str, apt: AptSettings) -> tuple[str, ...]:
     if not apt.mirror:
         return ()
     lines = [f"deb {apt.mirror} {suite} main", f"deb {apt.mirror} {suite}-updates main"]
@@ -130,7 +130,7 @@ def _sources(suite: str, apt: AptSettings) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def bootstrap_command(wanted: Recipe, target: Path) -> list[str]:
+def make_bootstrap_command(wanted: Recipe, target: Path) -> list[str]:
     """Build the mmdebstrap command line that writes the root file system to `target`."""
     return [
         "mmdebstrap",
@@ -146,7 +146,7 @@ def bootstrap_command(wanted: Recipe, target: Path) -> list[str]:
 
 
 @contextmanager
-def _building(folder: Path) -> Iterator[None]:
+def _lock_cache(folder: Path) -> Iterator[None]:
     """One build at a time; the lock is on the cache folder itself."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -157,25 +157,25 @@ def _building(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def ensure(wanted: Recipe, say: Say) -> Path:
+def ensure_image(wanted: Recipe, say: Say) -> Path:
     """Return the folder of the image, building it when the cache lacks it.
 
     nspawn images hold `root/`; qemu images hold `disk.ext4`, `vmlinuz` and `initrd.img`.
     An interrupted build leaves nothing that a later one would take for an image.
     """
-    images = cache_home() / "images"
+    images = find_cache_home() / "images"
     done = images / wanted.key
     if done.is_dir():
         return done
-    with _building(images):
+    with _lock_cache(images):
         if done.is_dir():
             return done
-        if which("mmdebstrap") is None:
+        if find_tool("mmdebstrap") is None:
             raise UserError(
                 "mmdebstrap is not installed, so the lab cannot build its image",
                 fix="apt-get install mmdebstrap",
             )
-        if os.geteuid() != 0 and which("newuidmap") is None and which("fakechroot") is None:
+        if os.geteuid() != 0 and find_tool("newuidmap") is None and find_tool("fakechroot") is None:
             raise UserError(
                 "an ordinary user cannot build the lab's image without newuidmap",
                 fix="apt-get install uidmap (and a line for the user in /etc/subuid and "
@@ -190,8 +190,8 @@ def ensure(wanted: Recipe, say: Say) -> Path:
         if wanted.with_kernel:
             _build_disk(wanted, fresh)
         else:
-            run(
-                bootstrap_command(wanted, fresh / "root"),
+            run_tool(
+                make_bootstrap_command(wanted, fresh / "root"),
                 what="building the lab image",
                 timeout=1800,
             )
@@ -203,7 +203,7 @@ def ensure(wanted: Recipe, say: Say) -> Path:
 def _build_disk(wanted: Recipe, out: Path) -> None:
     """Make an ext4 disk image without mounting it: a tar is unpacked under fakeroot for mke2fs."""
     tarball = out / "root.tar"
-    run(bootstrap_command(wanted, tarball), what="building the lab image", timeout=1800)
+    run_tool(make_bootstrap_command(wanted, tarball), what="building the lab image", timeout=1800)
     fakeroot = [] if os.geteuid() == 0 else ["fakeroot", "--"]
     script = (
         'mkdir "$1/root" && tar -xpf "$1/root.tar" -C "$1/root" --exclude=./dev/* '
@@ -212,7 +212,7 @@ def _build_disk(wanted: Recipe, out: Path) -> None:
         '&& truncate -s "$2" "$1/disk.ext4" && mke2fs -q -t ext4 -F -L root -d "$1/root" '
         '-E lazy_itable_init=1 "$1/disk.ext4" && rm -rf "$1/root" "$1/root.tar"'
     )
-    run(
+    run_tool(
         [*fakeroot, "sh", "-c", script, "sh", out, f"{DISK_GIB}G"],
         what="making the lab's disk image",
         timeout=900,

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from kimi_prov import inventory_files
 from kimi_prov.errors import UserError
-from kimi_prov.lab.shell import tool_environment
+from kimi_prov.lab.shell import make_tool_environment
 from kimi_prov.packaging import resources
 
 Kind = Literal["nspawn", "qemu"]
@@ -82,13 +82,13 @@ class Lab:
         )
 
 
-def address6(address: str) -> str:
+def derive_ipv6(address: str) -> str:
     """Return the unique local IPv6 address (fd6b:6d00::/32) that stands for the IPv4 `address`."""
     a, b, c, d = ipaddress.IPv4Address(address).packed
     return str(ipaddress.IPv6Address(f"fd6b:6d00:{a:x}{b:02x}:{c:x}::{d:x}"))
 
 
-def identify(inventory: Path) -> tuple[str, str]:
+def identify_lab(inventory: Path) -> tuple[str, str]:
     """Name and eight hex digits for the inventory at this path; the same at every call."""
     resolved = inventory.resolve()
     ident = hashlib.sha256(str(resolved).encode()).hexdigest()[:8]
@@ -111,21 +111,21 @@ def check_place(inventory: Path) -> Path:
     return inventory.resolve()
 
 
-def load(inventory: Path) -> Lab:
+def load_lab(inventory: Path) -> Lab:
     """Read the inventory with Ansible's own loader and return its lab.
 
     Raises UserError (exit 2) naming the host and variable that is wrong.
     """
     folder = check_place(inventory)
-    return parse(folder, _ansible_inventory(folder))
+    return parse_lab(folder, _read_ansible_inventory(folder))
 
 
-def dump(lab: Lab) -> str:
+def dump_lab(lab: Lab) -> str:
     """Write the lab as JSON, for `restore`."""
     return json.dumps(asdict(lab), default=str, indent=1)
 
 
-def restore(text: str) -> Lab:
+def restore_lab(text: str) -> Lab:
     """Read back what `dump` wrote."""
     document = json.loads(text)
     hosts = tuple(
@@ -146,16 +146,16 @@ def restore(text: str) -> Lab:
     return Lab(Path(document["inventory"]), document["name"], document["ident"], network, hosts)
 
 
-def _ansible_inventory(folder: Path) -> dict[str, Any]:
+def _read_ansible_inventory(folder: Path) -> dict[str, Any]:
     beside = Path(sys.executable).with_name("ansible-inventory")
-    sources = inventory_files.sources(folder, resources.ansible_config())
+    sources = inventory_files.list_sources(folder, resources.find_ansible_config())
     if not sources:
         raise UserError(
             f"{folder}: no file of hosts lies right in this folder", fix=f"write {folder}/hosts.yml"
         )
     named = [word for source in sources for word in ("-i", str(source))]
     command = [str(beside) if beside.exists() else "ansible-inventory", *named, "--list"]
-    environment = {**tool_environment(), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true"}
+    environment = {**make_tool_environment(), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true"}
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, timeout=120
     )
@@ -168,9 +168,9 @@ def _ansible_inventory(folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(done.stdout))
 
 
-def parse(folder: Path, document: dict[str, Any]) -> Lab:
+def parse_lab(folder: Path, document: dict[str, Any]) -> Lab:
     """Build the lab out of what `ansible-inventory --list` printed for `folder`."""
-    name, ident = identify(folder)
+    name, ident = identify_lab(folder)
     hostvars: dict[str, dict[str, Any]] = document.get("_meta", {}).get("hostvars", {})
     declared = {h: v for h, v in sorted(hostvars.items()) if "lab_kind" in v}
     if not declared:
@@ -178,8 +178,8 @@ def parse(folder: Path, document: dict[str, Any]) -> Lab:
             f"{folder}: no host of this inventory has the variable lab_kind",
             fix="set lab_kind: nspawn (or qemu) on the hosts that the lab shall bring up",
         )
-    hosts = tuple(_host(folder, h, v) for h, v in declared.items())
-    network = _network(folder, declared, hosts)
+    hosts = tuple(_parse_host(folder, h, v) for h, v in declared.items())
+    network = _choose_network(folder, declared, hosts)
     seen: dict[str, str] = {}
     for host in hosts:
         if host.address in seen:
@@ -192,7 +192,7 @@ def parse(folder: Path, document: dict[str, Any]) -> Lab:
     return Lab(folder, name, ident, network, hosts)
 
 
-def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
+def _parse_host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     def wrong(key: str, expected: str) -> UserError:
         return UserError(
             f"{folder}: host {name}: {key} is {variables.get(key)!r}, expected {expected}",
@@ -225,21 +225,21 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     packages = variables.get("lab_packages", [])
     shared = variables.get("lab_shared", [])
     for key, fits, expected in (
-        ("lab_forward_ports", _are_ports(forwards), "a list of port numbers"),
+        ("lab_forward_ports", _is_list_of_ports(forwards), "a list of port numbers"),
         (
             "lab_files",
-            _are_files(files),
+            _is_list_of_files(files),
             "a list of {src: PATH or model:NAME, dest: /ABSOLUTE/PATH}",
         ),
         (
             "lab_gpus",
-            gpus is None or (kind == "nspawn" and (gpus == "all" or _are_cards(gpus))),
+            gpus is None or (kind == "nspawn" and (gpus == "all" or _is_list_of_cards(gpus))),
             "all, or numbers of cards such as [0], on a host of lab_kind: nspawn",
         ),
-        ("lab_packages", _all_match(packages, _PACKAGE), "a list of names of Debian packages"),
+        ("lab_packages", _is_list_of(packages, _PACKAGE), "a list of names of Debian packages"),
         (
             "lab_shared",
-            _all_match(shared, _SHARED) and (kind == "nspawn" or not shared),
+            _is_list_of(shared, _SHARED) and (kind == "nspawn" or not shared),
             "a list of absolute paths, on a host of lab_kind: nspawn",
         ),
     ):
@@ -262,13 +262,13 @@ def _host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     )
 
 
-def _all_match(value: object, pattern: str) -> bool:
+def _is_list_of(value: object, pattern: str) -> bool:
     return isinstance(value, list) and all(
         isinstance(word, str) and re.fullmatch(pattern, word) for word in value
     )
 
 
-def _are_cards(value: object) -> bool:
+def _is_list_of_cards(value: object) -> bool:
     return (
         isinstance(value, list)
         and value != []
@@ -276,18 +276,18 @@ def _are_cards(value: object) -> bool:
     )
 
 
-def _are_ports(value: object) -> bool:
+def _is_list_of_ports(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(port, int) for port in value)
 
 
-def _are_files(value: object) -> bool:
+def _is_list_of_files(value: object) -> bool:
     return isinstance(value, list) and all(
         isinstance(f, dict) and set(f) == {"src", "dest"} and str(f["dest"]).startswith("/")
         for f in value
     )
 
 
-def _network(
+def _choose_network(
     folder: Path, declared: dict[str, dict[str, Any]], hosts: tuple[LabHost, ...]
 ) -> ipaddress.IPv4Network:
     given = {str(v["lab_network"]) for v in declared.values() if "lab_network" in v}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.lab.shell import run
+from kimi_prov.lab.shell import run_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,21 +16,21 @@ def ensure_key(path: Path, comment: str) -> str:
     if not (path.exists() and public.exists()):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        run(
+        run_tool(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path],
             what="making an SSH key",
         )
     return public.read_text()
 
 
-def known_hosts_line(address: str, port: int, public_key: str) -> str:
+def format_known_hosts_line(address: str, port: int, public_key: str) -> str:
     """One line of a known_hosts file for a host that answers at address and port."""
     algorithm, key = public_key.split()[:2]
     name = address if port == 22 else f"[{address}]:{port}"
     return f"{name} {algorithm} {key}\n"
 
 
-def ssh_options(known_hosts: Path) -> list[str]:
+def make_ssh_options(known_hosts: Path) -> list[str]:
     """Options that check the host against the lab's own list and offer the lab's key alone."""
     return [
         "-o",

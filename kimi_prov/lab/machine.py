@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import files, inventory, keys, nspawn, qemu, seed
-from kimi_prov.lab.settings import control_resolvers
-from kimi_prov.lab.shell import run
+from kimi_prov.lab.settings import find_control_resolvers
+from kimi_prov.lab.shell import run_tool
 from kimi_prov.lab.state import HostState, LabState
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _BOOT_STATE = "systemctl is-system-running; systemctl list-jobs --no-legend --no
 BOOT_TIMEOUT_S: dict[Kind, float] = {"nspawn": 120, "qemu": 400}
 
 
-def booted(said: str) -> bool:
+def has_booted(said: str) -> bool:
     """Whether systemd has finished booting, but for engines, by its state and the jobs it has left.
 
     A line for each job: number, unit, kind, state. Those that wait for others are `waiting`.
@@ -55,17 +55,17 @@ class Machine:
     def existing(cls, lab: Lab, name: str) -> Machine:
         """Return the machine as it was last started; as declared where it never was."""
         host = lab.host(name)
-        return cls(lab, host, recorded_kind(LabState.of(lab), name) or host.kind)
+        return cls(lab, host, read_recorded_kind(LabState.from_lab(lab), name) or host.kind)
 
     @property
     def state(self) -> HostState:
         """What the machine keeps on the control machine's disk."""
-        return LabState.of(self.lab).host(self.host.name)
+        return LabState.from_lab(self.lab).host(self.host.name)
 
     @property
     def address(self) -> str:
         """Address at which the control machine reaches it."""
-        return qemu.address(self.host) if self.kind == "qemu" else self.host.address
+        return qemu.make_address(self.host) if self.kind == "qemu" else self.host.address
 
     @property
     def port(self) -> int:
@@ -88,13 +88,13 @@ class Machine:
 
     def ssh(self, command: Sequence[str] = ()) -> list[str]:
         """Build the ssh command line; one word goes to the host's shell as it is."""
-        lab_state = LabState.of(self.lab)
+        lab_state = LabState.from_lab(self.lab)
         remote = list(command) if len(command) <= 1 else [shlex.join(command)]
         return [
             *("ssh", "-F", "none", "-i", str(lab_state.key), "-p", str(self.port)),
             *("-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
             *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"),
-            *keys.ssh_options(lab_state.known_hosts),
+            *keys.make_ssh_options(lab_state.known_hosts),
             f"root@{self.address}",
             *remote,
         ]
@@ -116,10 +116,10 @@ class Machine:
         began = time.monotonic()
         if self.kind == "qemu":
             report(f"{name}: starting (qemu, {'KVM' if kvm else 'software emulation'})")
-            qemu.start(self.lab, self.host, image, state, self.port, kvm=kvm)
+            qemu.start_host(self.lab, self.host, image, state, self.port, kvm=kvm)
         else:
             report(f"{name}: starting (nspawn)")
-            nspawn.start(self.lab, self.host, image, state)
+            nspawn.start_host(self.lab, self.host, image, state)
         self.wait_for_boot()
         report(f"{name}: up at {self.address}:{self.port} after {time.monotonic() - began:.1f} s")
 
@@ -132,19 +132,19 @@ class Machine:
         return not laid and not self.answers_ssh()
 
     def _write_seed(self, public_key: str) -> None:
-        wanted = seed.common_files(self.lab, self.host, public_key, self.state.host_key)
+        wanted = seed.make_common_files(self.lab, self.host, public_key, self.state.host_key)
         if self.kind == "qemu":
-            wanted += seed.qemu_network_files(self.lab, self.host)
+            wanted += seed.make_qemu_network_files(self.lab, self.host)
         else:
-            wanted.append(seed.resolver_file(control_resolvers()))
+            wanted.append(seed.make_resolver_file(find_control_resolvers()))
         seed.write_tar(wanted, self.state.seed)
 
     def kill(self) -> None:
         """End the machine at once; its disk stays."""
         if self.kind == "qemu":
-            qemu.stop(self.state)
+            qemu.stop_host(self.state)
         else:
-            nspawn.stop(self.lab, self.host.name, self.state)
+            nspawn.stop_host(self.lab, self.host.name, self.state)
 
     def wait_for_boot(self) -> None:
         """Wait until sshd answers and systemd has finished booting; UserError (exit 1) if never.
@@ -153,7 +153,7 @@ class Machine:
         """
         deadline = time.monotonic() + BOOT_TIMEOUT_S[self.kind]
         while time.monotonic() < deadline and not self.cancelled.is_set():
-            if self.answers_ssh() and booted(self.output_of(_BOOT_STATE)):
+            if self.answers_ssh() and has_booted(self.output_of(_BOOT_STATE)):
                 return
             if self.state.running_pid() is None:
                 break
@@ -180,7 +180,7 @@ class Machine:
         A host that is shutting down may accept a session and never answer: the wait is short.
         """
         try:
-            done = run(
+            done = run_tool(
                 self.ssh([command]),
                 what=f"running a command on lab host {self.host.name}",
                 check=False,
@@ -207,7 +207,7 @@ class Machine:
         """
         ssh, state = self.ssh(), self.state
         hosts = state.folder / "hosts"
-        text = seed.hosts_file(self.lab).content
+        text = seed.make_hosts_file(self.lab).content
         if not hosts.exists() or hosts.read_bytes() != text:
             hosts.write_bytes(text)
         files.copy_changed(hosts, "/etc/hosts", ssh, state, lambda _line: None)
@@ -215,7 +215,7 @@ class Machine:
             files.copy_changed(sources[file.src], file.dest, ssh, state, report)
 
 
-def recorded_kind(state: LabState, name: str) -> Kind | None:
+def read_recorded_kind(state: LabState, name: str) -> Kind | None:
     """Kind that the host called `name` was last started as; None where it never was."""
     path = state.host(name).kind_file
     text = path.read_text() if path.exists() else ""

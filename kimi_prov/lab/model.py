@@ -239,7 +239,7 @@ class _Tensor:
         return self.hole or len(self.data)
 
 
-def make(
+def make_model(
     dest: Path,
     experts: Experts = "bf16",
     shape: Shape = TINY,
@@ -257,8 +257,8 @@ def make(
     """
     dest.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name, parts in _files(experts, shape, values or {}):
-        _write(dest / name, parts)
+    for name, parts in _make_files(experts, shape, values or {}):
+        _write_file(dest / name, parts)
         if experts != "hollow":
             size, digest = (dest / name).stat().st_size, hashlib.sha256()
             for part in parts:
@@ -267,12 +267,12 @@ def make(
             rows.append({"path": name, "size": size, "sha256": digest.hexdigest()})
     if rows:
         rows.sort(key=lambda row: str(row["path"]))
-        manifest = _json({"schema": "kimi-prov/manifest/v1", "files": rows})
-        _write(dest / "kimi-manifest.json", [manifest])
+        manifest = _format_json({"schema": "kimi-prov/manifest/v1", "files": rows})
+        _write_file(dest / "kimi-manifest.json", [manifest])
     return dest
 
 
-def _write(path: Path, parts: Iterable[_Part]) -> None:
+def _write_file(path: Path, parts: Iterable[_Part]) -> None:
     with path.open("wb") as file:
         for part in parts:
             if isinstance(part, int):
@@ -283,15 +283,15 @@ def _write(path: Path, parts: Iterable[_Part]) -> None:
     path.chmod(0o644)
 
 
-def _json(document: object) -> bytes:
+def _format_json(document: object) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def _files(
+def _make_files(
     experts: Experts, shape: Shape, values: Mapping[str, bytes]
 ) -> Iterator[tuple[str, list[_Part]]]:
     """Give each file's name and the parts of its content, one shard of the weights at a time."""
-    special = tokenizer.special_tokens()
+    special = tokenizer.list_special_tokens()
     ends = [special["<|im_end|>"], special["[EOS]"]]
     generation = {
         "bos_token_id": special["[BOS]"],
@@ -300,22 +300,22 @@ def _files(
         "do_sample": True,
         "temperature": 0.6,
     }
-    config = _config(special, shape) | (_QUANTISED if experts in _NATIVE else {})
+    config = _make_config(special, shape) | (_QUANTISED if experts in _NATIVE else {})
     if shape.tower:
-        config = _seeing(config, special, shape.tower)
+        config = _make_vision_config(config, special, shape.tower)
         processor = {**_PROCESSOR, "in_patch_limit": shape.tower.patches}
-        yield "preprocessor_config.json", [_json({"media_proc_cfg": processor})]
+        yield "preprocessor_config.json", [_format_json({"media_proc_cfg": processor})]
     elif experts in _NATIVE:
         config |= _WITH_CODE
         yield _CODE_FILE, [_CODE.encode()]
-    yield "config.json", [_json(config)]
-    yield "generation_config.json", [_json(generation)]
-    for name, data in tokenizer.files().items():
+    yield "config.json", [_format_json(config)]
+    yield "generation_config.json", [_format_json(generation)]
+    for name, data in tokenizer.make_files().items():
         yield name, [data]
-    yield from _weights(experts, shape, values)
+    yield from _make_shards(experts, shape, values)
 
 
-def _config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
+def _make_config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "kimi_k2",
@@ -359,7 +359,9 @@ def _config(special: dict[str, int], shape: Shape) -> dict[str, Any]:
     }
 
 
-def _seeing(text: dict[str, Any], special: dict[str, int], tower: Tower) -> dict[str, Any]:
+def _make_vision_config(
+    text: dict[str, Any], special: dict[str, int], tower: Tower
+) -> dict[str, Any]:
     """Give the config of a model of images, whose text model has the config `text`."""
     return {
         "architectures": ["KimiK25ForConditionalGeneration"],
@@ -395,24 +397,26 @@ def _seeing(text: dict[str, Any], special: dict[str, int], tower: Tower) -> dict
     }
 
 
-def _random(name: str, shape: tuple[int, ...], upper: int) -> _Tensor:
+def _make_random(name: str, shape: tuple[int, ...], upper: int) -> _Tensor:
     """Bfloat16 values spread evenly around zero, drawn from the tensor's own name.
 
     Three of four have the exponent `upper` asks for, the others a step of four less.
     """
-    return _Tensor(name, shape, "BF16", _drawn(name, shape, upper, shape[0]))
+    return _Tensor(name, shape, "BF16", _draw_rows(name, shape, upper, shape[0]))
 
 
-def _drawn(name: str, shape: tuple[int, ...], upper: int, first_rows: int) -> bytes | memoryview:
+def _draw_rows(
+    name: str, shape: tuple[int, ...], upper: int, first_rows: int
+) -> bytes | memoryview:
     """Give of such a tensor the first rows."""
     count = math.prod(shape)
     wanted = 2 * count // shape[0] * first_rows
     if 2 * count > _DRAWN_BYTES:
-        return _cut(_pool(upper), name, 2 * count, wanted)
-    return _values(name, count, upper)[:wanted]
+        return _cut_from_pool(_make_pool(upper), name, 2 * count, wanted)
+    return _draw_values(name, count, upper)[:wanted]
 
 
-def _values(name: str, count: int, upper: int) -> bytes:
+def _draw_values(name: str, count: int, upper: int) -> bytes:
     drawn = hashlib.shake_256(name.encode()).digest(2 * count)
     sizes = bytes(
         (upper if byte & 3 else upper - 1) | (byte & 0x80)  # the sign from the top bit
@@ -425,14 +429,14 @@ def _values(name: str, count: int, upper: int) -> bytes:
 
 
 @functools.cache
-def _pool(upper: int | None) -> bytes:
+def _make_pool(upper: int | None) -> bytes:
     """Bytes to cut large tensors out of: bfloat16 values by `upper`, or plain ones."""
     if upper is None:
         return hashlib.shake_256(b"pool").digest(_POOL_BYTES)
-    return _values("pool", _POOL_BYTES // 2, upper)
+    return _draw_values("pool", _POOL_BYTES // 2, upper)
 
 
-def _cut(pool: bytes, name: str, size: int, wanted: int | None = None) -> memoryview:
+def _cut_from_pool(pool: bytes, name: str, size: int, wanted: int | None = None) -> memoryview:
     """Cut `size` bytes out of the pool, at an even place that the name tells; the first `wanted`.
 
     A pool that is too small for them is gone through again and again.
@@ -447,7 +451,7 @@ def _cut(pool: bytes, name: str, size: int, wanted: int | None = None) -> memory
     return memoryview(pool)[place & ~1 : (place & ~1) + wanted]
 
 
-def _ones(name: str, size: int) -> _Tensor:
+def _make_ones(name: str, size: int) -> _Tensor:
     return _Tensor(name, (size,), "BF16", b"\x80\x3f" * size)
 
 
@@ -458,20 +462,20 @@ def _set_column(matrix: bytearray, row: int, values: list[float]) -> None:
     matrix[1::row] = bytes(half[1] for half in upper_halves)
 
 
-def _without_first_row(tensor: _Tensor) -> _Tensor:
+def _clear_first_row(tensor: _Tensor) -> _Tensor:
     row = 2 * tensor.shape[1]
     return replace(tensor, data=b"".join((bytes(row), memoryview(tensor.data)[row:])))
 
 
-def _embedding(shape: Shape) -> _Tensor:
+def _make_embedding(shape: Shape) -> _Tensor:
     """Put a constant into the first channel; no layer writes there, so it reaches the end."""
-    table = _random("model.embed_tokens.weight", (shape.vocab, shape.hidden), _UNIT)
+    table = _make_random("model.embed_tokens.weight", (shape.vocab, shape.hidden), _UNIT)
     data = bytearray(table.data)
     _set_column(data, 2 * shape.hidden, [_CONSTANT] * shape.vocab)
     return replace(table, data=memoryview(data))
 
 
-def _lm_head(shape: Shape) -> _Tensor:
+def _make_lm_head(shape: Shape) -> _Tensor:
     """Random rows; the constant channel gives each token a bias, so that an answer has a shape.
 
     The thought ends after some tens of tokens; no other special token comes by itself. Where a
@@ -480,133 +484,137 @@ def _lm_head(shape: Shape) -> _Tensor:
     name, size, row = "lm_head.weight", (shape.vocab, shape.hidden), 2 * shape.hidden
     words = tokenizer.VOCAB_SIZE
     data = bytearray(row * shape.vocab)
-    data[: row * words] = _drawn(name, size, shape.logits, words)
-    for token in tokenizer.endless() | tokenizer.separators() | tokenizer.closers():
+    data[: row * words] = _draw_rows(name, size, shape.logits, words)
+    for token in tokenizer.list_endless() | tokenizer.list_separators() | tokenizer.list_closers():
         data[row * token : row * (token + 1)] = bytes(row)
-    biases = [*map(_bias, range(words)), *[_NEVER] * (shape.vocab - words)]
+    biases = [*map(_compute_bias, range(words)), *[_NEVER] * (shape.vocab - words)]
     _set_column(data, row, [shape.bias * value for value in biases])
     return _Tensor(name, size, "BF16", memoryview(data))
 
 
-def _bias(token: int) -> float:
-    if token == tokenizer.special_tokens()["</think>"]:
+def _compute_bias(token: int) -> float:
+    if token == tokenizer.list_special_tokens()["</think>"]:
         return _THOUGHT_ENDS
-    if token in tokenizer.tool_marks() | tokenizer.separators():
+    if token in tokenizer.list_tool_marks() | tokenizer.list_separators():
         return _ONLY_WHERE_ASKED
-    return _NEVER if token in tokenizer.endless() else 0.0
+    return _NEVER if token in tokenizer.list_endless() else 0.0
 
 
-def _tensors(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
+def _make_tensors(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
     if shape.tower is None:
-        yield from _text(experts, shape)
+        yield from _make_text_tensors(experts, shape)
         return
-    yield from _tower(shape.tower, shape.projection)
-    yield from _projector(shape.tower, shape)
-    for tensor in _text(experts, shape):
+    yield from _make_tower(shape.tower, shape.projection)
+    yield from _make_projector(shape.tower, shape)
+    for tensor in _make_text_tensors(experts, shape):
         yield replace(tensor, name=_TEXT + tensor.name)
 
 
-def _text(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
-    yield _embedding(shape)
+def _make_text_tensors(experts: Experts, shape: Shape) -> Iterator[_Tensor]:
+    yield _make_embedding(shape)
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
-        yield _ones(f"{prefix}.input_layernorm.weight", shape.hidden)
-        yield from _attention(f"{prefix}.self_attn", shape)
-        yield _ones(f"{prefix}.post_attention_layernorm.weight", shape.hidden)
+        yield _make_ones(f"{prefix}.input_layernorm.weight", shape.hidden)
+        yield from _make_attention(f"{prefix}.self_attn", shape)
+        yield _make_ones(f"{prefix}.post_attention_layernorm.weight", shape.hidden)
         if layer < _DENSE_LAYERS:
-            yield from _mlp(f"{prefix}.mlp", shape.dense_width, shape)
+            yield from _make_mlp(f"{prefix}.mlp", shape.dense_width, shape)
         else:
-            yield from _experts(f"{prefix}.mlp", experts, shape)
-    yield _ones("model.norm.weight", shape.hidden)
-    yield _lm_head(shape)
+            yield from _make_experts(f"{prefix}.mlp", experts, shape)
+    yield _make_ones("model.norm.weight", shape.hidden)
+    yield _make_lm_head(shape)
 
 
-def _attention(prefix: str, shape: Shape) -> Iterator[_Tensor]:
+def _make_attention(prefix: str, shape: Shape) -> Iterator[_Tensor]:
     def drawn(name: str, *size: int) -> _Tensor:
-        return _random(f"{prefix}.{name}.weight", size, shape.projection)
+        return _make_random(f"{prefix}.{name}.weight", size, shape.projection)
 
     hidden, heads, rank = shape.hidden, shape.heads, shape.q_rank
     yield drawn("q_a_proj", rank, hidden)
-    yield _ones(f"{prefix}.q_a_layernorm.weight", rank)
+    yield _make_ones(f"{prefix}.q_a_layernorm.weight", rank)
     yield drawn("q_b_proj", heads * (_NOPE + _ROPE), rank)
     yield drawn("kv_a_proj_with_mqa", _KV_RANK + _ROPE, hidden)
-    yield _ones(f"{prefix}.kv_a_layernorm.weight", _KV_RANK)
+    yield _make_ones(f"{prefix}.kv_a_layernorm.weight", _KV_RANK)
     yield drawn("kv_b_proj", heads * (_NOPE + _VALUE), _KV_RANK)
-    yield _without_first_row(drawn("o_proj", hidden, heads * _VALUE))
+    yield _clear_first_row(drawn("o_proj", hidden, heads * _VALUE))
 
 
-def _tower(tower: Tower, upper: int) -> Iterator[_Tensor]:
+def _make_tower(tower: Tower, upper: int) -> Iterator[_Tensor]:
     hidden = tower.hidden
     prefix = "vision_tower.patch_embed"
-    yield from _linear(f"{prefix}.proj", (hidden, 3, _PATCH, _PATCH), upper + 1)
-    yield _random(f"{prefix}.pos_emb.weight", (tower.side, tower.side, hidden), upper + 1)
+    yield from _make_linear(f"{prefix}.proj", (hidden, 3, _PATCH, _PATCH), upper + 1)
+    yield _make_random(f"{prefix}.pos_emb.weight", (tower.side, tower.side, hidden), upper + 1)
     for layer in range(tower.layers):
         prefix = f"vision_tower.encoder.blocks.{layer}"
-        yield from _norm(f"{prefix}.norm0", hidden)
-        yield from _linear(f"{prefix}.wqkv", (3 * hidden, hidden), upper)
-        yield from _linear(f"{prefix}.wo", (hidden, hidden), upper)
-        yield from _norm(f"{prefix}.norm1", hidden)
-        yield from _linear(f"{prefix}.mlp.fc0", (tower.width, hidden), upper)
-        yield from _linear(f"{prefix}.mlp.fc1", (hidden, tower.width), upper)
-    yield from _norm("vision_tower.encoder.final_layernorm", hidden)
+        yield from _make_norm(f"{prefix}.norm0", hidden)
+        yield from _make_linear(f"{prefix}.wqkv", (3 * hidden, hidden), upper)
+        yield from _make_linear(f"{prefix}.wo", (hidden, hidden), upper)
+        yield from _make_norm(f"{prefix}.norm1", hidden)
+        yield from _make_linear(f"{prefix}.mlp.fc0", (tower.width, hidden), upper)
+        yield from _make_linear(f"{prefix}.mlp.fc1", (hidden, tower.width), upper)
+    yield from _make_norm("vision_tower.encoder.final_layernorm", hidden)
 
 
-def _projector(tower: Tower, shape: Shape) -> Iterator[_Tensor]:
+def _make_projector(tower: Tower, shape: Shape) -> Iterator[_Tensor]:
     """Bring the tower's width to the text model's; the first channel is the constant there too."""
     merged = _MERGED * _MERGED * tower.hidden
-    yield from _norm("mm_projector.pre_norm", tower.hidden)
-    yield from _linear("mm_projector.proj.0", (merged, merged), shape.projection)
-    weight, bias = _linear("mm_projector.proj.2", (shape.hidden, merged), shape.projection)
-    yield _without_first_row(weight)
+    yield from _make_norm("mm_projector.pre_norm", tower.hidden)
+    yield from _make_linear("mm_projector.proj.0", (merged, merged), shape.projection)
+    weight, bias = _make_linear("mm_projector.proj.2", (shape.hidden, merged), shape.projection)
+    yield _clear_first_row(weight)
     constant = struct.pack("<f", _CONSTANT)[2:]
     yield replace(bias, data=b"".join((constant, memoryview(bias.data)[2:])))
 
 
-def _linear(name: str, shape: tuple[int, ...], upper: int) -> tuple[_Tensor, _Tensor]:
+def _make_linear(name: str, shape: tuple[int, ...], upper: int) -> tuple[_Tensor, _Tensor]:
     """Give weights and biases."""
-    weight = _random(f"{name}.weight", shape, upper)
-    return weight, _random(f"{name}.bias", shape[:1], upper)
+    weight = _make_random(f"{name}.weight", shape, upper)
+    return weight, _make_random(f"{name}.bias", shape[:1], upper)
 
 
-def _norm(name: str, size: int) -> tuple[_Tensor, _Tensor]:
+def _make_norm(name: str, size: int) -> tuple[_Tensor, _Tensor]:
     """Give what keeps a normalised state as it is."""
-    return _ones(f"{name}.weight", size), _Tensor(f"{name}.bias", (size,), "BF16", bytes(2 * size))
+    return _make_ones(f"{name}.weight", size), _Tensor(
+        f"{name}.bias", (size,), "BF16", bytes(2 * size)
+    )
 
 
-def _mlp(prefix: str, width: int, shape: Shape) -> Iterator[_Tensor]:
+def _make_mlp(prefix: str, width: int, shape: Shape) -> Iterator[_Tensor]:
     hidden, upper = shape.hidden, shape.projection
-    yield _random(f"{prefix}.gate_proj.weight", (width, hidden), upper)
-    yield _random(f"{prefix}.up_proj.weight", (width, hidden), upper)
-    yield _without_first_row(_random(f"{prefix}.down_proj.weight", (hidden, width), upper))
+    yield _make_random(f"{prefix}.gate_proj.weight", (width, hidden), upper)
+    yield _make_random(f"{prefix}.up_proj.weight", (width, hidden), upper)
+    yield _clear_first_row(_make_random(f"{prefix}.down_proj.weight", (hidden, width), upper))
 
 
-def _experts(prefix: str, written: Experts, shape: Shape) -> Iterator[_Tensor]:
+def _make_experts(prefix: str, written: Experts, shape: Shape) -> Iterator[_Tensor]:
     count = shape.experts
-    yield _random(f"{prefix}.gate.weight", (count, shape.hidden), shape.projection)
+    yield _make_random(f"{prefix}.gate.weight", (count, shape.hidden), shape.projection)
     yield _Tensor(f"{prefix}.gate.e_score_correction_bias", (count,), "F32", bytes(4 * count))
     for expert in range(count):
         name = f"{prefix}.experts.{expert}"
         if written == "bf16":
-            yield from _mlp(name, shape.expert_width, shape)
+            yield from _make_mlp(name, shape.expert_width, shape)
         else:
-            yield from _int4_expert(name, written, shape)
-    yield from _mlp(f"{prefix}.shared_experts", shape.expert_width, shape)
+            yield from _make_int4_expert(name, written, shape)
+    yield from _make_mlp(f"{prefix}.shared_experts", shape.expert_width, shape)
 
 
-def _int4_expert(prefix: str, written: Experts, shape: Shape) -> Iterator[_Tensor]:
+def _make_int4_expert(prefix: str, written: Experts, shape: Shape) -> Iterator[_Tensor]:
     across, down = (shape.expert_width, shape.hidden), (shape.hidden, shape.expert_width)
-    yield from _int4(f"{prefix}.gate_proj", across, written, shape.scale_step)
-    yield from _int4(f"{prefix}.up_proj", across, written, shape.scale_step)
-    yield from _int4(f"{prefix}.down_proj", down, written, shape.scale_step)
+    yield from _make_int4(f"{prefix}.gate_proj", across, written, shape.scale_step)
+    yield from _make_int4(f"{prefix}.up_proj", across, written, shape.scale_step)
+    yield from _make_int4(f"{prefix}.down_proj", down, written, shape.scale_step)
 
 
-def _plain(name: str, size: int) -> bytes | memoryview:
+def _make_plain_values(name: str, size: int) -> bytes | memoryview:
     if size > _DRAWN_BYTES:
-        return _cut(_pool(None), name, size)
+        return _cut_from_pool(_make_pool(None), name, size)
     return hashlib.shake_256(name.encode()).digest(size)
 
 
-def _int4(prefix: str, shape: tuple[int, int], written: Experts, step: float) -> Iterator[_Tensor]:
+def _make_int4(
+    prefix: str, shape: tuple[int, int], written: Experts, step: float
+) -> Iterator[_Tensor]:
     """Give a matrix of 4-bit weights in groups of 32, or its values as bfloat16.
 
     A scale has three bits after the point, so that its product with a weight is a bfloat16 to the
@@ -614,9 +622,9 @@ def _int4(prefix: str, shape: tuple[int, int], written: Experts, step: float) ->
     """
     rows, columns = shape
     if written == "hollow":
-        yield from _packed(prefix, shape, None)
+        yield from _pack_matrix(prefix, shape, None)
         return
-    drawn = _plain(prefix, rows * columns // 2)
+    drawn = _make_plain_values(prefix, rows * columns // 2)
     if prefix.endswith("down_proj"):
         # The channel that holds the constant: weight 8 of 0 to 15 stands for zero.
         drawn = b"".join((b"\x88" * (columns // 2), memoryview(drawn)[columns // 2 :]))
@@ -627,7 +635,7 @@ def _int4(prefix: str, shape: tuple[int, int], written: Experts, step: float) ->
         halves = bytearray(2 * groups)
         halves[0::2] = sizes.translate(bytes(tops[size & 7][0] for size in range(256)))
         halves[1::2] = sizes.translate(bytes(tops[size & 7][1] for size in range(256)))
-        yield from _packed(prefix, shape, (drawn, bytes(halves)))
+        yield from _pack_matrix(prefix, shape, (drawn, bytes(halves)))
         return
     values = bytearray()
     for group, size in enumerate(sizes):
@@ -638,7 +646,7 @@ def _int4(prefix: str, shape: tuple[int, int], written: Experts, step: float) ->
     yield _Tensor(f"{prefix}.weight", shape, "BF16", bytes(values))
 
 
-def _packed(
+def _pack_matrix(
     prefix: str, shape: tuple[int, int], filled: tuple[bytes | memoryview, bytes] | None
 ) -> Iterator[_Tensor]:
     """Give the three tensors of a matrix. `filled`: weights and scales; None leaves them out."""
@@ -652,7 +660,7 @@ def _packed(
     yield _Tensor(f"{prefix}.weight_shape", (2,), "I32", struct.pack("<2i", rows, columns))
 
 
-def _given(tensors: Iterable[_Tensor], values: Mapping[str, bytes]) -> Iterator[_Tensor]:
+def _replace_values(tensors: Iterable[_Tensor], values: Mapping[str, bytes]) -> Iterator[_Tensor]:
     """Put the values that are given in place of those of the tensors."""
     left = dict(values)
     for tensor in tensors:
@@ -667,13 +675,13 @@ def _given(tensors: Iterable[_Tensor], values: Mapping[str, bytes]) -> Iterator[
         raise ValueError(f"the model has no tensor {', '.join(sorted(left))}")
 
 
-def _weights(
+def _make_shards(
     experts: Experts, shape: Shape, values: Mapping[str, bytes]
 ) -> Iterator[tuple[str, list[_Part]]]:
     """Give the shards and their index."""
     shards: list[list[_Tensor]] = [[]]
     size = 0
-    for tensor in _given(_tensors(experts, shape), values):
+    for tensor in _replace_values(_make_tensors(experts, shape), values):
         if shards[-1] and size + tensor.size > shape.shard_bytes:
             shards.append([])
             size = 0
@@ -681,21 +689,21 @@ def _weights(
         size += tensor.size
     names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
     index = {
-        "metadata": {"total_size": sum(_size(shard) for shard in shards)},
+        "metadata": {"total_size": sum(_sum_sizes(shard) for shard in shards)},
         "weight_map": {
             tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard
         },
     }
     for name, shard in zip(names, shards, strict=True):
-        yield name, _safetensors(shard)
-    yield "model.safetensors.index.json", [_json(index)]
+        yield name, _make_safetensors(shard)
+    yield "model.safetensors.index.json", [_format_json(index)]
 
 
-def _size(tensors: list[_Tensor]) -> int:
+def _sum_sizes(tensors: list[_Tensor]) -> int:
     return sum(tensor.size for tensor in tensors)
 
 
-def _safetensors(tensors: list[_Tensor]) -> list[_Part]:
+def _make_safetensors(tensors: list[_Tensor]) -> list[_Part]:
     """One file of the format: the header's length, the header as JSON, then the bytes in order."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0

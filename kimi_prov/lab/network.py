@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.lab.inventory import Lab, address6, restore
-from kimi_prov.lab.shell import run, which
-from kimi_prov.lab.state import state_home
+from kimi_prov.lab.inventory import Lab, derive_ipv6, restore_lab
+from kimi_prov.lab.shell import find_tool, run_tool
+from kimi_prov.lab.state import find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,28 +66,28 @@ KERNEL = {
 }
 
 
-def bridge(lab: Lab) -> str:
+def name_bridge(lab: Lab) -> str:
     """Name of the lab's bridge (at most 15 characters, the kernel's limit)."""
     return f"kp{lab.ident}"
 
 
-def cable(lab: Lab, host_name: str) -> str:
+def name_cable(lab: Lab, host_name: str) -> str:
     """Name of the control machine's end of a host's veth pair."""
     return "kv" + hashlib.sha256(f"{lab.ident}/{host_name}".encode()).hexdigest()[:10]
 
 
-def table(lab: Lab) -> str:
+def name_table(lab: Lab) -> str:
     """Name of the lab's nftables table."""
     return f"{TABLE_PREFIX}{lab.ident}"
 
 
-def ruleset(lab: Lab, before: dict[str, int]) -> str:
+def make_ruleset(lab: Lab, before: dict[str, int]) -> str:
     """Return the nftables script that (re)makes the lab's table.
 
     Kernel settings as they were before the first lab stand in it as names of empty chains: there
     they are at hand for the last lab, whoever brought it up.
     """
-    name, network = table(lab), lab.network
+    name, network = name_table(lab), lab.network
     mark = "".join(f"  chain {key}_was_{value} {{ }}\n" for key, value in before.items())
     return (
         f"table ip {name} {{ }}\ndelete table ip {name}\n"
@@ -97,47 +97,49 @@ def ruleset(lab: Lab, before: dict[str, int]) -> str:
     )
 
 
-def exists(lab: Lab) -> bool:
+def is_up(lab: Lab) -> bool:
     """Whether the lab's bridge is on this machine."""
-    return Path(f"/sys/class/net/{bridge(lab)}").exists()
+    return Path(f"/sys/class/net/{name_bridge(lab)}").exists()
 
 
-def bring_up(lab: Lab) -> None:
+def set_up(lab: Lab) -> None:
     """Make the bridge with the gateway's address and the table, and set the kernel."""
-    name = bridge(lab)
+    name = name_bridge(lab)
     script = [
-        "" if exists(lab) else f"link add {name} type bridge",
-        f"link set {name} mtu {_uplink_mtu()} up",
+        "" if is_up(lab) else f"link add {name} type bridge",
+        f"link set {name} mtu {_read_uplink_mtu()} up",
         f"addr replace {lab.gateway}/{lab.network.prefixlen} dev {name}",
-        f"addr replace {address6(lab.gateway)}/64 dev {name} nodad",
+        f"addr replace {derive_ipv6(lab.gateway)}/64 dev {name} nodad",
     ]
-    _ip_batch(script)
-    before = _settings_before()
-    run(["nft", "-f", "-"], what="making the lab's nftables table", text=ruleset(lab, before))
+    _run_ip_batch(script)
+    before = _read_settings_before()
+    run_tool(
+        ["nft", "-f", "-"], what="making the lab's nftables table", text=make_ruleset(lab, before)
+    )
     for key in before:
         KERNEL[key].path.write_text(str(KERNEL[key].value))
 
 
-def connect(lab: Lab, host: LabHost, pid: int) -> None:
+def connect_host(lab: Lab, host: LabHost, pid: int) -> None:
     """Move the veth pair's end into the namespace of process `pid`; set the host's addresses."""
-    name = cable(lab, host.name)
-    mtu = _uplink_mtu()
+    name = name_cable(lab, host.name)
+    mtu = _read_uplink_mtu()
     if Path(f"/sys/class/net/{name}").exists():
-        _ip_batch([f"link del {name}"])
-    _ip_batch(
+        _run_ip_batch([f"link del {name}"])
+    _run_ip_batch(
         [
             f"link add {name} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}",
-            f"link set {name} master {bridge(lab)} up",
+            f"link set {name} master {name_bridge(lab)} up",
         ]
     )
     inside = [
         "link set lo up",
         f"addr add {host.address}/{lab.network.prefixlen} dev eth0",
-        f"addr add {address6(host.address)}/64 dev eth0 nodad",
+        f"addr add {derive_ipv6(host.address)}/64 dev eth0 nodad",
         "link set eth0 up",
         f"route add default via {lab.gateway}",
     ]
-    run(
+    run_tool(
         ["nsenter", "--target", str(pid), "--net", "ip", "-batch", "-"],
         what=f"host {host.name}: setting its network",
         text="\n".join(inside),
@@ -146,28 +148,30 @@ def connect(lab: Lab, host: LabHost, pid: int) -> None:
 
 def set_link(lab: Lab, host: LabHost, *, up: bool) -> None:
     """Set the host's link up or down."""
-    name = cable(lab, host.name)
+    name = name_cable(lab, host.name)
     if not Path(f"/sys/class/net/{name}").exists():
         raise UserError(
             f"lab host {host.name} has no cable: it is not up as an nspawn host",
             fix=f"kimi-prov lab up {clean_text.quote_word(lab.inventory)}",
         )
-    _ip_batch([f"link set {name} {'up' if up else 'down'}"])
+    _run_ip_batch([f"link set {name} {'up' if up else 'down'}"])
 
 
 def take_down(lab: Lab, host_names: Iterable[str]) -> None:
     """Remove veth pairs, table and bridge; after the last lab restore the kernel settings."""
     for host_name in host_names:
         drop_cable(lab, host_name)
-    if exists(lab):
-        _ip_batch([f"link del {bridge(lab)}"])
-    if which("nft") is None:
+    if is_up(lab):
+        _run_ip_batch([f"link del {name_bridge(lab)}"])
+    if find_tool("nft") is None:
         return
-    present = _tables()
-    if table(lab) not in present:
+    present = _list_tables()
+    if name_table(lab) not in present:
         return
-    before = _recorded_settings({table(lab): present[table(lab)]})
-    run(["nft", "delete", "table", "ip", table(lab)], what="removing the lab's nftables table")
+    before = _read_recorded_settings({name_table(lab): present[name_table(lab)]})
+    run_tool(
+        ["nft", "delete", "table", "ip", name_table(lab)], what="removing the lab's nftables table"
+    )
     if len(present) == 1:
         for key, value in before.items():
             KERNEL[key].path.write_text(str(value))
@@ -175,14 +179,14 @@ def take_down(lab: Lab, host_names: Iterable[str]) -> None:
 
 def drop_cable(lab: Lab, host_name: str) -> None:
     """Remove a host's veth pair where its end in the host is gone but the kernel kept it."""
-    name = cable(lab, host_name)
+    name = name_cable(lab, host_name)
     if Path(f"/sys/class/net/{name}").exists():
-        run(["ip", "link", "del", name], what="removing a cable", check=False)
+        run_tool(["ip", "link", "del", name], what="removing a cable", check=False)
 
 
-def _tables() -> dict[str, set[str]]:
+def _list_tables() -> dict[str, set[str]]:
     """Return the labs' nftables tables, each with the names of its chains."""
-    done = run(["nft", "-j", "list", "ruleset"], what="reading nftables", check=False)
+    done = run_tool(["nft", "-j", "list", "ruleset"], what="reading nftables", check=False)
     if done.returncode != 0:
         return {}
     found: dict[str, set[str]] = {}
@@ -194,40 +198,44 @@ def _tables() -> dict[str, set[str]]:
     return found
 
 
-def _recorded_settings(tables: dict[str, set[str]]) -> dict[str, int]:
+def _read_recorded_settings(tables: dict[str, set[str]]) -> dict[str, int]:
     """Return the kernel settings from before the first lab that the tables' chains name."""
     names = "|".join(KERNEL)
     found = (re.fullmatch(rf"({names})_was_(\d+)", c) for chains in tables.values() for c in chains)
     return {match[1]: int(match[2]) for match in found if match}
 
 
-def _settings_before() -> dict[str, int]:
+def _read_settings_before() -> dict[str, int]:
     """Return those kernel settings that a lab has changed or has to change, as they were before."""
-    recorded = _recorded_settings(_tables())
+    recorded = _read_recorded_settings(_list_tables())
     changed = {key: row.read() for key, row in KERNEL.items() if row.differs()}
     return changed | recorded
 
 
-def claim(lab: Lab, runs: Callable[[Lab], bool], report: Say) -> None:
+def reserve_network(lab: Lab, runs: Callable[[Lab], bool], report: Say) -> None:
     """Have the lab's network for itself; a lab of which nothing runs loses what is left of its own.
 
     `runs` says whether a lab has processes. A lab without any is off, or was killed: its next `up`
     makes its network again. Raises UserError (exit 2) where something else has the network.
     """
-    done = run(["ip", "-j", "-4", "addr", "show"], what="reading the addresses of this machine")
+    done = run_tool(
+        ["ip", "-j", "-4", "addr", "show"], what="reading the addresses of this machine"
+    )
     for link in json.loads(done.stdout):
         for address in link.get("addr_info", []):
             taken = f"{address['local']}/{address['prefixlen']}"
-            if link["ifname"] == bridge(lab) or not lab.network.overlaps(_network(taken)):
+            if link["ifname"] == name_bridge(lab) or not lab.network.overlaps(
+                _parse_network(taken)
+            ):
                 continue
-            holder = _lab_of(link["ifname"])
+            holder = _find_lab(link["ifname"])
             if holder is None or runs(holder):
-                raise _taken(lab, link["ifname"], taken, holder)
+                raise _make_conflict_error(lab, link["ifname"], taken, holder)
             report(f"{link['ifname']}: removing the network of a lab that does not run")
             take_down(holder, ())
 
 
-def _taken(lab: Lab, link: str, address: str, holder: Lab | None) -> UserError:
+def _make_conflict_error(lab: Lab, link: str, address: str, holder: Lab | None) -> UserError:
     down = (
         f"kimi-prov lab down {clean_text.quote_word(holder.inventory)}" if holder else "remove it"
     )
@@ -239,30 +247,30 @@ def _taken(lab: Lab, link: str, address: str, holder: Lab | None) -> UserError:
     )
 
 
-def _lab_of(link: str) -> Lab | None:
+def _find_lab(link: str) -> Lab | None:
     """Return the lab whose bridge has this name, as far as is known; None for other links."""
     match = re.fullmatch(r"kp([0-9a-f]{8})", link)
     if match is None:
         return None
     ident = match[1]
-    for record in state_home().glob(f"*-{ident}/lab.json"):
+    for record in find_state_home().glob(f"*-{ident}/lab.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            return restore(record.read_text())
+            return restore_lab(record.read_text())
     return Lab(Path("INVENTORY"), link, ident, ipaddress.IPv4Network("0.0.0.0/32"))
 
 
-def _network(text: str) -> ipaddress.IPv4Network:
+def _parse_network(text: str) -> ipaddress.IPv4Network:
     return ipaddress.IPv4Network(text, strict=False)
 
 
-def _uplink_mtu() -> int:
+def _read_uplink_mtu() -> int:
     """MTU of the default route's link, so that the hosts never send what it cannot carry."""
-    route = run(["ip", "-4", "route", "show", "default"], what="reading routes", check=False)
+    route = run_tool(["ip", "-4", "route", "show", "default"], what="reading routes", check=False)
     match = re.search(r"\bdev (\S+)", route.stdout)
     path = Path(f"/sys/class/net/{match[1]}/mtu") if match else None
     return int(path.read_text()) if path and path.exists() else 1500
 
 
-def _ip_batch(lines: list[str]) -> None:
+def _run_ip_batch(lines: list[str]) -> None:
     text = "\n".join(line for line in lines if line)
-    run(["ip", "-batch", "-"], what="setting the lab's network", text=text)
+    run_tool(["ip", "-batch", "-"], what="setting the lab's network", text=text)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.lab import gpus, network
-from kimi_prov.lab.shell import run, which
-from kimi_prov.lab.state import HostState, LabState, kill_process, launch, remove_tree
+from kimi_prov.lab.shell import find_tool, run_tool
+from kimi_prov.lab.state import HostState, LabState, kill_process, launch_host, remove_tree
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabHost
@@ -59,13 +59,13 @@ done
 """
 
 
-def cgroup(lab: Lab, host_name: str | None = None) -> str:
+def make_cgroup_path(lab: Lab, host_name: str | None = None) -> str:
     """Return the host's control group, or the lab's, below the root of the unified tree."""
     return f"kimi-lab-{lab.ident}" + (f"/{host_name}" if host_name else "")
 
 
-def command(
-    lab: Lab, host: LabHost, image: Path, state: HostState, given: gpus.Given | None = None
+def make_command(
+    lab: Lab, host: LabHost, image: Path, state: HostState, given: gpus.GpuAccess | None = None
 ) -> list[str]:
     """Build the command line that becomes the host; `given`: GPUs of this machine."""
     return [
@@ -75,20 +75,20 @@ def command(
         "-c",
         _STAGE_ONE,
         _STAGE_TWO,
-        cgroup(lab, host.name),
+        make_cgroup_path(lab, host.name),
         str(image / "root"),
         str(state.folder),
         host.name,
         *(given.options if given else []),
-        *(f"--bind={LabState.of(lab).shared(path)}:{path}" for path in host.shared),
+        *(f"--bind={LabState.from_lab(lab).shared(path)}:{path}" for path in host.shared),
     ]
 
 
-def why_not() -> str | None:
+def find_obstacle() -> str | None:
     """Say why nspawn hosts cannot run on this machine; None when they can."""
     if os.geteuid() != 0:
         return "nspawn hosts need root, and this is an ordinary user"
-    missing = [tool for tool in TOOLS if which(tool) is None]
+    missing = [tool for tool in TOOLS if find_tool(tool) is None]
     if missing:
         return (
             f"not installed: {', '.join(missing)} "
@@ -99,7 +99,7 @@ def why_not() -> str | None:
         "mount -t overlay overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w /mnt/r && "
         "mount -t cgroup2 none /mnt/l && ip link add kpprobe type bridge && nft list tables"
     )
-    tried = run(
+    tried = run_tool(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "sh", "-c", probe],
         what="probing for nspawn",
         check=False,
@@ -109,7 +109,7 @@ def why_not() -> str | None:
     return None
 
 
-def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
+def start_host(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
     """Boot the host; returns when its process runs and its network is set up.
 
     The seed is laid into the upper layer only once: later changes on the host stay.
@@ -124,18 +124,18 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
             tar.extraction_filter = lambda member, _: member
             tar.extractall(fresh)  # noqa: S202 - written by this program
         fresh.rename(upper)
-    given = gpus.find(cards=host.cards) if host.gpus else None
+    given = gpus.find_gpus(cards=host.cards) if host.gpus else None
     if given:
-        gpus.dress(upper, given)
+        gpus.add_library_paths(upper, given)
     for path in host.shared:
-        LabState.of(lab).shared(path).mkdir(parents=True, exist_ok=True)
-    launch(command(lab, host, image, state, given), state, lab.ident)
-    own = _namespace("self")
+        LabState.from_lab(lab).shared(path).mkdir(parents=True, exist_ok=True)
+    launch_host(make_command(lab, host, image, state, given), state, lab.ident)
+    own = _find_namespace("self")
     deadline = time.monotonic() + 20
     while True:
         pid = state.running_pid()
-        if pid is not None and _namespace(pid) not in {own, None}:
-            network.connect(lab, host, pid)
+        if pid is not None and _find_namespace(pid) not in {own, None}:
+            network.connect_host(lab, host, pid)
             state.wired_file.write_text(str(pid))
             return
         if time.monotonic() > deadline:
@@ -147,13 +147,13 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
         time.sleep(0.02)
 
 
-def stop(lab: Lab, host_name: str, state: HostState) -> None:
+def stop_host(lab: Lab, host_name: str, state: HostState) -> None:
     """Kill every process of the host, also those that a killed first process left behind."""
     kill_process(state)
     network.drop_cable(lab, host_name)
 
 
-def sweep(lab: Lab) -> None:
+def end_leftovers(lab: Lab) -> None:
     """End whatever still runs in the lab's control groups, and remove the groups.
 
     This also finds a start that was interrupted before its record was written.
@@ -173,21 +173,21 @@ while [ -d "$top" ] && [ $tries -lt 1200 ]; do
 done
 [ ! -d "$top" ] || exit 3
 """
-    swept = run(
-        ["unshare", "--mount", "sh", "-c", script, "sh", cgroup(lab)],
-        what=f"ending what still runs in the control group {cgroup(lab)}",
+    swept = run_tool(
+        ["unshare", "--mount", "sh", "-c", script, "sh", make_cgroup_path(lab)],
+        what=f"ending what still runs in the control group {make_cgroup_path(lab)}",
         check=False,
     )
     # Any other end means that this machine allows no mount, so no host can have run as nspawn.
     if swept.returncode == 3:
         raise UserError(
-            f"processes in the control group {cgroup(lab)} do not end",
+            f"processes in the control group {make_cgroup_path(lab)} do not end",
             fix="run `kimi-prov lab down` again",
             exit_code=ExitCode.FAILED,
         )
 
 
-def _namespace(process: int | str) -> str | None:
+def _find_namespace(process: int | str) -> str | None:
     try:
         return str(Path(f"/proc/{process}/ns/net").readlink())
     except OSError:

@@ -49,13 +49,13 @@ else:
 '''
 
 
-def program(folder: Path) -> str:
+def make_program(folder: Path) -> str:
     """Return the source of the stand-in for a recorded folder.
 
     Raises UserError where the folder holds no answer of nvidia-smi.
     """
-    said = {name: _text(folder / file) for name, file in _FILES.items()}
-    listed = table(_text(folder / "gpus.csv") or None)
+    said = {name: _read_text(folder / file) for name, file in _FILES.items()}
+    listed = table(_read_text(folder / "gpus.csv") or None)
     known = query(said["query"])
     if known is None or not listed:
         raise UserError(
@@ -79,7 +79,7 @@ def program(folder: Path) -> str:
     )
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:

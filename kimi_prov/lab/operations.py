@@ -26,9 +26,9 @@ from kimi_prov.lab import (
 )
 from kimi_prov.lab import settings as control
 from kimi_prov.lab.inventory import Kind, Lab
-from kimi_prov.lab.machine import Machine, recorded_kind
-from kimi_prov.lab.shell import say
-from kimi_prov.lab.state import LabState, locked, remove_tree, state_home, tidy_homes
+from kimi_prov.lab.machine import Machine, read_recorded_kind
+from kimi_prov.lab.shell import print_progress
+from kimi_prov.lab.state import LabState, find_state_home, lock_lab, remove_empty_homes, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,30 +50,30 @@ class HostReport:
     pid: int | None
 
 
-def up(path: Path, report: Say = say) -> list[HostReport]:
+def start_lab(path: Path, report: Say = print_progress) -> list[HostReport]:
     """Bring up every lab host of the inventory; hosts that are up already stay as they are.
 
     Raises UserError: exit 2 for an inventory that cannot be, 1 when a host does not come up.
     """
-    lab = inventory.load(path)
+    lab = inventory.load_lab(path)
     sources = files.resolve_all(lab)
-    with locked(lab.inventory):
-        state = LabState.of(lab)
+    with lock_lab(lab.inventory):
+        state = LabState.from_lab(lab)
         kinds = _choose_kinds(lab, state, report)
         if "nspawn" in kinds.values():
-            network.claim(lab, orphans.exist, report)
+            network.reserve_network(lab, orphans.has_processes, report)
         cancelled = threading.Event()
         machines = [Machine(lab, host, kinds[host.name], cancelled) for host in lab.hosts]
-        planned = generated.plan_files(lab, state, machines, control.detect())
+        planned = generated.plan_files(lab, state, machines, control.detect_variables())
         built = _ensure_images(machines, report)
         state.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state.record.write_text(inventory.dump(lab))
+        state.record.write_text(inventory.dump_lab(lab))
         public_key = keys.ensure_key(state.key, f"kimi-prov-lab-{lab.ident}")
         _write_known_hosts(state, machines)
-        generated.write(planned)
+        generated.write_files(planned)
         if "nspawn" in kinds.values():
-            network.bring_up(lab)
-        kvm = _kvm(machines, built)
+            network.set_up(lab)
+        kvm = _has_kvm(machines, built)
 
         def bring_up(machine: Machine) -> None:
             machine.start(built[machine.host.name], public_key, kvm=kvm, report=report)
@@ -90,33 +90,33 @@ def up(path: Path, report: Say = say) -> list[HostReport]:
         return _list(lab)
 
 
-def down(path: Path, report: Say = say) -> None:
+def remove_lab(path: Path, report: Say = print_progress) -> None:
     """Take the inventory's lab away, with all that it made; nothing happens where there is none."""
     lab = _load_for_down(path)
-    with locked(lab.inventory):
-        state = LabState.of(lab)
+    with lock_lab(lab.inventory):
+        state = LabState.from_lab(lab)
         names = {*state.host_names(), *(host.name for host in lab.hosts)}
         running = [n for n in sorted(names) if state.host(n).running_pid() is not None]
         orphans.end_sessions(lab, state)
         for name in running:
             report(f"{name}: ending")
-            qemu.stop(state.host(name))
+            qemu.stop_host(state.host(name))
         orphans.end_unrecorded(lab)
         if os.geteuid() == 0:
-            nspawn.sweep(lab)
+            nspawn.end_leftovers(lab)
             network.take_down(lab, names)
-        generated.remove(lab.inventory)
+        generated.remove_files(lab.inventory)
         remove_tree(state.folder)
-        tidy_homes()
+        remove_empty_homes()
         report(f"{lab.name}: nothing left")
 
 
 def list_hosts(path: Path) -> list[HostReport]:
     """Say of each lab host of the inventory what it runs as, where it answers, and its state."""
-    return _list(inventory.load(path))
+    return _list(inventory.load_lab(path))
 
 
-def ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) -> list[str]:
+def make_ssh_command(path: Path, host_name: str, command: Sequence[str] = ()) -> list[str]:
     """Build the ssh command line that opens a session on the host, or runs `command` there."""
     lab = _as_brought_up(path)
     machine = Machine.existing(lab, host_name)
@@ -134,10 +134,10 @@ def link(path: Path, host_name: str, *, up: bool) -> None:
     network.set_link(lab, lab.host(host_name), up=up)
 
 
-def power(path: Path, host_name: str, *, on: bool, hard: bool = False) -> None:
+def switch_power(path: Path, host_name: str, *, on: bool, hard: bool = False) -> None:
     """Start a stopped host, or stop it: an orderly poweroff, or `hard` as pulling the plug."""
     if on:
-        up(path)
+        start_lab(path)
         return
     machine = Machine.existing(_as_brought_up(path), host_name)
     if not hard and machine.status == "up":
@@ -148,7 +148,7 @@ def power(path: Path, host_name: str, *, on: bool, hard: bool = False) -> None:
     machine.kill()
 
 
-def reboot(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
+def restart_host(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
     """Reboot a host from the inside and wait until it has booted again.
 
     Raises UserError (exit 1) where it has not come back after `timeout_s` seconds.
@@ -173,7 +173,7 @@ def _check_gpus(lab: Lab, reason: str | None) -> None:
     """Refuse GPUs that are not there, or where nspawn cannot run for that reason."""
     wanted = [host.cards for host in lab.hosts if host.gpus]
     for cards in wanted:
-        gpus.find(cards=cards)
+        gpus.find_gpus(cards=cards)
     if wanted and reason is not None:
         raise UserError(
             f"lab_gpus wants an nspawn host, and nspawn cannot run here: {reason}",
@@ -185,7 +185,7 @@ def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
     """Take each host's kind as declared; qemu for all of them where nspawn cannot run."""
     kinds: dict[str, Kind] = {host.name: host.kind for host in lab.hosts}
     if "nspawn" in kinds.values():
-        reason = nspawn.why_not()
+        reason = nspawn.find_obstacle()
         _check_gpus(lab, reason)
         if reason is not None and any(host.shared for host in lab.hosts):
             raise UserError(
@@ -196,11 +196,11 @@ def _choose_kinds(lab: Lab, state: LabState, report: Say) -> dict[str, Kind]:
             report(f"nspawn cannot run here ({reason}): taking qemu, software emulation, instead")
             kinds = dict.fromkeys(kinds, "qemu")
     if "qemu" in kinds.values():
-        reason = qemu.why_not()
+        reason = qemu.find_obstacle()
         if reason is not None:
             raise UserError(f"no lab host can run on this machine: {reason}", fix=qemu.INSTALL)
     for name, kind in kinds.items():
-        was = recorded_kind(state, name)
+        was = read_recorded_kind(state, name)
         if was is not None and was != kind:
             raise UserError(
                 f"lab host {name} exists as {was}, and is now wanted as {kind}",
@@ -214,11 +214,11 @@ def _ensure_images(machines: list[Machine], report: Say) -> dict[str, Path]:
 
     What a host keeps is only the difference from its image, so it has to stay with that image.
     """
-    apt = control.apt_settings()
+    apt = control.read_apt_settings()
     return {
         m.host.name: m.state.image()
-        or images.ensure(
-            images.recipe(
+        or images.ensure_image(
+            images.make_recipe(
                 m.host.image,
                 with_kernel=m.kind == "qemu",
                 apt=apt,
@@ -230,16 +230,16 @@ def _ensure_images(machines: list[Machine], report: Say) -> dict[str, Path]:
     }
 
 
-def _kvm(machines: list[Machine], built: dict[str, Path]) -> bool:
+def _has_kvm(machines: list[Machine], built: dict[str, Path]) -> bool:
     starting = [m for m in machines if m.kind == "qemu" and m.status != "up"]
-    return bool(starting) and qemu.kvm_works(built[starting[0].host.name])
+    return bool(starting) and qemu.has_working_kvm(built[starting[0].host.name])
 
 
 def _write_known_hosts(state: LabState, machines: list[Machine]) -> None:
     lines = []
     for machine in machines:
         public = keys.ensure_key(machine.state.host_key, machine.host.name)
-        lines.append(keys.known_hosts_line(machine.address, machine.port, public))
+        lines.append(keys.format_known_hosts_line(machine.address, machine.port, public))
     state.known_hosts.write_text("".join(lines))
 
 
@@ -257,11 +257,11 @@ def _as_brought_up(path: Path) -> Lab:
 
     The path alone finds the record, also when the inventory has become unreadable since.
     """
-    state = LabState(state_home() / inventory.identify(path)[0])
+    state = LabState(find_state_home() / inventory.identify_lab(path)[0])
     try:
-        return inventory.restore(state.record.read_text())
+        return inventory.restore_lab(state.record.read_text())
     except (OSError, ValueError, KeyError, TypeError):
-        return inventory.load(path)
+        return inventory.load_lab(path)
 
 
 def _load_for_down(path: Path) -> Lab:
@@ -269,9 +269,13 @@ def _load_for_down(path: Path) -> Lab:
     try:
         return _as_brought_up(path)
     except UserError:
-        name, ident = inventory.identify(path)
+        name, ident = inventory.identify_lab(path)
         lab = Lab(path.resolve(), name, ident, ipaddress.IPv4Network("0.0.0.0/32"))
-        there = LabState.of(lab).folder.exists() or network.exists(lab) or orphans.exist(lab)
+        there = (
+            LabState.from_lab(lab).folder.exists()
+            or network.is_up(lab)
+            or orphans.has_processes(lab)
+        )
         if not there:
             raise
         return lab

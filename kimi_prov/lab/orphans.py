@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from kimi_prov.lab.machine import Machine, recorded_kind
+from kimi_prov.lab.machine import Machine, read_recorded_kind
 from kimi_prov.lab.state import MARK
 
 if TYPE_CHECKING:
@@ -27,47 +27,49 @@ def end_sessions(lab: Lab, state: LabState) -> None:
     hosts = {
         (machine.address, machine.port)
         for host in lab.hosts
-        if recorded_kind(state, host.name)
+        if read_recorded_kind(state, host.name)
         for machine in [Machine.existing(lab, host.name)]
     }
-    _end(process for process in _own_processes() if _connected(process) & hosts)
+    _end_processes(
+        process for process in _list_own_processes() if _list_connections(process) & hosts
+    )
 
 
 def end_unrecorded(lab: Lab) -> None:
     """End what carries the lab's mark: a machine whose record was lost."""
-    _end(_marked(lab))
+    _end_processes(_find_marked(lab))
 
 
-def exist(lab: Lab) -> bool:
+def has_processes(lab: Lab) -> bool:
     """Whether anything carries the lab's mark."""
-    return any(True for _ in _marked(lab))
+    return any(True for _ in _find_marked(lab))
 
 
-def _marked(lab: Lab) -> Iterable[psutil.Process]:
+def _find_marked(lab: Lab) -> Iterable[psutil.Process]:
     mark = f"{MARK}={lab.ident}".encode()
-    return (p for p in _own_processes() if mark in _environment(p.pid).split(b"\0"))
+    return (p for p in _list_own_processes() if mark in _read_environment(p.pid).split(b"\0"))
 
 
-def _own_processes() -> Iterable[psutil.Process]:
+def _list_own_processes() -> Iterable[psutil.Process]:
     own = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
     return (process for process in psutil.process_iter() if process.pid not in own)
 
 
-def _connected(process: psutil.Process) -> set[tuple[str, int]]:
+def _list_connections(process: psutil.Process) -> set[tuple[str, int]]:
     try:
         return {(c.raddr.ip, c.raddr.port) for c in process.net_connections("tcp") if c.raddr}
     except psutil.Error:
         return set()
 
 
-def _environment(pid: int) -> bytes:
+def _read_environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
 
 
-def _end(processes: Iterable[psutil.Process]) -> None:
+def _end_processes(processes: Iterable[psutil.Process]) -> None:
     ending = list(processes)
     for process in ending:
         try:

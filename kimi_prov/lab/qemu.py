@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
-from kimi_prov.lab.seed import mac, machine_id
-from kimi_prov.lab.shell import run, tool_environment, which
-from kimi_prov.lab.state import HostState, kill_process, launch
+from kimi_prov.lab.seed import make_mac, make_machine_id
+from kimi_prov.lab.shell import find_tool, make_tool_environment, run_tool
+from kimi_prov.lab.state import HostState, kill_process, launch_host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +23,10 @@ INSTALL = "apt-get install qemu-system-x86 qemu-utils mmdebstrap e2fsprogs faker
 TOOLS = (QEMU, "qemu-img", "mmdebstrap", "mke2fs")
 # The wire between the guests of one lab: frames as multicast on the loopback, no privilege needed.
 _WIRE_GROUP = "230.93.0.1"
-_KVM_PROOF_S = 5.0
+_KVM_TIMEOUT_S = 5.0
 
 
-def address(host: LabHost) -> str:
+def make_address(host: LabHost) -> str:
     """Return the control machine's loopback address at which the guest answers.
 
     The whole of 127/8 is loopback, so each guest has its own address and keeps its port numbers.
@@ -35,12 +35,12 @@ def address(host: LabHost) -> str:
     return host.address if first == "127" else f"127.{rest}"
 
 
-def guests_port(lab: Lab) -> int:
+def choose_guests_port(lab: Lab) -> int:
     """UDP port of the network between the lab's guests."""
     return 20000 + int(lab.ident, 16) % 20000
 
 
-def command(
+def make_command(
     lab: Lab, host: LabHost, image: Path, state: HostState, port: int, *, kvm: bool
 ) -> list[str]:
     """Build the command line of the guest: 4 CPUs on two sockets, memory on two NUMA nodes.
@@ -48,14 +48,14 @@ def command(
     Its sshd is forwarded to `port` of its address here.
     """
     half = host.memory_mb // 2
-    at = address(host)
+    at = make_address(host)
     forwards = [(port, 22), *((forward, forward) for forward in host.forward_ports)]
     user_network = "user,id=up,ipv6=off" + "".join(
         f",hostfwd=tcp:{at}:{outside}-:{inside}" for outside, inside in forwards
     )
     kernel_arguments = (
         "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet "
-        f"systemd.hostname={host.name} systemd.machine_id={machine_id(lab, host)} "
+        f"systemd.hostname={host.name} systemd.machine_id={make_machine_id(lab, host)} "
         f"{host.kernel_arguments}"
     )
     return [
@@ -78,23 +78,26 @@ def command(
         *("-drive", f"file={state.folder / 'disk.qcow2'},if=virtio,format=qcow2,discard=unmap"),
         *("-drive", f"file={state.seed},if=virtio,format=raw,readonly=on"),
         *("-netdev", user_network),
-        *("-device", f"virtio-net-pci,netdev=up,mac={mac(lab, host, 0)}"),
-        *("-netdev", f"socket,id=lab,mcast={_WIRE_GROUP}:{guests_port(lab)},localaddr=127.0.0.1"),
-        *("-device", f"virtio-net-pci,netdev=lab,mac={mac(lab, host, 1)}"),
+        *("-device", f"virtio-net-pci,netdev=up,mac={make_mac(lab, host, 0)}"),
+        *(
+            "-netdev",
+            f"socket,id=lab,mcast={_WIRE_GROUP}:{choose_guests_port(lab)},localaddr=127.0.0.1",
+        ),
+        *("-device", f"virtio-net-pci,netdev=lab,mac={make_mac(lab, host, 1)}"),
         *("-device", "virtio-rng-pci"),
     ]
 
 
-def why_not() -> str | None:
+def find_obstacle() -> str | None:
     """Say why qemu hosts cannot run on this machine; None when they can."""
     tools = TOOLS if os.geteuid() == 0 else (*TOOLS, "fakeroot")
-    missing = [tool for tool in tools if which(tool) is None]
+    missing = [tool for tool in tools if find_tool(tool) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
     return None
 
 
-def kvm_works(image: Path) -> bool:
+def has_working_kvm(image: Path) -> bool:
     """Boot the image's kernel under KVM and wait for its output; /dev/kvm alone proves nothing.
 
     Takes about a second where it works and five where the guest hangs.
@@ -121,14 +124,14 @@ def kvm_works(image: Path) -> bool:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=tool_environment(),
+        env=make_tool_environment(),
     )
     stdout = guest.stdout
     if stdout is None:
         return False
     os.set_blocking(stdout.fileno(), False)
     said = b""
-    deadline = time.monotonic() + _KVM_PROOF_S
+    deadline = time.monotonic() + _KVM_TIMEOUT_S
     try:
         while time.monotonic() < deadline and guest.poll() is None and b"panic" not in said:
             said += stdout.read() or b""
@@ -140,12 +143,14 @@ def kvm_works(image: Path) -> bool:
     return b"Kernel panic" in said
 
 
-def start(lab: Lab, host: LabHost, image: Path, state: HostState, port: int, *, kvm: bool) -> None:
+def start_host(
+    lab: Lab, host: LabHost, image: Path, state: HostState, port: int, *, kvm: bool
+) -> None:
     """Boot the guest from a disk of its own that holds only what differs from the image."""
     disk = state.folder / "disk.qcow2"
     if not disk.exists():
         fresh = state.folder / "disk.new"
-        run(
+        run_tool(
             [
                 *("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw"),
                 *("-b", image / "disk.ext4", fresh),
@@ -155,10 +160,10 @@ def start(lab: Lab, host: LabHost, image: Path, state: HostState, port: int, *, 
         fresh.rename(disk)
     for opened in (port, *host.forward_ports):
         _refuse_taken(lab, host, opened)
-    launch(command(lab, host, image, state, port, kvm=kvm), state, lab.ident)
+    launch_host(make_command(lab, host, image, state, port, kvm=kvm), state, lab.ident)
 
 
-def stop(state: HostState) -> None:
+def stop_host(state: HostState) -> None:
     """Kill the guest's process."""
     kill_process(state)
 
@@ -167,11 +172,11 @@ def _refuse_taken(lab: Lab, host: LabHost, port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((address(host), port))
+            probe.bind((make_address(host), port))
         except OSError as error:
             key = "lab_forward_ports" if port in host.forward_ports else "lab_ssh_port"
             raise UserError(
-                f"{lab.inventory}: host {host.name}: {key}: {address(host)}:{port} cannot be "
+                f"{lab.inventory}: host {host.name}: {key}: {make_address(host)}:{port} cannot be "
                 f"opened on this machine: {error.strerror}",
                 fix=f"choose another port or another lab_address for host {host.name}",
             ) from error

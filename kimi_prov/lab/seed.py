@@ -8,7 +8,7 @@ import tarfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kimi_prov.lab.inventory import address6
+from kimi_prov.lab.inventory import derive_ipv6
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,24 +30,24 @@ class SeedFile:
     mode: int = 0o644
 
 
-def machine_id(lab: Lab, host: LabHost) -> str:
+def make_machine_id(lab: Lab, host: LabHost) -> str:
     """Return the host's /etc/machine-id: the same at every `up`."""
     return hashlib.sha256(f"{lab.ident}/{host.name}".encode()).hexdigest()[:32]
 
 
-def mac(lab: Lab, host: LabHost, card: int) -> str:
+def make_mac(lab: Lab, host: LabHost, card: int) -> str:
     """Return a locally administered MAC address for the host's network card number `card`."""
     digest = hashlib.sha256(f"{lab.ident}/{host.name}/{card}".encode()).digest()
     return ":".join(f"{byte:02x}" for byte in (0x52, 0x54, 0x00, *digest[:3]))
 
 
-def common_files(lab: Lab, host: LabHost, public_key: str, host_key: Path) -> list[SeedFile]:
+def make_common_files(lab: Lab, host: LabHost, public_key: str, host_key: Path) -> list[SeedFile]:
     """Files that every kind of host gets."""
     key = public_key.encode()
     return [
         SeedFile("etc/hostname", f"{host.name}\n".encode()),
-        SeedFile("etc/machine-id", f"{machine_id(lab, host)}\n".encode(), 0o444),
-        hosts_file(lab),
+        SeedFile("etc/machine-id", f"{make_machine_id(lab, host)}\n".encode(), 0o444),
+        make_hosts_file(lab),
         SeedFile("etc/ssh/ssh_host_ed25519_key", host_key.read_bytes(), 0o600),
         SeedFile("etc/ssh/ssh_host_ed25519_key.pub", host_key.with_suffix(".pub").read_bytes()),
         # One place for both accounts: a key file in a home folder would need its owner's number.
@@ -60,32 +60,34 @@ def common_files(lab: Lab, host: LabHost, public_key: str, host_key: Path) -> li
     ]
 
 
-def hosts_file(lab: Lab) -> SeedFile:
+def make_hosts_file(lab: Lab) -> SeedFile:
     """/etc/hosts with the names of all the lab's hosts."""
-    names = "".join(f"{h.address}\t{h.name}\n{address6(h.address)}\t{h.name}\n" for h in lab.hosts)
+    names = "".join(
+        f"{h.address}\t{h.name}\n{derive_ipv6(h.address)}\t{h.name}\n" for h in lab.hosts
+    )
     return SeedFile("etc/hosts", f"127.0.0.1\tlocalhost\n::1\tlocalhost\n{names}".encode())
 
 
-def resolver_file(servers: list[str]) -> SeedFile:
+def make_resolver_file(servers: list[str]) -> SeedFile:
     """Return the host's /etc/resolv.conf."""
     return SeedFile("etc/resolv.conf", "".join(f"nameserver {s}\n" for s in servers).encode())
 
 
-def qemu_network_files(lab: Lab, host: LabHost) -> list[SeedFile]:
+def make_qemu_network_files(lab: Lab, host: LabHost) -> list[SeedFile]:
     """Network of a guest: the user network on the first card, the other guests on the second."""
     first = (
-        f"[Match]\nMACAddress={mac(lab, host, 0)}\n[Network]\nAddress={SLIRP_GUEST}/24\n"
+        f"[Match]\nMACAddress={make_mac(lab, host, 0)}\n[Network]\nAddress={SLIRP_GUEST}/24\n"
         f"Gateway={SLIRP_GATEWAY}\nIPv6AcceptRA=no\n"
     )
     second = (
-        f"[Match]\nMACAddress={mac(lab, host, 1)}\n[Network]\n"
-        f"Address={host.address}/{lab.network.prefixlen}\nAddress={address6(host.address)}/64\n"
+        f"[Match]\nMACAddress={make_mac(lab, host, 1)}\n[Network]\n"
+        f"Address={host.address}/{lab.network.prefixlen}\nAddress={derive_ipv6(host.address)}/64\n"
         "IPv6AcceptRA=no\n"
     )
     return [
         SeedFile("etc/systemd/network/10-uplink.network", first.encode()),
         SeedFile("etc/systemd/network/20-lab.network", second.encode()),
-        resolver_file([SLIRP_DNS]),
+        make_resolver_file([SLIRP_DNS]),
     ]
 
 

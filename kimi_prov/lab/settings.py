@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kimi_prov.lab.shell import tool_environment
+from kimi_prov.lab.shell import make_tool_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ class AptSettings:
     options: tuple[str, ...] = ()
 
 
-def apt_settings() -> AptSettings:
+def read_apt_settings() -> AptSettings:
     """Read the control machine's apt sources and options."""
     texts = [
         path.read_text(errors="replace")
@@ -46,11 +46,11 @@ def apt_settings() -> AptSettings:
         for path in sorted(Path(folder).glob(pattern))
         if path.suffix in {".list", ".sources"}
     ]
-    mirror, security = debian_archives(texts)
-    return AptSettings(mirror, security, apt_options(_output(["apt-config", "dump"])))
+    mirror, security = find_debian_archives(texts)
+    return AptSettings(mirror, security, parse_apt_options(_read_output(["apt-config", "dump"])))
 
 
-def debian_archives(texts: list[str]) -> tuple[str | None, str | None]:
+def find_debian_archives(texts: list[str]) -> tuple[str | None, str | None]:
     """Return the Debian archive and its security archive named in sources files of either form."""
     urls = [
         url.rstrip("/")
@@ -64,13 +64,13 @@ def debian_archives(texts: list[str]) -> tuple[str | None, str | None]:
     return main, security
 
 
-def apt_options(dump: str) -> tuple[str, ...]:
+def parse_apt_options(dump: str) -> tuple[str, ...]:
     """Pick the access options out of what `apt-config dump` printed."""
     found = [_APT_OPTION.match(line.strip()) for line in dump.splitlines()]
     return tuple(f'{m[1]} "{m[2]}"' for m in found if m and m[2])
 
 
-def product_variables(
+def make_product_variables(
     environment: Mapping[str, str], pip_config: Mapping[str, str], apt: AptSettings
 ) -> dict[str, object]:
     """Return the `kimi_*` variables that carry these settings to the hosts; none that is unset.
@@ -113,12 +113,12 @@ def product_variables(
     return variables
 
 
-def detect() -> dict[str, object]:
+def detect_variables() -> dict[str, object]:
     """Return the product variables of this machine as it is now."""
-    listing = _output([sys.executable, "-m", "pip", "config", "list"])
+    listing = _read_output([sys.executable, "-m", "pip", "config", "list"])
     if not listing:
-        listing = _output(["pip3", "config", "list"])
-    return product_variables(os.environ, parse_pip_config(listing), apt_settings())
+        listing = _read_output(["pip3", "config", "list"])
+    return make_product_variables(os.environ, parse_pip_config(listing), read_apt_settings())
 
 
 def parse_pip_config(listing: str) -> dict[str, str]:
@@ -131,7 +131,7 @@ def parse_pip_config(listing: str) -> dict[str, str]:
     return found
 
 
-def resolvers(texts: list[str]) -> list[str]:
+def find_resolvers(texts: list[str]) -> list[str]:
     """Return the name servers of the first resolv.conf with any that is not on loopback."""
     for text in texts:
         servers = re.findall(r"^nameserver\s+(\S+)", text, re.MULTILINE)
@@ -141,20 +141,25 @@ def resolvers(texts: list[str]) -> list[str]:
     return []
 
 
-def control_resolvers() -> list[str]:
+def find_control_resolvers() -> list[str]:
     """Name servers of the control machine, those behind a local stub included."""
     paths = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
-    return resolvers([p.read_text(errors="replace") for p in paths if p.is_file()])
+    return find_resolvers([p.read_text(errors="replace") for p in paths if p.is_file()])
 
 
 def _is_web(url: str) -> bool:
     return urlsplit(url).scheme in {"http", "https"}
 
 
-def _output(command: list[str]) -> str:
+def _read_output(command: list[str]) -> str:
     try:
         done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=60, env=tool_environment()
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=make_tool_environment(),
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return ""

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """Write one line of progress to standard error."""
     sys.stderr.write(f"lab: {clean_text.clean_row(line)}\n")
     sys.stderr.flush()
 
 
-def tool_environment() -> dict[str, str]:
+def make_tool_environment() -> dict[str, str]:
     """Environment for system tools: the sbin folders are on PATH for ordinary users too."""
     path = os.environ.get("PATH", os.defpath)
     missing = [d for d in ("/usr/local/sbin", "/usr/sbin", "/sbin") if d not in path.split(":")]
     return {**os.environ, "PATH": ":".join([path, *missing]), "LC_ALL": "C.UTF-8"}
 
 
-def which(tool: str) -> str | None:
+def find_tool(tool: str) -> str | None:
     """Path of `tool` on the widened PATH, or None."""
-    return shutil.which(tool, path=tool_environment()["PATH"])
+    return shutil.which(tool, path=make_tool_environment()["PATH"])
 
 
-def run(
+def run_tool(
     command: Sequence[str | Path],
     *,
     what: str,
@@ -57,7 +57,7 @@ def run(
     argv = [str(part) for part in command]
     shown = textwrap.shorten(shlex.join(argv), 160)
     try:
-        done = _run_group(argv, text, timeout, {**tool_environment(), **(environment or {})})
+        done = _run_group(argv, text, timeout, {**make_tool_environment(), **(environment or {})})
     except FileNotFoundError as error:
         raise UserError(
             f"{what}: the command {argv[0]} is not installed on this machine",

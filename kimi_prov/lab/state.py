@@ -17,7 +17,7 @@ import psutil
 
 from kimi_prov import user_dirs
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.lab.shell import run
+from kimi_prov.lab.shell import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 MARK = "KIMI_PROV_LAB"
 
 
-def state_home() -> Path:
+def find_state_home() -> Path:
     """Folder of all labs' state: $XDG_STATE_HOME/kimi-prov/lab."""
-    return user_dirs.state_home() / "lab"
+    return user_dirs.find_state_home() / "lab"
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class LabState:
     folder: Path
 
     @classmethod
-    def of(cls, lab: Lab) -> LabState:
+    def from_lab(cls, lab: Lab) -> LabState:
         """State of `lab`."""
-        return cls(state_home() / lab.name)
+        return cls(find_state_home() / lab.name)
 
     @property
     def key(self) -> Path:
@@ -143,10 +143,10 @@ class HostState:
             pid_text, start = self.pid_file.read_text().split()
         except (OSError, ValueError):
             return None
-        return int(pid_text) if start_time(int(pid_text)) == start else None
+        return int(pid_text) if read_start_time(int(pid_text)) == start else None
 
 
-def start_time(pid: int) -> str | None:
+def read_start_time(pid: int) -> str | None:
     """Kernel start time (clock ticks since boot) of a living process; None when there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -165,14 +165,14 @@ _RECORD_AND_EXEC = (
 )
 
 
-def launch(command: list[str], host: HostState, mark: str) -> None:
+def launch_host(command: list[str], host: HostState, mark: str) -> None:
     """Start the host's program in a session of its own, its output going to the console file.
 
     `mark` stands in its environment, so that it can be found even without its record.
     Returns when the process has put itself on record, which it does before it becomes the program.
     """
     host.pid_file.unlink(missing_ok=True)
-    run(
+    run_tool(
         [
             *("sh", "-c", 'setsid sh -c "$0" "$@" >>"$CONSOLE" 2>&1 </dev/null &'),
             _RECORD_AND_EXEC,
@@ -198,10 +198,10 @@ def kill_process(host: HostState) -> None:
     pid = host.running_pid()
     if pid is None:
         return
-    start = start_time(pid)
+    start = read_start_time(pid)
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 20
-    while start_time(pid) == start and start is not None:
+    while read_start_time(pid) == start and start is not None:
         if time.monotonic() > deadline:
             raise UserError(
                 f"process {pid} of lab host {host.folder.name} does not end",
@@ -211,9 +211,9 @@ def kill_process(host: HostState) -> None:
         time.sleep(0.02)
 
 
-def tidy_homes() -> None:
+def remove_empty_homes() -> None:
     """Remove the folders above a lab's state that are empty now."""
-    for folder in (state_home(), state_home().parent):
+    for folder in (find_state_home(), find_state_home().parent):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
@@ -242,7 +242,7 @@ def remove_tree(folder: Path) -> None:
 
 
 @contextmanager
-def locked(inventory: Path) -> Iterator[None]:
+def lock_lab(inventory: Path) -> Iterator[None]:
     """Hold the lab's lock: `up` and `down` of one inventory go one after the other.
 
     The lock is on the inventory folder itself, so nothing is left behind; without the folder

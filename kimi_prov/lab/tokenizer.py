@@ -106,43 +106,45 @@ _BLANK = frozenset(
 _CLOSING = frozenset(']}":')
 
 
-def special_tokens() -> dict[str, int]:
+def list_special_tokens() -> dict[str, int]:
     """Each named special token and its id."""
     return {text: FIRST_SPECIAL + offset for offset, text in _SPECIAL.items()}
 
 
-def tool_marks() -> frozenset[int]:
+def list_tool_marks() -> frozenset[int]:
     """Ids of the tokens that frame a tool call."""
-    return frozenset(number for text, number in special_tokens().items() if "tool_call" in text)
+    return frozenset(
+        number for text, number in list_special_tokens().items() if "tool_call" in text
+    )
 
 
 @functools.cache
-def endless() -> frozenset[int]:
+def list_endless() -> frozenset[int]:
     """Ids of special tokens, and of what would keep a grammar from its end.
 
     That is digits and white space, which may go on for ever, and the opening of a mark spelt out.
     """
     kept_out = [
         number
-        for number, text in enumerate(_vocabulary())
+        for number, text in enumerate(_make_vocabulary())
         if text.isdigit() or text[0] == "<" or set(text) <= _BLANK
     ]
     return frozenset([*kept_out, *range(FIRST_SPECIAL, VOCAB_SIZE)])
 
 
 @functools.cache
-def separators() -> frozenset[int]:
+def list_separators() -> frozenset[int]:
     """Ids of what has a comma: a grammar's list goes on with it."""
-    return frozenset(number for number, text in enumerate(_vocabulary()) if "," in text)
+    return frozenset(number for number, text in enumerate(_make_vocabulary()) if "," in text)
 
 
 @functools.cache
-def closers() -> frozenset[int]:
+def list_closers() -> frozenset[int]:
     """Ids of what ends a list, an object, a name, or the string before that."""
-    return frozenset(n for n, text in enumerate(_vocabulary()) if set(text) <= _CLOSING)
+    return frozenset(n for n, text in enumerate(_make_vocabulary()) if set(text) <= _CLOSING)
 
 
-def files() -> dict[str, bytes]:
+def make_files() -> dict[str, bytes]:
     """Make the tokenizer's files, by name."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -155,26 +157,26 @@ def files() -> dict[str, bytes]:
         "chat_template": CHAT_TEMPLATE,
     }
     return {
-        "tokenizer.json": _json(_tokenizer()),
-        "tokenizer_config.json": _json(config),
+        "tokenizer.json": _format_json(_make_tokenizer()),
+        "tokenizer_config.json": _format_json(config),
         "chat_template.jinja": CHAT_TEMPLATE.encode(),
     }
 
 
-def _json(document: object) -> bytes:
+def _format_json(document: object) -> bytes:
     return (json.dumps(document, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def _byte_alphabet() -> list[str]:
+def _make_byte_alphabet() -> list[str]:
     """List the printable character that byte-level BPE writes for each byte."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     spare = iter(range(256, 512))
     return [chr(byte) if byte in shown else chr(next(spare)) for byte in range(256)]
 
 
-def _merges() -> list[tuple[str, ...]]:
+def _make_merges() -> list[tuple[str, ...]]:
     """Pairs to join, best first; as many as there are ids between the bytes and the specials."""
-    space = _byte_alphabet()[ord(" ")]
+    space = _make_byte_alphabet()[ord(" ")]
     pairs = [*product(ascii_lowercase, repeat=2)]
     merges = [
         *pairs,
@@ -186,20 +188,20 @@ def _merges() -> list[tuple[str, ...]]:
     return merges[: FIRST_SPECIAL - 256]
 
 
-def _vocabulary() -> list[str]:
-    vocabulary = [*_byte_alphabet(), *(first + second for first, second in _merges())]
+def _make_vocabulary() -> list[str]:
+    vocabulary = [*_make_byte_alphabet(), *(first + second for first, second in _make_merges())]
     if len(set(vocabulary)) != FIRST_SPECIAL:
         raise AssertionError("the merges do not fill the ids before the special ones")
     return vocabulary
 
 
-def _tokenizer() -> dict[str, Any]:
+def _make_tokenizer() -> dict[str, Any]:
     byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_special(offset) for offset in range(256)],
+        "added_tokens": [_describe_special(offset) for offset in range(256)],
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Sequence",
@@ -224,13 +226,13 @@ def _tokenizer() -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {text: number for number, text in enumerate(_vocabulary())},
-            "merges": [list(pair) for pair in _merges()],
+            "vocab": {text: number for number, text in enumerate(_make_vocabulary())},
+            "merges": [list(pair) for pair in _make_merges()],
         },
     }
 
 
-def _special(offset: int) -> dict[str, Any]:
+def _describe_special(offset: int) -> dict[str, Any]:
     text = _SPECIAL.get(offset, f"<|reserved_token_{FIRST_SPECIAL + offset}|>")
     return {
         "id": FIRST_SPECIAL + offset,

@@ -1,7 +1,8 @@
 """Pictures and alerts: what is drawn of the metrics, and what is told by itself.
 
 `series`, `panels` and `alerts.yaml` decide; `make docs` makes from them what Prometheus, Grafana
-and people read (`generated.files`). Whoever installs a monitor takes the folders below this one.
+and people read (`generated.make_files`). Whoever installs a monitor takes the folders below this
+one.
 """
 
 from __future__ import annotations

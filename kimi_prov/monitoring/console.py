@@ -16,7 +16,7 @@ from kimi_prov.monitoring.panels import ROWS
 _SOURCE = HERE / "console_source"
 
 
-def page() -> str:
+def make_page() -> str:
     """Return the page with its style, its script and the panels in it."""
     rows = [
         {
@@ -50,13 +50,13 @@ def page() -> str:
     for mark, text in (
         ("/*STYLE*/", (_SOURCE / "style.css").read_text(encoding="utf-8")),
         ("/*PANELS*/", data),
-        ("/*SCRIPT*/", _script()),
+        ("/*SCRIPT*/", _make_script()),
     ):
         page = page.replace(mark, text)
     return page
 
 
-def _script() -> str:
+def _make_script() -> str:
     """Return the script without its comments: a template of Prometheus loses them too."""
     lines = (_SOURCE / "draw.js").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("//"))

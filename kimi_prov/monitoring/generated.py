@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def files() -> dict[Path, str]:
+def make_files() -> dict[Path, str]:
     """Return each generated file with its text."""
     docs = HERE.parents[1] / "docs" / "alerts"
     return {
-        RULES / "kimi-signals.yml": rules.recorded(),
-        RULES / "kimi-alerts.yml": rules.alerting(),
-        DASHBOARDS / "kimi-hosts.json": grafana.overview(),
-        DASHBOARDS / "kimi-host.json": grafana.host(),
-        CONSOLES / "kimi.html": console.page(),
-        CONSOLES / rules.ALERTS_CONSOLE: pages.console(),
-        **{docs / name: text for name, text in pages.files()},
+        RULES / "kimi-signals.yml": rules.make_recording_rules(),
+        RULES / "kimi-alerts.yml": rules.make_alerting_rules(),
+        DASHBOARDS / "kimi-hosts.json": grafana.make_overview(),
+        DASHBOARDS / "kimi-host.json": grafana.make_host_dashboard(),
+        CONSOLES / "kimi.html": console.make_page(),
+        CONSOLES / rules.ALERTS_CONSOLE: pages.make_console_page(),
+        **{docs / name: text for name, text in pages.make_files()},
     }

@@ -37,30 +37,30 @@ _UNITS = {
 }
 
 
-def overview() -> str:
+def make_overview() -> str:
     """Return the dashboard of all hosts, of which some can be chosen."""
-    return _dashboard("kimi-prov-hosts", "Kimi: all hosts", by="host", many=True)
+    return _make_dashboard("kimi-prov-hosts", "Kimi: all hosts", by="host", many=True)
 
 
-def host() -> str:
+def make_host_dashboard() -> str:
     """Return the dashboard of one host, with its instances."""
-    return _dashboard("kimi-prov-host", "Kimi: one host", by="host, engine", many=False)
+    return _make_dashboard("kimi-prov-host", "Kimi: one host", by="host, engine", many=False)
 
 
-def _dashboard(uid: str, title: str, *, by: str, many: bool) -> str:
+def _make_dashboard(uid: str, title: str, *, by: str, many: bool) -> str:
     panels: list[dict[str, Any]] = []
     top = 0
     for heading, row in ROWS:
-        panels.append(_heading(len(panels) + 1, heading, top))
+        panels.append(_make_heading(len(panels) + 1, heading, top))
         top += 1
         for at, panel in enumerate(row):
             place = {"x": at % _PER_ROW * _WIDTH, "y": top + at // _PER_ROW * _HEIGHT}
-            panels.append(_panel(len(panels) + 1, panel, place, by))
+            panels.append(_make_panel(len(panels) + 1, panel, place, by))
         top += -(-len(row) // _PER_ROW) * _HEIGHT
-    return document(uid, title, [_hosts(many=many)], panels) + "\n"
+    return make_document(uid, title, [_make_hosts_variable(many=many)], panels) + "\n"
 
 
-def document(
+def make_document(
     uid: str, title: str, variables: Sequence[dict[str, Any]], panels: Sequence[dict[str, Any]]
 ) -> str:
     """Return a dashboard as JSON; its Prometheus is chosen at its top, before `variables`."""
@@ -105,7 +105,7 @@ _PROMETHEUS = {
 }
 
 
-def variable(name: str, label: str, query: str, *, many: bool = False) -> dict[str, Any]:
+def make_variable(name: str, label: str, query: str, *, many: bool = False) -> dict[str, Any]:
     """Return a choice at the top of a dashboard, of what `query` finds; `many` at once, or one."""
     return {
         "name": name,
@@ -121,12 +121,12 @@ def variable(name: str, label: str, query: str, *, many: bool = False) -> dict[s
     }
 
 
-def _hosts(*, many: bool) -> dict[str, Any]:
-    found = variable("host", "Host", 'label_values(up{job=~"kimi-.*"}, host)', many=many)
+def _make_hosts_variable(*, many: bool) -> dict[str, Any]:
+    found = make_variable("host", "Host", 'label_values(up{job=~"kimi-.*"}, host)', many=many)
     return found | ({"allValue": ".*"} if many else {})
 
 
-def _heading(number: int, title: str, top: int) -> dict[str, Any]:
+def _make_heading(number: int, title: str, top: int) -> dict[str, Any]:
     place = {"x": 0, "y": top, "w": 24, "h": 1}
     return {
         "id": number,
@@ -138,16 +138,16 @@ def _heading(number: int, title: str, top: int) -> dict[str, Any]:
     }
 
 
-def _panel(number: int, panel: Panel, place: dict[str, int], by: str) -> dict[str, Any]:
+def _make_panel(number: int, panel: Panel, place: dict[str, int], by: str) -> dict[str, Any]:
     lines = [line for line in panel.lines if "engine" in by or not line.alone]
     asked = [
         (
             fill(line.expression, by=by, sel='host=~"$host"', window="$__rate_interval"),
-            legend(line, panel, by),
+            make_legend(line, panel, by),
         )
         for line in lines
     ]
-    made = timeseries(
+    made = make_timeseries(
         number,
         panel.title,
         panel.unit,
@@ -157,12 +157,12 @@ def _panel(number: int, panel: Panel, place: dict[str, int], by: str) -> dict[st
         maximum=panel.maximum,
     )
     made["fieldConfig"]["overrides"] = [
-        _dashed(legend(line, panel, by)) for line in lines if line.dash
+        _draw_dashed(make_legend(line, panel, by)) for line in lines if line.dash
     ]
     return made
 
 
-def timeseries(
+def make_timeseries(
     number: int,
     title: str,
     unit: str,
@@ -209,7 +209,7 @@ def timeseries(
     }
 
 
-def legend(line: Line, panel: Panel, by: str) -> str:
+def make_legend(line: Line, panel: Panel, by: str) -> str:
     """Return what a line is called: its host, its instance where it has one, and itself."""
     engine = "<by>" in line.expression and "engine" in by and not panel.of_host
     labels = ["host", *(["engine"] if engine else [])]
@@ -220,7 +220,7 @@ def legend(line: Line, panel: Panel, by: str) -> str:
     return " ".join([*words, *own])
 
 
-def _dashed(name: str) -> dict[str, Any]:
+def _draw_dashed(name: str) -> dict[str, Any]:
     """Draw a line dashed that is only to be compared with; the legend has its host in it."""
     pattern = f"/ {name.rpartition('}} ')[2]}$/"
     return {

@@ -23,11 +23,11 @@ _SEVERITIES = {
 }
 
 
-def page(alert: alerts.Alert) -> str:
+def make_page(alert: alerts.Alert) -> str:
     """Return the alert's page of the docs."""
     steps = [f"{number}. {text}" for number, text in enumerate(alert.steps, 1)]
     expression = [f"    {line}" for line in alert.expression.splitlines()]
-    return _joined(
+    return _join_names(
         f"# {alert.name}: {_lower(alert.title)}",
         "",
         _NOTE,
@@ -36,18 +36,18 @@ def page(alert: alerts.Alert) -> str:
         "",
         "## What it means",
         "",
-        _linked(_line(alert.means), alert),
+        _format_links(_format_line(alert.means), alert),
         "",
         "## What to do",
         "",
-        *(_linked(step, alert) for step in steps),
+        *(_format_links(step, alert) for step in steps),
         "",
         "It ends by itself when the condition does.",
         "",
         "## When it fires",
         "",
-        f"When this holds for {_duration(alert.hold)}:"
-        if _duration(alert.hold)
+        f"When this holds for {_format_duration(alert.hold)}:"
+        if _format_duration(alert.hold)
         else "As soon as this holds:",
         "",
         *expression,
@@ -56,14 +56,14 @@ def page(alert: alerts.Alert) -> str:
     )
 
 
-def overview() -> str:
+def make_overview() -> str:
     """Return the page that lists them."""
     rows = [
         f"| [{alert.name}]({alert.name}.md) | {alert.title} | {alert.severity} "
-        f"| {_duration(alert.hold) or 'at once'} |"
+        f"| {_format_duration(alert.hold) or 'at once'} |"
         for alert in alerts.load()
     ]
-    return _joined(
+    return _join_names(
         "# Alerts",
         "",
         _NOTE,
@@ -79,7 +79,7 @@ def overview() -> str:
     )
 
 
-def console() -> str:
+def make_console_page() -> str:
     """Return the page of all alerts that the monitor shows, an anchor for each."""
     template = (HERE / "console_source" / "alerts.html").read_text(encoding="utf-8")
     style = (HERE / "console_source" / "style.css").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def console() -> str:
         f'<li><a href="#{alert.name}">{alert.name}</a> {html.escape(alert.title)}</li>'
         for alert in alerts.load()
     )
-    articles = "\n".join(map(_article, alerts.load()))
+    articles = "\n".join(map(_format_article, alerts.load()))
     return (
         template.replace("/*STYLE*/", style)
         .replace("<!--LINKS-->", links)
@@ -95,28 +95,28 @@ def console() -> str:
     )
 
 
-def _article(alert: alerts.Alert) -> str:
-    steps = "".join(f"<li>{_marked(step)}</li>" for step in alert.steps)
+def _format_article(alert: alerts.Alert) -> str:
+    steps = "".join(f"<li>{_format_markup(step)}</li>" for step in alert.steps)
     return (
         f'<article id="{alert.name}"><h2>{alert.name}</h2>'
         f'<p><b class="{alert.severity}">{alert.severity}</b> {html.escape(alert.title)}.</p>'
-        f"<p>{_marked(_line(alert.means))}</p><h3>What to do</h3><ol>{steps}</ol>"
+        f"<p>{_format_markup(_format_line(alert.means))}</p><h3>What to do</h3><ol>{steps}</ol>"
         f'<p class="note">Silent for: {html.escape(alert.silent)}.</p></article>'
     )
 
 
-def _marked(text: str) -> str:
+def _format_markup(text: str) -> str:
     return _CODE.sub(lambda found: f"<code>{found[1]}</code>", html.escape(text, quote=False))
 
 
-def _linked(text: str, own: alerts.Alert) -> str:
+def _format_links(text: str, own: alerts.Alert) -> str:
     names = {alert.name for alert in alerts.load()} - {own.name}
     return _CODE.sub(
         lambda found: f"[{found[1]}]({found[1]}.md)" if found[1] in names else found[0], text
     )
 
 
-def _duration(hold: str) -> str:
+def _format_duration(hold: str) -> str:
     number, unit = int(hold[:-1]), hold[-1]
     assert unit == "m", hold  # noqa: S101  (alerts.yaml has minutes)
     return f"{number} minute{'s' if number > 1 else ''}" if number else ""
@@ -126,16 +126,16 @@ def _lower(title: str) -> str:
     return title[:1].lower() + title[1:] if title[:3] != "GPU" else title
 
 
-def _line(text: str) -> str:
+def _format_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _joined(*lines: str) -> str:
+def _join_names(*lines: str) -> str:
     return "\n".join(chain(lines, [""]))
 
 
-def files() -> Iterator[tuple[str, str]]:
+def make_files() -> Iterator[tuple[str, str]]:
     """Give each page of the docs' folder `alerts` with its text."""
-    yield "README.md", overview()
+    yield "README.md", make_overview()
     for alert in alerts.load():
-        yield f"{alert.name}.md", page(alert)
+        yield f"{alert.name}.md", make_page(alert)

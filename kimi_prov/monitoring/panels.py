@@ -50,19 +50,19 @@ class Panel:
     of_host: bool = False
 
 
-def _signal(name: str, called: str) -> Line:
+def _make_signal_line(name: str, called: str) -> Line:
     return Line(BY_NAME[name].expression(), called)
 
 
-def _host(
+def _make_host_line(
     expression: str, called: str, *labels: str, dash: bool = False, alone: bool = False
 ) -> Line:
     return Line(expression, called, labels, dash, alone)
 
 
-def _gpu(key: str, title: str, unit: str, expression: str, note: str) -> Panel:
+def _make_gpu_panel(key: str, title: str, unit: str, expression: str, note: str) -> Panel:
     """Of each GPU where one host is shown; where there are many, of all GPUs of a host together."""
-    line = _host(expression, "GPU", "gpu")
+    line = _make_host_line(expression, "GPU", "gpu")
     return Panel(key, title, unit, (line,), note, 1 if unit == "ratio" else None, of_host=True)
 
 
@@ -76,7 +76,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "requests",
                 "Requests",
                 "requests",
-                (_signal("requests_running", "running"), _signal("requests_waiting", "waiting")),
+                (
+                    _make_signal_line("requests_running", "running"),
+                    _make_signal_line("requests_waiting", "waiting"),
+                ),
                 "Waiting for long: more clients than kimi_concurrency, or a cache that is full.",
             ),
             Panel(
@@ -84,8 +87,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Tokens a second",
                 "tokens/s",
                 (
-                    _signal("answer_tokens_per_second", "answers"),
-                    _signal("prompt_tokens_per_second", "prompts"),
+                    _make_signal_line("answer_tokens_per_second", "answers"),
+                    _make_signal_line("prompt_tokens_per_second", "prompts"),
                 ),
                 "Of all requests together.",
             ),
@@ -94,8 +97,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Time to first token",
                 "seconds",
                 (
-                    _signal("first_token_median_seconds", "median"),
-                    _signal("first_token_p99_seconds", "99th"),
+                    _make_signal_line("first_token_median_seconds", "median"),
+                    _make_signal_line("first_token_p99_seconds", "99th"),
                 ),
                 "Queue and prompt together. 99th: one request in a hundred waits longer.",
             ),
@@ -104,8 +107,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Time between tokens",
                 "seconds",
                 (
-                    _signal("between_tokens_median_seconds", "median"),
-                    _signal("between_tokens_p99_seconds", "99th"),
+                    _make_signal_line("between_tokens_median_seconds", "median"),
+                    _make_signal_line("between_tokens_p99_seconds", "99th"),
                 ),
                 "A 99th far above the median: prompts of others come between, or preemptions.",
             ),
@@ -114,21 +117,23 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Speed of a request against prediction",
                 "tokens/s",
                 (
-                    _signal("request_tokens_per_second", "measured"),
-                    _host(
+                    _make_signal_line("request_tokens_per_second", "measured"),
+                    _make_host_line(
                         "max by (host) (kimi_measured_decode_tokens_per_second{<sel>})",
                         "last probe or bench",
                         dash=True,
                         alone=True,
                     ),
-                    _host(f'max by (host) ({_EXPECTED}{{<sel>,bound="low"}})', "low", dash=True),
-                    _host(
+                    _make_host_line(
+                        f'max by (host) ({_EXPECTED}{{<sel>,bound="low"}})', "low", dash=True
+                    ),
+                    _make_host_line(
                         f'max by (host) ({_EXPECTED}{{<sel>,bound="expected"}})',
                         "expected",
                         dash=True,
                         alone=True,
                     ),
-                    _host(
+                    _make_host_line(
                         f'max by (host) ({_EXPECTED}{{<sel>,bound="high"}})',
                         "high",
                         dash=True,
@@ -142,7 +147,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Answers of the proxy",
                 "per second",
                 (
-                    _host(
+                    _make_host_line(
                         "sum by (host, code) (rate(haproxy_frontend_http_responses_total"
                         '{<sel>,proxy="api",code!="other"}[<w>]))',
                         "",
@@ -161,7 +166,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "cache",
                 "Cache in use",
                 "ratio",
-                (_signal("cache_used_ratio", "in use"),),
+                (_make_signal_line("cache_used_ratio", "in use"),),
                 "Near the top: new requests wait, or running ones are preempted.",
                 maximum=1,
             ),
@@ -169,7 +174,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "prefix",
                 "Prompt tokens found in the cache",
                 "ratio",
-                (_signal("prefix_hit_ratio", "found"),),
+                (_make_signal_line("prefix_hit_ratio", "found"),),
                 "Of those looked up. Long conversations live from it.",
                 maximum=1,
             ),
@@ -185,35 +190,35 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "GPUs",
         (
-            _gpu(
+            _make_gpu_panel(
                 "gpu_power",
                 "Power",
                 "watts",
                 "sum by (<gpu>) (kimi_gpu_power_watts{<sel>})",
                 "Of each GPU; of all of a host where many are shown.",
             ),
-            _gpu(
+            _make_gpu_panel(
                 "gpu_temperature",
                 "Temperature",
                 "celsius",
                 "max by (<gpu>) (kimi_gpu_temperature_celsius{<sel>})",
                 "The hottest; GPUs slow down by themselves when they are too hot.",
             ),
-            _gpu(
+            _make_gpu_panel(
                 "gpu_busy",
                 "GPU busy",
                 "ratio",
                 "avg by (<gpu>) (kimi_gpu_utilisation_ratio{<sel>})",
                 "Share of time in which a kernel ran.",
             ),
-            _gpu(
+            _make_gpu_panel(
                 "gpu_bandwidth",
                 "Memory bandwidth busy",
                 "ratio",
                 "avg by (<gpu>) (kimi_gpu_memory_busy_ratio{<sel>})",
                 "Share of time in which the GPU's memory was read or written.",
             ),
-            _gpu(
+            _make_gpu_panel(
                 "gpu_memory",
                 "GPU memory in use",
                 "bytes",
@@ -225,7 +230,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Throttled",
                 "count",
                 (
-                    _host(
+                    _make_host_line(
                         "sum by (host, reason) (kimi_gpu_throttled{<sel>})",
                         "",
                         "reason",
@@ -244,7 +249,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Processors busy",
                 "ratio",
                 (
-                    _host(
+                    _make_host_line(
                         "1 - sum by (host) (rate(node_cpu_seconds_total"
                         '{<sel>,mode=~"idle|iowait"}[<w>]))'
                         ' / count by (host) (node_cpu_seconds_total{<sel>,mode="idle"})',
@@ -260,7 +265,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Memory in use",
                 "ratio",
                 (
-                    _host(
+                    _make_host_line(
                         "1 - max by (host) (node_memory_MemAvailable_bytes{<sel>})"
                         " / max by (host) (node_memory_MemTotal_bytes{<sel>})",
                         "in use",
@@ -275,7 +280,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Room on disks",
                 "bytes",
                 (
-                    _host(
+                    _make_host_line(
                         "min by (host, mountpoint) "
                         f"(node_filesystem_avail_bytes{{<sel>,{FILE_SYSTEMS}}})",
                         "",
@@ -290,7 +295,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Network",
                 "bytes/s",
                 tuple(
-                    _host(
+                    _make_host_line(
                         f"sum by (host) (rate(node_network_{way}_bytes_total"
                         '{<sel>,device!~"lo|veth.*|docker.*|br-.*"}[<w>]))',
                         called,
@@ -315,7 +320,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Certificate",
                 "days",
                 (
-                    _host(
+                    _make_host_line(
                         "(min by (host) (kimi_certificate_expires_timestamp_seconds{<sel>})"
                         " - time()) / 86400",
                         "left",

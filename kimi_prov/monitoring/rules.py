@@ -22,12 +22,12 @@ class _Dumper(yaml.SafeDumper):
     """Writes expressions of several lines as they are read."""
 
 
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     style = "|" if "\n" in value else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
 def _dump(groups: list[dict[str, Any]]) -> str:
@@ -36,7 +36,7 @@ def _dump(groups: list[dict[str, Any]]) -> str:
     )
 
 
-def recorded() -> str:
+def make_recording_rules() -> str:
     """Return the file of the recording rules: one name for both engines, by host and engine."""
     rows = [
         {
@@ -53,12 +53,12 @@ def recorded() -> str:
     return _dump([{"name": "kimi-signals", "rules": [*rows, verified]}])
 
 
-def alerting() -> str:
+def make_alerting_rules() -> str:
     """Return the file of the alerts."""
-    return _dump([{"name": "kimi-alerts", "rules": [_rule(alert) for alert in alerts.load()]}])
+    return _dump([{"name": "kimi-alerts", "rules": [_make_rule(alert) for alert in alerts.load()]}])
 
 
-def _rule(alert: alerts.Alert) -> dict[str, Any]:
+def _make_rule(alert: alerts.Alert) -> dict[str, Any]:
     return {
         "alert": alert.name,
         "expr": alert.expression,

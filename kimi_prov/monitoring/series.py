@@ -34,21 +34,21 @@ def _sum(metric: str) -> str:
     return f"sum by (<by>) ({metric}{{<sel>}})"
 
 
-def _rate(metric: str, more: str = "") -> str:
+def _make_rate(metric: str, more: str = "") -> str:
     return f"sum by (<by>) (rate({metric}{{<sel>{more}}}[<w>]))"
 
 
-def quantile(share: str, metric: str) -> str:
+def make_quantile(share: str, metric: str) -> str:
     """Return the expression of a share of a histogram, `metric` with its engine's prefix."""
     return f"histogram_quantile({share}, sum by (<by>, le) (rate({metric}_bucket{{<sel>}}[<w>])))"
 
 
-def _latency(name: str, metric: str) -> tuple[Signal, ...]:
+def _make_latency_signals(name: str, metric: str) -> tuple[Signal, ...]:
     return tuple(
         Signal(
             f"{name}_{label}_seconds",
-            quantile(share, f"vllm:{metric}"),
-            quantile(share, f"sglang:{metric}"),
+            make_quantile(share, f"vllm:{metric}"),
+            make_quantile(share, f"sglang:{metric}"),
         )
         for share, label in (("0.5", "median"), ("0.99", "p99"))
     )
@@ -63,27 +63,30 @@ SIGNALS: tuple[Signal, ...] = (
     # sglang counts generation_tokens_total when a request ends; this one at every step.
     Signal(
         "answer_tokens_per_second",
-        _rate("vllm:generation_tokens_total"),
-        _rate("sglang:realtime_tokens_total", ',mode="decode"'),
+        _make_rate("vllm:generation_tokens_total"),
+        _make_rate("sglang:realtime_tokens_total", ',mode="decode"'),
     ),
     Signal(
         "prompt_tokens_per_second",
-        _rate("vllm:prompt_tokens_total"),
-        _rate("sglang:realtime_tokens_total", ',mode=~"prefill_.*"'),
+        _make_rate("vllm:prompt_tokens_total"),
+        _make_rate("sglang:realtime_tokens_total", ',mode=~"prefill_.*"'),
     ),
     # Whatever moves when anything is computed: a long prompt gives no token for minutes, but steps.
     Signal(
         "steps_per_second",
-        f"{_rate('vllm:iteration_tokens_total_count')} + {_rate('vllm:generation_tokens_total')}",
-        _rate("sglang:realtime_tokens_total"),
+        f"{_make_rate('vllm:iteration_tokens_total_count')} + "
+        f"{_make_rate('vllm:generation_tokens_total')}",
+        _make_rate("sglang:realtime_tokens_total"),
     ),
-    *_latency("first_token", FIRST_TOKEN),
-    *_latency("between_tokens", BETWEEN_TOKENS),
+    *_make_latency_signals("first_token", FIRST_TOKEN),
+    *_make_latency_signals("between_tokens", BETWEEN_TOKENS),
     # Of one request.
     Signal(
         "request_tokens_per_second",
-        f"{_rate(f'vllm:{BETWEEN_TOKENS}_count')} / {_rate(f'vllm:{BETWEEN_TOKENS}_sum')}",
-        f"{_rate(f'sglang:{BETWEEN_TOKENS}_count')} / {_rate(f'sglang:{BETWEEN_TOKENS}_sum')}",
+        f"{_make_rate(f'vllm:{BETWEEN_TOKENS}_count')} / "
+        f"{_make_rate(f'vllm:{BETWEEN_TOKENS}_sum')}",
+        f"{_make_rate(f'sglang:{BETWEEN_TOKENS}_count')} / "
+        f"{_make_rate(f'sglang:{BETWEEN_TOKENS}_sum')}",
     ),
     Signal(
         "cache_used_ratio",
@@ -92,14 +95,15 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     Signal(
         "prefix_hit_ratio",
-        f"{_rate('vllm:prefix_cache_hits_total')} / {_rate('vllm:prefix_cache_queries_total')}",
-        f"{_rate('sglang:cached_tokens_total')} / {_rate('sglang:prompt_tokens_total')}",
+        f"{_make_rate('vllm:prefix_cache_hits_total')} / "
+        f"{_make_rate('vllm:prefix_cache_queries_total')}",
+        f"{_make_rate('sglang:cached_tokens_total')} / {_make_rate('sglang:prompt_tokens_total')}",
     ),
     # vLLM preempts, sglang retracts: an answer is put back for want of cache and computed again.
     Signal(
         "preemptions_per_second",
-        _rate("vllm:num_preemptions_total"),
-        _rate("sglang:num_retracted_requests_total"),
+        _make_rate("vllm:num_preemptions_total"),
+        _make_rate("sglang:num_retracted_requests_total"),
     ),
 )
 BY_NAME = {signal.name: signal for signal in SIGNALS}

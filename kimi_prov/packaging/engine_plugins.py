@@ -21,9 +21,9 @@ _PACKED = (".py", ".c", ".h")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def wheel(name: str) -> tuple[str, bytes]:
+def make_wheel(name: str) -> tuple[str, bytes]:
     """Make the wheel of a plugin such as "kt-experts"; gives its file name and its bytes."""
-    source, project = _source(name)
+    source, project = _find_source(name)
     stem = f"{project['name'].replace('-', '_')}-{project['version']}"
     info = f"{stem}.dist-info"
     package = source / project["name"].replace("-", "_")
@@ -33,22 +33,22 @@ def wheel(name: str) -> tuple[str, bytes]:
         if path.suffix in _PACKED
     }
     files |= {
-        f"{info}/METADATA": _metadata(project),
+        f"{info}/METADATA": _make_metadata(project),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: kimi-prov\nRoot-Is-Purelib: true\n"
         b"Tag: py3-none-any\n",
-        f"{info}/entry_points.txt": _entry_points(project["entry-points"]),
+        f"{info}/entry_points.txt": _make_entry_points(project["entry-points"]),
     }
-    rows = [f"{path},{_digest(data)},{len(data)}" for path, data in files.items()]
+    rows = [f"{path},{_compute_digest(data)},{len(data)}" for path, data in files.items()]
     files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,\n"]).encode()
-    return f"{stem}-py3-none-any.whl", _zip(files)
+    return f"{stem}-py3-none-any.whl", _pack_zip(files)
 
 
-def distribution(name: str) -> str:
+def name_distribution(name: str) -> str:
     """Name the distribution that a plugin such as "kt-experts" is installed as."""
-    return str(_source(name)[1]["name"])
+    return str(_find_source(name)[1]["name"])
 
 
-def _source(name: str) -> tuple[Path, dict[str, Any]]:
+def _find_source(name: str) -> tuple[Path, dict[str, Any]]:
     source = _HERE / name.replace("-", "_")
     text = (source / "pyproject.toml").read_text(encoding="utf-8")
     return source, tomllib.loads(text)["project"]
@@ -56,7 +56,7 @@ def _source(name: str) -> tuple[Path, dict[str, Any]]:
 
 def write(name: str, directory: Path) -> Path:
     """Put a plugin's wheel into a directory; gives its path."""
-    file, data = wheel(name)
+    file, data = make_wheel(name)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / file
     if not path.exists() or path.read_bytes() != data:
@@ -64,21 +64,21 @@ def write(name: str, directory: Path) -> Path:
     return path
 
 
-def requirement(name: str) -> str:
+def make_requirement(name: str) -> str:
     """Give the line by which a lock pins the plugin's wheel."""
-    file, data = wheel(name)
+    file, data = make_wheel(name)
     digest = hashlib.sha256(data).hexdigest()
-    return f"{distribution(name)}=={file.split('-')[1]} \\\n    --hash=sha256:{digest}\n"
+    return f"{name_distribution(name)}=={file.split('-')[1]} \\\n    --hash=sha256:{digest}\n"
 
 
-def of_lock(lock: str) -> str | None:
+def find_plugin(lock: str) -> str | None:
     """Name the plugin that a lock such as "kt-experts-0.1.0.txt" is for."""
     match = re.fullmatch(r"(.+)-\d[^-]*\.txt", lock)
     name = match.group(1) if match else ""
     return name if name and (_HERE / name.replace("-", "_") / "pyproject.toml").is_file() else None
 
 
-def _metadata(project: dict[str, str]) -> bytes:
+def _make_metadata(project: dict[str, str]) -> bytes:
     lines = [
         "Metadata-Version: 2.1",
         f"Name: {project['name']}",
@@ -89,19 +89,19 @@ def _metadata(project: dict[str, str]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _entry_points(groups: dict[str, dict[str, str]]) -> bytes:
+def _make_entry_points(groups: dict[str, dict[str, str]]) -> bytes:
     lines = []
     for group, rows in groups.items():
         lines += [f"[{group}]", *[f"{name} = {target}" for name, target in rows.items()]]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _digest(data: bytes) -> str:
+def _compute_digest(data: bytes) -> str:
     plain = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
     return f"sha256={plain}"
 
 
-def _zip(files: dict[str, bytes]) -> bytes:
+def _pack_zip(files: dict[str, bytes]) -> bytes:
     """Pack without compression: what zlib makes differs between its versions."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:

@@ -19,18 +19,18 @@ class Pin(NamedTuple):
     sha256: frozenset[str]
 
 
-def pins(lock: str) -> list[Pin]:
+def read_pins(lock: str) -> list[Pin]:
     """Read the pins of a lock made by `uv pip compile --generate-hashes`."""
     found: list[Pin] = []
     for line in lock.splitlines():
         if match := _PIN.match(line):
-            found.append(Pin(canonical(match.group(1)), match.group(2), frozenset()))
+            found.append(Pin(normalize_name(match.group(1)), match.group(2), frozenset()))
         if found and (digest := _HASH.search(line)):
             found[-1] = found[-1]._replace(sha256=found[-1].sha256 | {digest.group(1)})
     return found
 
 
-def wanted(lock: Path, directory: str | None) -> list[str]:
+def list_pinned_wheels(lock: Path, directory: str | None) -> list[str]:
     """List the wheels in `directory` that the lock names with their very digest.
 
     Empty when `directory` is a URL or is not there: the installer then reads it itself, or the
@@ -38,21 +38,21 @@ def wanted(lock: Path, directory: str | None) -> list[str]:
     """
     if not directory or "://" in directory or not Path(directory).is_dir():
         return []
-    by_name = {(pin.name, pin.version): pin for pin in pins(lock.read_text(encoding="utf-8"))}
+    by_name = {(pin.name, pin.version): pin for pin in read_pins(lock.read_text(encoding="utf-8"))}
     found = []
     for path in sorted(Path(directory).glob("*.whl")):
         parts = path.name.split("-")
-        pin = by_name.get((canonical(parts[0]), parts[1])) if len(parts) >= 5 else None
-        if pin is not None and _sha256(path) in pin.sha256:
+        pin = by_name.get((normalize_name(parts[0]), parts[1])) if len(parts) >= 5 else None
+        if pin is not None and _compute_sha256(path) in pin.sha256:
             found.append(str(path))
     return found
 
 
-def canonical(text: str) -> str:
+def normalize_name(text: str) -> str:
     """Write a distribution's name as a lock does, whatever its metadata or its wheel says."""
     return re.sub(r"[-_.]+", "-", text).lower()
 
 
-def _sha256(path: Path) -> str:
+def _compute_sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[1] / "monitoring"
 
 
-def texts(kind: str, *endings: str) -> dict[str, str]:
+def read_texts(kind: str, *endings: str) -> dict[str, str]:
     """Return the files of `rules` or `consoles` with one of these endings, by name."""
     folder = FOLDER / kind
     found = sorted(path for path in folder.glob("*") if path.suffix in endings)

@@ -36,7 +36,7 @@ def build_zipapp(dest: Path) -> Path:
     """Write the zipapp to `dest`, whole, and return it; the same sources give the same bytes."""
     try:
         dest.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(dest, zipapp_bytes(), 0o755)
+        replace_file(dest, make_zipapp_bytes(), 0o755)
     except OSError as error:
         raise UserError(
             f"{dest}: cannot be written: {error.strerror}",
@@ -46,18 +46,18 @@ def build_zipapp(dest: Path) -> Path:
     return dest
 
 
-def zipapp_sha256() -> str:
+def compute_zipapp_sha256() -> str:
     """Return the digest of the zipapp's bytes: tells whether a machine holds this very version."""
-    return hashlib.sha256(zipapp_bytes()).hexdigest()
+    return hashlib.sha256(make_zipapp_bytes()).hexdigest()
 
 
 @cache
-def zipapp_bytes() -> bytes:
+def make_zipapp_bytes() -> bytes:
     """Return the zipapp. Order, times, modes and compression are fixed, so that bytes compare."""
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in sorted(_members().items()):
+        for name, content in sorted(_list_members().items()):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
@@ -65,17 +65,17 @@ def zipapp_bytes() -> bytes:
     return buffer.getvalue()
 
 
-def _members() -> dict[str, bytes]:
+def _list_members() -> dict[str, bytes]:
     """Return every file of the zipapp. `kimi_prov` itself is empty there."""
     members = {"__main__.py": _MAIN.encode(), "kimi_prov/__init__.py": b""}
     for path in sorted(p for folder in _TRAVELS for p in (_PACKAGE / folder).rglob("*.py")):
         members[f"kimi_prov/{path.relative_to(_PACKAGE).as_posix()}"] = path.read_bytes()
-    for path in _cpuinfo().glob("*.py"):
+    for path in _find_cpuinfo().glob("*.py"):
         members[f"cpuinfo/{path.name}"] = path.read_bytes()
     return members
 
 
-def _cpuinfo() -> Path:
+def _find_cpuinfo() -> Path:
     spec = find_spec("cpuinfo")
     if spec is None or spec.origin is None:
         raise UserError(

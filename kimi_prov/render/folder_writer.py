@@ -163,7 +163,7 @@ def find_kind(folder: Path) -> str | None:
     if not path.is_file():
         return None
     fix = "render the folder again"
-    document = documents.read(path, what="a record", limit=_MAX_BYTES, fix=fix).json(fix)
+    document = documents.read_document(path, what="a record", limit=_MAX_BYTES, fix=fix).json(fix)
     found = document.get("kind") if isinstance(document, dict) else None
     if not isinstance(found, str):
         raise UserError(f"{path}: this is no record of a render", fix=fix)
@@ -178,7 +178,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     import jsonschema  # noqa: PLC0415  (who serves a cluster pays for it)
 
     path, fix = folder / PLAN, "render the folder again"
-    found = documents.read(path, what="a plan", limit=_MAX_PLAN_BYTES, fix=fix).json(fix)
+    found = documents.read_document(path, what="a plan", limit=_MAX_PLAN_BYTES, fix=fix).json(fix)
     try:
         jsonschema.validate(found, _READ)
     except jsonschema.ValidationError as error:
@@ -194,7 +194,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 def _read_record(path: Path, kind: str, fix: str) -> dict[str, Any]:
     import jsonschema  # noqa: PLC0415  (only who renders again pays for it)
 
-    document = documents.read(path, what="a record", limit=_MAX_BYTES, fix=fix).json(fix)
+    document = documents.read_document(path, what="a record", limit=_MAX_BYTES, fix=fix).json(fix)
     try:
         jsonschema.validate(document, schemas.load("render"))
     except jsonschema.ValidationError as error:

@@ -74,13 +74,13 @@ class PrivateFolder:
         return self.folder / "tmp"
 
 
-def executable(name: str = "ansible-playbook") -> str:
+def find_executable(name: str = "ansible-playbook") -> str:
     """Path of one of Ansible's commands: the one installed beside this Python."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else name
 
 
-def playbook_arguments(request: Request, private: PrivateFolder, access: Access) -> list[str]:
+def make_playbook_arguments(request: Request, private: PrivateFolder, access: Access) -> list[str]:
     """Return the arguments of ansible-playbook for `request`; the playbook comes last."""
     arguments = [word for source in request.sources for word in ("-i", str(source))]
     arguments += access.playbook_arguments
@@ -101,7 +101,7 @@ def playbook_arguments(request: Request, private: PrivateFolder, access: Access)
     return [*arguments, str(request.playbook)]
 
 
-def environment(
+def make_environment(
     inherited: Mapping[str, str],
     *,
     config: Path,

@@ -23,7 +23,7 @@ GRACE_S = 1.5
 _POLL_INTERVAL_S = 0.02
 
 
-def marked(run_id: str, private: Path) -> set[psutil.Process]:
+def find_marked(run_id: str, private: Path) -> set[psutil.Process]:
     """Return the live processes that carry the run's mark or its private folder in their title."""
     found = set()
     own = os.getpid()
@@ -39,19 +39,21 @@ def marked(run_id: str, private: Path) -> set[psutil.Process]:
     return found
 
 
-def ssh_masters(private: Path) -> set[psutil.Process]:
+def find_ssh_masters(private: Path) -> set[psutil.Process]:
     """Return the shared SSH connections of a run: they would outlive it by a minute."""
-    return {process for process in marked("", private) if _title(process).startswith("ssh:")}
+    return {
+        process for process in find_marked("", private) if _read_title(process).startswith("ssh:")
+    }
 
 
-def end(processes: Iterable[psutil.Process], grace_s: float = GRACE_S) -> None:
+def end_processes(processes: Iterable[psutil.Process], grace_s: float = GRACE_S) -> None:
     """Ask the processes to end, and kill those that have not after `grace_s` seconds."""
     alive = list(processes)
     for process in alive:
-        _quietly(process.terminate)
+        _ignore_gone(process.terminate)
     alive = _wait(alive, grace_s)
     for process in alive:
-        _quietly(process.kill)
+        _ignore_gone(process.kill)
     _wait(alive, grace_s)
 
 
@@ -61,7 +63,7 @@ def _wait(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Proc
     A zombie has ended: in a container the first process may collect it seconds later, or never.
     """
     deadline = time.monotonic() + timeout_s
-    while alive := [process for process in processes if _runs(process)]:
+    while alive := [process for process in processes if _is_running(process)]:
         if time.monotonic() > deadline:
             return alive
         time.sleep(_POLL_INTERVAL_S)
@@ -74,14 +76,14 @@ def end_run(run_id: str, private: Path, *, grace_s: float = GRACE_S) -> list[int
     What a process starts while it is being ended is found by looking again.
     """
     deadline = time.monotonic() + 4 * grace_s
-    while victims := _with_children(marked(run_id, private)):
-        end(victims, grace_s)
+    while victims := _add_children(find_marked(run_id, private)):
+        end_processes(victims, grace_s)
         if time.monotonic() > deadline:
             break
-    return sorted(process.pid for process in marked(run_id, private))
+    return sorted(process.pid for process in find_marked(run_id, private))
 
 
-def _with_children(roots: set[psutil.Process]) -> set[psutil.Process]:
+def _add_children(roots: set[psutil.Process]) -> set[psutil.Process]:
     """Add descendants that shed the mark: sudo, for one, starts with a clean environment."""
     found = set(roots)
     for process in roots:
@@ -92,21 +94,21 @@ def _with_children(roots: set[psutil.Process]) -> set[psutil.Process]:
     return found
 
 
-def _runs(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
 
-def _title(process: psutil.Process) -> str:
+def _read_title(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
 
 
-def _quietly(act: object) -> None:
+def _ignore_gone(act: object) -> None:
     try:
         act()  # type: ignore[operator]
     except psutil.Error:

@@ -78,10 +78,10 @@ class Connection:
             options.connection_password_file,
             options.become_password_file,
             *options.vault_password_files,
-            *_labelled(options),
+            *_list_labelled_files(options),
         ]
         kept = (file for file in files if file is not None and not os.access(file, os.X_OK))
-        named = (redaction.from_file(file) for file in kept)
+        named = (redaction.find_file_secrets(file) for file in kept)
         return set().union(self.passwords.values(), *named)
 
 
@@ -94,15 +94,15 @@ class Access:
     inventory_arguments: tuple[str, ...]
 
 
-def prepare(options: ConnectionOptions) -> Connection:
+def prepare_connection(options: ConnectionOptions) -> Connection:
     """Read the site's ansible.cfg, and ask for the passwords that are wanted.
 
     Raises UserError where a file is missing, and where nobody is there to be asked.
     """
-    options = _from_here(options)
-    _check(options)
-    site = site_config.find(os.environ, Path.cwd(), own=resources.ansible_config())
-    found = site_config.read(site, resources.ansible_config()) if site else None
+    options = _resolve_paths(options)
+    _check_options(options)
+    site = site_config.find(os.environ, Path.cwd(), own=resources.find_ansible_config())
+    found = site_config.read(site, resources.find_ansible_config()) if site else None
     asked = {
         "connection": options.ask_pass,
         "become": options.ask_become_pass,
@@ -116,7 +116,7 @@ def prepare(options: ConnectionOptions) -> Connection:
         "vault": options.vault_password_files or options.vault_ids,
     }
     wanted = {
-        kind: asked[kind] or (not given[kind] and (kind in usual or _set(ASKS[kind])))
+        kind: asked[kind] or (not given[kind] and (kind in usual or _is_set(ASKS[kind])))
         for kind in _PROMPTS
     }
     passwords: dict[str, str] = {}
@@ -124,17 +124,17 @@ def prepare(options: ConnectionOptions) -> Connection:
         if wants:
             # As in Ansible: nothing typed for the second password means that it is the first.
             same = passwords.get("connection") if kind == "become" else None
-            passwords[kind] = _ask(kind, same)
+            passwords[kind] = _ask_password(kind, same)
     return Connection(options, passwords, found.text if found else None)
 
 
-def write(connection: Connection, folder: Path) -> Access:
+def write_access(connection: Connection, folder: Path) -> Access:
     """Write what Ansible reads into a folder of ours alone, and name it."""
-    config = resources.ansible_config()
+    config = resources.find_ansible_config()
     if connection.config is not None:
-        config = _private(folder / "ansible.cfg", connection.config)
+        config = _write_private(folder / "ansible.cfg", connection.config)
     files = {
-        kind: str(_private(folder / f"{kind}-password", f"{password}\n"))
+        kind: str(_write_private(folder / f"{kind}-password", f"{password}\n"))
         for kind, password in connection.passwords.items()
     }
     options = connection.options
@@ -146,7 +146,7 @@ def write(connection: Connection, folder: Path) -> Access:
     if "vault" in files:
         vault += ["--vault-password-file", files["vault"]]
     login: list[str] = []
-    ssh_password = _file(options.connection_password_file, files, "connection")
+    ssh_password = _choose_file(options.connection_password_file, files, "connection")
     for flag, value in (
         ("--user", options.user),
         ("--private-key", options.private_key),
@@ -154,7 +154,7 @@ def write(connection: Connection, folder: Path) -> Access:
         ("--forks", options.forks),
         ("--timeout", options.timeout),
         ("--connection-password-file", ssh_password),
-        ("--become-password-file", _file(options.become_password_file, files, "become")),
+        ("--become-password-file", _choose_file(options.become_password_file, files, "become")),
     ):
         if value is not None:
             # One word: what begins with a dash would pass for an option of its own.
@@ -162,7 +162,7 @@ def write(connection: Connection, folder: Path) -> Access:
     return Access(config, (*login, *vault), tuple(vault))
 
 
-def _check(options: ConnectionOptions) -> None:
+def _check_options(options: ConnectionOptions) -> None:
     files = {
         "--private-key": options.private_key,
         "--connection-password-file": options.connection_password_file,
@@ -171,7 +171,7 @@ def _check(options: ConnectionOptions) -> None:
     for flag, file in [
         *files.items(),
         *(("--vault-password-file", file) for file in options.vault_password_files),
-        *(("--vault-id", file) for file in _labelled(options)),
+        *(("--vault-id", file) for file in _list_labelled_files(options)),
     ]:
         if file is not None and not file.is_file():
             raise UserError(f"{flag}: there is no file {file}", fix=f"name one:  {flag} FILE")
@@ -183,7 +183,7 @@ def _check(options: ConnectionOptions) -> None:
             raise UserError(f"{asked} and {flag} exclude each other", fix=f"leave out {asked}")
 
 
-def _ask(kind: str, same: str | None) -> str:
+def _ask_password(kind: str, same: str | None) -> str:
     """Ask for a password; `same` is what an empty answer stands for, where there is that."""
     what, flag = _PROMPTS[kind]
     if not sys.stdin.isatty():
@@ -198,22 +198,22 @@ def _ask(kind: str, same: str | None) -> str:
     return given
 
 
-def _set(name: str) -> bool:
+def _is_set(name: str) -> bool:
     return os.environ.get(name, "").lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
-def _file(given: Path | None, asked: Mapping[str, str], kind: str) -> str | None:
+def _choose_file(given: Path | None, asked: Mapping[str, str], kind: str) -> str | None:
     return str(given) if given is not None else asked.get(kind)
 
 
-def _from_here(options: ConnectionOptions) -> ConnectionOptions:
+def _resolve_paths(options: ConnectionOptions) -> ConnectionOptions:
     """Make paths absolute, `~` included, so that they hold in whatever folder Ansible runs.
 
     Ansible cuts a vault's id at its first @; without one it is a password file.
     """
 
     def absolute(file: Path | None) -> Path | None:
-        return file and _absolute(file)
+        return file and _make_absolute(file)
 
     files, identities = list(options.vault_password_files), []
     for identity in options.vault_ids:
@@ -225,7 +225,7 @@ def _from_here(options: ConnectionOptions) -> ConnectionOptions:
                 fix="name a file: --vault-id LABEL@FILE, or let it be asked: --ask-vault-pass",
             )
         if at:
-            identities.append(f"{label}@{_absolute(Path(file))}")
+            identities.append(f"{label}@{_make_absolute(Path(file))}")
         else:
             files.append(Path(file))
     return replace(
@@ -233,23 +233,23 @@ def _from_here(options: ConnectionOptions) -> ConnectionOptions:
         private_key=absolute(options.private_key),
         connection_password_file=absolute(options.connection_password_file),
         become_password_file=absolute(options.become_password_file),
-        vault_password_files=tuple(map(_absolute, files)),
+        vault_password_files=tuple(map(_make_absolute, files)),
         vault_ids=tuple(identities),
     )
 
 
-def _absolute(file: Path) -> Path:
+def _make_absolute(file: Path) -> Path:
     try:
         return file.expanduser().absolute()
     except RuntimeError:  # ~ of a user whom nobody knows
         return file.absolute()
 
 
-def _labelled(options: ConnectionOptions) -> list[Path]:
+def _list_labelled_files(options: ConnectionOptions) -> list[Path]:
     """Give the files of the vaults that have labels."""
     return [Path(identity.partition("@")[2]) for identity in options.vault_ids]
 
 
-def _private(file: Path, text: str) -> Path:
+def _write_private(file: Path, text: str) -> Path:
     write_private(file, text)
     return file

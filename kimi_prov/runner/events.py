@@ -70,7 +70,7 @@ class Diff:
 Event = TaskStarted | TaskFinished | Stats | LogLine | Diff
 
 
-def parse(raw: Mapping[str, Any]) -> Event | None:
+def parse_event(raw: Mapping[str, Any]) -> Event | None:
     """Return the typed event, or None where there is nothing in it for us."""
     name = raw.get("event")
     data: Mapping[str, Any] = raw.get("event_data") or {}
@@ -83,9 +83,9 @@ def parse(raw: Mapping[str, Any]) -> Event | None:
             rescued=data.get("rescued") or {},
         )
     if name == "runner_on_start":
-        return TaskStarted(str(data.get("host")), phase_of(data), str(data.get("task") or ""))
+        return TaskStarted(str(data.get("host")), name_phase(data), str(data.get("task") or ""))
     if name in _STATUSES:
-        return _finished(_STATUSES[name], data)
+        return _parse_finished(_STATUSES[name], data)
     if name == "runner_on_file_diff":
         text = str(raw.get("stdout") or "").strip("\r\n")
         return Diff(str(data.get("host")), text) if text.strip() else None
@@ -95,7 +95,7 @@ def parse(raw: Mapping[str, Any]) -> Event | None:
     return None
 
 
-def phase_of(data: Mapping[str, Any]) -> str:
+def name_phase(data: Mapping[str, Any]) -> str:
     """Name the phase of a task: its role, else its own action, or the playbook that it is in."""
     role = data.get("role")
     if role:
@@ -107,14 +107,14 @@ def phase_of(data: Mapping[str, Any]) -> str:
     return short.removeprefix("kimi_") if short.startswith("kimi_") else "other"
 
 
-def _finished(status: Status, data: Mapping[str, Any]) -> TaskFinished:
+def _parse_finished(status: Status, data: Mapping[str, Any]) -> TaskFinished:
     result = data.get("res")
     result = result if isinstance(result, dict) else {}
     if status == "ok" and result.get("changed"):
         status = "changed"
     return TaskFinished(
         host=str(data.get("host")),
-        phase=phase_of(data),
+        phase=name_phase(data),
         task=str(data.get("task") or ""),
         action=str(data.get("task_action") or "").rpartition(".")[2],
         status=status,

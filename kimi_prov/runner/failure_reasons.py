@@ -23,7 +23,7 @@ _CODES = {
     "locked": ExitCode.BLOCKED,
     "failed": ExitCode.FAILED,
 }
-_LONGEST = 500
+_MAX_LENGTH = 500
 _PREFIX = re.compile(r"^(?:(?:Task|Module) failed[:.]\s*)+")
 LOG = "read the log"
 
@@ -49,57 +49,57 @@ class _Reason:
     command: str = ""
 
 
-def _reason(pattern: str, cause: str, fix: str, command: str = "") -> _Reason:
+def _define_reason(pattern: str, cause: str, fix: str, command: str = "") -> _Reason:
     return _Reason(re.compile(pattern, re.IGNORECASE), cause, fix, command)
 
 
 # {host} and {address} may stand in the sentences. A command, which goes on where the fix ends, is
 # there to be pasted: its {address} is the inventory's own, quoted, and never one out of a message.
 _CONNECTION = (
-    _reason(
+    _define_reason(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
         "the SSH host key of {address} is unknown here or is not the one known before",
         "if the machine is the right one, correct ~/.ssh/known_hosts",
         ":  ssh-keygen -R {address}; ssh-keyscan {address} >> ~/.ssh/known_hosts",
     ),
-    _reason(
+    _define_reason(
         r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
         "the SSH key file for {address} may be read by others, so ssh does not use it",
         "chmod 600 the file that ansible_ssh_private_key_file names",
     ),
-    _reason(
+    _define_reason(
         r"Permission denied|Authentication failed|Too many authentication failures",
         "{address} refused the SSH login: wrong user or key",
         "set ansible_user and ansible_ssh_private_key_file of {host} in the inventory",
         ", or  ssh-copy-id USER@{address}",
     ),
-    _reason(
+    _define_reason(
         r"Could not resolve hostname",
         "the name {address} cannot be resolved",
         "correct ansible_host of {host} in the inventory",
     ),
-    _reason(
+    _define_reason(
         r"Connection refused",
         "{address} refused the connection: no SSH server listens on that port",
         "start sshd there, or correct ansible_host and ansible_port of {host}",
     ),
-    _reason(
+    _define_reason(
         r"No route to host|Network is unreachable|Host is down",
         "there is no route to {address}",
         "switch the machine on, or correct ansible_host of {host} in the inventory",
     ),
-    _reason(
+    _define_reason(
         r"timed out",
         "{address} did not answer in time",
         "switch the machine on, let its firewall allow SSH, or correct ansible_host of {host}",
     ),
     # Ansible gives ssh a thousandth of a second to say why before it tells of the pipe alone.
-    _reason(
+    _define_reason(
         r"Data could not be sent to remote host",
         "{address} ended the SSH connection at its start, and ssh's reason was lost",
         "try  ssh USER@{address}  : a wrong user or key looks so at times. Then run this again",
     ),
-    _reason(
+    _define_reason(
         r"Connection (?:closed|reset)|kex_exchange_identification|Broken pipe",
         "{address} cut the SSH connection",
         "look at sshd's journal on {host}, then run this again",
@@ -115,14 +115,14 @@ _PLACES = (
 )
 # The machine was reached, but the inventory's user may not manage it.
 _SUDO = (
-    _reason(
+    _define_reason(
         r"a (?:terminal|password) is required|Missing sudo password|is not in the sudoers"
         r"|Incorrect sudo password|a password is required|not allowed to execute",
         "the user on {host} may not become root without a password",
         "give its password (-K, or --become-password-file FILE), log in as root (-u root), or "
         "allow it NOPASSWD in sudoers",
     ),
-    _reason(
+    _define_reason(
         r"sudo: (?:not found|command not found)|sudo: No such file",
         "there is no sudo on {host}",
         "log in as root (ansible_user: root), or install sudo there",
@@ -130,7 +130,7 @@ _SUDO = (
 )
 # The machine was reached, but cannot be managed.
 _PYTHON = (
-    _reason(
+    _define_reason(
         r"python3?[0-9.]*: (?:not found|command not found|No such file)"
         r"|interpreter .{0,80}(?:not found|was not found|No such file)"
         r"|No python interpreters found",
@@ -139,23 +139,23 @@ _PYTHON = (
     ),
 )
 _GENERAL = (
-    _reason(
+    _define_reason(
         r"No space left on device",
         "a disk of {host} is full",
         "make room there, then run this again",
     ),
-    _reason(
+    _define_reason(
         r"Unable to locate package|has no installation candidate|No package matching '([^']+)'",
         "a Debian package is not to be had on {host}",
         "check kimi_apt_mirror and the machine's apt sources",
     ),
-    _reason(
+    _define_reason(
         r"Could not get lock /var|Unable to acquire the dpkg",
         "another program on {host} is installing packages",
         "wait until it ends, then run this again; as long as it runs,  "
         "fuser -v /var/lib/dpkg/lock-frontend  names it there",
     ),
-    _reason(
+    _define_reason(
         r"dpkg was interrupted|dpkg --configure -a",
         "packages on {host} are half installed, so apt installs no others",
         "dpkg --configure -a  there, then run this again",
@@ -163,27 +163,30 @@ _GENERAL = (
 )
 
 
-def of_unreachable(finished: TaskFinished, address: str) -> Failure:
+def explain_unreachable(finished: TaskFinished, address: str) -> Failure:
     """Explain why a host could not be reached; `address` is where the inventory says it is."""
-    text = _text(finished.result)
+    text = _read_text(finished.result)
     went = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
     known = went == address
-    found = _match(_CONNECTION + _SUDO + _PYTHON, text, finished.host, went, known=known)
+    found = _match_reason(_CONNECTION + _SUDO + _PYTHON, text, finished.host, went, known=known)
     by_hand = f"ssh {clean_text.quote_word(address)}" if known else "ssh"
-    cause, fix = found or (f"{went} cannot be reached: {_first(text)}", f"try  {by_hand}  by hand")
+    cause, fix = found or (
+        f"{went} cannot be reached: {_find_first_line(text)}",
+        f"try  {by_hand}  by hand",
+    )
     return Failure(finished.host, finished.phase, finished.task, cause, fix, ExitCode.UNREACHABLE)
 
 
-def of_failed(finished: TaskFinished, address: str) -> Failure:
+def explain_failed(finished: TaskFinished, address: str) -> Failure:
     """Explain why a task failed: in the plugin's own words, or in words for what is known."""
     result = finished.result
     ours = result.get("kimi")
     if isinstance(ours, Mapping) and ours.get("code") == "unreachable":
-        return of_unreachable(finished, address)
-    text = _text(result)
+        return explain_unreachable(finished, address)
+    text = _read_text(result)
     if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers", "unit"}):
         for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):
-            if found := _match(reasons, text, finished.host, address):
+            if found := _match_reason(reasons, text, finished.host, address):
                 return Failure(finished.host, finished.phase, finished.task, *found, code)
     if isinstance(ours, Mapping):
         cause = str(ours.get("message") or result.get("msg") or "it failed").strip()
@@ -197,11 +200,14 @@ def of_failed(finished: TaskFinished, address: str) -> Failure:
             _CODES.get(str(ours.get("code")), ExitCode.FAILED),
             tuple(rows) if isinstance(rows, list | tuple) else (),
         )
-    cause, fix = _match(_GENERAL, text, finished.host, address) or (_cause(result), LOG)
+    cause, fix = _match_reason(_GENERAL, text, finished.host, address) or (
+        _extract_cause(result),
+        LOG,
+    )
     return Failure(finished.host, finished.phase, finished.task, cause, fix, ExitCode.FAILED)
 
 
-def _match(
+def _match_reason(
     reasons: tuple[_Reason, ...], text: str, host: str, address: str, *, known: bool = True
 ) -> tuple[str, str] | None:
     """Return cause and fix of the first reason that fits, the command where the address is known.
@@ -216,28 +222,28 @@ def _match(
     return None
 
 
-def _text(result: Mapping[str, Any]) -> str:
+def _read_text(result: Mapping[str, Any]) -> str:
     keys = ("msg", "stderr", "module_stderr", "module_stdout", "stdout")
     return "\n".join(str(result[key]) for key in keys if result.get(key))
 
 
-def _first(text: str) -> str:
+def _find_first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _PREFIX.sub("", lines[0])[:_LONGEST] if lines else "it gave no reason"
+    return _PREFIX.sub("", lines[0])[:_MAX_LENGTH] if lines else "it gave no reason"
 
 
-def _cause(result: Mapping[str, Any]) -> str:
+def _extract_cause(result: Mapping[str, Any]) -> str:
     """Take the sentence out of an ordinary module's result; of a loop, out of what failed in it."""
     for item in result.get("results") or []:
         if isinstance(item, Mapping) and (item.get("failed") or item.get("unreachable")):
-            return _cause(item)
-    message = _first(str(result.get("msg") or ""))
+            return _extract_cause(item)
+    message = _find_first_line(str(result.get("msg") or ""))
     last = [line.strip() for line in str(result.get("stderr") or "").splitlines() if line.strip()]
     if "non-zero return code" in message.lower() or message == "it gave no reason":
         words = result.get("cmd")
         command = (
             " ".join(map(str, words)) if isinstance(words, list) else str(words or "a command")
         )
-        reason = last[-1][:_LONGEST] if last else f"status {result.get('rc', '?')}"
+        reason = last[-1][:_MAX_LENGTH] if last else f"status {result.get('rc', '?')}"
         return f"{command[:120]} failed: {reason}"
     return message

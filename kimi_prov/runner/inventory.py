@@ -20,9 +20,9 @@ from kimi_prov import documents, inventory_files
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import connection
-from kimi_prov.runner.arguments import executable
+from kimi_prov.runner.arguments import find_executable
 from kimi_prov.runner.connection import Connection
-from kimi_prov.runner.private_folder import private_folder
+from kimi_prov.runner.private_folder import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 GROUP = "kimi"
 _GATEWAYS = "kimi_gateway"
 # Of one file: some hundred thousand hosts.
-_LARGEST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 # Ansible takes a second for each thousand hosts, and longer than anybody waits for a typing error.
-_MOST_HOSTS = 10_000
+_MAX_HOSTS = 10_000
 _RANGE = re.compile(r"\[([0-9]{1,18}):([0-9]{1,18})(?::[0-9]+)?\]")
 _WORD = re.compile(r"[^\s{},'\"]+")
-_SHOWN_HOSTS = 10
+_MAX_SHOWN_HOSTS = 10
 _YAML = {".yml", ".yaml", ".json"}
 _TIMEOUT_S = 120
 _READER = re.compile(
@@ -78,14 +78,14 @@ class Inventory:
         return str(variables.get("ansible_host") or host)
 
 
-def load(path: Path, login: Connection | None = None) -> Inventory:
+def load_inventory(path: Path, login: Connection | None = None) -> Inventory:
     """Read the inventory at `path`; `login` holds the vault's password where one is needed.
 
     Raises UserError (exit 2) where it is missing, cannot be parsed, or has no host in `kimi`.
     """
     sources = check_files(path)
-    document = _listed(path, sources, login or Connection())
-    members = _members(document, GROUP, set())
+    document = _list_inventory(path, sources, login or Connection())
+    members = _list_members(document, GROUP, set())
     if GROUP not in document or not members:
         what = "its group kimi has no host" if GROUP in document else "it has no group kimi"
         raise UserError(
@@ -99,7 +99,7 @@ def load(path: Path, login: Connection | None = None) -> Inventory:
         {host: variables.get(host, {}) for host in members},
         everybody,
         tuple(source.absolute() for source in sources),
-        {host: variables.get(host, {}) for host in _members(document, _GATEWAYS, set())},
+        {host: variables.get(host, {}) for host in _list_members(document, _GATEWAYS, set())},
     )
 
 
@@ -111,7 +111,7 @@ def check_files(path: Path) -> list[Path]:
     if not os.path.lexists(path):
         raise UserError(f"{path}: there is no such inventory", fix=_INIT)
     try:
-        sources = inventory_files.sources(path, resources.ansible_config())
+        sources = inventory_files.list_sources(path, resources.find_ansible_config())
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read: {error.strerror}", fix="name a folder that you may read"
@@ -121,7 +121,7 @@ def check_files(path: Path) -> list[Path]:
             f"{path}: this inventory folder is empty: no file of hosts lies right in it",
             fix=f"write {path / 'hosts.yml'}, or {_INIT}",
         )
-    if path.is_file() and (schema := inventory_files.schema_of(path)):
+    if path.is_file() and (schema := inventory_files.find_schema(path)):
         # Ansible would run what else stands in it.
         raise UserError(
             f"{path}: this is a document {schema}, and no inventory",
@@ -129,7 +129,7 @@ def check_files(path: Path) -> list[Path]:
         )
     for file in sources:
         check_yaml(file, variables=False)
-    for file in inventory_files.variables(path):
+    for file in inventory_files.list_variable_files(path):
         check_yaml(file, variables=True)
     return sources
 
@@ -141,7 +141,7 @@ def check_yaml(file: Path, *, variables: bool) -> None:
     """
     fix = f"edit {file}"
     content = documents.read_bytes(
-        file, what="a file of an inventory", limit=_LARGEST_BYTES, fix=f"name one to read: {file}"
+        file, what="a file of an inventory", limit=_MAX_BYTES, fix=f"name one to read: {file}"
     )
     try:
         text = content.decode("utf-8-sig")
@@ -155,7 +155,7 @@ def check_yaml(file: Path, *, variables: bool) -> None:
     if text.startswith("$ANSIBLE_VAULT;") or not (file.suffix in _YAML or variables):
         return
     try:
-        root = documents.examine_yaml(text)
+        root = documents.check_yaml(text)
     except documents.FAULTS as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{file}:{mark.line + 1}" if mark else str(file)
@@ -184,9 +184,9 @@ def _check_ranges(file: Path, text: str) -> None:
             key = word.endswith(":") or (words[at + 1 : at + 2] and words[at + 1].startswith(":"))
             spans = [int(found[2]) - int(found[1]) + 1 for found in _RANGE.finditer(word)]
             count += math.prod(spans) if spans and (at == 0 or key) else 0
-            if count > _MOST_HOSTS:
+            if count > _MAX_HOSTS:
                 raise UserError(
-                    f"{file}:{number}: {word}: its ranges are more than {_MOST_HOSTS} hosts",
+                    f"{file}:{number}: {word}: its ranges are more than {_MAX_HOSTS} hosts",
                     fix=f"edit {file}",
                 )
 
@@ -197,15 +197,15 @@ def check_limit(inventory: Inventory, limit: str | None) -> None:
         plain = re.fullmatch(r"[\w.-]+", name.strip())
         if plain and plain.group() not in inventory.names:
             near = difflib.get_close_matches(plain.group(), inventory.names, n=1)
-            hosts = ", ".join(sorted(inventory.hosts)[:_SHOWN_HOSTS])
-            hosts += ", ..." if len(inventory.hosts) > _SHOWN_HOSTS else ""
+            hosts = ", ".join(sorted(inventory.hosts)[:_MAX_SHOWN_HOSTS])
+            hosts += ", ..." if len(inventory.hosts) > _MAX_SHOWN_HOSTS else ""
             raise UserError(
                 f"--limit: {inventory.path} has no host or group {plain.group()!r}",
                 fix=f"did you mean {near[0]}?" if near else f"hosts of the group kimi: {hosts}",
             )
 
 
-def vars_file(text: str) -> Path:
+def find_vars_file(text: str) -> Path:
     """Return the file that `-e @FILE` names; UserError for anything else."""
     if not text.startswith("@"):
         name = text.partition("=")[0]
@@ -224,14 +224,16 @@ def vars_file(text: str) -> Path:
     return path.absolute()
 
 
-def _listed(path: Path, sources: Sequence[Path], login: Connection) -> Mapping[str, Any]:
+def _list_inventory(path: Path, sources: Sequence[Path], login: Connection) -> Mapping[str, Any]:
     """Ask Ansible itself what the inventory holds."""
-    with private_folder(uuid.uuid4().hex) as private:
-        access = connection.write(login, private.folder)
-        return _ask(path, sources, access, private.temporary)
+    with make_private_folder(uuid.uuid4().hex) as private:
+        access = connection.write_access(login, private.folder)
+        return _ask_ansible(path, sources, access, private.temporary)
 
 
-def _ask(path: Path, sources: Sequence[Path], access: Access, temporary: Path) -> Mapping[str, Any]:
+def _ask_ansible(
+    path: Path, sources: Sequence[Path], access: Access, temporary: Path
+) -> Mapping[str, Any]:
     environment = {
         **os.environ,
         "ANSIBLE_CONFIG": str(access.config),
@@ -243,7 +245,7 @@ def _ask(path: Path, sources: Sequence[Path], access: Access, temporary: Path) -
         "LC_ALL": "C.UTF-8",
     }
     named = [word for source in sources for word in ("-i", str(source.absolute()))]
-    command = [executable("ansible-inventory"), *named, *access.inventory_arguments, "--list"]
+    command = [find_executable("ansible-inventory"), *named, *access.inventory_arguments, "--list"]
     try:
         done = subprocess.run(
             command,
@@ -269,7 +271,7 @@ def _ask(path: Path, sources: Sequence[Path], access: Access, temporary: Path) -
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        complaint = _complaint(done.stderr)
+        complaint = _extract_complaint(done.stderr)
         fix = f"correct it; `{shlex.join(['ansible-inventory', *named, '--list'])}` tells more"
         if "vault" in complaint.lower():
             fix = "give the vault's password: --vault-password-file FILE, or --ask-vault-pass"
@@ -277,7 +279,7 @@ def _ask(path: Path, sources: Sequence[Path], access: Access, temporary: Path) -
     return document
 
 
-def _complaint(stderr: str) -> str:
+def _extract_complaint(stderr: str) -> str:
     """Take the sentence that says what is wrong out of Ansible's many: one for each reader."""
     text = " ".join(re.sub(r"\[(?:ERROR|WARNING)\]:|ERROR!", " ", stderr).split())
     readers = dict(_READER.findall(text))
@@ -287,7 +289,7 @@ def _complaint(stderr: str) -> str:
     return message.strip()[:400] + (f" ({place.group(1)})" if place else "") or "it gave no reason"
 
 
-def _members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:
+def _list_members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:
     """Hosts of a group and of the groups below it, in the inventory's order."""
     if group in seen:
         return []
@@ -295,5 +297,5 @@ def _members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[st
     entry = document.get(group) or {}
     found = list(entry.get("hosts") or [])
     for child in entry.get("children") or []:
-        found += _members(document, child, seen)
+        found += _list_members(document, child, seen)
     return list(dict.fromkeys(found))

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The remains of a killed run are ended within seconds; so long a newcomer waits for that.
-PATIENCE_S = 15.0
+TIMEOUT_S = 15.0
 
 
 @contextmanager
-def held(inventory: Path, command: str, state: Path) -> Iterator[int]:
+def hold_lock(inventory: Path, command: str, state: Path) -> Iterator[int]:
     """Hold the inventory's lock; gives its file descriptor.
 
     `state` is the folder of this user's state. Raises UserError (exit 3) that names the holder.
@@ -43,7 +43,7 @@ def held(inventory: Path, command: str, state: Path) -> Iterator[int]:
             fix="remove what is in its place, or set XDG_STATE_HOME to a folder of your own",
         ) from error
     try:
-        _take(descriptor, inventory)
+        _take_lock(descriptor, inventory)
         holder = {
             "pid": os.getpid(),
             "user": getpass.getuser(),
@@ -58,21 +58,21 @@ def held(inventory: Path, command: str, state: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _take(descriptor: int, inventory: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def _take_lock(descriptor: int, inventory: Path) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _read(descriptor)
+            holder = _read_holder(descriptor)
             if processes.is_alive(holder.get("pid")) or time.monotonic() > deadline:
-                raise _refusal(inventory, holder) from None
+                raise _make_refusal(inventory, holder) from None
             time.sleep(0.2)
         else:
             return
 
 
-def _read(descriptor: int) -> dict[str, Any]:
+def _read_holder(descriptor: int) -> dict[str, Any]:
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def _read(descriptor: int) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _refusal(inventory: Path, holder: dict[str, Any]) -> UserError:
+def _make_refusal(inventory: Path, holder: dict[str, Any]) -> UserError:
     pid = holder.get("pid", "?")
     return UserError(
         f"{inventory}: `kimi-prov {holder.get('command', 'apply')}` is running on it: "

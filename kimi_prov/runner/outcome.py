@@ -140,7 +140,7 @@ class Outcome:
             if str(event.action).startswith("kimi_"):
                 reported = event.result.get("changes") or []
                 self.changes += [(event.host, event.phase, f"  {text}") for text in reported]
-        found = [HostFinding(event.host, row) for row in _findings(event)]
+        found = [HostFinding(event.host, row) for row in _list_findings(event)]
         for row in found:
             if row not in self.findings:
                 self.findings.append(row)
@@ -158,9 +158,11 @@ class Outcome:
         self._turn(event)
         self._keep_document(event)
         if event.status == "unreachable":
-            self.failures.append(failure_reasons.of_unreachable(event, self._address(event.host)))
+            self.failures.append(
+                failure_reasons.explain_unreachable(event, self._address(event.host))
+            )
         elif event.status == "failed" and not event.ignored:
-            self.failures.append(failure_reasons.of_failed(event, self._address(event.host)))
+            self.failures.append(failure_reasons.explain_failed(event, self._address(event.host)))
 
     def _keep_document(self, event: TaskFinished) -> None:
         document = event.result.get("kimi_document")
@@ -212,7 +214,7 @@ class Outcome:
         return Failure("", "", "", cause, failure_reasons.LOG, ExitCode.FAILED)
 
 
-def _findings(event: TaskFinished) -> Iterator[Mapping[str, Any]]:
+def _list_findings(event: TaskFinished) -> Iterator[Mapping[str, Any]]:
     """Give the findings under `kimi.findings` of a task that succeeded, of a loop's items too."""
     if event.status not in {"ok", "changed"}:
         return

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # A socket's path has at most 107 characters; ssh adds up to 30 of its own to the folder's.
-_LONGEST = 60
+_MAX_LENGTH = 60
 _NAME = re.compile(r"kimi-([0-9]+)-\w+")
 _RUN = "run"
 
 
 @contextmanager
-def private_folder(run_id: str) -> Iterator[PrivateFolder]:
+def make_private_folder(run_id: str) -> Iterator[PrivateFolder]:
     """Make the folder of the run `run_id`, and remove it at the end.
 
     A lock on a file in it is held as long as the run lives: a process id would be another's in
@@ -33,8 +33,8 @@ def private_folder(run_id: str) -> Iterator[PrivateFolder]:
     earlier run (it was killed together with its watchdog), its folder and processes go first.
     """
     usual = Path(tempfile.gettempdir())
-    base = usual if len(str(usual)) <= _LONGEST else Path("/tmp")  # noqa: S108 - mkdtemp is safe
-    _sweep(base)
+    base = usual if len(str(usual)) <= _MAX_LENGTH else Path("/tmp")  # noqa: S108 - mkdtemp is safe
+    _remove_leftovers(base)
     folder = Path(tempfile.mkdtemp(prefix=f"kimi-{os.getpid()}-", dir=base))
     try:
         with (folder / _RUN).open("w") as held:
@@ -46,7 +46,7 @@ def private_folder(run_id: str) -> Iterator[PrivateFolder]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(base: Path) -> None:
+def _remove_leftovers(base: Path) -> None:
     for folder in base.glob("kimi-*-*"):
         named = _NAME.fullmatch(folder.name)
         try:

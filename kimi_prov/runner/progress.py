@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 5.0
 # Logs that are followed for days pass through the file: what was read makes room.
-_LARGEST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 # Nobody waits longer for the reader of a file that is this full.
 _FULL_S = 30.0
 # The year 2200: what is later is no time of a machine.
@@ -68,19 +68,19 @@ class ProgressUpdate:
     def masked(self, mask: Callable[[str], str]) -> ProgressUpdate:
         """Return the update without secrets."""
         entries = tuple(replace(entry, message=mask(entry.message)) for entry in self.entries)
-        document = _masked(self.document, mask) if self.document is not None else None
+        document = _mask_value(self.document, mask) if self.document is not None else None
         return replace(self, line=mask(self.line), entries=entries, document=document)
 
 
-def _masked(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (what JSON can hold)
+def _mask_value(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (what JSON can hold)
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, Mapping):
-        return {mask(str(key)): _masked(inner, mask) for key, inner in value.items()}
-    return [_masked(inner, mask) for inner in value] if isinstance(value, list) else value
+        return {mask(str(key)): _mask_value(inner, mask) for key, inner in value.items()}
+    return [_mask_value(inner, mask) for inner in value] if isinstance(value, list) else value
 
 
-def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
+def report_progress(display: Display, host: str, update: Mapping[str, Any]) -> None:
     """Report how far `host` is.
 
     Under `kimi-prov` a line goes to the file that KIMI_PROV_PROGRESS names; under a plain
@@ -89,9 +89,9 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
     path = os.environ.get(PROGRESS)
     if path:
         line = json.dumps({"host": host, **update}) + "\n"
-        _append(path, line.encode())
+        _append_line(path, line.encode())
         return
-    for entry in entries(update.get("entries")):
+    for entry in parse_entries(update.get("entries")):
         display.display(clean_text.clean_row(f"{host} {entry.unit} {entry.message}"))
     if "entries" in update:
         return
@@ -99,19 +99,19 @@ def report(display: Display, host: str, update: Mapping[str, Any]) -> None:
         display.display(clean_text.clean_row(f"{host} {json.dumps(update['document'])}"))
         return
     key = (host, str(update.get("phase")))
-    text = sentence(_parse({"host": host, **update}))
+    text = format_update(_parse_update({"host": host, **update}))
     then, before = _last.get(key, (float("-inf"), ""))
     if time.monotonic() - then >= INTERVAL_S and text != before:
         _last[key] = (time.monotonic(), text)
         display.display(clean_text.clean_row(text))
 
 
-def _append(path: str, data: bytes) -> None:
+def _append_line(path: str, data: bytes) -> None:
     """Append to the file once it has room: whoever reads it makes that."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         full = time.monotonic() + _FULL_S
-        while os.fstat(descriptor).st_size > _LARGEST_BYTES and time.monotonic() < full:
+        while os.fstat(descriptor).st_size > _MAX_BYTES and time.monotonic() < full:
             time.sleep(0.1)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         while data:
@@ -139,7 +139,7 @@ class ProgressReader:
                 data = stream.read()
                 whole = data[: data.rfind(b"\n") + 1]
                 self._offset += len(whole)
-                if len(whole) == len(data) and self._offset > _LARGEST_BYTES // 2:
+                if len(whole) == len(data) and self._offset > _MAX_BYTES // 2:
                     stream.truncate(0)
                     self._offset = 0
         except OSError:
@@ -147,28 +147,28 @@ class ProgressReader:
         updates = []
         for line in whole.splitlines():
             try:
-                updates.append(_parse(json.loads(line)))
+                updates.append(_parse_update(json.loads(line)))
             except (ValueError, TypeError, AttributeError, KeyError):
                 continue
         return updates
 
 
-def _parse(document: Mapping[str, Any]) -> ProgressUpdate:
+def _parse_update(document: Mapping[str, Any]) -> ProgressUpdate:
     told = document.get("document")
     return ProgressUpdate(
         host=str(document["host"]),
         phase=str(document.get("phase") or "work"),
         line=str(document.get("line") or ""),
-        done_bytes=_whole(document.get("done_bytes")),
-        total_bytes=_whole(document.get("total_bytes")),
-        rate_bytes_per_s=_real(document.get("rate_bytes_per_s")),
-        eta_s=_real(document.get("eta_s")),
-        entries=entries(document.get("entries")),
+        done_bytes=_parse_int(document.get("done_bytes")),
+        total_bytes=_parse_int(document.get("total_bytes")),
+        rate_bytes_per_s=_parse_float(document.get("rate_bytes_per_s")),
+        eta_s=_parse_float(document.get("eta_s")),
+        entries=parse_entries(document.get("entries")),
         document=told if isinstance(told, Mapping) else None,
     )
 
 
-def entries(rows: object) -> tuple[LogEntry, ...]:
+def parse_entries(rows: object) -> tuple[LogEntry, ...]:
     """Read lines of a journal as a machine tells them; what has no time is none."""
     found = []
     for row in rows if isinstance(rows, list) else ():
@@ -180,15 +180,15 @@ def entries(rows: object) -> tuple[LogEntry, ...]:
     return tuple(found)
 
 
-def _whole(value: float | None) -> int | None:
+def _parse_int(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _real(value: float | None) -> float | None:
+def _parse_float(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def amounts(update: ProgressUpdate) -> str:
+def format_amounts(update: ProgressUpdate) -> str:
     """Write bytes, share, rate and time left, as far as they are known."""
     parts = []
     if update.total_bytes:
@@ -202,7 +202,7 @@ def amounts(update: ProgressUpdate) -> str:
     return ", ".join(parts)
 
 
-def sentence(update: ProgressUpdate) -> str:
+def format_update(update: ProgressUpdate) -> str:
     """Write the whole update as one plain line."""
-    text = " - ".join(part for part in (amounts(update), update.line) if part)
+    text = " - ".join(part for part in (format_amounts(update), update.line) if part)
     return f"{update.host}: {update.phase}: {text}"

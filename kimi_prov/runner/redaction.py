@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 MASK = "********"
-_SHORTEST = 6
-_LARGEST_BYTES = 1 << 20
+_MIN_LENGTH = 6
+_MAX_BYTES = 1 << 20
 _PATTERNS = (
     (re.compile(r"\bsk-kimi-[A-Za-z0-9_\-]+"), MASK),
     (re.compile(r"\bhf_[A-Za-z0-9]{6,}"), MASK),
@@ -57,8 +57,8 @@ class Masker:
         """Remember further values; those too short to differ from ordinary words are not taken."""
         fresh = {value.strip() for value in values} - self._values
         for value in fresh:
-            if len(value) >= _SHORTEST:
-                self._values |= {value, *_written(value)}
+            if len(value) >= _MIN_LENGTH:
+                self._values |= {value, *_list_written_forms(value)}
         longest = sorted(self._values, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
 
@@ -71,26 +71,28 @@ class Masker:
         return text
 
 
-def of_run(hosts: Mapping[str, Mapping[str, Any]], base: Path, secrets: Iterable[str]) -> Masker:
+def make_masker(
+    hosts: Mapping[str, Mapping[str, Any]], base: Path, secrets: Iterable[str]
+) -> Masker:
     """Return a masker that knows the secrets of an inventory's variables, and those given."""
     masker = Masker(secrets)
     for variables in hosts.values():
-        masker.add(from_variables(variables, base))
+        masker.add(find_variable_secrets(variables, base))
     return masker
 
 
-def masked(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (whatever JSON can hold)
+def mask_value(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (whatever JSON can hold)
     """Return texts, lists and mappings without secrets, names of keys included."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, Mapping):
-        return {masked(key, mask): masked(inner, mask) for key, inner in value.items()}
+        return {mask_value(key, mask): mask_value(inner, mask) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(inner, mask) for inner in value]
+        return [mask_value(inner, mask) for inner in value]
     return value
 
 
-def _written(secret: str) -> set[str]:
+def _list_written_forms(secret: str) -> set[str]:
     """Return the forms that a secret takes in a log, in our JSON and in Ansible's."""
     return {
         clean_text.clean_block(secret),
@@ -100,7 +102,7 @@ def _written(secret: str) -> set[str]:
     }
 
 
-def from_variables(variables: Mapping[str, Any], base: Path) -> set[str]:
+def find_variable_secrets(variables: Mapping[str, Any], base: Path) -> set[str]:
     """Return the secrets of one host's inventory variables, those in files included.
 
     Relative paths start at `base`.
@@ -112,20 +114,20 @@ def from_variables(variables: Mapping[str, Any], base: Path) -> set[str]:
         if _VALUES.match(name):
             found.add(value)
         elif name in _PROXIES:
-            found |= _of_login(value)
+            found |= _find_login_secrets(value)
         elif name in _FILES and "{{" not in value:
-            found |= from_file(base / Path(value))
+            found |= find_file_secrets(base / Path(value))
     return found
 
 
-def _of_login(url: str) -> set[str]:
+def _find_login_secrets(url: str) -> set[str]:
     """Return the password of `scheme://user:password@host`, as it stands there and as it is."""
     login = url.partition("://")[2].rpartition("@")[0]
     password = login.partition(":")[2]
     return {password, unquote(password)} if password else set()
 
 
-def from_plan(plan: Mapping[str, Any]) -> set[str]:
+def find_plan_secrets(plan: Mapping[str, Any]) -> set[str]:
     """Return the secrets in the control machine's files that a plan names."""
     control: Mapping[str, Any] = plan.get("control") or {}
     tls = (plan.get("proxy") or {}).get("tls") or {}
@@ -133,18 +135,18 @@ def from_plan(plan: Mapping[str, Any]) -> set[str]:
     paths = [*(control.get(name) for name in names), tls.get("key_file")]
     found: set[str] = set()
     for path in filter(None, paths):
-        found |= from_file(Path(str(path)))
+        found |= find_file_secrets(Path(str(path)))
     return found
 
 
-def from_file(path: Path) -> set[str]:
+def find_file_secrets(path: Path) -> set[str]:
     """Return each line of a secret file, and what follows a NAME: or NAME= in it.
 
     Nothing if it cannot be read.
     """
     try:
         path = path.expanduser()
-        content = documents.read_bytes(path, what="a secret", limit=_LARGEST_BYTES, fix="")
+        content = documents.read_bytes(path, what="a secret", limit=_MAX_BYTES, fix="")
     except (UserError, RuntimeError):
         return set()
     lines = content.decode("utf-8", "replace").splitlines()

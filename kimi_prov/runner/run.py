@@ -17,7 +17,7 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import arguments, cancel, connection, events, redaction, signals
 from kimi_prov.runner.outcome import Outcome
-from kimi_prov.runner.private_folder import private_folder
+from kimi_prov.runner.private_folder import make_private_folder
 from kimi_prov.runner.progress import ProgressReader
 from kimi_prov.runner.run_folder import RESULT, RunFolder
 from kimi_prov.runner.watchdog import Watchdog
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kimi_prov.runner.inventory import Inventory
     from kimi_prov.runner.progress import ProgressUpdate
 
-_STEP_S = 0.1
+_POLL_INTERVAL_S = 0.1
 # Only this module writes what Ansible prints, and masks it.
 _SETTINGS = {"suppress_output_file": True, "pexpect_timeout": 1}
 
@@ -85,7 +85,7 @@ def import_ansible_runner() -> Callable[..., Any]:
     return cast("Callable[..., Any]", init_command_config)
 
 
-def run(
+def run_playbook(
     request: Request, inventory: Inventory, screen: Screen, *, inherit: Sequence[int] = ()
 ) -> FinishedRun:
     """Run the playbook to its end, or to an interruption.
@@ -93,34 +93,34 @@ def run(
     `inherit` are file descriptors of locks that are to outlive a killed command line until the
     last process of its run has ended. Raises UserError where the run could not begin.
     """
-    masker = redaction.of_run(inventory.machines, inventory.base, request.connection.secrets())
+    masker = redaction.make_masker(inventory.machines, inventory.base, request.connection.secrets())
     folder = RunFolder.create(request.command, inventory.path, masker)
     addresses = {host: inventory.address(host) for host in inventory.machines}
     outcome = Outcome(addresses)
     started = time.monotonic()
     run_id = uuid.uuid4().hex
-    with private_folder(run_id) as private, _signals() as interrupt:
-        _prepare(request, private)
+    with make_private_folder(run_id) as private, _catch_signals() as interrupt:
+        _prepare_folder(request, private)
         watchdog = Watchdog(run_id, private.folder, inherit)
         work = _Work(request, private, run_id, folder, masker)
         screen.start(f"{request.command} {inventory.path}")
         try:
             work.start()
-            _follow(work, outcome, screen, masker, interrupt)
+            _follow_run(work, outcome, screen, masker, interrupt)
             if interrupt.name:
                 screen.say(f"interrupted ({interrupt.name}): ending what runs on this machine")
         finally:
-            left = _end(work, private, run_id, everything=interrupt.name is not None)
+            left = _end_run(work, private, run_id, everything=interrupt.name is not None)
             screen.stop()
             watchdog.dismiss()
         if left:
             screen.say(f"could not be ended (another user's): process {', '.join(map(str, left))}")
-        keys = _key_lines(private)
+        keys = _read_key_lines(private)
     outcome.close(
         work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
     )
     outcome.mask(masker.mask)
-    _keep(folder, request, outcome)
+    _save_results(folder, request, outcome)
     return FinishedRun(outcome, folder.path, folder.log, keys)
 
 
@@ -142,13 +142,13 @@ class _Work:
         self.progress = ProgressReader(private.progress)
         self._folder = folder
         self._cancelled = threading.Event()
-        access = connection.write(request.connection, private.folder)
-        self._argv = arguments.playbook_arguments(request, private, access)
+        access = connection.write_access(request.connection, private.folder)
+        self._argv = arguments.make_playbook_arguments(request, private, access)
         self._private = private
-        self._environment = arguments.environment(
+        self._environment = arguments.make_environment(
             os.environ,
             config=access.config,
-            plugins=resources.plugins(),
+            plugins=resources.find_plugins(),
             private=private,
             run_id=run_id,
         )
@@ -175,12 +175,12 @@ class _Work:
     def _run(self) -> None:
         try:
             runner = import_ansible_runner()(
-                arguments.executable(),
+                arguments.find_executable(),
                 self._argv,
                 private_data_dir=str(self._private.folder / "runner"),
                 quiet=True,
                 envvars=self._environment,
-                event_handler=self._take,
+                event_handler=self._handle_event,
                 cancel_callback=self._cancelled.is_set,
             )
             runner.run()
@@ -188,28 +188,28 @@ class _Work:
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self.error = error
 
-    def _take(self, raw: dict[str, Any]) -> bool:
+    def _handle_event(self, raw: dict[str, Any]) -> bool:
         """Log and pass one event on; False keeps ansible-runner from writing it to a file."""
         text = raw.get("stdout")
         if text:
             self._folder.write(str(text))
-        event = events.parse({**raw, "stdout": self._masker.mask(str(text))} if text else raw)
+        event = events.parse_event({**raw, "stdout": self._masker.mask(str(text))} if text else raw)
         if event is not None:
             self.queue.put(event)
         return False
 
 
-def _follow(
+def _follow_run(
     work: _Work, outcome: Outcome, screen: Screen, masker: redaction.Masker, interrupt: _Interrupt
 ) -> None:
     """Show what comes until the playbook ends or somebody interrupts."""
     while not interrupt.name:
         running = work.running
-        while not work.queue.empty() or (running and _wait(work)):
+        while not work.queue.empty() or (running and _wait_moment(work)):
             event = work.queue.get()
             outcome.add(event)
             if isinstance(event, events.TaskFinished) and event.host in outcome.plans:
-                masker.add(redaction.from_plan(outcome.plans[event.host]))
+                masker.add(redaction.find_plan_secrets(outcome.plans[event.host]))
             screen.event(event)
             if interrupt.name:
                 return
@@ -226,25 +226,25 @@ def _follow(
         ) from work.error
 
 
-def _wait(work: _Work) -> bool:
+def _wait_moment(work: _Work) -> bool:
     """Sleep a moment, unless an event is there already."""
     if work.queue.empty():
-        time.sleep(_STEP_S)
+        time.sleep(_POLL_INTERVAL_S)
     return not work.queue.empty()
 
 
-def _end(work: _Work, private: PrivateFolder, run_id: str, *, everything: bool) -> list[int]:
+def _end_run(work: _Work, private: PrivateFolder, run_id: str, *, everything: bool) -> list[int]:
     """End the run's processes: all of them, or after a good end the shared connections alone."""
     if everything or work.running:
         work.cancel()
         left = cancel.end_run(run_id, private.folder)
         work.join(10)
         return left
-    cancel.end(cancel.ssh_masters(private.folder))
+    cancel.end_processes(cancel.find_ssh_masters(private.folder))
     return []
 
 
-def _prepare(request: Request, private: PrivateFolder) -> None:
+def _prepare_folder(request: Request, private: PrivateFolder) -> None:
     settings = private.folder / "runner" / "env"
     for folder in (settings.parent, settings, private.sockets, private.temporary):
         folder.mkdir(mode=0o700)
@@ -255,14 +255,14 @@ def _prepare(request: Request, private: PrivateFolder) -> None:
         private.variables.write_text(json.dumps(dict(request.variables)))
 
 
-def _key_lines(private: PrivateFolder) -> tuple[str, ...]:
+def _read_key_lines(private: PrivateFolder) -> tuple[str, ...]:
     try:
         return tuple(private.key.read_text().splitlines())
     except OSError:
         return ()
 
 
-def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
+def _save_results(folder: RunFolder, request: Request, outcome: Outcome) -> None:
     """Write timings.json and result.json."""
     folder.document(
         "timings.json",
@@ -323,10 +323,10 @@ def _keep(folder: RunFolder, request: Request, outcome: Outcome) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[_Interrupt]:
+def _catch_signals() -> Iterator[_Interrupt]:
     """Turn the signals that end a program into a note for the main loop."""
     interrupt = _Interrupt()
-    numbers = (signal.SIGINT, *signals.ending())
+    numbers = (signal.SIGINT, *signals.list_ending_signals())
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield interrupt

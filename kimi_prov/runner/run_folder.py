@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
-from kimi_prov.user_dirs import make_private, state_home, write_private
+from kimi_prov.user_dirs import find_state_home, make_private, write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ RESULT = "result.json"
 _runs: list[Path] = []
 
 
-def conclude(code: int) -> None:
+def record_exit_code(code: int) -> None:
     """Write the exit code of the command that ends now into result.json of each of its runs.
 
     Where that cannot be read or written it stays as it is: a command's end is no time to fail.
@@ -60,9 +60,9 @@ class RunFolder:
         words = (
             re.sub(r"[^A-Za-z0-9._-]+", "-", inventory.resolve().name).strip("-.") or "inventory"
         )
-        base = state_home() / "runs"
+        base = find_state_home() / "runs"
         try:
-            make_private(state_home())
+            make_private(find_state_home())
             make_private(base)
             for number in range(1000):
                 again = f".{number}" if number else ""

@@ -20,7 +20,7 @@ def end(number: int, frame: object) -> NoReturn:
     raise EndedError
 
 
-def ending() -> list[signal.Signals]:
+def list_ending_signals() -> list[signal.Signals]:
     """Return SIGTERM and SIGHUP; not SIGHUP where it is ignored, for nohup asks for that."""
     hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return [signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])]

@@ -20,9 +20,9 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 # What a site may choose for itself; of all else that our file sets, ours holds.
-_THEIRS = {
+_SITE_SETTINGS = {
     ("defaults", "forks"),
     ("defaults", "timeout"),
     ("defaults", "host_key_checking"),
@@ -73,7 +73,7 @@ def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | N
     if named:
         file = Path(os.path.expanduser(named))  # noqa: PTH111 - a user without a home has none
         file = file / "ansible.cfg" if os.path.isdir(file) else file  # noqa: PTH112
-        if not _readable(file):
+        if not _is_readable(file):
             raise UserError(
                 f"ANSIBLE_CONFIG: there is no file {named} that this user may read",
                 fix="unset it, or name a file",
@@ -82,7 +82,7 @@ def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | N
     home = Path(environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
     usual = (folder / "ansible.cfg", home / ".ansible.cfg", Path("/etc/ansible/ansible.cfg"))
     for file in usual:
-        if not _readable(file) or (file.parent == folder and _anybodys(folder)):
+        if not _is_readable(file) or (file.parent == folder and _is_world_writable(folder)):
             continue
         return None if file.samefile(own) else file.absolute()
     return None
@@ -90,13 +90,13 @@ def find(environment: Mapping[str, str], folder: Path, *, own: Path) -> Path | N
 
 def read(site: Path, own: Path) -> SiteConfig:
     """Put a site's configuration under ours. Raises UserError where it cannot be read."""
-    theirs, ours = _parsed(site), _parsed(own)
+    theirs, ours = _parse_config(site), _parse_config(own)
     asks = frozenset(
         kind
         for kind, section, key in _ASKING
-        if theirs.has_option(section, key) and _yes(theirs, site, section, key)
+        if theirs.has_option(section, key) and _is_yes(theirs, site, section, key)
     )
-    paths = _path_keys(own)
+    paths = _list_path_settings(own)
     merged = ConfigParser(interpolation=None)
     for parser, file in ((theirs, site), (ours, own)):
         for section in parser.sections():
@@ -105,19 +105,21 @@ def read(site: Path, own: Path) -> SiteConfig:
             for key, value in parser.items(section):
                 if parser is theirs and key in _LEFT_OUT:
                     continue
-                if (section, key) in _THEIRS and merged.has_option(section, key):
+                if (section, key) in _SITE_SETTINGS and merged.has_option(section, key):
                     continue
                 place = (section, key)
                 here = place in paths
-                merged.set(*place, _absolute(value, file.parent, paths[place]) if here else value)
+                merged.set(
+                    *place, _make_absolute(value, file.parent, paths[place]) if here else value
+                )
     text = StringIO()
     merged.write(text)
     return SiteConfig(text.getvalue(), asks)
 
 
-def _parsed(file: Path) -> ConfigParser:
+def _parse_config(file: Path) -> ConfigParser:
     fix = f"edit {file}, or name another:  ANSIBLE_CONFIG=FILE"
-    text = documents.read_bytes(file, what="an ansible.cfg", limit=_LARGEST_BYTES, fix=fix).decode(
+    text = documents.read_bytes(file, what="an ansible.cfg", limit=_MAX_BYTES, fix=fix).decode(
         "utf-8", "replace"
     )
     # As Ansible reads it: "; " begins a comment within a line.
@@ -130,7 +132,7 @@ def _parsed(file: Path) -> ConfigParser:
     return parser
 
 
-def _yes(parser: ConfigParser, file: Path, section: str, key: str) -> bool:
+def _is_yes(parser: ConfigParser, file: Path, section: str, key: str) -> bool:
     try:
         return parser.getboolean(section, key)
     except ValueError:
@@ -140,7 +142,7 @@ def _yes(parser: ConfigParser, file: Path, section: str, key: str) -> bool:
         ) from None
 
 
-def _path_keys(own: Path) -> dict[tuple[str, str], str | None]:
+def _list_path_settings(own: Path) -> dict[tuple[str, str], str | None]:
     """Return the settings that are paths, with what stands between several.
 
     Ansible counts paths from the folder of their file.
@@ -156,7 +158,7 @@ def _path_keys(own: Path) -> dict[tuple[str, str], str | None]:
     }
 
 
-def _absolute(value: str, folder: Path, between: str | None) -> str:
+def _make_absolute(value: str, folder: Path, between: str | None) -> str:
     """Write a path, or several, so that they hold from everywhere."""
     value = value.replace("{{CWD}}", str(Path.cwd()))
     return (between or "").join(
@@ -166,10 +168,10 @@ def _absolute(value: str, folder: Path, between: str | None) -> str:
     )
 
 
-def _readable(file: Path) -> bool:
+def _is_readable(file: Path) -> bool:
     """Tell whether there is a file that this user may read, also where its folder is closed."""
     return os.path.isfile(file) and os.access(file, os.R_OK)  # noqa: PTH113 - Path.is_file raises
 
 
-def _anybodys(folder: Path) -> bool:
+def _is_world_writable(folder: Path) -> bool:
     return bool(folder.stat().st_mode & stat.S_IWOTH)

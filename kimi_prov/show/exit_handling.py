@@ -27,7 +27,7 @@ def guarded(run: Callable[[], Any]) -> int:
 
     streams.prepare()
     code = _run(run)
-    run_folder.conclude(code)
+    run_folder.record_exit_code(code)
     return code
 
 
@@ -69,11 +69,11 @@ def _unwritten(reason: str) -> ExitCode:
 
 def _bug(error: Exception) -> ExitCode:
     from kimi_prov.runner.redaction import Masker  # noqa: PLC0415
-    from kimi_prov.user_dirs import make_private, state_home, write_private  # noqa: PLC0415
+    from kimi_prov.user_dirs import find_state_home, make_private, write_private  # noqa: PLC0415
 
     summary = Masker().mask(f"{type(error).__name__}: {error}")
     try:
-        path = state_home() / "crash.log"
+        path = find_state_home() / "crash.log"
         make_private(path.parent)
         told = clean_text.clean_block("".join(traceback.format_exception(error)))
         write_private(path, Masker().mask(told))

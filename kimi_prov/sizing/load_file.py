@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
-from kimi_prov.documents import Written
+from kimi_prov.documents import SourceText
 from kimi_prov.errors import UserError
 from kimi_prov.facts.form import find_misfits, refuse_misfits
 from kimi_prov.packaging import resources
@@ -28,7 +28,7 @@ def read_load(path: Path) -> dict[str, Any]:
     asked = _convert_numbers({name: sheet[name] for name in NAMES if name in sheet}, schema)
     if not asked:
         raise UserError(
-            f"{documents.called(path)}: this load asks for nothing",
+            f"{documents.format_path_name(path)}: this load asks for nothing",
             fix="set users: N, or tokens_per_day: N",
         )
     return asked
@@ -47,27 +47,27 @@ def read_bench(path: Path) -> dict[str, Any]:
         most = schema["properties"]["bench"]["properties"]["concurrency"]["items"]["maximum"]
         if users > most:
             raise UserError(
-                f"{documents.called(path)}: users: {users:,} are more than the {most:,} requests "
-                "at once that a bench asks",
+                f"{documents.format_path_name(path)}: users: {users:,} are more than the {most:,} "
+                "requests at once that a bench asks",
                 fix="set bench: {concurrency: [N]}",
             )
         asked["concurrency"] = [users]
     if not asked:
         raise UserError(
-            f"{documents.called(path)}: this load asks a bench for nothing",
+            f"{documents.format_path_name(path)}: this load asks a bench for nothing",
             fix="set bench: {requests: N}, or input_tokens: N",
         )
     return asked
 
 
 def _read_sheet(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    fix = f"see {resources.page('guides/sizing.md')} for a load file that is whole"
-    found = documents.read(path, what="a load", limit=_MAX_BYTES, fix=fix)
+    fix = f"see {resources.find_page('guides/sizing.md')} for a load file that is whole"
+    found = documents.read_document(path, what="a load", limit=_MAX_BYTES, fix=fix)
     sheet = found.yaml(fix)
     schema = schemas.load("load")
     faults = list(find_misfits(sheet, schema))
     if faults:
-        raise refuse_misfits(found.name, faults, Written(found.text), fix=fix)
+        raise refuse_misfits(found.name, faults, SourceText(found.text), fix=fix)
     return sheet, schema
 
 

@@ -87,7 +87,7 @@ def requirements(path: Path) -> dict[str, str]:
     """
     text = path.read_text(encoding="utf-8")
     lines = {found: found for found in _REQUIREMENT.findall(text)}
-    for pin in lock_files.pins(text):
+    for pin in lock_files.read_pins(text):
         name = f"{pin.name}=={pin.version}"
         digests = " ".join(f"--hash=sha256:{digest}" for digest in sorted(pin.sha256))
         lines = {found: line for found, line in lines.items() if _same(found) != name}
@@ -97,7 +97,7 @@ def requirements(path: Path) -> dict[str, str]:
 
 def _same(requirement: str) -> str:
     """Write a requirement as a pin is written."""
-    return next((f"{p.name}=={p.version}" for p in lock_files.pins(requirement)), requirement)
+    return next((f"{p.name}=={p.version}" for p in lock_files.read_pins(requirement)), requirement)
 
 
 def audit(path: Path, exempt: Sequence[Exempt], options: Sequence[str]) -> bool:

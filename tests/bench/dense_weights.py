@@ -210,7 +210,7 @@ def through_vllm(
             experts=experts,
             context=max(model.CUT.context, prompt + 8),
         )
-        model.make(weights, "int4", shape)
+        model.make_model(weights, "int4", shape)
         made = time.monotonic()
         shutil.copytree(weights, place / "copy")
         copied_s = round(time.monotonic() - made, 2)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ROLES = resources.root() / "roles"
+ROLES = resources.find_root() / "roles"
 
 
 @pytest.fixture

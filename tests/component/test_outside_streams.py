@@ -22,7 +22,7 @@ from pathlib import Path
 from kimi_prov import documents
 from kimi_prov.errors import UserError
 try:
-    found = documents.read(Path(sys.argv[1]), what="a note", limit=1 << 20, fix="mend it")
+    found = documents.read_document(Path(sys.argv[1]), what="a note", limit=1 << 20, fix="mend it")
     print(found.name, found.text)
 except UserError as error:
     print("refused:", error.message)
@@ -30,7 +30,7 @@ except UserError as error:
 
 
 def text(path: Path) -> str:
-    return documents.read(path, what="a note", limit=LIMIT, fix="mend it").text
+    return documents.read_document(path, what="a note", limit=LIMIT, fix="mend it").text
 
 
 def refused(path: Path) -> str:

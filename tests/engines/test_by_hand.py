@@ -41,14 +41,14 @@ def replaced(command: str, words: dict[str, str]) -> str:
 
 def test_the_commands_install_serve_and_answer(tmp_path: Path) -> None:
     make, torch, plugin, kernel, serve, ask = documented()
-    links = settings.detect().get("kimi_pip_find_links")
+    links = settings.detect_variables().get("kimi_pip_find_links")
     if links:
         torch = replaced(torch, {INDEX: f"--find-links {links}"})
     (tmp_path / "kimi_prov").symlink_to(ROOT / "kimi_prov")
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for command in (make, torch, plugin, kernel):
         subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path, env=env)
-    tiny = str(model.make(tmp_path / "tiny", experts="int4"))
+    tiny = str(model.make_model(tmp_path / "tiny", experts="int4"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     small = {"SPACE=40": "SPACE=1", "32768": "4096", "/data/Kimi-K2.5": tiny}

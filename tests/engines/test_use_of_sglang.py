@@ -152,7 +152,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("sglang")
     made = folder / "model"
     made.mkdir()
-    for file in model.make(folder / "whole").iterdir():
+    for file in model.make_model(folder / "whole").iterdir():
         if "safetensors" not in file.name:
             shutil.copy(file, made)
     # The name that this environment's transformers know the same layers by.

@@ -129,11 +129,11 @@ def report(request: pytest.FixtureRequest) -> gpu_report.Report:
 
 
 @pytest.fixture(scope="session")
-def given() -> gpus.Given:
+def given() -> gpus.GpuAccess:
     """What this machine can give; says what it lacks, rather than pass in silence."""
-    lacking = nspawn.why_not()
+    lacking = nspawn.find_obstacle()
     try:
-        found = gpus.find()
+        found = gpus.find_gpus()
     except UserError as error:
         pytest.fail(f"make gpu needs a machine with GPUs of NVIDIA, and root on it: {error}")
     if lacking:
@@ -167,7 +167,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hollow(
-    given: gpus.Given, catalogue: Path, tmp_path_factory: pytest.TempPathFactory
+    given: gpus.GpuAccess, catalogue: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[full_size.Models]:
     """A file system for models of Kimi's size, whose experts are zeros, and their rows.
 
@@ -188,7 +188,7 @@ def hollow(
 
 @pytest.fixture(scope="module")
 def full(
-    given: gpus.Given, hollow: full_size.Models, tmp_path_factory: pytest.TempPathFactory
+    given: gpus.GpuAccess, hollow: full_size.Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[full_size.Asked]:
     """A host with all GPUs and these models, up."""
     assert given.devices
@@ -201,7 +201,7 @@ def full(
 
 @pytest.fixture(scope="module")
 def full_pair(
-    given: gpus.Given, hollow: full_size.Models, tmp_path_factory: pytest.TempPathFactory
+    given: gpus.GpuAccess, hollow: full_size.Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Group, full_size.Asked]]:
     """Two hosts that serve one of these models, up; each has half of the GPUs."""
     cards = _cards(given)
@@ -227,7 +227,7 @@ def _of_full_size() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(given: gpus.GpuAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host with the GPUs, up; taken away at the end, with all that it made."""
     assert given.devices
     network = "10.93.87"
@@ -240,7 +240,7 @@ def host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="module")
 def processor_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host without the GPUs, up."""
-    lacking = nspawn.why_not()
+    lacking = nspawn.find_obstacle()
     if lacking:
         pytest.fail(f"make gpu needs nspawn hosts: {lacking}")
     asked = requested("KIMI_PROV_GPU_PROCESSOR_SETTINGS")
@@ -253,7 +253,7 @@ def processor_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="module")
-def hybrid_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def hybrid_host(given: gpus.GpuAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host with the first GPU for KTransformers, up; most experts stay on its processors."""
     assert given.devices
     asked = {
@@ -268,7 +268,7 @@ def hybrid_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def tower_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def tower_host(given: gpus.GpuAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host with the GPUs for a model that sees, up."""
     if len(_cards(given)) < _SHARED_OUT:
         pytest.fail("images are shared out over GPUs: that needs two, and there is one")
@@ -285,7 +285,7 @@ def tower_host(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def group(given: gpus.Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+def group(given: gpus.GpuAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Two hosts that serve one model, up; each has one of the GPUs."""
     cards = _cards(given)
     if len(cards) < _HOSTS:
@@ -336,7 +336,7 @@ def serving(served: Host, clock: Clock) -> Host:
     return served
 
 
-def _cards(given: gpus.Given) -> list[int]:
+def _cards(given: gpus.GpuAccess) -> list[int]:
     """The numbers of this machine's cards."""
     found = [re.findall(r"/nvidia(\d+)$", name) for name in given.devices]
     return sorted(int(number) for numbers in found for number in numbers)

@@ -24,8 +24,8 @@ from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract import paths
 from kimi_prov.errors import ExitCode
 from kimi_prov.lab import model
-from kimi_prov.lab.inventory import identify
-from kimi_prov.lab.state import LabState, state_home
+from kimi_prov.lab.inventory import identify_lab
+from kimi_prov.lab.state import LabState, find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -177,7 +177,7 @@ class Models:
                 shard_bytes=_SHARD_BYTES,
                 tower=_TOWER if name == SEEING else None,
             )
-            model.make(made, "hollow", shape)
+            model.make_model(made, "hollow", shape)
         return made
 
     def add_rows(self, file: Path) -> None:
@@ -270,7 +270,7 @@ def lent(inventory: Path, models: Path | None) -> Iterator[None]:
     if models is None:
         yield
         return
-    shared = LabState(state_home() / identify(inventory)[0]).shared(paths.MODELS)
+    shared = LabState(find_state_home() / identify_lab(inventory)[0]).shared(paths.MODELS)
     shared.mkdir(parents=True)
     _run("mount", "--bind", str(models), str(shared))
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpu_report import Report
     from machines import Host
 
-    from kimi_prov.lab.gpus import Given
+    from kimi_prov.lab.gpus import GpuAccess
 
 pytestmark = pytest.mark.gpu
 
@@ -53,7 +53,7 @@ def plan(host: Host) -> dict[str, Any]:
     return unit.planned(host)
 
 
-def test_a_host_boots_with_the_gpus(host: Host, given: Given, report: Report) -> None:
+def test_a_host_boots_with_the_gpus(host: Host, given: GpuAccess, report: Report) -> None:
     """A container of this machine boots by systemd and lists each GPU by the driver's own tool."""
     cards = [name for name in given.devices if re.fullmatch(r"/dev/nvidia\d+", name)]
     assert len(host.ssh("nvidia-smi -L").splitlines()) == len(cards)
@@ -223,7 +223,7 @@ def test_bench_measures(serving: Host, report: Report) -> None:
 def test_it_serves_again_after_a_reboot(serving: Host, clock: Clock, report: Report) -> None:
     """After a reboot of the host the model is served again, and nobody did anything."""
     began = time.monotonic()
-    commands.reboot(serving.inventory, serving.name)
+    commands.restart_host(serving.inventory, serving.name)
     assert until(lambda: unit.serves(serving), clock.a_start_s), unit.said(serving, 20)
     report.figure(after_reboot_s=round(time.monotonic() - began, 1))
     assert kimi_prov("status", serving.inventory).returncode == 0

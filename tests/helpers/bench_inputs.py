@@ -10,7 +10,7 @@ from typing import Any
 
 from kimi_prov.acceptance import bench
 from kimi_prov.catalog.loader import load_catalogue
-from kimi_prov.documents import read
+from kimi_prov.documents import read_document
 from kimi_prov.facts import recording, spec
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
@@ -27,7 +27,7 @@ def _machine(path: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
         facts = recording.read_recording(path)
     else:
         facts = spec.parse_sheet(
-            read(path, what="a sheet", limit=1 << 20, fix=""), load_catalogue()
+            read_document(path, what="a sheet", limit=1 << 20, fix=""), load_catalogue()
         )
     return facts, make_plan(
         facts, parse_settings({"kimi_model": model}, host="x"), load_catalogue()
@@ -157,7 +157,7 @@ def result(
         warm = {"concurrency": 1, "requests": 1, "failed": 0, "seconds": 2.5}
         warm["ttft_s"] = {"median": 2.25, "p99": None}
         measured["serve"] |= {"load": asked_load(**asked), "warm_up": warm}
-    return bench.document(copy.deepcopy(measured), [], variables or {})
+    return bench.make_document(copy.deepcopy(measured), [], variables or {})
 
 
 def written(folder: Path, **hosts: dict[str, Any]) -> Path:

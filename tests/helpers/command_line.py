@@ -267,8 +267,8 @@ def stand_in_for_ansible(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(runner, "import_ansible_runner", lambda: make)
     monkeypatch.setattr(runner, "Watchdog", _NoWatchdog)
-    monkeypatch.setattr(runner, "_STEP_S", 0)
-    monkeypatch.setattr(inventories, "_listed", listed)
+    monkeypatch.setattr(runner, "_POLL_INTERVAL_S", 0)
+    monkeypatch.setattr(inventories, "_list_inventory", listed)
 
 
 def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:

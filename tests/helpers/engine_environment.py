@@ -59,7 +59,7 @@ def _install(version: str, home: Path) -> None:
     """Make an environment whose python can import the parser of this version."""
     python = str(home / "bin" / "python")
     subprocess.run([UV, "venv", "-q", "--python", "3.11", str(home)], check=True)
-    links = settings.detect().get("kimi_pip_find_links")
+    links = settings.detect_variables().get("kimi_pip_find_links")
     torch = "https://download.pytorch.org/whl/cpu"
     more = ["--find-links", str(links)] if links else ["--extra-index-url", torch]
     command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *more]

@@ -59,7 +59,7 @@ print(prometheus_client.generate_latest().decode(), end="")
 def of_vllm(version: str, folder: Path) -> str:
     """The text of a version of vLLM."""
     python = engine_environment.environment(version) / "bin" / "python"
-    tiny = str(model.make(folder / "tiny"))
+    tiny = str(model.make_model(folder / "tiny"))
     return _run(python, _VLLM, tiny, env={"VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"})
 
 

@@ -32,7 +32,7 @@ class ActionModule(ActionBase):
         host = task_vars["inventory_hostname"]
         told = TOLD[host]
         time.sleep(told.get("after_s", 0))
-        progress.report(Display(), host, {{"phase": "logs", "entries": told["entries"]}})
+        progress.report_progress(Display(), host, {{"phase": "logs", "entries": told["entries"]}})
         while self._task.args["follow"]:
             time.sleep(0.1)
         return {{"changed": False, "asked": dict(self._task.args), **told.get("result", {{}})}}

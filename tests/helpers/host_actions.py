@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.packaging.zipapp import zipapp_bytes
+from kimi_prov.packaging.zipapp import make_zipapp_bytes
 
 if TYPE_CHECKING:
     from kimi_prov.ansible.host_action import HostAction
@@ -35,7 +35,7 @@ class Machine:
     def execute(self, command: str, in_data: bytes | None = None, **_: object) -> dict[str, Any]:
         """Take what Ansible would run there."""
         words = shlex.split(command)
-        program = zipapp_bytes()
+        program = make_zipapp_bytes()
         sent = in_data is not None and in_data.startswith(program)
         data = (in_data or b"")[len(program) if sent else 0 :]
         words = words[words.index("-c") + 3 :] if sent else words[words.index("-I") + 2 : -2]

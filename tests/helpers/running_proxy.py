@@ -21,12 +21,12 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.gateways import WEB_UI_NAME
 from kimi_prov.on_host.endpoint import haproxy, tls
 from kimi_prov.on_host.endpoint.api_client import Endpoint
-from kimi_prov.packaging.resources import root
+from kimi_prov.packaging.resources import find_root
 
 if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
-DEFAULTS = yaml.safe_load((root() / "roles/proxy/defaults/main.yml").read_text())
+DEFAULTS = yaml.safe_load((find_root() / "roles/proxy/defaults/main.yml").read_text())
 STAMP = "0123456789abcdef-fedcba9876543210"
 
 
@@ -173,7 +173,7 @@ class Proxy:
 
     def render(self) -> None:
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(root() / "roles/proxy/templates"),
+            loader=jinja2.FileSystemLoader(find_root() / "roles/proxy/templates"),
             trim_blocks=True,
             keep_trailing_newline=True,
             undefined=jinja2.StrictUndefined,

@@ -20,7 +20,7 @@ import yaml
 
 from kimi_prov.catalog.pythons import BASE_URL
 from kimi_prov.lab import images
-from kimi_prov.lab.settings import apt_settings
+from kimi_prov.lab.settings import read_apt_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,8 +83,8 @@ class StandIn:
 
 def make(mirror: Path) -> StandIn:
     """Pack the interpreter of the lab's Debian 12 image below `mirror`, as a mirror has it."""
-    wanted = images.recipe(IMAGE, with_kernel=False, apt=apt_settings())
-    return pack(images.ensure(wanted, lambda _: None) / "root", mirror)
+    wanted = images.make_recipe(IMAGE, with_kernel=False, apt=read_apt_settings())
+    return pack(images.ensure_image(wanted, lambda _: None) / "root", mirror)
 
 
 def pack(root: Path, mirror: Path) -> StandIn:

@@ -62,7 +62,7 @@ class Writer:
     """Writes chats as an engine does, by the lab's own template and tokenizer."""
 
     def __init__(self) -> None:
-        files = tokenizer.files()
+        files = tokenizer.make_files()
         self._cut = Tokenizer.from_str(files["tokenizer.json"].decode())
         made = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
@@ -78,7 +78,7 @@ class Writer:
             add_generation_prompt=True,
             **body.get("chat_template_kwargs", {}),
         )
-        pad = tokenizer.special_tokens()[_PAD]
+        pad = tokenizer.list_special_tokens()[_PAD]
         across = images.SIDE // _TOKEN_PIXELS
         found: list[int] = []
         for number in self._cut.encode(text).ids:

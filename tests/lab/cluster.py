@@ -32,8 +32,8 @@ from machines import make_lab, run
 from waiting import until
 
 from kimi_prov.lab import operations as lab_command
-from kimi_prov.lab.inventory import identify
-from kimi_prov.lab.state import LabState, state_home
+from kimi_prov.lab.inventory import identify_lab
+from kimi_prov.lab.state import LabState, find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,13 +182,13 @@ class Cluster:
 
     def folder(self, *parts: str) -> Path:
         """Where a path below /shared lies on the control machine."""
-        state = LabState(state_home() / identify(self.inventory)[0])
+        state = LabState(find_state_home() / identify_lab(self.inventory)[0])
         return state.shared(SHARED).joinpath(*parts)
 
     def login(self, user: str = "alice") -> list[str]:
         """The ssh command line of a user on the login node; options go before its last word."""
         if user not in self._logins:
-            *options, target = lab_command.ssh_command(self.inventory, CONTROLLER)
+            *options, target = lab_command.make_ssh_command(self.inventory, CONTROLLER)
             self._logins[user] = [*options, f"{user}@{target.partition('@')[2]}"]
         return self._logins[user]
 
@@ -279,11 +279,11 @@ class Cluster:
     @contextmanager
     def without_node(self, name: str) -> Iterator[None]:
         """Pull a node's plug, so that its jobs end with it; put it in again."""
-        lab_command.power(self.inventory, name, on=False, hard=True)
+        lab_command.switch_power(self.inventory, name, on=False, hard=True)
         try:
             yield
         finally:
-            lab_command.power(self.inventory, name, on=True)
+            lab_command.switch_power(self.inventory, name, on=True)
             self.wait_nodes("idle", "mixed", "allocated", nodes=(name,), hangs_s=120)
 
     @contextmanager
@@ -321,7 +321,7 @@ class Cluster:
 
 def _configure(host: Host, script: str) -> None:
     """Run a script as root there; it comes by standard input, because it holds munge's key."""
-    _fed(lab_command.ssh_command(host.inventory, host.name, ["bash"]), script)
+    _fed(lab_command.make_ssh_command(host.inventory, host.name, ["bash"]), script)
 
 
 def _fed(argv: list[str], text: str) -> str:

@@ -82,7 +82,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
     """A bare host with cloud-init, and a bucket that holds the model."""
     folder = tmp_path_factory.mktemp("cloud")
     wheel = Path(next(iter(WheelBuilder(str(CHECKOUT)).build(directory=str(folder)))))
-    links = settings.detect().get("kimi_pip_find_links")
+    links = settings.detect_variables().get("kimi_pip_find_links")
     brought = [{"src": str(wheel), "dest": f"/opt/{wheel.name}"}]
     brought += [{"src": str(links), "dest": str(links)}] if links else []
     made = make_lab(
@@ -109,7 +109,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Cloud]]
 
 
 def _fill(cloud: Cloud) -> None:
-    model = files.made_model("kimi-k2-lab")
+    model = files.build_model("kimi-k2-lab")
     content = {
         path.relative_to(model).as_posix(): path.read_bytes()
         for path in sorted(model.rglob("*"))
@@ -182,12 +182,12 @@ def test_from_the_first_boot_to_an_answer_over_a_restart_and_to_the_end(
     assert yaml.safe_load(user_data)["write_files"]
     as_image(host, cloud, user_data)
     assert "Valid" in host.ssh(f"cloud-init schema --config-file {SEED}/user-data")
-    commands.reboot(made.inventory, "spot1")
+    commands.restart_host(made.inventory, "spot1")
     # It is at work when the engine's environment grows.
     assert until(lambda: host.ssh("ls /srv/kimi/engines", check=False), HANGS_S, 2), journal(
         host, "kimi-up"
     )
-    commands.reboot(made.inventory, "spot1")
+    commands.restart_host(made.inventory, "spot1")
     assert until(lambda: _done(host), HANGS_S, 5), journal(host, "kimi-up")
     assert host.ssh("cloud-init status --wait", check=False).strip().endswith("done")
     answered = chat(host)

@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Host]:
     """A host with the wheel, what tries it, and what an administrator takes from Debian."""
-    product = settings.detect()
+    product = settings.detect_variables()
     files = [
         {"src": str(wheel), "dest": f"/opt/{wheel.name}"},
         {"src": str(CHECKOUT / "tests" / "matrix" / "smoke.py"), "dest": "/opt/smoke.py"},

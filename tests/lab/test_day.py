@@ -31,7 +31,7 @@ from waiting import until
 
 from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
-from kimi_prov.lab.state import LabState, state_home
+from kimi_prov.lab.state import LabState, find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,7 +203,7 @@ def _see_the_disk(lab: Lab) -> None:
     document = yaml.safe_load(file.read_text())
     document["all"]["children"]["kimi"]["hosts"][NODE]["lab_shared"] = [DATA]
     file.write_text(yaml.safe_dump(document))
-    state = LabState(state_home() / lab_inventory.identify(lab.inventory)[0])
+    state = LabState(find_state_home() / lab_inventory.identify_lab(lab.inventory)[0])
     seen = state.shared(DATA)
     seen.parent.mkdir(parents=True)
     seen.symlink_to(state.host(NODE).folder)

@@ -211,7 +211,7 @@ def test_it_is_woken_a_second_time(served: Brought, tmp_path: Path) -> None:
 
 
 def test_after_a_reboot_it_serves_with_no_hand_on_it(served: Brought) -> None:
-    commands.reboot(served.host.inventory, served.host.name)
+    commands.restart_host(served.host.inventory, served.host.name)
     assert until(lambda: states(served.host) == ["active"] * len(UNITS), START_S)
     assert chat(served.host) == 200
     assert changed(served) == 0

@@ -54,7 +54,7 @@ def restart(host: Host) -> None:
 
 
 def reboot(host: Host) -> None:
-    commands.reboot(host.inventory, host.name)
+    commands.restart_host(host.inventory, host.name)
     assert until(lambda: serves(host), START_S)
 
 

@@ -45,7 +45,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     folder = tmp_path_factory.mktemp("itself")
     wheel = Path(next(iter(WheelBuilder(str(CHECKOUT)).build(directory=str(folder)))))
     brought = [{"src": str(wheel), "dest": f"/opt/{wheel.name}"}]
-    links = settings.detect().get("kimi_pip_find_links")
+    links = settings.detect_variables().get("kimi_pip_find_links")
     brought += [{"src": str(links), "dest": str(links)}] if links else []
     with nvidia.machines(
         folder, NETWORK, {"gpu1": nvidia.OLD}, files=brought, nvidia_driver_answer_timeout_s=5
@@ -65,7 +65,7 @@ def put(host: Host, path: str, text: str) -> None:
 def _carry(host: Host, wheel: Path) -> None:
     own = yaml.safe_load((host.inventory / "group_vars" / "kimi.yml").read_text())
     # Those of the indexes stand apart from it, for the lab wrote them.
-    variables = settings.detect() | own
+    variables = settings.detect_variables() | own
     bundle = variables.get("kimi_ca_bundle")
     if bundle:
         put(host, f"{HOME}/ca-bundle.pem", Path(bundle).read_text())

@@ -28,14 +28,14 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     assert made.returncode == 0, made.stderr
     hosts = yaml.safe_load((CHECKOUT / "inventories" / "lab-qemu" / "hosts.yml").read_text())
     (name,) = hosts["kimi"]["hosts"]
-    operations.up(inventory)
+    operations.start_lab(inventory)
     try:
         host = Host(name, hosts["kimi"]["hosts"][name]["lab_address"], inventory)
         done = kimi_prov("apply", inventory, timeout=9000)
         assert done.returncode == 0, done.stdout + done.stderr
         yield host
     finally:
-        operations.down(inventory)
+        operations.remove_lab(inventory)
 
 
 # A chat of one token through the port, with the key by which the machine tests itself.
@@ -129,7 +129,7 @@ def test_one_engine_killed_the_port_still_answers(emulated: Host) -> None:
 
 def test_after_a_reboot_it_serves_with_no_hand_on_it(emulated: Host) -> None:
     before = emulated.ssh("cat /proc/sys/kernel/random/boot_id")
-    operations.reboot(emulated.inventory, emulated.name)
+    operations.restart_host(emulated.inventory, emulated.name)
     for unit in ("srv-kimi-ram.mount", "kimi-stage", "kimi-serve@0", "kimi-serve@1"):
         waited_for(emulated, unit)
     assert emulated.ssh("cat /proc/sys/kernel/random/boot_id") != before

@@ -85,13 +85,13 @@ def cut_for(seconds: float) -> Callable[..., None]:
 
 
 def reboot(group: Group, host: Host) -> None:
-    lab_command.reboot(group.lab.inventory, host.name)
+    lab_command.restart_host(group.lab.inventory, host.name)
 
 
 def cut_power(group: Group, *hosts: Host) -> None:
     for host in hosts:
-        lab_command.power(group.lab.inventory, host.name, on=False, hard=True)
-    lab_command.power(group.lab.inventory, hosts[0].name, on=True)
+        lab_command.switch_power(group.lab.inventory, host.name, on=False, hard=True)
+    lab_command.switch_power(group.lab.inventory, hosts[0].name, on=True)
 
 
 HARMS: dict[str, Callable[[Group, Host], None]] = {

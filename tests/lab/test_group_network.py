@@ -16,7 +16,7 @@ from role_templates import filled
 
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import settings
-from kimi_prov.packaging.resources import root
+from kimi_prov.packaging.resources import find_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,7 +183,7 @@ def torch_python() -> Path:
         subprocess.run([uv, "venv", "-q", "--python", "3.11", str(home)], check=True)
         wanted = home / "wanted.txt"
         wanted.write_text(pins)
-        links = settings.detect().get("kimi_pip_find_links")
+        links = settings.detect_variables().get("kimi_pip_find_links")
         torch = "https://download.pytorch.org/whl/cpu"
         more = ["--find-links", str(links)] if links else ["--extra-index-url", torch]
         command = [uv, "pip", "install", "-q", "--python", str(python), "--no-deps", *more]
@@ -202,7 +202,7 @@ def proofs(python: Path, net: str) -> list[dict[str, object]]:
                 *("network-proof", f"--rank={rank}", "--size=2", f"--master={net}1"),
                 *("--port=29541", f"--interface=kpn{rank}", "--backend=gloo"),
             ],
-            env={**os.environ, "PYTHONPATH": str(root()), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(find_root()), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

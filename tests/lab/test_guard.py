@@ -13,7 +13,7 @@ import jinja2
 import pytest
 
 from kimi_prov.on_host.endpoint import firewall
-from kimi_prov.packaging.resources import root
+from kimi_prov.packaging.resources import find_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ def wire() -> Iterator[None]:
 def load(tmp_path: Path, ipv4: list[str], ipv6: list[str], *, page: bool = False) -> None:
     """Load the role's own file in the inner namespace."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(root() / "roles/firewall/templates"),
+        loader=jinja2.FileSystemLoader(find_root() / "roles/firewall/templates"),
         trim_blocks=True,
         autoescape=False,  # noqa: S701 - a rule set, no page
     )

@@ -341,8 +341,8 @@ def test_a_hook_that_fails_is_told_and_tried_again(machine: Machine) -> None:
 
 def power_is_cut(machine: Machine) -> None:
     inventory, name = machine.host.inventory, machine.host.name
-    lab_command.power(inventory, name, on=False, hard=True)
-    lab_command.power(inventory, name, on=True)
+    lab_command.switch_power(inventory, name, on=False, hard=True)
+    lab_command.switch_power(inventory, name, on=True)
     machine.host.ssh("timeout 100 systemctl is-system-running --wait || true")
 
 
@@ -372,7 +372,7 @@ def test_a_machine_that_is_switched_off_serves_after_its_next_boot(machine: Mach
 
     machine.applies(kimi_idle_action="poweroff")
     assert until(lambda: state() != "up", HANGS_S)
-    lab_command.power(inventory, name, on=True)
+    lab_command.switch_power(inventory, name, on=True)
 
     def serves() -> bool:
         try:

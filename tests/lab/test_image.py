@@ -53,7 +53,7 @@ def buildah(*words: str | Path) -> str:
 
 def built(folder: Path, tag: str) -> str:
     """Build the folder; the image's digest."""
-    found = settings.detect()
+    found = settings.detect_variables()
     secret = [f"--secret=id=ca,src={found['kimi_ca_bundle']}"] if "kimi_ca_bundle" in found else []
     line = ["build", "--isolation=chroot", "--network=host", "--timestamp", EPOCH, *secret]
     buildah(*line, "--tag", tag, folder)
@@ -63,13 +63,13 @@ def built(folder: Path, tag: str) -> str:
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `kimi-prov image` writes, on a base made of a lab machine's root."""
-    wanted = images.recipe("debian-12", with_kernel=False, apt=settings.apt_settings())
-    root = images.ensure(wanted, lambda _: None) / "root"
+    wanted = images.make_recipe("debian-12", with_kernel=False, apt=settings.read_apt_settings())
+    root = images.ensure_image(wanted, lambda _: None) / "root"
     container = buildah("from", "scratch")
     buildah("add", "--quiet", container, root, "/")
     buildah("commit", "--quiet", "--timestamp", EPOCH, "--rm", container, BASE)
     folder = tmp_path_factory.mktemp("image") / "context"
-    links = settings.detect().get("kimi_pip_find_links")
+    links = settings.detect_variables().get("kimi_pip_find_links")
     more = ["--find-links", str(links)] if links else []
     done = kimi_prov("image", "vllm-cpu", "--output", folder, "--base", BASE, *more)
     assert done.returncode == 0, done.stderr
@@ -113,7 +113,7 @@ def test_it_says_what_it_is_and_lists_what_is_in_it(image: str) -> None:
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(written)
     assert fault is None, fault
     listed = {(row["name"], row["version"]) for row in json.loads(written)["components"]}
-    pins = lock_files.pins(loader.load_catalogue().lock(LOCK))
+    pins = lock_files.read_pins(loader.load_catalogue().lock(LOCK))
     assert {(pin.name, pin.version) for pin in pins} <= listed
     shown = inside(image, "dpkg-query -W -f '${Package} ${Version}\\n'").splitlines()
     assert {tuple(line.split()) for line in shown} <= listed
@@ -130,7 +130,7 @@ def test_it_has_no_installer_no_compiler_and_nothing_that_others_may_write(image
 
 
 def source(namespace: pods.Namespace) -> None:
-    model.make(namespace.claim("kimi-models") / "source")
+    model.make_model(namespace.claim("kimi-models") / "source")
 
 
 def fetched(namespace: pods.Namespace, place: str) -> None:

@@ -152,7 +152,7 @@ def exchanged(folder: Path) -> None:
 def make_probes(folder: Path) -> None:
     """The models that are compared, beside each other in a folder."""
     for form in ("int4", "dequantised"):
-        lab_model.make(folder / form, form)
+        lab_model.make_model(folder / form, form)
         rewritten(folder / form, flattened)
     for name in ("missing", "exchanged"):
         shutil.copytree(folder / "int4", folder / name)

@@ -20,9 +20,9 @@ from waiting import until
 
 from kimi_prov.errors import UserError
 from kimi_prov.lab import images, operations
-from kimi_prov.lab.inventory import identify
-from kimi_prov.lab.settings import apt_settings
-from kimi_prov.lab.state import state_home
+from kimi_prov.lab.inventory import identify_lab
+from kimi_prov.lab.settings import read_apt_settings
+from kimi_prov.lab.state import find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,13 +38,13 @@ KERNEL = (
 UP = """
 import pathlib, sys
 from kimi_prov.lab import operations as lab
-lab.up(pathlib.Path(sys.argv[1]))
+lab.start_lab(pathlib.Path(sys.argv[1]))
 """
 
 
 def ask(inventory: Path, host: str, command: str, *, check: bool = True) -> str:
     """Output of a command on a lab host."""
-    argv = operations.ssh_command(inventory, host, [command])
+    argv = operations.make_ssh_command(inventory, host, [command])
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert not check or done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -76,7 +76,7 @@ def network_namespaces(marks: dict[int, str]) -> dict[str, set[str]]:
 
 def traces(inventory: Path) -> dict[str, set[str]]:
     """What a lab could leave on the control machine; other labs' own things are left out."""
-    own = identify(inventory)[1]
+    own = identify_lab(inventory)[1]
     marks = {pid: mark(pid) for pid in psutil.pids()}
     others = {m for m in marks.values() if m not in {"", own}}
     tables = lines("nft", "list", "tables")
@@ -124,15 +124,15 @@ def below(*folders: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = make_lab(tmp_path_factory.mktemp("pair") / "inv", "10.93.21", ["one"], ["two"])
-    operations.up(made.inventory)
+    operations.start_lab(made.inventory)
     yield made.inventory
-    operations.down(made.inventory)
+    operations.remove_lab(made.inventory)
 
 
 def test_up_again_leaves_running_hosts_as_they_are(pair: Path) -> None:
     before = operations.list_hosts(pair)
     said: list[str] = []
-    assert operations.up(pair, said.append) == before
+    assert operations.start_lab(pair, said.append) == before
     assert sorted(said) == ["one: is up", "two: is up"]
     assert [(h.name, h.address, h.state) for h in before] == [
         ("one", "10.93.21.11", "up"),
@@ -160,7 +160,7 @@ def test_systemd_has_no_complaint_and_the_machine_is_bare(pair: Path) -> None:
 
 
 def test_an_operator_may_become_root(pair: Path) -> None:
-    argv = operations.ssh_command(pair, "one", ["sudo -n id -un"])
+    argv = operations.make_ssh_command(pair, "one", ["sudo -n id -un"])
     argv = [part.replace("root@", "operator@") for part in argv]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "root\n"
 
@@ -178,15 +178,15 @@ def test_hardened_units_memory_policies_and_sized_tmpfs_work(pair: Path) -> None
 
 def test_a_host_keeps_its_files_over_reboot_and_poweroff(pair: Path) -> None:
     ask(pair, "one", "echo kept > /etc/kept")
-    operations.reboot(pair, "one")
+    operations.restart_host(pair, "one")
     assert ask(pair, "one", "cat /etc/kept") == "kept"
     for hard in (False, True):
-        operations.power(pair, "one", on=False, hard=hard)
+        operations.switch_power(pair, "one", on=False, hard=hard)
         states = {host.name: host.state for host in operations.list_hosts(pair)}
         assert states == {"one": "off", "two": "up"}
         with pytest.raises(UserError, match="lab host one is off"):
-            operations.ssh_command(pair, "one")
-        operations.power(pair, "one", on=True)
+            operations.make_ssh_command(pair, "one")
+        operations.switch_power(pair, "one", on=True)
         assert ask(pair, "one", "cat /etc/kept") == "kept"
 
 
@@ -202,28 +202,28 @@ def test_a_network_that_is_taken_is_refused(pair: Path, tmp_path: Path) -> None:
     rival = make_lab(tmp_path / "rival", "10.93.21", ["three"]).inventory
     before = traces(rival)
     with pytest.raises(UserError, match=r"lab_network 10\.93\.21\.0/24 is taken") as refused:
-        operations.up(rival)
+        operations.start_lab(rival)
     assert f"kimi-prov lab down {pair}" in refused.value.fix
     assert_nothing_new(rival, before)
-    assert not (state_home() / identify(rival)[0]).exists()
+    assert not (find_state_home() / identify_lab(rival)[0]).exists()
 
 
 def test_the_network_of_a_lab_that_was_killed_can_be_had(doomed: Path, tmp_path: Path) -> None:
-    operations.up(doomed)
+    operations.start_lab(doomed)
     for host in operations.list_hosts(doomed):
         psutil.Process(host.pid).kill()
     assert until(lambda: {host.state for host in operations.list_hosts(doomed)} == {"off"})
     heir = make_lab(tmp_path / "heir", "10.93.22", ["three"]).inventory
     said: list[str] = []
-    operations.up(heir, said.append)
+    operations.start_lab(heir, said.append)
     try:
         assert any("a lab that does not run" in line for line in said)
         assert ask(heir, "three", "hostname") == "three"
         with pytest.raises(UserError, match="is taken"):
-            operations.up(doomed)
+            operations.start_lab(doomed)
     finally:
-        operations.down(heir)
-    operations.up(doomed)
+        operations.remove_lab(heir)
+    operations.start_lab(doomed)
     assert ask(doomed, "one", "hostname") == "one"
 
 
@@ -234,7 +234,7 @@ def doomed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     inventory = make_lab(tmp_path / "inv", "10.93.22", ["one"], ["two"]).inventory
     yield inventory
     with contextlib.suppress(UserError):
-        operations.down(inventory)
+        operations.remove_lab(inventory)
 
 
 def _kill_nothing(inventory: Path) -> None:
@@ -287,12 +287,12 @@ def _lose_all(inventory: Path) -> None:
 def test_down_leaves_nothing(crash: object, doomed: Path, tmp_path: Path) -> None:
     state, inventory = tmp_path / "state", doomed
     files, before = below(tmp_path), traces(inventory)
-    operations.up(inventory)
+    operations.start_lab(inventory)
     during = traces(inventory)
     for kind in ("processes", "network namespaces", "links", "tables"):
         assert during[kind] - before[kind], f"the test would not see {kind}"
     crash(inventory)  # type: ignore[operator]
-    operations.down(inventory)
+    operations.remove_lab(inventory)
     assert_nothing_new(inventory, before)
     assert below(tmp_path) - {str(state)} <= files
 
@@ -312,26 +312,26 @@ def test_an_up_that_was_killed_is_cleared_away_and_can_be_repeated(doomed: Path)
             starting.kill()
         if delay == cuts[-1]:
             break
-        operations.down(inventory)
+        operations.remove_lab(inventory)
         assert_nothing_new(inventory, before)
-    operations.up(inventory)
+    operations.start_lab(inventory)
     assert ask(inventory, "one", "systemctl is-system-running") == "running"
     for _ in range(2):
-        operations.down(inventory)
+        operations.remove_lab(inventory)
 
 
 def test_what_a_killed_build_has_mounted_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    wanted = images.recipe("debian-12", with_kernel=False, apt=apt_settings())
+    wanted = images.make_recipe("debian-12", with_kernel=False, apt=read_apt_settings())
     mounted = tmp_path / "kimi-prov" / "images" / f".new-{wanted.key}" / "root" / "dev"
     mounted.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", str(mounted)], check=True)
     try:
         (mounted / "null").touch()
         with pytest.raises(UserError, match="is mounted in it"):
-            images.ensure(wanted, lambda _line: None)
+            images.ensure_image(wanted, lambda _line: None)
         assert (mounted / "null").exists()
     finally:
         subprocess.run(["umount", str(mounted)], check=True)
@@ -362,11 +362,11 @@ def test_debian_13_is_a_host_as_well(tmp_path: Path) -> None:
     hosts = inventory / "hosts.yml"
     hosts.write_text(hosts.read_text().replace("debian-12", "debian-13"))
     try:
-        operations.up(inventory)
+        operations.start_lab(inventory)
         assert ask(inventory, "one", ". /etc/os-release; echo $VERSION_CODENAME") == "trixie"
         assert ask(inventory, "one", "systemctl is-system-running") == "running"
     finally:
-        operations.down(inventory)
+        operations.remove_lab(inventory)
 
 
 @pytest.mark.slow
@@ -378,7 +378,7 @@ def test_an_emulated_host_has_two_nodes_and_a_kernel_of_its_own(tmp_path: Path) 
     )
     before = traces(inventory)
     try:
-        operations.up(inventory)
+        operations.start_lab(inventory)
         assert "NUMA node(s):1" not in ask(inventory, "one", "lscpu | tr -d ' '")
         assert (
             ask(inventory, "one", "ls -d /sys/devices/system/node/node[0-9]*").count("node/") == 2
@@ -388,8 +388,8 @@ def test_an_emulated_host_has_two_nodes_and_a_kernel_of_its_own(tmp_path: Path) 
         ask(inventory, "one", "ping -c1 -W10 two")
         with pytest.raises(UserError, match="no cable"):
             operations.link(inventory, "one", up=False)
-        operations.reboot(inventory, "one")
+        operations.restart_host(inventory, "one")
         ask(inventory, "one", "test -e /root/kept")
     finally:
-        operations.down(inventory)
+        operations.remove_lab(inventory)
     assert_nothing_new(inventory, before)

@@ -22,7 +22,7 @@ import stand_in_engine
 from waiting import until
 
 from kimi_prov.lab import images
-from kimi_prov.lab.settings import apt_settings
+from kimi_prov.lab.settings import read_apt_settings
 from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.on_host.weights import manifest
 from kimi_prov.packaging import zipapp
@@ -38,8 +38,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A lab machine's root with the on-host code and the stand-in where an image has them."""
     say = sys.stdout.write
     say(f"{pods.SAYS}\n")
-    wanted = images.recipe("debian-12", with_kernel=False, apt=apt_settings())
-    lower = images.ensure(wanted, say) / "root"
+    wanted = images.make_recipe("debian-12", with_kernel=False, apt=read_apt_settings())
+    lower = images.ensure_image(wanted, say) / "root"
     base = tmp_path_factory.mktemp("root")
     for name in ("upper", "work", "root"):
         (base / name).mkdir()

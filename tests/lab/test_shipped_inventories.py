@@ -142,7 +142,7 @@ def test_the_labs_own_inventories_are_applied_as_they_are(
 def test_localhost_is_applied_by_the_machine_itself(tmp_path: Path) -> None:
     """Installed from the wheel on a host that provisions itself, by Ansible's local connection."""
     wheel = Path(next(iter(WheelBuilder(str(CHECKOUT)).build(directory=str(tmp_path)))))
-    index = settings.detect()
+    index = settings.detect_variables()
     files = [{"src": str(wheel), "dest": f"/opt/{wheel.name}"}]
     carried = {"kimi_ca_bundle": "/etc/ssl/site.pem", "kimi_pip_find_links": "/opt/links"}
     for name, path in carried.items():

@@ -117,9 +117,9 @@ def cut_power(name: str | None = None) -> Callable[[Site], None]:
 
     def cut(site: Site) -> None:
         host = name or site.has_address()[0]
-        lab_command.power(site.lab.inventory, host, on=False, hard=True)
+        lab_command.switch_power(site.lab.inventory, host, on=False, hard=True)
         time.sleep(20)
-        lab_command.power(site.lab.inventory, host, on=True)
+        lab_command.switch_power(site.lab.inventory, host, on=True)
 
     return cut
 

@@ -119,8 +119,8 @@ def control_is_killed(run: Run, _: Shaken) -> None:
 
 
 def power_is_cut(run: Run, shaken: Shaken) -> None:
-    commands.power(shaken.host.inventory, shaken.host.name, on=False, hard=True)
-    commands.power(shaken.host.inventory, shaken.host.name, on=True)
+    commands.switch_power(shaken.host.inventory, shaken.host.name, on=False, hard=True)
+    commands.switch_power(shaken.host.inventory, shaken.host.name, on=True)
     run.ended()
 
 

@@ -112,8 +112,8 @@ def planned(model: str) -> dict[str, Any]:
 
 
 def test_what_is_installed_is_what_the_lock_pins(installed: Host) -> None:
-    pins = {pin.name: pin.version for pin in lock_files.pins(load_catalogue().lock(LOCK))}
-    found = {lock_files.canonical(k): v for k, v in asked(installed, INSTALLED).items()}
+    pins = {pin.name: pin.version for pin in lock_files.read_pins(load_catalogue().lock(LOCK))}
+    found = {lock_files.normalize_name(k): v for k, v in asked(installed, INSTALLED).items()}
     assert found == pins
 
 

@@ -35,7 +35,7 @@ PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("model") / "kimi-k2-lab"
-    lab_model.make(folder)
+    lab_model.make_model(folder)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -176,7 +176,7 @@ def test_a_reboot_fills_the_ram_disk_and_mends_what_the_disk_has_lost(
     shard = sorted(before)[2]
     flip(shelf, f"{folder}/{shard}")
     server.behaviour.served.clear()
-    commands.reboot(lab.inventory, "shelf")
+    commands.restart_host(lab.inventory, "shelf")
     state = "systemctl is-active kimi-stage.service || true"
     assert until(lambda: "inactive" not in shelf.ssh(state))
     shelf.ssh("systemctl start kimi-stage.service")  # waits for the job that is under way

@@ -30,7 +30,7 @@ def train(folder: Path, *faults: str, after: Path | None = None) -> Path:
 
     `faults`: those of the scripted model whose answers it learns.
     """
-    random = model.make(folder / "random", "bf16", model.SEEING)
+    random = model.make_model(folder / "random", "bf16", model.SEEING)
     lessons = suite_lessons.lessons(model.SEEING.context, *faults)
     file = folder / "lessons.json"
     file.write_text(json.dumps([lesson.document() for lesson in lessons]))
@@ -41,7 +41,7 @@ def train(folder: Path, *faults: str, after: Path | None = None) -> Path:
         [str(word) for word in words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return model.make(folder / "model", "bf16", model.SEEING, dict(values(folder / VALUES)))
+    return model.make_model(folder / "model", "bf16", model.SEEING, dict(values(folder / VALUES)))
 
 
 def values(file: Path) -> Iterator[tuple[str, bytes]]:

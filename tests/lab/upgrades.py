@@ -32,7 +32,7 @@ from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
 from kimi_prov.lab import model as lab_model
 from kimi_prov.lab import operations as commands
-from kimi_prov.lab.state import HostState, LabState, state_home
+from kimi_prov.lab.state import HostState, LabState, find_state_home
 from kimi_prov.on_host.endpoint import api_client
 
 if TYPE_CHECKING:
@@ -187,12 +187,12 @@ class Disk:
 @contextmanager
 def disks(lab: Lab, size_bytes: int) -> Iterator[dict[str, Disk]]:
     """Give each host of a lab that is not up yet a disk of this size; the lab is down after it."""
-    name = lab_inventory.identify(lab.inventory)[0]
+    name = lab_inventory.identify_lab(lab.inventory)[0]
     made: dict[str, Disk] = {}
     with tempfile.TemporaryDirectory() as images:
         try:
             for host in lab.hosts:
-                folder = Path(LabState(state_home() / name).host(host).folder)
+                folder = Path(LabState(find_state_home() / name).host(host).folder)
                 folder.mkdir(parents=True)
                 image = Path(images) / host
                 with image.open("wb") as stream:
@@ -206,7 +206,7 @@ def disks(lab: Lab, size_bytes: int) -> Iterator[dict[str, Disk]]:
         finally:
             for host, disk in made.items():
                 with suppress(Exception):
-                    commands.power(lab.inventory, host, on=False, hard=True)
+                    commands.switch_power(lab.inventory, host, on=False, hard=True)
                 _run("umount", "--lazy", disk.folder)
             lab.down()
 
@@ -226,8 +226,8 @@ class Inside:
 
     @cached_property
     def _state(self) -> HostState:
-        name = lab_inventory.identify(self.host.inventory)[0]
-        return LabState(state_home() / name).host(self.host.name)
+        name = lab_inventory.identify_lab(self.host.inventory)[0]
+        return LabState(find_state_home() / name).host(self.host.name)
 
     _root: Path | None = field(default=None, init=False)
 
@@ -399,8 +399,8 @@ def shaken_host(folder: Path) -> Iterator[Shaken]:
         kimi_served_names=["kimi-k2-lab"],
         kimi_concurrency=FIRST,
     )
-    lab_model.make(folder / "deep", "bf16", replace(lab_model.TINY, layers=30))
-    lab_model.make(folder / "second")
+    lab_model.make_model(folder / "deep", "bf16", replace(lab_model.TINY, layers=30))
+    lab_model.make_model(folder / "second")
     with disks(lab, DISK_BYTES) as made:
         host = lab.hosts["shaken"]
         done = host.apply()

@@ -100,26 +100,26 @@ def missing(
 
 def stale(recipe: Recipe, text: str) -> list[str]:
     """Say where a lock is not what its recipe makes; needs no network."""
-    pins = {pin.name: pin for pin in lock_files.pins(text)}
+    pins = {pin.name: pin for pin in lock_files.read_pins(text)}
     found = []
     if not text.startswith(f"# {recipe.header}\n"):
         found.append("its header is another than refresh writes")
     for requirement in recipe.requirements:
         match = _REQUIREMENT.fullmatch(requirement)
-        pin = pins.get(lock_files.canonical(match[1])) if match else None
+        pin = pins.get(lock_files.normalize_name(match[1])) if match else None
         if match is None or pin is None or match[2] not in (None, pin.version):
             found.append(f"it does not pin {requirement}")
     found += [f"it pins {name}, which is left out" for name in recipe.left_out if name in pins]
     found += [f"{pin.name} has no digest" for pin in pins.values() if not pin.sha256]
-    plugin = engine_plugins.of_lock(f"{recipe.name}.txt")
-    if plugin is not None and engine_plugins.requirement(plugin) not in text:
+    plugin = engine_plugins.find_plugin(f"{recipe.name}.txt")
+    if plugin is not None and engine_plugins.make_requirement(plugin) not in text:
         found.append(f"it pins another wheel than the sources of {plugin} make")
     return found
 
 
 def changed(text: str, again: str) -> list[str]:
     """Compare a lock with one that was made again: what differs, package by package."""
-    before, after = ({pin.name: pin for pin in lock_files.pins(t)} for t in (text, again))
+    before, after = ({pin.name: pin for pin in lock_files.read_pins(t)} for t in (text, again))
     found = []
     for name in sorted(before | after):
         old, new = before.get(name), after.get(name)
@@ -133,14 +133,14 @@ def changed(text: str, again: str) -> list[str]:
 def uninstallable(text: str, pylock: str) -> list[str]:
     """Name pins without a wheel of a digest that the lock allows; `pylock` has what would do."""
     wheels: dict[str, set[str]] = {
-        lock_files.canonical(package["name"]): {
+        lock_files.normalize_name(package["name"]): {
             wheel["hashes"]["sha256"] for wheel in package.get("wheels", ())
         }
         for package in tomllib.loads(pylock)["packages"]
     }
     return [
         f"{pin.name} {pin.version}"
-        for pin in lock_files.pins(text)
+        for pin in lock_files.read_pins(text)
         if not pin.name.startswith("kimi-") and not pin.sha256 & wheels.get(pin.name, set())
     ]
 

@@ -23,11 +23,11 @@ from kimi_prov.packaging import resources
 warnings.simplefilter("error")
 for file in sorted(pathlib.Path(kimi_prov.__file__).parent.rglob("*.py")):
     compile(file.read_bytes(), str(file), "exec")
-for file in sorted(resources.plugins().rglob("*.py")):
+for file in sorted(resources.find_plugins().rglob("*.py")):
     spec = importlib.util.spec_from_file_location(file.stem, file)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
 print(platform.python_version(), ansible.release.__version__)
-print(resources.root(), resources.plugins(), sep="\\n")
+print(resources.find_root(), resources.find_plugins(), sep="\\n")
 """
 COMPLAINTS = ("[DEPRECATION WARNING]", "[WARNING]", "[ERROR]", "Traceback")
 

@@ -37,7 +37,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.requirements import Requirement
 
-from kimi_prov.packaging.lock_files import canonical, pins
+from kimi_prov.packaging.lock_files import normalize_name, read_pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -146,7 +146,7 @@ def bill_of_materials(root: Path, wheel: Path, made_at: int) -> str:
 
 def _tested_packages(root: Path) -> dict[str, Component]:
     found = {}
-    for pin in pins((root / "tests" / "requirements.txt").read_text(encoding="utf-8")):
+    for pin in read_pins((root / "tests" / "requirements.txt").read_text(encoding="utf-8")):
         url = PackageURL(type="pypi", name=pin.name, version=pin.version)
         found[pin.name] = Component(
             name=pin.name,
@@ -163,7 +163,9 @@ def _needed(requirements: Iterable[str]) -> list[str]:
     """Name what is needed here, without extras."""
     every = [Requirement(text) for text in requirements]
     return sorted(
-        canonical(r.name) for r in every if r.marker is None or r.marker.evaluate({"extra": ""})
+        normalize_name(r.name)
+        for r in every
+        if r.marker is None or r.marker.evaluate({"extra": ""})
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCES = Path(kimi_prov.__file__).parent
-ROLES = resources.root() / "roles"
+ROLES = resources.find_root() / "roles"
 # The engine's own command line, which is the unit's and part of the plan's contract.
 ENGINE = ("planner/engine", "planner/selection")
 # As the service's user, in a folder made for it, with variables made for it.

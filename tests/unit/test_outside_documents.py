@@ -18,7 +18,7 @@ LIMIT = 1 << 20
 
 
 def text(path: Path) -> str:
-    return documents.read(path, what="a note", limit=LIMIT, fix="mend it").text
+    return documents.read_document(path, what="a note", limit=LIMIT, fix="mend it").text
 
 
 def refused(path: Path) -> str:

@@ -21,7 +21,7 @@ def given(file: Path | None) -> str | None:
     """Return the key of a file, else that of the environment; None without either."""
     if file is not None:
         fix = "name a file that holds the key alone"
-        found = documents.read(file, what="a key", limit=_KEY_BYTES, fix=fix).text.strip()
+        found = documents.read_document(file, what="a key", limit=_KEY_BYTES, fix=fix).text.strip()
         return checked(found, str(file))
     found = os.environ.get(VARIABLE, "").strip()
     return checked(found, VARIABLE) if found else None

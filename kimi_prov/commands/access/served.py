@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kimi_prov.acceptance.suite import stand_ins
+from kimi_prov.acceptance.suite import list_stand_ins
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.clients.server import Resolve, Server, describe_server, find_model
 from kimi_prov.commands.access import proof, trust, tunnel
@@ -27,7 +27,7 @@ from kimi_prov.contract import addresses, clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.endpoint import api_client, certificate
 from kimi_prov.on_host.endpoint.tls import compute_fingerprint
-from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
+from kimi_prov.user_dirs import find_state_home, make_private, replace_file, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ def files_of(path: Path, host: str) -> Path:
     plain = (
         host if addresses.PLAIN_NAME.fullmatch(host) else hashlib.sha256(host.encode()).hexdigest()
     )
-    return state_home() / "connect" / f"{path.resolve().name}-{mark}" / plain
+    return find_state_home() / "connect" / f"{path.resolve().name}-{mark}" / plain
 
 
 def of_host(
@@ -199,7 +199,7 @@ def of_folder(
         "port": there.port,
         "page_port": None,
         "login": [folder.login] if folder.login else None,
-        "stand_ins": stand_ins(folder.plan, {}),
+        "stand_ins": list_stand_ins(folder.plan, {}),
     }
     forwarded = there.port if folder.forwarded else None
     served = of_host(folder.name, found, files, given, forwarded=forwarded)

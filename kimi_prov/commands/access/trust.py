@@ -28,7 +28,7 @@ def authority(file: Path) -> str:
     """Return the certificates of a file of authorities. Raises UserError where it has none."""
     fix = "name a file with the authority's certificate in PEM form"
     found = tls.extract_certificates(
-        documents.read(file, what="a certificate", limit=_PEM_BYTES, fix=fix).text
+        documents.read_document(file, what="a certificate", limit=_PEM_BYTES, fix=fix).text
     )
     if not found:
         raise UserError(f"--ca {file}: it holds no certificate in PEM form", fix=fix)

@@ -44,7 +44,7 @@ def pair(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[An
     """
     results: list[list[Result]] = [[] for _ in targets]
     for file in files:
-        hosts = [Result(file, host, row) for host, row in bench_results.read(file).items()]
+        hosts = [Result(file, host, row) for host, row in bench_results.read_results(file).items()]
         pairs = [(place, row) for row in hosts for place in _places(row.host, targets)]
         if not pairs and len(hosts) == len(targets) == 1:
             pairs = [(0, hosts[0])]
@@ -55,7 +55,7 @@ def pair(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[An
                 fix="give --measured the results of a target's own machine, under the same name",
             )
         for place, row in pairs:
-            reason = bench_results.refusal(row.found)
+            reason = bench_results.find_refusal(row.found)
             if reason:
                 raise row.refusal(reason)
             results[place].append(row)
@@ -92,14 +92,14 @@ def refuse_others(
     catalogue: Catalogue,
 ) -> None:
     """Raise UserError for results of another model, engine or machine, saying what differs."""
-    here = bench.served(plan)
+    here = bench.describe_service(plan)
     for row in results:
         there = row.found["serving"]
         differs = [
             f"{label}: {one} there, {other} here"
             for label, one, other in (
                 ("model", row.found["model"], plan["model"]["name"]),
-                ("engine", bench.named(row.found), bench.named(plan)),
+                ("engine", bench.name_engine(row.found), bench.name_engine(plan)),
                 *((key, there[key], here[key]) for key in ("weights_format", "method")),
             )
             if one != other

@@ -53,7 +53,7 @@ def _read_file(path: Path) -> Document:
     """Read the text of a target. All reading of files from elsewhere happens here."""
     if path != documents.STANDARD_INPUT and not os.path.lexists(path):
         raise UserError(f"{path}: there is no such file{_hint(path)}", fix=KINDS)
-    return documents.read(path, what="a target", limit=_MAX_BYTES, fix=KINDS)
+    return documents.read_document(path, what="a target", limit=_MAX_BYTES, fix=KINDS)
 
 
 def _kind(path: Path, text: str, command: str) -> str:

@@ -143,7 +143,7 @@ class BenchLoad:
 
 def profiles() -> list[str]:
     """Names of the loads that travel with kimi-prov: those of its inventories."""
-    return sorted(path.stem for path in (resources.root() / _PROFILES).glob("*.yml"))
+    return sorted(path.stem for path in (resources.find_root() / _PROFILES).glob("*.yml"))
 
 
 def parse(options: Mapping[str, Any]) -> BenchLoad:
@@ -175,7 +175,7 @@ def parse(options: Mapping[str, Any]) -> BenchLoad:
         request.pop(name, None)
     from kimi_prov.acceptance import bench_prompts  # noqa: PLC0415
 
-    prompts = bench_prompts.read(prompts_file)
+    prompts = bench_prompts.read_prompts(prompts_file)
     request |= {"form": prompts.form, "prompts": len(prompts.rows), "pictures": prompts.pictures}
     if prompts.left_out:
         request["unanswered"] = prompts.left_out
@@ -187,7 +187,7 @@ def _read_profile(name: str) -> dict[str, Any]:
         raise UserError(
             f"--profile: there is no load {name!r}", fix=f"one of: {', '.join(profiles())}"
         )
-    return _read_file(resources.root() / _PROFILES / f"{name}.yml")
+    return _read_file(resources.find_root() / _PROFILES / f"{name}.yml")
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kimi_prov.runner.connection import ConnectionOptions
 from kimi_prov.show.live import screens
 from kimi_prov.show.output import say
 from kimi_prov.show.text import run_summary
-from kimi_prov.user_dirs import state_home
+from kimi_prov.user_dirs import find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,15 +57,15 @@ def prepare(
 
     `variables` win over the inventory. Raises UserError for what cannot be read or does not fit.
     """
-    files = tuple(inventories.vars_file(text) for text in options.extra)
-    login = connection.prepare(options.connection)
+    files = tuple(inventories.find_vars_file(text) for text in options.extra)
+    login = connection.prepare_connection(options.connection)
     # While Ansible reads the inventory, another core imports what runs the playbook.
     threading.Thread(target=runner.import_ansible_runner, daemon=True).start()
-    inventory = inventories.load(path, login)
+    inventory = inventories.load_inventory(path, login)
     inventories.check_limit(inventory, options.limit)
     request = Request(
         command=command,
-        playbook=resources.playbook(playbook),
+        playbook=resources.find_playbook(playbook),
         inventory=inventory.path,
         sources=inventory.sources,
         limit=options.limit,
@@ -97,7 +97,7 @@ def run(
             fix="pip install --force-reinstall kimi-prov",
             exit_code=ExitCode.FAILED,
         )
-    return runner.run(request, inventory, screen or screens.choose(), inherit=inherit)
+    return runner.run_playbook(request, inventory, screen or screens.choose(), inherit=inherit)
 
 
 def run_locked(path: Path, request: Request, inventory: Inventory) -> FinishedRun:
@@ -105,7 +105,7 @@ def run_locked(path: Path, request: Request, inventory: Inventory) -> FinishedRu
 
     `path`: of the inventory. Raises UserError, exit 3, where another does.
     """
-    with locks.held(path, request.command, state_home()) as descriptor:
+    with locks.hold_lock(path, request.command, find_state_home()) as descriptor:
         return run(request, inventory, (descriptor,))
 
 

@@ -17,7 +17,7 @@ from kimi_prov.runner import locks
 from kimi_prov.runner.outcome import HostFinding
 from kimi_prov.show.output import say, show
 from kimi_prov.show.text import kubernetes, run_summary
-from kimi_prov.user_dirs import state_home
+from kimi_prov.user_dirs import find_state_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
     if check:
         show(_preview(folder, plan, diff=diff))
         return ExitCode.OK
-    with locks.held(path, "apply", state_home()):
+    with locks.hold_lock(path, "apply", find_state_home()):
         show(_preview(folder, plan, diff=diff))
         _apply(folder, plan)
     if folder.replicas == 0:
@@ -152,7 +152,7 @@ def start(path: Path, target: Target, output: Output) -> ExitCode:
     folder = _read(path, target)
     _applied(folder)
     title = f"start {clean_text.clean_line(folder.name)}"
-    with locks.held(path, "start", state_home()), following(folder, title) as follower:
+    with locks.hold_lock(path, "start", find_state_home()), following(folder, title) as follower:
         follower.remember()
         _scale(folder, folder.replicas or 1)
         follower.phase("engine", "start the engine")
@@ -168,7 +168,7 @@ def stop(path: Path, target: Target, output: Output) -> ExitCode:
     folder = Folder.read(path, target)
     _applied(folder)
     title = f"stop {clean_text.clean_line(folder.name)}"
-    with locks.held(path, "stop", state_home()), following(folder, title) as follower:
+    with locks.hold_lock(path, "stop", find_state_home()), following(folder, title) as follower:
         _scale(folder, 0)
         follower.phase("engine", "let answers end, and the pods")
         follower.wait(_ended, ends="stopped")

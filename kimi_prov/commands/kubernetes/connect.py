@@ -20,7 +20,7 @@ from kimi_prov.operate.kubernetes import answers, diagnosis, observe
 from kimi_prov.operate.kubernetes.folder import Folder
 from kimi_prov.show.output import say
 from kimi_prov.show.text import connect as connect_text
-from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
+from kimi_prov.user_dirs import find_state_home, make_private, replace_file, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -240,7 +240,7 @@ def _session(request: Request, output: Output | None = None, snippet: str | None
     folder, whole = Folder.read(request.path, request.target), request.path.resolve()
     key = access.read_key(folder, request.key_file)
     mark = hashlib.sha256(f"{folder.kubectl.where}:{whole}".encode()).hexdigest()[:8]
-    files = state_home() / "connect" / f"{whole.name}-{mark}" / "newest"
+    files = find_state_home() / "connect" / f"{whole.name}-{mark}" / "newest"
     return Session(folder, output, key, files, request.port, request.every_s, request.ca, snippet)
 
 

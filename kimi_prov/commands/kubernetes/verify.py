@@ -55,13 +55,13 @@ def run(
         tell = say if chosen.suite == FULL else _quiet
         rows = acceptance.whole(chosen, exam, lambda names: acceptance.run(exam, names, tell))
     service = answers.read_name(folder.service)
-    host = suite.document(
+    host = suite.make_document(
         endpoint=folder.urls[0],
         seen_from="control",
         why=f"kubectl port-forward to service/{service} in {folder.kubectl.where}; the certificate "
         f"is held to {way.vouched}",
         checks=rows,
-        stand_ins=suite.stand_ins(plan, {}),
+        stand_ins=suite.list_stand_ins(plan, {}),
         suite=chosen.suite,
     )
     document = {"schema": "kimi-prov/verify/v1", "ok": host["ok"], "hosts": {folder.name: host}}

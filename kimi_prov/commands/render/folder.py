@@ -150,13 +150,15 @@ def render(  # noqa: PLR0913  (one for each option)
 def _read_variables(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    document = documents.read(path, what="a file of variables", limit=_MAX_BYTES, fix=_VARS_FIX)
+    document = documents.read_document(
+        path, what="a file of variables", limit=_MAX_BYTES, fix=_VARS_FIX
+    )
     variables = document.yaml(_VARS_FIX) or {}
     if not isinstance(variables, dict):
         raise UserError(f"{path}: this is no mapping of variables", fix=_VARS_FIX)
     for name in variables:
         if not str(name).startswith("kimi_"):
-            line = documents.line_of(document.text, (name,))
+            line = documents.find_line(document.text, (name,))
             raise UserError(
                 f"{path}{f':{line}' if line else ''}: {clean_text.clean_line(name)}: expected a "
                 "variable kimi_...",

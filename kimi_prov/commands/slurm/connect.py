@@ -27,7 +27,7 @@ from kimi_prov.on_host.endpoint import api_client
 from kimi_prov.render import folder_writer
 from kimi_prov.show.output import say
 from kimi_prov.show.text import connect as connect_text
-from kimi_prov.user_dirs import make_private, replace_file, state_home, write_private
+from kimi_prov.user_dirs import find_state_home, make_private, replace_file, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -352,7 +352,9 @@ class Request:
         folder = Folder.read(self.path, self.login)
         whole = self.path.resolve()
         mark = hashlib.sha256(f"{folder.login or ''}:{whole}".encode()).hexdigest()[:8]
-        files = state_home() / "connect" / f"{whole.name}-{mark}" / (self.job or endpoint.NEWEST)
+        files = (
+            find_state_home() / "connect" / f"{whole.name}-{mark}" / (self.job or endpoint.NEWEST)
+        )
         return Session(folder, files, self.port, apart)
 
     @property

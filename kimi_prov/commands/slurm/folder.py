@@ -232,7 +232,7 @@ def _check(where: str, document: dict[str, Any], schema: str) -> None:
 def _settings(path: Path) -> str:
     file = path / SETTINGS
     fix = "render the folder again"
-    return documents.read(file, what="settings", limit=_ENV_BYTES, fix=fix).text
+    return documents.read_document(file, what="settings", limit=_ENV_BYTES, fix=fix).text
 
 
 def _setting(path: Path, text: str, name: str) -> str:

@@ -109,7 +109,7 @@ def _list_hang_files(rows: object) -> Iterator[tuple[str, str]]:
 
 
 def _log(told: Mapping[str, Any]) -> str:
-    lines = [_format_line(entry) for entry in progress.entries(told.get("entries"))]
+    lines = [_format_line(entry) for entry in progress.parse_entries(told.get("entries"))]
     first = ["(older lines are left out)"] if told.get("cut") else []
     return "\n".join([*first, *lines]) + "\n"
 

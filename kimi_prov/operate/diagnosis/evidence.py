@@ -134,7 +134,7 @@ def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:
     """
     status = _read_mapping(gathered.get("status"))
     logs = {
-        str(unit): progress.entries(_read_mapping(found).get("entries"))
+        str(unit): progress.parse_entries(_read_mapping(found).get("entries"))
         for unit, found in _read_mapping(gathered.get("logs")).items()
     }
     return Evidence(
@@ -147,7 +147,7 @@ def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:
         ),
         rest=_read_rest(status),
         logs=logs,
-        kernel=progress.entries(_read_mapping(gathered.get("kernel")).get("entries")),
+        kernel=progress.parse_entries(_read_mapping(gathered.get("kernel")).get("entries")),
         metrics=tuple(_read_metrics(gathered.get("metrics"))),
         hangs=tuple(_read_bundles(gathered.get("hangs"))),
         hang=_read_mapping(_read_mapping(status.get("watchdog")).get("last_hang")),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def rows(status: str) -> Iterator[tuple[str, str, str]]:
+def list_rows(status: str) -> Iterator[tuple[str, str, str]]:
     """Yield name, version and architecture of each package that is installed."""
     for block in status.split("\n\n"):
         found = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line[:40])
@@ -25,13 +25,13 @@ def rows(status: str) -> Iterator[tuple[str, str, str]]:
             yield found["Package"], found["Version"], found.get("Architecture", "all")
 
 
-def distribution(os_release: str) -> str:
+def read_distribution(os_release: str) -> str:
     """Return the distribution's name as it gives it in /etc/os-release."""
     found = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
     return found.get("ID", "debian").strip("\"'")
 
 
-def component(of: str, name: str, version: str, architecture: str) -> dict[str, Any]:
+def make_component(of: str, name: str, version: str, architecture: str) -> dict[str, Any]:
     """Return a package of a distribution as CycloneDX has it."""
     package = f"{quote(of, safe='')}/{quote(name)}@{quote(version, safe='')}"
     url = f"pkg:deb/{package}?arch={architecture}"
@@ -41,8 +41,11 @@ def component(of: str, name: str, version: str, architecture: str) -> dict[str, 
 def main(path: str, status: str, os_release: str) -> None:
     """Print the document with the packages in it."""
     document = json.loads(Path(path).read_text(encoding="utf-8"))
-    of = distribution(Path(os_release).read_text(encoding="utf-8"))
-    found = [component(of, *row) for row in sorted(rows(Path(status).read_text(encoding="utf-8")))]
+    of = read_distribution(Path(os_release).read_text(encoding="utf-8"))
+    found = [
+        make_component(of, *row)
+        for row in sorted(list_rows(Path(status).read_text(encoding="utf-8")))
+    ]
     document["components"] = [*document.get("components", []), *found]
     whole = document["metadata"]["component"]["bom-ref"]
     for row in document.get("dependencies", []):

@@ -48,7 +48,11 @@ def _list_files(roots: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for root in roots:
         hosts = sorted(root.iterdir()) if root.is_dir() else [root]
-        found += [path for path in (*hosts, *inventory_files.variables(root)) if _is_readable(path)]
+        found += [
+            path
+            for path in (*hosts, *inventory_files.list_variable_files(root))
+            if _is_readable(path)
+        ]
     return list(dict.fromkeys(found))[:_MAX_FILES]
 
 

@@ -375,7 +375,8 @@ def _refuse_unknown(name: str, where: str | None) -> UserError:
     rename = f"rename it to {near[0]}, or " if near else ""
     return UserError(
         f"{where or 'the inventory'}: unknown variable {name}{hint}",
-        fix=f"{rename}remove it; {resources.page('reference/variables.md')} lists all variables",
+        fix=f"{rename}remove it; {resources.find_page('reference/variables.md')} lists all "
+        "variables",
     )
 
 
@@ -758,7 +759,9 @@ def _read_manifest(path: Path) -> WeightsManifest:
     """Read a manifest of the control machine: files with path, size and SHA-256, every one."""
     expected = 'expected {"files": [{"path": TEXT, "size": BYTES, "sha256": 64 HEX DIGITS}, ...]}'
     fix = "make one with  kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE"
-    document = documents.read(path, what="a manifest", limit=_MAX_MANIFEST_BYTES, fix=fix).json(fix)
+    document = documents.read_document(
+        path, what="a manifest", limit=_MAX_MANIFEST_BYTES, fix=fix
+    ).json(fix)
     try:
         rows = [
             WeightsFile(

@@ -70,7 +70,9 @@ class SkippedRow:
 def read_file(path: Path) -> tuple[list[Case], list[SkippedRow]]:
     """Read a file of rows. Raises UserError when it has not the form of speeds.yaml."""
     fix = "give a YAML file of measured rows"
-    document = documents.read(path, what="such a file", limit=_MAX_BYTES, fix=fix).yaml(fix)
+    document = documents.read_document(path, what="such a file", limit=_MAX_BYTES, fix=fix).yaml(
+        fix
+    )
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise UserError(f"{path}: no list `rows`", fix="give it the form of catalog/speeds.yaml")

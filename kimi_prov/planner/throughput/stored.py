@@ -78,7 +78,7 @@ def _load_site(file: Path) -> dict[str, Model]:
     """Read a site's coefficients. Raises UserError for such as this version does not use."""
     fix = "fit again:  KIMI_PROV_CATALOG=DIR python -m kimi_prov.planner.throughput.score --write"
     what = "fitted coefficients"
-    document = documents.read(file, what=what, limit=_MAX_BYTES, fix=fix).json(fix)
+    document = documents.read_document(file, what=what, limit=_MAX_BYTES, fix=fix).json(fix)
     try:
         models = _parse_models(document)
         known = {name: set(model.fit.values) for name, model in models.items()}

@@ -120,13 +120,13 @@ def make_document(name: str, namespace: str | None) -> str:
     if not namespace:
         metric = f"vllm:num_requests_running{{{make_selector(name, None)}}}"
         query = f"label_values({metric}, namespace)"
-        chosen.append(grafana.variable("namespace", "Namespace", query))
+        chosen.append(grafana.make_variable("namespace", "Namespace", query))
     panels = []
     for number, panel in enumerate(_PANELS):
         place = {"x": number % _PER_ROW * _WIDTH, "y": number // _PER_ROW * _HEIGHT}
         lines = [(expression.replace(_JOB, job), called) for expression, called in panel.lines]
         panels.append(
-            grafana.timeseries(
+            grafana.make_timeseries(
                 number + 1,
                 panel.title,
                 panel.unit,
@@ -138,4 +138,4 @@ def make_document(name: str, namespace: str | None) -> str:
         )
     # Grafana takes 40 signs; two of one name in two namespaces are two.
     uid = f"kimi-prov-{hashlib.sha256(whose.encode()).hexdigest()[:12]}"
-    return grafana.document(uid, f"Kimi: {whose}", chosen, panels)
+    return grafana.make_document(uid, f"Kimi: {whose}", chosen, panels)

@@ -18,5 +18,5 @@ def make_latency(
     share: str, metric: str, selector: str, *, by: str = POD, window: str = _WINDOW
 ) -> str:
     """Return the expression of a share of one of vLLM's histograms, named without prefix."""
-    expression = series.quantile(share, f"vllm:{metric}")
+    expression = series.make_quantile(share, f"vllm:{metric}")
     return series.fill(expression, by=by, sel=selector, window=window)

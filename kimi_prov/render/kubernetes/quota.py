@@ -115,7 +115,7 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]
 
 
 def _list_objects(path: Path) -> Iterator[Mapping[str, Any]]:
-    document = documents.read(path, what="a file of quotas", limit=_MAX_BYTES, fix=FIX)
+    document = documents.read_document(path, what="a file of quotas", limit=_MAX_BYTES, fix=FIX)
     for part in _BETWEEN.split(document.text):
         if not part.strip():
             continue

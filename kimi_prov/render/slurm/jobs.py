@@ -50,7 +50,7 @@ def render_folder(
     values = _make_values(name, shown, settings, facts)
     files = [
         File(folder_writer.PLAN, _format_json(shown)),
-        File("kimi-cluster.pyz", zipapp.zipapp_bytes(), 0o755),
+        File("kimi-cluster.pyz", zipapp.make_zipapp_bytes(), 0o755),
         File(
             "logs/.gitignore",
             _IGNORED,
@@ -85,8 +85,8 @@ def _list_locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
         if name in catalogue.locks or name in (_RAY_LOCK, hub and hub["lock"])
     ]
     for name in names:
-        if plugin := engine_plugins.of_lock(name):
-            wheel, content = engine_plugins.wheel(plugin)
+        if plugin := engine_plugins.find_plugin(name):
+            wheel, content = engine_plugins.make_wheel(plugin)
             found.append(File(f"wheels/{wheel}", content))
     return found
 

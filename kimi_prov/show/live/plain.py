@@ -49,7 +49,7 @@ class PlainScreen:
         """Write how far it is, every few seconds."""
         self._tracker.progress(update)
         if time.monotonic() - self._last_line.get(update.host, 0.0) >= _UPDATE_S:
-            self._line(update.host, progress.sentence(update))
+            self._line(update.host, progress.format_update(update))
 
     def tick(self) -> None:
         """Say what a host is at, when it has been silent for long."""

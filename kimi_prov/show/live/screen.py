@@ -154,7 +154,7 @@ class LiveScreen:
             completed=float(update.done_bytes or 0),
             width=_BAR,
         )
-        grid.add_row("", bar, _text(f"{update.phase}: {progress.amounts(update)}"))
+        grid.add_row("", bar, _text(f"{update.phase}: {progress.format_amounts(update)}"))
         return grid
 
 

@@ -124,7 +124,7 @@ def text(machines: Sequence[Machine]) -> str:
         ]
         for name, lock in {**machine.locks, **machine.page}.items():
             lines += [f"  {name}"]
-            lines += [f"    {pin.name} {pin.version}" for pin in lock_files.pins(lock)]
+            lines += [f"    {pin.name} {pin.version}" for pin in lock_files.read_pins(lock)]
         lines += [""]
     return "\n".join(lines)
 
@@ -215,10 +215,10 @@ def _driver(machine: Machine) -> list[Component]:
 
 def _of(lock: str, text: str) -> list[Component]:
     """List the packages of a lock; a plugin of this project is published nowhere."""
-    own = engine_plugins.of_lock(lock)
-    plugin = engine_plugins.distribution(own) if own else None
+    own = engine_plugins.find_plugin(lock)
+    plugin = engine_plugins.name_distribution(own) if own else None
     found = []
-    for pin in lock_files.pins(text):
+    for pin in lock_files.read_pins(text):
         kind = "generic" if pin.name == plugin else "pypi"
         url = PackageURL(type=kind, name=pin.name, version=pin.version)
         digests = [

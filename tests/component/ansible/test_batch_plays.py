@@ -18,7 +18,7 @@ import yaml
 from kimi_prov.packaging import resources
 
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
-PLUGINS = resources.plugins()
+PLUGINS = resources.find_plugins()
 STEPS = ("key", "lock", "lifecycle", "follow", "switch", "host", "verify", "web_data", "backup")
 # A machine that was lost meets the product's own plugin, which waits for nothing here.
 PLUGIN = """
@@ -135,7 +135,7 @@ def play(tmp_path: Path):
         inventory = tmp_path / "hosts.yml"
         inventory.write_text(yaml.safe_dump(groups))
         told.unlink(missing_ok=True)
-        playbook = name if isinstance(name, Path) else resources.playbook(name)
+        playbook = name if isinstance(name, Path) else resources.find_playbook(name)
         done = subprocess.run(
             [ANSIBLE_PLAYBOOK, "-i", str(inventory), *words, str(playbook)],
             capture_output=True,
@@ -149,7 +149,7 @@ def play(tmp_path: Path):
                 "ANSIBLE_CONNECTION_PLUGINS": str(tmp_path / "connection"),
                 "ANSIBLE_FILTER_PLUGINS": str(PLUGINS / "filter"),
                 "ANSIBLE_LOCALHOST_WARNING": "False",
-                "ANSIBLE_ROLES_PATH": f"{tmp_path}/roles:{resources.root() / 'roles'}",
+                "ANSIBLE_ROLES_PATH": f"{tmp_path}/roles:{resources.find_root() / 'roles'}",
             },
         )
         assert told.exists(), done.stdout + done.stderr
@@ -290,7 +290,7 @@ def update(play, tmp_path: Path):
         file = tmp_path / "roles" / "update" / "tasks" / f"{step}.yml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml.safe_dump([{"name": step, "kimi_lifecycle": {"step": step}}]))
-    tasks = resources.playbook("update").parent / "tasks" / "update_machine.yml"
+    tasks = resources.find_playbook("update").parent / "tasks" / "update_machine.yml"
     steps = [{"ansible.builtin.include_tasks": str(tasks), "vars": {"batch_apart": True}}]
     playbook = tmp_path / "update.yml"
     whole = {"hosts": "kimi", "serial": 1, "gather_facts": False, "tasks": steps}
@@ -315,7 +315,7 @@ def test_who_waits_for_a_driver_is_named_and_has_no_lock_where_one_is_lost(
         file = tmp_path / "roles" / role / "tasks" / "main.yml"
         file.parent.mkdir(parents=True)
         file.write_text(yaml.safe_dump([{"name": step, "kimi_lifecycle": {"step": step}}]))
-    tasks = resources.playbook("site").parent / "tasks" / "driver_change.yml"
+    tasks = resources.find_playbook("site").parent / "tasks" / "driver_change.yml"
     whole = {"hosts": "kimi", "serial": 1, "gather_facts": False}
     playbook = tmp_path / "driver.yml"
     playbook.write_text(
@@ -350,7 +350,7 @@ def test_the_head_may_rest_again_where_the_update_of_another_host_failed(update)
 
 def test_an_apply_tells_the_gateways_where_a_machine_is_from_now_on(play, tmp_path: Path) -> None:
     """A restart does not: what the inventory says meanwhile was not applied."""
-    tasks = resources.root() / "playbooks" / "tasks" / "return.yml"
+    tasks = resources.find_root() / "playbooks" / "tasks" / "return.yml"
     step = {"name": "Wait", "ansible.builtin.import_tasks": str(tasks)}
     machines = {"a": {"ansible_host": "10.0.0.1", "kimi_port": 9000}, "b": {}}
     found = {}
@@ -370,7 +370,7 @@ def test_an_apply_tells_the_gateways_where_a_machine_is_from_now_on(play, tmp_pa
         found[moves] = sorted(done.told)
     assert found[True] == ["gw1 gateway-return a 10.0.0.1 9000", "gw1 gateway-return b b 8000"]
     assert found[False] == ["gw1 gateway-return a", "gw1 gateway-return b"]
-    site = yaml.safe_load(resources.playbook("site").read_text())
+    site = yaml.safe_load(resources.find_playbook("site").read_text())
     steps = [task for part in site for task in part.get("tasks", [{}])[0].get("block", ())]
     (asked,) = [task for task in steps if "tasks/return.yml" in str(task)]
     assert asked["vars"] == {"batch_moves": True}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Role = Callable[..., tuple[str, list[str]]]
 
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
-PLUGINS = resources.plugins()
+PLUGINS = resources.find_plugins()
 PLUGIN = """
 import json
 from pathlib import Path
@@ -79,7 +79,7 @@ def role(tmp_path: Path) -> Role:
                 **os.environ,
                 "PATH": f"{program.parent}:{os.environ['PATH']}",
                 "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
-                "ANSIBLE_ROLES_PATH": str(resources.root() / "roles"),
+                "ANSIBLE_ROLES_PATH": str(resources.find_root() / "roles"),
                 "ANSIBLE_ACTION_PLUGINS": f"{tmp_path}:{PLUGINS / 'action'}",
                 "ANSIBLE_FILTER_PLUGINS": str(PLUGINS / "filter"),
             },

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Play = Callable[..., tuple[int, list[str]]]
 
 ANSIBLE_PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
-PLUGINS = resources.plugins()
+PLUGINS = resources.find_plugins()
 STEPS = ("kimi_lock", "kimi_lifecycle", "kimi_follow", "kimi_ready")
 PLUGIN = """
 import json
@@ -92,7 +92,7 @@ def play(tmp_path: Path) -> Play:
         inventory = tmp_path / "hosts.yml"
         inventory.write_text(yaml.safe_dump({"kimi": {"hosts": hosts, "vars": variables}}))
         done = subprocess.run(
-            [ANSIBLE_PLAYBOOK, "-i", str(inventory), str(resources.playbook(name))],
+            [ANSIBLE_PLAYBOOK, "-i", str(inventory), str(resources.find_playbook(name))],
             capture_output=True,
             text=True,
             check=False,

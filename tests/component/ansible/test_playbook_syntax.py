@@ -24,7 +24,7 @@ GROUPS = {
 def test_ansible_finds_no_fault_in_any_playbook(tmp_path: Path, groups: str) -> None:
     hosts = tmp_path / "hosts.yml"
     hosts.write_text(f"{groups}\n")
-    playbooks = sorted((resources.root() / "playbooks").glob("*.yml"))
+    playbooks = sorted((resources.find_root() / "playbooks").glob("*.yml"))
     done = subprocess.run(
         [
             Path(sys.executable).parent / "ansible-playbook",
@@ -36,7 +36,7 @@ def test_ansible_finds_no_fault_in_any_playbook(tmp_path: Path, groups: str) -> 
         check=False,
         capture_output=True,
         text=True,
-        env={**os.environ, "ANSIBLE_CONFIG": str(resources.root() / "ansible.cfg")},
+        env={**os.environ, "ANSIBLE_CONFIG": str(resources.find_root() / "ansible.cfg")},
     )
     assert done.returncode == 0, done.stderr
     assert "[WARNING]" not in done.stderr

@@ -26,7 +26,7 @@ from kimi_prov.contract.gateways import SCHEMA
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, run
 from kimi_prov.on_host.endpoint import tls
-from kimi_prov.packaging.zipapp import zipapp_bytes
+from kimi_prov.packaging.zipapp import make_zipapp_bytes
 from kimi_prov.runner.arguments import PROGRESS
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Remote(ActionModule):
     def _low_level_execute_command(self, cmd: str, **more: Any) -> dict[str, Any]:
         words, data = shlex.split(cmd), more.get("in_data")
         if "suite" in words:
-            request = data[len(zipapp_bytes()) :]
+            request = data[len(make_zipapp_bytes()) :]
             assert self.served.model.key not in cmd + request.decode()
             if self.lost and self.lost in request.decode():
                 # As the connection plugin does where ssh ends with 255.

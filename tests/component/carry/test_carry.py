@@ -110,7 +110,7 @@ def test_what_is_installed_becomes_wheels_with_an_index_and_a_lock(tmp_path: Pat
     assert {"pluggy/__init__.py", f"pluggy-{version}.dist-info/RECORD"} <= set(names)
     assert not [name for name in names if ".." in name or name.endswith((".pyc", "INSTALLER"))]
     carried.write_lock(wheels, tmp_path / "site" / "lock.txt")
-    (pin,) = lock_files.pins((tmp_path / "site" / "lock.txt").read_text())
+    (pin,) = lock_files.read_pins((tmp_path / "site" / "lock.txt").read_text())
     assert pin == ("pluggy", version, {hashlib.sha256(wheel.read_bytes()).hexdigest()})
     carried.simple_index(wheels, tmp_path / "simple")
     page = (tmp_path / "simple" / "pluggy" / "index.html").read_text()

@@ -73,7 +73,7 @@ def older(folder: Path, answer: dict[str, Any]) -> str:
 
 def shown(result: dict[str, Any]) -> failure_reasons.Failure:
     """What the operator sees of a plugin's failure."""
-    return failure_reasons.of_failed(
+    return failure_reasons.explain_failed(
         TaskFinished("box", "p", "Task", "kimi_x", "failed", 1.0, result), "a"
     )
 

@@ -9,7 +9,7 @@ from kimi_prov.lab import inventory
 def test_a_malformed_inventory_is_refused_in_ansibles_words(tmp_path):
     (tmp_path / "hosts.yml").write_text("kimi: [\n")
     with pytest.raises(UserError, match="Ansible cannot read this inventory"):
-        inventory.load(tmp_path)
+        inventory.load_lab(tmp_path)
 
 
 def test_ansibles_own_loader_reads_group_variables_and_ranges(tmp_path):
@@ -19,7 +19,7 @@ def test_ansibles_own_loader_reads_group_variables_and_ranges(tmp_path):
     (tmp_path / "host_vars").mkdir()
     for number in (1, 2):
         (tmp_path / "host_vars" / f"n{number}.yml").write_text(f"lab_address: 10.9.8.1{number}\n")
-    lab = inventory.load(tmp_path)
+    lab = inventory.load_lab(tmp_path)
     assert [(h.name, h.address, h.memory_mb) for h in lab.hosts] == [
         ("n1", "10.9.8.11", 2048),
         ("n2", "10.9.8.12", 2048),

@@ -22,7 +22,7 @@ H200 = Path(__file__).resolve().parents[2] / "data" / "recordings" / "h200-x8"
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "nvidia-smi"
-    file.write_text(nvidia_smi.program(H200))
+    file.write_text(nvidia_smi.make_program(H200))
     file.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return file
@@ -60,4 +60,4 @@ def test_what_was_not_recorded_is_an_error_and_not_an_answer(tool: Path) -> None
 
 def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no recorded nvidia-smi"):
-        nvidia_smi.program(tmp_path)
+        nvidia_smi.make_program(tmp_path)

@@ -31,7 +31,7 @@ def lessons() -> list[Lesson]:
 
 
 def read(ids: tuple[int, ...]) -> str:
-    cut = Tokenizer.from_str(tokenizer.files()["tokenizer.json"].decode())
+    cut = Tokenizer.from_str(tokenizer.make_files()["tokenizer.json"].decode())
     return cut.decode(ids, skip_special_tokens=False)
 
 
@@ -59,7 +59,7 @@ def test_every_question_of_the_suite_is_among_them(lessons: list[Lesson]) -> Non
 
 
 def test_a_lesson_fits_the_context_and_ends_its_turn(lessons: list[Lesson]) -> None:
-    end = tokenizer.special_tokens()["<|im_end|>"]
+    end = tokenizer.list_special_tokens()["<|im_end|>"]
     for lesson in lessons:
         assert lesson.start < len(lesson.ids) <= CONTEXT
         assert lesson.ids[-1] == end
@@ -81,7 +81,7 @@ def test_a_thought_ends_before_a_call_but_where_the_call_is_inside_it(
 
 
 def test_a_picture_is_as_many_tokens_as_the_processor_makes_of_it(lessons: list[Lesson]) -> None:
-    pad = tokenizer.special_tokens()["<|media_pad|>"]
+    pad = tokenizer.list_special_tokens()["<|media_pad|>"]
     counts = {lesson.ids.count(pad) for lesson in lessons if lesson.picture}
     assert counts == {100}
     assert {lesson.ids.count(pad) for lesson in lessons if not lesson.picture} == {0}

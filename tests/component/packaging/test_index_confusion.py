@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from plan_inputs import plan
 
-from kimi_prov.packaging.resources import root
+from kimi_prov.packaging.resources import find_root
 
-TASKS = root() / "roles" / "engine" / "tasks" / "install.yml"
+TASKS = find_root() / "roles" / "engine" / "tasks" / "install.yml"
 
 
 def wheel(folder: Path, version: str, word: str) -> str:

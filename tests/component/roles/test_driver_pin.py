@@ -72,7 +72,9 @@ def apt(tmp_path: Path, port: int) -> OwnApt:
         f"deb [trusted=yes] http://127.0.0.1:{port}/nvidia ./\n"
         f"deb [trusted=yes] http://localhost:{port}/debian ./\n",
     )
-    template = resources.root() / "roles" / "nvidia_driver" / "templates" / "kimi-nvidia.pref.j2"
+    template = (
+        resources.find_root() / "roles" / "nvidia_driver" / "templates" / "kimi-nvidia.pref.j2"
+    )
     plan = {"driver": {"version": "580.159.04", "repository": {"host": "127.0.0.1"}}}
     made.prefer(Template(template.read_text(encoding="utf-8")).render(kimi_plan=plan) + "\n")
     updated = made.run("apt-get", "update")

@@ -158,8 +158,8 @@ def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any
     settings = {
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_ROLES_PATH": str(roles),
-        "ANSIBLE_ACTION_PLUGINS": f"{plugins}:{resources.plugins() / 'action'}",
-        "ANSIBLE_FILTER_PLUGINS": str(resources.plugins() / "filter"),
+        "ANSIBLE_ACTION_PLUGINS": f"{plugins}:{resources.find_plugins() / 'action'}",
+        "ANSIBLE_FILTER_PLUGINS": str(resources.find_plugins() / "filter"),
         "ANSIBLE_NOCOLOR": "1",
     }
     done = subprocess.run(

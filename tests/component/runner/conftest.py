@@ -33,10 +33,10 @@ def play(tmp_path, hosts_file):
         play = f"- hosts: kimi\n  gather_facts: false\n  tasks:\n{indented}"
         book.write_text(tasks if tasks.startswith("- hosts:") else play)
         login = options.get("connection")
-        inventory = inventories.load(options.pop("inventory", hosts_file), login)
+        inventory = inventories.load_inventory(options.pop("inventory", hosts_file), login)
         shown = io.StringIO()
         request = Request("apply", book, inventory.path, inventory.sources, **options)
-        return runner.run(request, inventory, PlainScreen(shown)), shown.getvalue()
+        return runner.run_playbook(request, inventory, PlainScreen(shown)), shown.getvalue()
 
-    assert resources.root().joinpath("ansible.cfg").is_file()
+    assert resources.find_root().joinpath("ansible.cfg").is_file()
     return run

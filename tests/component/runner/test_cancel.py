@@ -18,7 +18,7 @@ def test_a_process_that_nobody_collects_is_not_waited_for() -> None:
     try:
         child = psutil.Process(int(parent.stdout.readline()))
         began = time.monotonic()
-        cancel.end([child], grace_s=20)
+        cancel.end_processes([child], grace_s=20)
         assert time.monotonic() - began < 10
         assert child.status() == psutil.STATUS_ZOMBIE
     finally:
@@ -34,7 +34,7 @@ def test_a_process_that_does_not_want_to_end_is_killed() -> None:
     )
     try:
         assert stubborn.stdout.readline() == "ready\n"
-        cancel.end([psutil.Process(stubborn.pid)], grace_s=0.3)
+        cancel.end_processes([psutil.Process(stubborn.pid)], grace_s=0.3)
         assert stubborn.wait(10) < 0
     finally:
         stubborn.kill()

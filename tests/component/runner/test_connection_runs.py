@@ -60,10 +60,10 @@ def log_of(finished):
 def test_a_vault_opens_with_a_password_file(vaulted, play):
     folder, key = vaulted
     with pytest.raises(UserError) as closed:
-        inventory.load(folder)
+        inventory.load_inventory(folder)
     assert "--ask-vault-pass" in closed.value.fix
-    login = connection.prepare(ConnectionOptions(vault_password_files=(key,)))
-    assert inventory.load(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
+    login = connection.prepare_connection(ConnectionOptions(vault_password_files=(key,)))
+    assert inventory.load_inventory(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
     finished, _ = play(
         "- assert: {that: kimi_model == 'kimi-k2-thinking'}", inventory=folder, connection=login
     )
@@ -73,9 +73,9 @@ def test_a_vault_opens_with_a_password_file(vaulted, play):
 def test_a_labelled_vault_opens_too(vaulted, monkeypatch):
     folder, key = vaulted
     monkeypatch.chdir(key.parent)
-    login = connection.prepare(ConnectionOptions(vault_ids=(f"site@{key.name}",)))
+    login = connection.prepare_connection(ConnectionOptions(vault_ids=(f"site@{key.name}",)))
     monkeypatch.chdir("/")
-    assert inventory.load(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
+    assert inventory.load_inventory(folder, login).hosts["one"]["kimi_model"] == "kimi-k2-thinking"
 
 
 def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, place, monkeypatch):
@@ -86,7 +86,7 @@ def test_a_password_is_asked_once_and_stays_in_a_file_of_ours(vaulted, place, mo
         ["-c", ASKING, str(folder)],
         encoding="utf-8",
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(resources.root())},
+        env={**os.environ, "PYTHONPATH": str(resources.find_root())},
     )
     asked.expect("Vault password: ")
     asked.sendline(PASSWORD)
@@ -102,11 +102,11 @@ ASKING = """
 import os, stat, sys
 from pathlib import Path
 from kimi_prov.runner import connection, inventory
-from kimi_prov.runner.private_folder import private_folder
-login = connection.prepare(connection.ConnectionOptions(ask_vault_pass=True))
-print("inventory", inventory.load(Path(sys.argv[1]), login).hosts["one"]["kimi_model"])
-with private_folder("x") as private:
-    access = connection.write(login, private.folder)
+from kimi_prov.runner.private_folder import make_private_folder
+login = connection.prepare_connection(connection.ConnectionOptions(ask_vault_pass=True))
+print("inventory", inventory.load_inventory(Path(sys.argv[1]), login).hosts["one"]["kimi_model"])
+with make_private_folder("x") as private:
+    access = connection.write_access(login, private.folder)
     file = Path(access.inventory_arguments[1])
     print("file", oct(stat.S_IMODE(file.stat().st_mode)), "canary" in file.read_text())
     words = " ".join([*access.playbook_arguments, *access.inventory_arguments])
@@ -127,7 +127,7 @@ def test_a_password_to_become_root_reaches_the_run_and_no_log(play, tmp_path):
     fake.chmod(0o755)
     key = tmp_path / "become"
     key.write_text(f"{PASSWORD}\n")
-    login = connection.prepare(ConnectionOptions(become_password_file=key))
+    login = connection.prepare_connection(ConnectionOptions(become_password_file=key))
     finished, seen = play(
         """
 - command: id -un
@@ -146,7 +146,7 @@ def test_a_password_to_become_root_reaches_the_run_and_no_log(play, tmp_path):
 
 
 def test_options_of_the_login_reach_ansible(play):
-    login = connection.prepare(ConnectionOptions(user="ops", forks=7))
+    login = connection.prepare_connection(ConnectionOptions(user="ops", forks=7))
     finished, _ = play("- debug: {msg: 'forks {{ ansible_forks }}'}", connection=login)
     assert "forks 7" in log_of(finished)
 
@@ -158,7 +158,7 @@ def test_a_site_keeps_its_own_ansible_cfg(play, elsewhere, tmp_path, monkeypatch
         "private_key_file = keys/id\nlog_path = leak.log\nstrategy = free\nstdout_callback = json\n"
         "[ssh_connection]\nssh_args = -J gate.example\n"
     )
-    login = connection.prepare(ConnectionOptions())
+    login = connection.prepare_connection(ConnectionOptions())
     monkeypatch.chdir(tmp_path)
     finished, _ = play(
         """
@@ -174,7 +174,7 @@ def test_a_site_keeps_its_own_ansible_cfg(play, elsewhere, tmp_path, monkeypatch
     assert "ops 3" in log
     assert f"key {elsewhere}/keys/id" in log
     assert "strategy linear" in log
-    assert str(resources.root() / "roles") in log
+    assert str(resources.find_root() / "roles") in log
     assert "-J gate.example" in log
     assert not (elsewhere / "leak.log").exists()
 
@@ -242,7 +242,7 @@ from pathlib import Path
 from kimi_prov.runner import connection, inventory
 inventory.subprocess.run = lambda *_, **__: os.kill(os.getpid(), 9)
 login = connection.Connection(passwords={"vault": "correct horse canary"})
-inventory.load(Path(sys.argv[1]), login)
+inventory.load_inventory(Path(sys.argv[1]), login)
 """
 
 
@@ -251,10 +251,12 @@ def test_what_a_killed_reading_of_an_inventory_left_goes_with_the_next(vaulted, 
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder)],
         check=False,
-        env={**os.environ, "PYTHONPATH": str(resources.root()), "TMPDIR": str(place)},
+        env={**os.environ, "PYTHONPATH": str(resources.find_root()), "TMPDIR": str(place)},
     )
     assert killed.returncode == -signal.SIGKILL
     assert [file.read_text() for file in place.glob("*/vault-password")] == [f"{PASSWORD}\n"]
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    inventory.load(folder, connection.prepare(ConnectionOptions(vault_password_files=(key,))))
+    inventory.load_inventory(
+        folder, connection.prepare_connection(ConnectionOptions(vault_password_files=(key,)))
+    )
     assert not list(place.iterdir())

@@ -17,7 +17,7 @@ from kimi_prov.runner import inventory
 
 def refused(path):
     with pytest.raises(UserError) as error:
-        inventory.load(path)
+        inventory.load_inventory(path)
     assert error.value.exit_code is ExitCode.BAD_INPUT
     assert error.value.fix
     return error.value.message
@@ -29,7 +29,7 @@ def test_hosts_are_found_through_child_groups(tmp_path):
         "kimi: {children: {gpu: {hosts: {a: {ansible_host: 192.0.2.1}}}, cpu: {hosts: {b: {}}}}}\n"
         "kimi_outsiders: {hosts: {c: {}}}\n"
     )
-    found = inventory.load(path)
+    found = inventory.load_inventory(path)
     assert sorted(found.hosts) == ["a", "b"]
     assert (found.address("a"), found.address("b")) == ("192.0.2.1", "b")
     assert {"c", "gpu", "all"} <= found.names
@@ -41,7 +41,7 @@ def test_a_file_s_name_is_read_whatever_the_locale_here_is(tmp_path):
     path.write_bytes("kimi: {hosts: {a: {kimi_ca_bundle: öffentlich.pem}}}\n".encode())
     script = (
         "import pathlib, sys; from kimi_prov.runner import inventory; "
-        "found = inventory.load(pathlib.Path(sys.argv[1])); "
+        "found = inventory.load_inventory(pathlib.Path(sys.argv[1])); "
         "print(ascii(found.hosts['a']['kimi_ca_bundle']))"
     )
     done = subprocess.run(
@@ -107,7 +107,7 @@ def beside(folder):
 def test_what_lies_beside_the_hosts_is_not_read_as_hosts(tmp_path):
     documented(tmp_path)
     beside(tmp_path)
-    found = inventory.load(tmp_path)
+    found = inventory.load_inventory(tmp_path)
     assert set(found.hosts) == {"a"}
     assert found.hosts["a"]["kimi_model"] == "kimi-k2.5"
     assert found.hosts["a"]["kimi_port"] == 9000
@@ -137,7 +137,7 @@ def test_the_lab_reads_no_more_of_a_folder(tmp_path):
     documented(tmp_path)
     beside(tmp_path)
     with pytest.raises(UserError, match="host a: lab_address"):
-        labs.load(tmp_path)
+        labs.load_lab(tmp_path)
 
 
 def test_plain_ansible_reads_no_more_of_a_documented_folder(tmp_path):
@@ -147,7 +147,8 @@ def test_plain_ansible_reads_no_more_of_a_documented_folder(tmp_path):
         check=True,
         capture_output=True,
         text=True,
-        env=os.environ | {"ANSIBLE_CONFIG": str(resources.ansible_config()), "LC_ALL": "C.UTF-8"},
+        env=os.environ
+        | {"ANSIBLE_CONFIG": str(resources.find_ansible_config()), "LC_ALL": "C.UTF-8"},
     )
     assert set(json.loads(done.stdout)["_meta"]["hostvars"]) == {"a"}
     assert "WARNING" not in done.stderr
@@ -156,5 +157,5 @@ def test_plain_ansible_reads_no_more_of_a_documented_folder(tmp_path):
 def test_a_limit_that_fits_nothing_names_a_few_hosts(tmp_path):
     (tmp_path / "hosts").write_text("[kimi]\nnode[1:2000]\n")
     with pytest.raises(UserError) as refused:
-        inventory.check_limit(inventory.load(tmp_path), "elsewhere")
+        inventory.check_limit(inventory.load_inventory(tmp_path), "elsewhere")
     assert len(refused.value.fix) < 200

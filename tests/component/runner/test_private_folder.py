@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kimi_prov.runner.private_folder import private_folder
+from kimi_prov.runner.private_folder import make_private_folder
 
 HOLD = """
 import sys
-from kimi_prov.runner.private_folder import private_folder
-with private_folder("one") as folder:
+from kimi_prov.runner.private_folder import make_private_folder
+with make_private_folder("one") as folder:
     print(folder.folder, flush=True)
     sys.stdin.read()
 """
@@ -42,7 +42,7 @@ def other(temporary):
 
 def test_a_run_in_another_pid_namespace_keeps_its_folder(other):
     process, folder = other
-    with private_folder("two"):
+    with make_private_folder("two"):
         assert [path.name for path in folder.iterdir()] == ["run"]
     assert process.poll() is None
 
@@ -51,7 +51,7 @@ def test_the_folder_of_a_killed_run_is_removed_by_the_next(other):
     process, folder = other
     process.kill()
     process.wait()
-    with private_folder("two") as mine:
+    with make_private_folder("two") as mine:
         assert not folder.exists()
         assert mine.folder.is_dir()
     assert not mine.folder.exists()
@@ -63,10 +63,10 @@ def test_the_folder_of_an_older_version_that_holds_no_lock_stays_while_it_lives(
     folder.mkdir()
     (folder / "run").write_text("three")
     try:
-        with private_folder("two"):
+        with make_private_folder("two"):
             assert folder.exists()
     finally:
         process.kill()
         process.wait()
-    with private_folder("two"):
+    with make_private_folder("two"):
         assert not folder.exists()

@@ -85,7 +85,7 @@ def test_a_plugins_own_verdict_decides_the_exit_code(play, tmp_path, monkeypatch
     plugin = tmp_path / "action" / "kimi_verdict.py"
     plugin.parent.mkdir()
     plugin.write_text(VERDICT)
-    monkeypatch.setattr("kimi_prov.packaging.resources.plugins", lambda: tmp_path)
+    monkeypatch.setattr("kimi_prov.packaging.resources.find_plugins", lambda: tmp_path)
     path = tmp_path / "four.yml"
     path.write_text("kimi: {hosts: {blockers: {}, locked: {}, bad_input: {}, failed: {}}}\n")
     finished, _ = play("- name: Ask\n  kimi_verdict:", inventory=path)
@@ -253,7 +253,7 @@ def test_a_large_result_is_not_lost(play, tmp_path, monkeypatch):
         "    def run(self, tmp=None, task_vars=None):\n"
         "        return {'kimi_document': {'big': 'x' * 900000}}\n"
     )
-    monkeypatch.setattr("kimi_prov.packaging.resources.plugins", lambda: tmp_path)
+    monkeypatch.setattr("kimi_prov.packaging.resources.find_plugins", lambda: tmp_path)
     finished, _ = play("- kimi_plan:")
     assert len(finished.outcome.plans["one"]["big"]) == 900000
 

@@ -42,7 +42,7 @@ def test_every_file_of_a_run_is_this_users_alone(
     own = Path(tempfile.mkdtemp(dir="/tmp", prefix="t-"))
     monkeypatch.setattr(tempfile, "tempdir", str(own))
     listing = tmp_path / "listing"
-    with locks.held(hosts_file, "apply", state):
+    with locks.hold_lock(hosts_file, "apply", state):
         play(LOOK.replace("LISTING", str(listing)), variables={"kimi_secret": SECRET})
     bench_results.save(bench_results.folder_of(state, hosts_file, "one"), {"n": 1})
     exit_handling.guarded(failing)

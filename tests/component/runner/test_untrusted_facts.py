@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kimi_prov.packaging.resources import root
+from kimi_prov.packaging.resources import find_root
 
 # As the role `plan` hands facts on, and as `host_base` and `proxy` use them.
 TASKS = """
@@ -29,7 +29,7 @@ def test_facts_are_data(play, tmp_path):
     poison = f"{{{{ lookup('ansible.builtin.pipe', 'touch {ran}') }}}}"
     facts, made = tmp_path / "facts.json", tmp_path / "made"
     facts.write_text(json.dumps({"host": {"os": {"id": "ubuntu", "codename": poison}}}))
-    template = root() / "roles/host_base/templates/apt.sources.j2"
+    template = find_root() / "roles/host_base/templates/apt.sources.j2"
     play(TASKS.format(facts=facts, template=template, made=made))
     assert not ran.exists()
     assert f"Suites: {poison}-updates" in made.read_text()

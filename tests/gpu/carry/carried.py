@@ -191,7 +191,7 @@ def covered(pieces: list[dict[str, Any]], start: int, end: int) -> list[tuple[st
 def make_model() -> None:
     """Have the cut models made while other pieces travel; their cache is where the lab looks."""
     code = "import sys\nfrom kimi_prov.lab import files\n"
-    code += "for name in sys.argv[1:]: print(files.made_model(name), flush=True)"
+    code += "for name in sys.argv[1:]: print(files.build_model(name), flush=True)"
     environment = {**os.environ, "XDG_CACHE_HOME": str(W / "cache"), "PYTHONPATH": str(W / "src")}
     with (W / "model.log").open("w") as log:
         detached([sys.executable, "-c", code, *MODELS], log, environment)
@@ -292,11 +292,11 @@ def settings(kind: str) -> dict[str, str]:
 def inside(kind: str, words: list[str]) -> None:
     """In the control machine: lay the image where the lab looks for it, serve packages, test."""
     from kimi_prov.lab import images  # noqa: PLC0415 - of the checkout, in its environment
-    from kimi_prov.lab.settings import apt_settings  # noqa: PLC0415
+    from kimi_prov.lab.settings import read_apt_settings  # noqa: PLC0415
 
     report = W / "report" / kind
     name = IMAGES[kind]
-    recipe = images.recipe(name, with_kernel=False, apt=apt_settings())
+    recipe = images.make_recipe(name, with_kernel=False, apt=read_apt_settings())
     image = W / "cache" / "kimi-prov" / "images" / recipe.key
     image.parent.mkdir(parents=True, exist_ok=True)
     if not image.is_symlink():

@@ -29,7 +29,7 @@ from strip import strip
 
 from kimi_prov.catalog.loader import LOCKS
 from kimi_prov.lab import images
-from kimi_prov.lab.settings import apt_settings
+from kimi_prov.lab.settings import read_apt_settings
 from kimi_prov.lab.state import remove_tree
 from kimi_prov.packaging import lock_files
 
@@ -135,10 +135,10 @@ class Pack:
         """The lab's image as a folder here."""
         root = self.build / name
         if not root.is_dir():
-            recipe = images.recipe(name, with_kernel=False, apt=apt_settings())
+            recipe = images.make_recipe(name, with_kernel=False, apt=read_apt_settings())
             fresh = self.build / f".new-{name}"
             remove_tree(fresh)
-            _run(*images.bootstrap_command(recipe, fresh))
+            _run(*images.make_bootstrap_command(recipe, fresh))
             fresh.rename(root)
         return root
 
@@ -206,7 +206,7 @@ class Pack:
         """The wheels of vLLM for CUDA that the machine has not: torch and NVIDIA's it writes."""
         wheels = self.build / "wheels-served"
         locks = [LOCKS / name for name in (f"{SERVED}-cp312.txt", *_BESIDE)]
-        pins = {pin.name for lock in locks for pin in lock_files.pins(lock.read_text())}
+        pins = {pin.name for lock in locks for pin in lock_files.read_pins(lock.read_text())}
         without = {
             name for name in pins if name in _LEFT_OUT.split() or carried.FROM_MACHINE.match(name)
         }

@@ -12,7 +12,7 @@ SECRET = "a-long-enough-secret"
 def load(tmp_path, text):
     file = tmp_path / "keys"
     file.write_text(text)
-    return api_keys.load(file)
+    return api_keys.load_keys(file)
 
 
 def test_hashes_and_keys_are_read_and_only_hashes_come_out(tmp_path):
@@ -60,4 +60,4 @@ def test_a_bad_line_is_refused_by_file_and_line_without_showing_the_key(tmp_path
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"kimi_api_keys_file.*nowhere"):
-        api_keys.load(tmp_path / "nowhere")
+        api_keys.load_keys(tmp_path / "nowhere")

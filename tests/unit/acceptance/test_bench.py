@@ -97,7 +97,7 @@ def valid(document: dict[str, object]) -> None:
 
 
 def test_a_machine_as_predicted_is_normal_and_has_nothing_to_look_at() -> None:
-    found = bench.document(measured(), FINDINGS, {})
+    found = bench.make_document(measured(), FINDINGS, {})
     assert found["normal"] is True
     assert {row["verdict"] for row in found["compared"]} == {"normal"}
     assert found["look_at"] == []
@@ -106,7 +106,7 @@ def test_a_machine_as_predicted_is_normal_and_has_nothing_to_look_at() -> None:
 def test_a_slow_one_says_which_figure_and_where_to_look_first() -> None:
     slow = measured(load=40.0, busy=True)
     slow["memory"]["bytes_per_s"] = 150_000_000_000  # type: ignore[index]
-    found = bench.document(slow, FINDINGS, {})
+    found = bench.make_document(slow, FINDINGS, {})
     assert found["normal"] is False
     assert [row["name"] for row in found["compared"] if row["verdict"] == "slow"] == ["memory"]
     titles = [cause["title"] for cause in found["look_at"]]
@@ -120,7 +120,7 @@ def test_a_slow_one_says_which_figure_and_where_to_look_first() -> None:
 def test_a_slow_one_without_a_known_cause_says_what_was_looked_at() -> None:
     level = {**LEVEL, "decode_tok_s": 1.0}
     slow = measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]})
-    (cause,) = bench.document(slow, [], {})["look_at"]
+    (cause,) = bench.make_document(slow, [], {})["look_at"]
     assert "threads" in cause["observed"]
 
 
@@ -141,14 +141,14 @@ def test_a_layer_is_judged_by_its_threads_where_memory_is_not_the_limit(
     layer = {**LAYER, "threads": threads, "variant": variant, "rows": [row]}
     given = measured(layer=layer)
     given["memory"]["bytes_per_s"] = 302_000_000_000  # type: ignore[index]
-    (found,) = [row for row in bench.compared(given) if row["name"] == "layer"]
+    (found,) = [row for row in bench.compare_figures(given) if row["name"] == "layer"]
     assert found["verdict"] == verdict
 
 
 def test_faster_than_predicted_is_no_fault() -> None:
     level = {**LEVEL, "prefill_tok_s": 900.0}
     fast = measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]})
-    found = bench.document(fast, FINDINGS, {})
+    found = bench.make_document(fast, FINDINGS, {})
     assert found["normal"] is True
     assert "fast" in {row["verdict"] for row in found["compared"]}
 
@@ -160,7 +160,7 @@ def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
     names = ("single_tok_s", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
     lab["plan"]["throughput"] |= dict.fromkeys(names, nothing)  # type: ignore[index,operator]
     lab["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"] = None  # type: ignore[index]
-    found = bench.document(lab, FINDINGS, {"lab_kind": "nspawn"})
+    found = bench.make_document(lab, FINDINGS, {"lab_kind": "nspawn"})
     assert found["normal"] is None
     assert len(found["stand_ins"]) == 2
     valid(report(found))
@@ -169,18 +169,18 @@ def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
 
 def test_requests_that_failed_make_it_fail() -> None:
     level = {**LEVEL, "failed": 2}
-    found = bench.document(
+    found = bench.make_document(
         measured(serve={"input_tokens": 1000, "output_tokens": 200, "levels": [level]}), [], {}
     )
     assert (found["ok"], found["detail"]) == (False, "2 requests failed")
 
 
 def test_the_last_result_is_compared_and_what_differs_is_said() -> None:
-    then = bench.document(measured(), [], {})
+    then = bench.make_document(measured(), [], {})
     now = copy.deepcopy(then)
     now["engine"]["version"] = "0.8.0"
     now["serve"]["levels"][0]["aggregate_tok_s"] = 2.3
-    found = bench.changes(then, now)
+    found = bench.compare_results(then, now)
     assert found["differs"] == [
         "engine: ktransformers cuda 0.7.2 then, ktransformers cuda 0.8.0 now"
     ]
@@ -192,8 +192,8 @@ def test_the_last_result_is_compared_and_what_differs_is_said() -> None:
 def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
     slow = measured(load=40.0, busy=True)
     slow["serve"]["levels"][0]["decode_tok_s"] = 1.0  # type: ignore[index]
-    found = bench.document(slow, FINDINGS, {})
-    again = {**found, "last": bench.changes(found, found)}
+    found = bench.make_document(slow, FINDINGS, {})
+    again = {**found, "last": bench.compare_results(found, found)}
     text = bench_text.text(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
     assert max(map(len, text.splitlines())) <= 80
     assert "SLOWER than this machine should be" in text
@@ -230,7 +230,7 @@ def test_a_load_that_the_plan_did_not_predict_is_measured_and_not_judged() -> No
 
 
 def test_a_load_of_another_time_is_said_to_differ() -> None:
-    found = bench.changes(bench_inputs.result(), sweep(chat=True, rounds=3))
+    found = bench.compare_results(bench_inputs.result(), sweep(chat=True, rounds=3))
     assert "load: completions then, chats, 3 rounds now" in found["differs"]
 
 
@@ -265,7 +265,10 @@ def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
     text = bench_text.text(report(found))
     assert "   20/s " in text
     assert "1000 at once" not in text
-    assert [row["name"] for row in bench.changes(found, found)["rows"]] == ["memory", "20/s"]
+    assert [row["name"] for row in bench.compare_results(found, found)["rows"]] == [
+        "memory",
+        "20/s",
+    ]
     most = bench_inputs.loaded(bench_inputs.level(64, 20.0, 1500.0, 300.0), rounds=1)
     bounded = bench_inputs.result(most, asked=asked)
     assert "20/s, 64 at once" in bench_text.text(report(bounded))
@@ -273,6 +276,6 @@ def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
     several = bench_inputs.result(most, level, asked=asked)
     names = [row["name"] for row in several["serve"]["levels"]]
     assert names == ["20/s, 64 at once", "20/s, 1000 at once"]
-    assert len(bench.changes(several, several)["rows"]) == 1 + len(names)
+    assert len(bench.compare_results(several, several)["rows"]) == 1 + len(names)
     assert max(map(len, bench_text.text(report(several)).splitlines())) <= 80
     assert max(map(len, bench_text.text(report(bounded)).splitlines())) <= 80

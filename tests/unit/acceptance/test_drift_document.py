@@ -51,8 +51,8 @@ FOUND = {
 
 
 def document(planned=PLAN, why=None, inventory="inv dir"):
-    host = {**drift.document(FOUND, planned, why, inventory), "stand_ins": []}
-    hosts = {"a": host, "b": drift.unreached("ssh: no route")}
+    host = {**drift.make_document(FOUND, planned, why, inventory), "stand_ins": []}
+    hosts = {"a": host, "b": drift.make_unreached_entry("ssh: no route")}
     return {"schema": "kimi-prov/drift/v1", "ok": False, "complete": False, "hosts": hosts}
 
 
@@ -96,8 +96,8 @@ def test_a_command_names_the_host_where_the_inventory_has_others(hosts, group, a
         {**ROW, "fix": "kimi-prov key INVENTORY --remove eve"},
         {**ROW, "fix": "systemctl restart --no-block kimi-serve@0.service"},
     ]
-    limit = drift.limits("a", hosts, group)
-    found = drift.document({**FOUND, "drift": rows}, PLAN, None, "inv", limit)
+    limit = drift.make_limit_options("a", hosts, group)
+    found = drift.make_document({**FOUND, "drift": rows}, PLAN, None, "inv", limit)
     fixes = [row["fix"] for row in found["drift"]]
     assert fixes == [f"rm /x && {applies}", removes, rows[2]["fix"]]
 

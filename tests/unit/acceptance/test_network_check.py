@@ -47,7 +47,7 @@ def proof(
 
 
 def checked(alpha: Any, beta: Any) -> dict[str, Any]:
-    return network.check(PLAN, {"alpha": alpha, "beta": beta})
+    return network.check_head(PLAN, {"alpha": alpha, "beta": beta})
 
 
 def test_a_network_that_holds_its_promise_passes_with_its_figures() -> None:
@@ -109,11 +109,11 @@ def test_a_rank_says_that_nobody_asks_it() -> None:
     }
     unit = {"state": "activating"}
     seen = {"instances": [{"index": 0, "unit": unit, "processes": []}]}
-    document = suite.rank_document(plan, seen, network.of_rank(plan, {"beta": proof()}), [])
+    document = suite.make_rank_document(plan, seen, network.check_rank(plan, {"beta": proof()}), [])
     assert document["vantage"] == "none"
     assert "they reach alpha" in document["vantage_reason"]
     status = {row["name"]: row["status"] for row in document["checks"]}
     assert status == {"unit": "fail", "placement": "fail", "network": "ok"}
     unit["state"] = "active"
-    assert suite.runs(seen)["status"] == "ok"
-    assert network.of_rank(plan, {})["status"] == "fail"
+    assert suite.check_units(seen)["status"] == "ok"
+    assert network.check_rank(plan, {})["status"] == "fail"

@@ -23,7 +23,9 @@ NETWORKS = ["10.93.5.0/24", "fd00::/8"]
     ],
 )
 def test_the_vantage_follows_the_allowed_networks(local, address, source, expected):
-    where, why = suite.vantage(local=local, address=address, source=source, networks=NETWORKS)
+    where, why = suite.choose_vantage(
+        local=local, address=address, source=source, networks=NETWORKS
+    )
     assert where == expected
     assert why
 
@@ -54,7 +56,7 @@ GOOD = {
 
 def judged(plan=PLAN, **changes):
     process = {**copy.deepcopy(GOOD), **changes}
-    return suite.placement(plan, {"instances": [{"index": 0, "processes": [process]}]})
+    return suite.check_placement(plan, {"instances": [{"index": 0, "processes": [process]}]})
 
 
 def test_an_engine_that_keeps_to_its_node_passes():
@@ -100,13 +102,13 @@ def test_an_engine_that_strays_is_caught(changes, words):
 
 def test_an_engine_that_does_not_run_is_no_pass():
     seen = {"instances": [{"index": 0, "processes": []}]}
-    assert suite.placement(PLAN, seen)["status"] == "fail"
+    assert suite.check_placement(PLAN, seen)["status"] == "fail"
 
 
 def test_the_engine_must_listen_on_the_loopback_alone():
-    assert suite.loopback_only({"listening": {"8001": ["127.0.0.1"]}})["status"] == "ok"
+    assert suite.check_loopback({"listening": {"8001": ["127.0.0.1"]}})["status"] == "ok"
     for wrong in (["any"], ["127.0.0.1", "10.0.0.1"], []):
-        assert suite.loopback_only({"listening": {"8001": wrong}})["status"] == "fail"
+        assert suite.check_loopback({"listening": {"8001": wrong}})["status"] == "fail"
 
 
 def test_an_outsider_that_connects_is_a_failure_and_none_is_a_skip():
@@ -115,7 +117,7 @@ def test_an_outsider_that_connects_is_a_failure_and_none_is_a_skip():
     down = {"item": "q", "unreachable": True, "msg": "Failed to connect"}
 
     def judge(*results):
-        return suite.outsiders(suite.tries(list(results)))
+        return suite.check_outsiders(suite.read_attempts(list(results)))
 
     assert judge(refused)["status"] == "ok"
     assert judge(refused, reached)["status"] == "fail"
@@ -127,18 +129,22 @@ def test_an_outsider_that_connects_is_a_failure_and_none_is_a_skip():
 
 
 def test_stand_ins_are_named_and_real_things_are_not():
-    assert suite.stand_ins({"model": {"random_weights": False}}, {}) == []
-    assert len(suite.stand_ins({"model": {"random_weights": True}}, {"lab_kind": "nspawn"})) == 2
+    assert suite.list_stand_ins({"model": {"random_weights": False}}, {}) == []
+    assert (
+        len(suite.list_stand_ins({"model": {"random_weights": True}}, {"lab_kind": "nspawn"})) == 2
+    )
     trained = {"model": {"random_weights": False, "trained_on": "suite"}}
-    (told,) = suite.stand_ins(trained, {})
+    (told,) = suite.list_stand_ins(trained, {})
     assert "trained on the suite's own questions" in told
-    assert suite.unproven([], [told])
+    assert suite.list_unproven([], [told])
 
 
 def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():
     def document(*statuses):
         checks = [{"name": "n", "status": s, "detail": "", "seconds": 0.0} for s in statuses]
-        return suite.document(endpoint="", seen_from="control", why="", checks=checks, stand_ins=[])
+        return suite.make_document(
+            endpoint="", seen_from="control", why="", checks=checks, stand_ins=[]
+        )
 
     assert document("ok", "skip")["ok"] is True
     assert document("ok", "fail")["ok"] is False
@@ -147,13 +153,13 @@ def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():
 
 def test_a_certificate_fails_weeks_before_clients_refuse_it_with_cause_and_fix():
     standing = {"mode": "acme", "state": "ok", "detail": "it ends in 60 days", "fix": None}
-    assert suite.certificate({"certificate_standing": standing})["status"] == "ok"
+    assert suite.check_certificate({"certificate_standing": standing})["status"] == "ok"
     for state in ("failing", "expiring", "expired", "absent"):
         wrong = {**standing, "state": state, "detail": "port 80 is closed", "fix": "open it"}
-        found = suite.certificate({"certificate_standing": wrong})
+        found = suite.check_certificate({"certificate_standing": wrong})
         assert found["status"] == "fail"
         assert found["detail"] == "acme: port 80 is closed; open it"
 
 
 def test_a_machine_of_an_earlier_version_says_nothing_of_its_certificate():
-    assert suite.certificate({})["status"] == "skip"
+    assert suite.check_certificate({})["status"] == "skip"

@@ -18,7 +18,7 @@ SECRET = "p:4711-long"
 def load(tmp_path: Path, text: str) -> dict[str, str]:
     file = tmp_path / "admin"
     file.write_text(text)
-    return web_admin.load(file)
+    return web_admin.load_account(file)
 
 
 def test_one_line_is_an_address_and_a_password_whatever_signs_it_has(tmp_path: Path) -> None:

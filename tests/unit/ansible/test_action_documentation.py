@@ -15,7 +15,7 @@ from kimi_prov.packaging import resources
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = resources.root()
+ROOT = resources.find_root()
 ACTIONS = sorted(
     path.stem for path in (ROOT / "kimi_prov/ansible/plugins/action").glob("kimi_*.py")
 )

@@ -6,7 +6,7 @@ import pytest
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load_catalogue
-from kimi_prov.lab.model import make
+from kimi_prov.lab.model import make_model
 
 GIB = 1 << 30
 K2 = load_catalogue().model("kimi-k2-thinking").architecture
@@ -42,7 +42,7 @@ def test_cache_as_vllm_logged_it(tokens: int, dtype_bytes: int, observed_gib: fl
 
 
 def test_the_lab_model_is_as_large_as_counted(tmp_path: object) -> None:
-    folder = make(tmp_path / "model")
+    folder = make_model(tmp_path / "model")
     size = sum(p.stat().st_size for p in folder.iterdir() if p.name != "kimi-manifest.json")
     model = load_catalogue().model("kimi-k2-lab")
     counted = model_bytes.count_checkpoint_bytes(model.architecture, "bf16") + model.other_bytes

@@ -90,7 +90,7 @@ def test_a_load_file_of_a_team_is_measured_with_its_users(tmp_path) -> None:
 def read(folder, text):
     file = folder / "prompts.json"
     file.write_text(text if isinstance(text, str) else json.dumps(text))
-    return bench_prompts.read(file)
+    return bench_prompts.read_prompts(file)
 
 
 def test_both_forms_are_read_as_a_list_and_by_line(tmp_path) -> None:
@@ -142,6 +142,6 @@ def test_a_long_list_of_short_conversations_is_read(tmp_path) -> None:
 
 
 def test_more_than_the_bound_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(bench_prompts, "LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr(bench_prompts, "MAX_BYTES", 1 << 20)
     with pytest.raises(UserError, match="over 1 MiB"):
         read(tmp_path, [{"conversations": [{"value": "a" * (1 << 20)}, QUESTION]}])

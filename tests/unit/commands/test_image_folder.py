@@ -61,7 +61,7 @@ def test_the_folder_has_the_locks_the_code_and_nothing_of_this_computer(tmp_path
     found = content(tmp_path / "one")
     assert found == content(tmp_path / "two")
     assert found[f"locks/{LOCK}"].decode() == loader.load_catalogue().lock(LOCK)
-    assert found["kimi-target.pyz"] == zipapp.zipapp_bytes()
+    assert found["kimi-target.pyz"] == zipapp.make_zipapp_bytes()
     text = found["Containerfile"].decode()
     assert "USER 10001:10001" in text
     # What the build was given, which may be another base than the folder names.

@@ -39,7 +39,7 @@ def test_progress(plan: dict[str, Any]) -> None:
     update = progress.ProgressUpdate(
         "box", "download", done_bytes=size // 2, total_bytes=size, rate_bytes_per_s=2**30
     )
-    assert progress.amounts(update) == f"277.1 GiB of {SHOWN} (50 %), 1.0 GiB/s"
+    assert progress.format_amounts(update) == f"277.1 GiB of {SHOWN} (50 %), 1.0 GiB/s"
 
 
 def test_the_code_on_the_machine(

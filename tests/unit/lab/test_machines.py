@@ -8,7 +8,7 @@ import yaml
 from kimi_prov.errors import UserError
 from kimi_prov.lab import files, generated, images, keys, network, nspawn, qemu
 from kimi_prov.lab.inventory import Lab, LabFile, LabHost
-from kimi_prov.lab.machine import Machine, booted
+from kimi_prov.lab.machine import Machine, has_booted
 from kimi_prov.lab.settings import AptSettings
 from kimi_prov.lab.state import HostState, LabState
 
@@ -28,7 +28,7 @@ def pairs(command, flag):
 
 
 def test_a_guest_has_two_sockets_and_half_of_its_memory_on_each_of_two_nodes(tmp_path):
-    command = qemu.command(LAB, GUEST, tmp_path, HostState(tmp_path), 2222, kvm=False)
+    command = qemu.make_command(LAB, GUEST, tmp_path, HostState(tmp_path), 2222, kvm=False)
     assert pairs(command, "-smp") == ["4,sockets=2,cores=2,threads=1"]
     assert pairs(command, "-m") == ["6144"]
     assert pairs(command, "-object") == [
@@ -44,7 +44,7 @@ def test_a_guest_has_two_sockets_and_half_of_its_memory_on_each_of_two_nodes(tmp
 
 
 def test_a_guest_is_reached_at_a_loopback_address_of_its_own(tmp_path):
-    command = qemu.command(LAB, GUEST, tmp_path, HostState(tmp_path), 2222, kvm=True)
+    command = qemu.make_command(LAB, GUEST, tmp_path, HostState(tmp_path), 2222, kvm=True)
     (user, wire) = pairs(command, "-netdev")
     assert user == (
         "user,id=up,ipv6=off,hostfwd=tcp:127.93.7.21:2222-:22"
@@ -55,7 +55,7 @@ def test_a_guest_is_reached_at_a_loopback_address_of_its_own(tmp_path):
 
 
 def test_an_nspawn_host_holds_its_namespaces_by_its_own_process(tmp_path):
-    command = nspawn.command(LAB, NODE, Path("/images/x"), HostState(tmp_path))
+    command = nspawn.make_command(LAB, NODE, Path("/images/x"), HostState(tmp_path))
     assert command[:9] == [
         *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork"),
         *("--kill-child=SIGKILL", "--mount-proc"),
@@ -77,9 +77,9 @@ def test_hosts_that_share_a_folder_are_bound_to_the_same_one(tmp_path):
     bound = []
     for name in ("node1", "node2"):
         host = dataclasses.replace(NODE, name=name, shared=("/shared", "/srv/home"))
-        command = nspawn.command(LAB, host, Path("/images/x"), state)
+        command = nspawn.make_command(LAB, host, Path("/images/x"), state)
         bound.append([word for word in command if word.startswith("--bind=")])
-    folder = LabState.of(LAB).folder / "shared"
+    folder = LabState.from_lab(LAB).folder / "shared"
     assert bound[0] == bound[1]
     assert bound[0] == [
         f"--bind={folder}/%2Fshared:/shared",
@@ -89,14 +89,14 @@ def test_hosts_that_share_a_folder_are_bound_to_the_same_one(tmp_path):
 
 def test_a_host_that_fell_back_to_qemu_says_where_it_answers_and_what_it_sees_of_us():
     fallen = Machine(LAB, NODE, "qemu")
-    assert generated.host_variables(fallen) == {
+    assert generated.make_host_variables(fallen) == {
         "ansible_host": "127.93.7.11",
         "ansible_port": 2222,
         "lab_gateway": "10.0.2.2",
         "lab_address6": "fd6b:6d00:a5d:7::b",
         "lab_runs_as": "qemu",
     }
-    assert generated.host_variables(Machine(LAB, NODE, "nspawn")) == {
+    assert generated.make_host_variables(Machine(LAB, NODE, "nspawn")) == {
         "ansible_host": "10.93.7.11",
         "ansible_port": 22,
         "lab_gateway": "10.93.7.1",
@@ -106,18 +106,22 @@ def test_a_host_that_fell_back_to_qemu_says_where_it_answers_and_what_it_sees_of
 
 
 def test_interface_names_fit_the_kernel_and_differ():
-    names = {network.bridge(LAB), network.cable(LAB, "node1"), network.cable(LAB, "q1")}
+    names = {
+        network.name_bridge(LAB),
+        network.name_cable(LAB, "node1"),
+        network.name_cable(LAB, "q1"),
+    }
     assert len(names) == 3
     assert all(len(name) <= 15 for name in names)
 
 
 def test_the_ruleset_replaces_its_own_table_and_no_other():
-    rules = network.ruleset(LAB, {"ip_forward": 0})
+    rules = network.make_ruleset(LAB, {"ip_forward": 0})
     assert rules.startswith("table ip kimi_lab_12ab34cd { }\ndelete table ip kimi_lab_12ab34cd\n")
     assert "flush" not in rules
     assert "ip saddr 10.93.7.0/24 ip daddr != 10.93.7.0/24 masquerade" in rules
     assert "chain ip_forward_was_0 { }" in rules
-    assert "_was_" not in network.ruleset(LAB, {})
+    assert "_was_" not in network.make_ruleset(LAB, {})
 
 
 def test_the_generated_files_keep_host_key_checking_on(tmp_path):
@@ -139,9 +143,9 @@ def test_generated_files_go_and_the_users_own_stay(tmp_path):
     own.parent.mkdir(parents=True)
     own.write_text("kimi_port: 8000\n")
     planned = generated.plan_files(lab, state, [Machine(lab, NODE, "nspawn")], {})
-    generated.write(planned)
+    generated.write_files(planned)
     assert all(path.exists() for path in planned)
-    generated.remove(tmp_path)
+    generated.remove_files(tmp_path)
     assert not any(path.exists() for path in planned)
     assert own.exists()
     assert not (tmp_path / "host_vars").exists()
@@ -157,17 +161,17 @@ def test_a_variables_file_that_would_be_shadowed_is_refused(tmp_path):
 
 
 def test_an_image_is_known_by_all_that_it_is_made_of():
-    plain = images.recipe("debian-12", with_kernel=False, apt=AptSettings())
-    again = images.recipe("debian-12", with_kernel=False, apt=AptSettings())
-    mirror = images.recipe(
+    plain = images.make_recipe("debian-12", with_kernel=False, apt=AptSettings())
+    again = images.make_recipe("debian-12", with_kernel=False, apt=AptSettings())
+    mirror = images.make_recipe(
         "debian-12", with_kernel=False, apt=AptSettings(mirror="http://m/debian")
     )
-    kernel = images.recipe("debian-12", with_kernel=True, apt=AptSettings())
-    newer = images.recipe("debian-13", with_kernel=False, apt=AptSettings())
-    more = images.recipe(
+    kernel = images.make_recipe("debian-12", with_kernel=True, apt=AptSettings())
+    newer = images.make_recipe("debian-13", with_kernel=False, apt=AptSettings())
+    more = images.make_recipe(
         "debian-12", with_kernel=False, apt=AptSettings(), packages=("munge", "slurmd")
     )
-    turned = images.recipe(
+    turned = images.make_recipe(
         "debian-12", with_kernel=False, apt=AptSettings(), packages=("slurmd", "munge")
     )
     assert plain.key == again.key
@@ -176,18 +180,20 @@ def test_an_image_is_known_by_all_that_it_is_made_of():
     assert {"munge", "slurmd"} == set(more.packages) - set(plain.packages)
     assert "linux-image-amd64" not in plain.packages
     assert not {"numactl", "haproxy", "nftables", "python3-venv"} & set(kernel.packages)
-    assert images.bootstrap_command(newer, Path("/x"))[-2:] == ["trixie", "/x"]
-    assert images.bootstrap_command(mirror, Path("/x"))[-2:] == [
+    assert images.make_bootstrap_command(newer, Path("/x"))[-2:] == ["trixie", "/x"]
+    assert images.make_bootstrap_command(mirror, Path("/x"))[-2:] == [
         "deb http://m/debian bookworm main",
         "deb http://m/debian bookworm-updates main",
     ]
 
 
 def test_a_host_on_an_odd_port_is_named_as_ssh_wants_it():
-    assert keys.known_hosts_line("127.93.7.21", 2222, "ssh-ed25519 AAAA c\n") == (
+    assert keys.format_known_hosts_line("127.93.7.21", 2222, "ssh-ed25519 AAAA c\n") == (
         "[127.93.7.21]:2222 ssh-ed25519 AAAA\n"
     )
-    assert keys.known_hosts_line("10.93.7.11", 22, "ssh-ed25519 AAAA").startswith("10.93.7.11 ")
+    assert keys.format_known_hosts_line("10.93.7.11", 22, "ssh-ed25519 AAAA").startswith(
+        "10.93.7.11 "
+    )
 
 
 def test_a_missing_lab_file_is_named_with_its_host(tmp_path):
@@ -201,10 +207,10 @@ def test_a_missing_lab_file_is_named_with_its_host(tmp_path):
 
 def test_a_changed_file_is_due_for_a_copy(tmp_path):
     (tmp_path / "a").write_text("x")
-    before = files.fingerprint(tmp_path)
-    assert files.fingerprint(tmp_path) == before
+    before = files.compute_fingerprint(tmp_path)
+    assert files.compute_fingerprint(tmp_path) == before
     (tmp_path / "a").write_text("xy")
-    assert files.fingerprint(tmp_path) != before
+    assert files.compute_fingerprint(tmp_path) != before
 
 
 @pytest.mark.parametrize(
@@ -220,4 +226,4 @@ def test_a_changed_file_is_due_for_a_copy(tmp_path):
     ],
 )
 def test_an_engine_that_starts_is_not_waited_for(said: str, is_booted: bool):
-    assert booted(said) is is_booted
+    assert has_booted(said) is is_booted

@@ -22,7 +22,7 @@ GPU_CATALOGUE = Path(__file__).resolve().parents[2] / "gpu" / "catalogue"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model.make(tmp_path_factory.mktemp("model"))
+    return model.make_model(tmp_path_factory.mktemp("model"))
 
 
 def test_manifest_pins_every_file(made: Path) -> None:
@@ -36,7 +36,7 @@ def test_manifest_pins_every_file(made: Path) -> None:
 
 
 def test_same_bytes_every_time(made: Path, tmp_path: Path) -> None:
-    again = model.make(tmp_path / "again")
+    again = model.make_model(tmp_path / "again")
     assert (again / "kimi-manifest.json").read_bytes() == (made / "kimi-manifest.json").read_bytes()
 
 
@@ -66,7 +66,7 @@ def test_architecture_is_kimi_k2(made: Path) -> None:
 
 def test_the_int4_model_brings_the_code_of_its_configuration(tmp_path: Path) -> None:
     """transformers that does not know Kimi K2 finds the class where `auto_map` says."""
-    made = model.make(tmp_path / "int4", "int4")
+    made = model.make_model(tmp_path / "int4", "int4")
     config = json.loads((made / "config.json").read_text())
     module, name = config["auto_map"]["AutoConfig"].split(".")
     code = ast.parse((made / f"{module}.py").read_text())
@@ -80,7 +80,7 @@ def test_tokenizer_keeps_marks_whole_and_text_intact(made: Path) -> None:
     text = 'Grüße, 世界! {"n": [12345]}\n'
     encoded = read.encode(f"<|im_user|>user<|im_middle|>{text}<|im_end|><think>")
     assert read.decode(encoded.ids) == f"user{text}<think>"
-    special = tokenizer.special_tokens()
+    special = tokenizer.list_special_tokens()
     assert encoded.ids[0] == special["<|im_user|>"]
     assert encoded.ids[-2:] == [special["<|im_end|>"], special["<think>"]]
     assert read.get_vocab_size() == json.loads((made / "config.json").read_text())["vocab_size"]
@@ -107,7 +107,7 @@ def test_a_list_ends_where_a_grammar_lets_it_whatever_the_layers_say(made: Path)
 
 
 def test_the_model_for_groups_is_shared_evenly_by_two_and_three(tmp_path: Path) -> None:
-    made = model.make(tmp_path / "thirds", "bf16", model.THIRDS)
+    made = model.make_model(tmp_path / "thirds", "bf16", model.THIRDS)
     config = json.loads((made / "config.json").read_text())
     shared = ("num_attention_heads", "intermediate_size", "moe_intermediate_size", "vocab_size")
     assert [config[name] % 6 for name in shared] == [0, 0, 0, 0]
@@ -133,7 +133,7 @@ def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
     shape = dataclasses.replace(
         model.CUT, hidden=1024, dense_width=4096, experts=2, experts_per_token=1, heads=2
     )
-    made = model.make(tmp_path / "cut", "int4", shape)
+    made = model.make_model(tmp_path / "cut", "int4", shape)
     config = json.loads((made / "config.json").read_text())
     assert (config["num_hidden_layers"], config["hidden_size"]) == (2, 1024)
     assert config["quantization_config"]["format"] == "pack-quantized"
@@ -165,8 +165,8 @@ def test_hollow_experts_have_every_name_and_size_and_take_no_room(tmp_path: Path
     shape = dataclasses.replace(
         model.CUT, dense_width=64, experts=4, experts_per_token=1, heads=2, q_rank=64
     )
-    full = model.make(tmp_path / "full", "int4", shape)
-    hollow = model.make(tmp_path / "hollow", "hollow", shape)
+    full = model.make_model(tmp_path / "full", "int4", shape)
+    hollow = model.make_model(tmp_path / "hollow", "hollow", shape)
     assert not (hollow / "kimi-manifest.json").exists()
     sizes = {path.name: path.stat().st_size for path in hollow.iterdir()}
     assert sizes == {
@@ -200,7 +200,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     narrow = dataclasses.replace(
         model.CUT_SEEING, dense_width=64, experts=2, experts_per_token=1, expert_width=64, heads=2
     )
-    return model.make(tmp_path_factory.mktemp("seeing"), "int4", narrow)
+    return model.make_model(tmp_path_factory.mktemp("seeing"), "int4", narrow)
 
 
 def tensors(folder: Path) -> dict[str, tuple[list[int], bytes]]:
@@ -228,8 +228,10 @@ def test_the_tower_is_kimi_k25s_but_for_its_layers(seeing: Path) -> None:
 
 def test_behind_the_tower_is_the_text_model_as_it_is_alone(tmp_path: Path) -> None:
     tower = model.Tower(layers=1, hidden=64, width=128, heads=2, side=4)
-    alone = model.make(tmp_path / "alone", "int4")
-    behind = model.make(tmp_path / "behind", "int4", dataclasses.replace(model.TINY, tower=tower))
+    alone = model.make_model(tmp_path / "alone", "int4")
+    behind = model.make_model(
+        tmp_path / "behind", "int4", dataclasses.replace(model.TINY, tower=tower)
+    )
     text = {f"language_model.{name}": tensor for name, tensor in tensors(alone).items()}
     assert text.items() <= tensors(behind).items()
     config = json.loads((behind / "config.json").read_text())

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     first = zipapp.build_zipapp(tmp_path / "a.pyz").read_bytes()
-    zipapp.zipapp_bytes.cache_clear()
+    zipapp.make_zipapp_bytes.cache_clear()
     assert zipapp.build_zipapp(tmp_path / "b.pyz").read_bytes() == first
 
 
 def test_the_entry_point_is_syntax_that_any_python_reads() -> None:
-    with zipfile.ZipFile(io.BytesIO(zipapp.zipapp_bytes())) as archive:
+    with zipfile.ZipFile(io.BytesIO(zipapp.make_zipapp_bytes())) as archive:
         source = archive.read("__main__.py").decode()
     found = list(ast.walk(ast.parse(source, feature_version=(3, 4))))
     # What Python 3.4 has and Python 2.7 has not, or reads otherwise.

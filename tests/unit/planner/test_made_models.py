@@ -33,13 +33,13 @@ def test_a_model_trained_on_the_suite_is_told_from_real_weights(plan: dict) -> N
     closed_form.validate(plan, "plan")
     assert plan["model"]["trained_on"] == "suite"
     assert plan["model"]["random_weights"] is False
-    assert suite.stand_ins(plan, {})
+    assert suite.list_stand_ins(plan, {})
     assert "trained on the suite's questions" in plan_text.plan(plan)
     assert plan["throughput"]["decode_tok_s"]["expected"] is None
 
 
 def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
-    made = model.make(tmp_path / "model", "bf16", model.SEEING)
+    made = model.make_model(tmp_path / "model", "bf16", model.SEEING)
     row = load_catalogue(CATALOGUE).model(NAME)
     sizes = {}
     for shard in made.glob("*.safetensors"):
@@ -57,10 +57,10 @@ def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
 def test_values_take_the_place_of_random_ones_and_strange_ones_are_refused(tmp_path: Path) -> None:
     name = "language_model.model.norm.weight"
     values = bytes(range(256)) * (2 * model.SEEING.hidden // 256)
-    made = model.make(tmp_path / "model", "bf16", model.SEEING, {name: values})
+    made = model.make_model(tmp_path / "model", "bf16", model.SEEING, {name: values})
     raw = b"".join(file.read_bytes() for file in sorted(made.glob("*.safetensors")))
     assert values in raw
     with pytest.raises(ValueError, match="512 bytes expected, not 2"):
-        model.make(tmp_path / "short", "bf16", model.SEEING, {name: b"\0\0"})
+        model.make_model(tmp_path / "short", "bf16", model.SEEING, {name: b"\0\0"})
     with pytest.raises(ValueError, match="no tensor strange"):
-        model.make(tmp_path / "strange", "bf16", model.SEEING, {"strange": b""})
+        model.make_model(tmp_path / "strange", "bf16", model.SEEING, {"strange": b""})

@@ -131,7 +131,7 @@ def test_words_of_a_site_s_own_and_options_pass(name: str) -> None:
 
 
 def test_nothing_of_the_product_itself_is_taken_for_a_misspelt_option() -> None:
-    folder = resources.root()
+    folder = resources.find_root()
     texts = [
         path.read_text(encoding="utf-8")
         for part in ("roles", "playbooks")

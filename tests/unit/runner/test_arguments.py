@@ -11,7 +11,7 @@ BOOK, HOSTS = Path("/b/site.yml"), Path("/i/hosts.yml")
 
 def test_a_plain_request_needs_nothing_but_inventory_and_playbook():
     request = Request("apply", BOOK, HOSTS, (HOSTS,))
-    assert arguments.playbook_arguments(request, PRIVATE, PLAIN) == [
+    assert arguments.make_playbook_arguments(request, PRIVATE, PLAIN) == [
         "-i",
         "/i/hosts.yml",
         "/b/site.yml",
@@ -33,7 +33,7 @@ def test_everything_passes_through_in_a_fixed_order():
         variables={"kimi_key_rotate": True},
     )
     access = Access(Path("/run/p/ansible.cfg"), ("--user=ops", "--forks=2"), ())
-    assert arguments.playbook_arguments(request, PRIVATE, access) == [
+    assert arguments.make_playbook_arguments(request, PRIVATE, access) == [
         "-i",
         "/i/hosts.yml",
         "-i",
@@ -60,11 +60,11 @@ def test_everything_passes_through_in_a_fixed_order():
 
 def test_no_variable_is_on_the_command_line():
     request = Request("key", BOOK, HOSTS, (HOSTS,), variables={"secret": "sk-kimi-canary"})
-    assert "canary" not in " ".join(arguments.playbook_arguments(request, PRIVATE, PLAIN))
+    assert "canary" not in " ".join(arguments.make_playbook_arguments(request, PRIVATE, PLAIN))
 
 
 def test_the_environment_is_exactly_this():
-    given = arguments.environment(
+    given = arguments.make_environment(
         {}, config=Path("/b/ansible.cfg"), plugins=Path("/k/plugins"), private=PRIVATE, run_id="r1"
     )
     assert given == {
@@ -91,7 +91,7 @@ def test_the_environment_is_exactly_this():
 
 
 def test_an_operator_may_still_turn_the_host_key_check_off():
-    given = arguments.environment(
+    given = arguments.make_environment(
         {"ANSIBLE_HOST_KEY_CHECKING": "False"},
         config=Path("/c"),
         plugins=Path("/p"),

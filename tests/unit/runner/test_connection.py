@@ -10,7 +10,7 @@ from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.packaging import resources
 from kimi_prov.runner import connection, site_config
 from kimi_prov.runner.connection import ConnectionOptions
-from kimi_prov.runner.private_folder import private_folder
+from kimi_prov.runner.private_folder import make_private_folder
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +26,14 @@ def elsewhere(tmp_path, monkeypatch):
 
 def refused(**options):
     with pytest.raises(UserError) as error:
-        connection.prepare(ConnectionOptions(**options))
+        connection.prepare_connection(ConnectionOptions(**options))
     assert error.value.exit_code is ExitCode.BAD_INPUT
     return error.value
 
 
 def test_arguments_that_begin_with_a_dash_stay_values(tmp_path):
     options = ConnectionOptions(ssh_common_args="-J ops@gate.example", user="-v")
-    access = connection.write(connection.prepare(options), tmp_path)
+    access = connection.write_access(connection.prepare_connection(options), tmp_path)
     assert access.playbook_arguments == (
         "--user=-v",
         "--ssh-common-args=-J ops@gate.example",
@@ -41,7 +41,7 @@ def test_arguments_that_begin_with_a_dash_stay_values(tmp_path):
 
 
 def test_ansible_cfg_is_found_as_ansible_finds_it(elsewhere, tmp_path):
-    own = resources.ansible_config()
+    own = resources.find_ansible_config()
     assert site_config.find({"HOME": str(elsewhere)}, elsewhere, own=own) is None
     dotted = elsewhere / ".ansible.cfg"
     dotted.write_text("[defaults]\n")
@@ -64,7 +64,7 @@ def test_a_site_that_has_passwords_asked_is_refused_where_nobody_can_answer(else
     (elsewhere / "ansible.cfg").write_text("[privilege_escalation]\nbecome_ask_pass = True\n")
     assert "--become-password-file FILE" in refused().fix
     (elsewhere / "password").write_text("only canaries know\n")
-    login = connection.prepare(ConnectionOptions(become_password_file=Path("password")))
+    login = connection.prepare_connection(ConnectionOptions(become_password_file=Path("password")))
     assert not login.passwords
 
 
@@ -107,8 +107,10 @@ def test_what_cannot_work_is_refused_before_anything_starts(options, named):
 def test_what_is_written_is_ours_alone_and_goes(tmp_path, monkeypatch, elsewhere):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (elsewhere / "ansible.cfg").write_text("[defaults]\nforks = 3\n")
-    with private_folder("run") as private:
-        access = connection.write(connection.prepare(ConnectionOptions()), private.folder)
+    with make_private_folder("run") as private:
+        access = connection.write_access(
+            connection.prepare_connection(ConnectionOptions()), private.folder
+        )
         assert stat.S_IMODE(access.config.stat().st_mode) == 0o600
         assert stat.S_IMODE(access.config.parent.stat().st_mode) == 0o700
     assert not access.config.exists()
@@ -120,8 +122,10 @@ def test_vaults_are_named_as_ansible_cuts_their_names(tmp_path, monkeypatch, els
     for file in (folder / "key@1", folder / "key", elsewhere / "key"):
         file.write_text("only canaries know\n")
     monkeypatch.chdir(folder)
-    login = connection.prepare(ConnectionOptions(vault_ids=("a@key@1", "b@~/key", "key")))
-    words = connection.write(login, tmp_path).inventory_arguments
+    login = connection.prepare_connection(
+        ConnectionOptions(vault_ids=("a@key@1", "b@~/key", "key"))
+    )
+    words = connection.write_access(login, tmp_path).inventory_arguments
     assert words == (
         *("--vault-password-file", str(folder / "key")),
         *("--vault-id", f"a@{folder}/key@1"),
@@ -134,7 +138,7 @@ def test_a_file_that_ansible_runs_for_a_password_holds_none(elsewhere):
     script = elsewhere / "script"
     script.write_text("#!/bin/sh\nexec pass show ops\n")
     script.chmod(0o700)
-    login = connection.prepare(ConnectionOptions(become_password_file=Path("~/script")))
+    login = connection.prepare_connection(ConnectionOptions(become_password_file=Path("~/script")))
     assert login.options.become_password_file == script
     assert login.secrets() == set()
 
@@ -150,12 +154,12 @@ def test_an_empty_answer_means_the_ssh_password_or_nothing(typed, expected, monk
     if expected is None:
         assert "SSH password: it is empty" in refused(**options).message
     else:
-        assert connection.prepare(ConnectionOptions(**options)).passwords == expected
+        assert connection.prepare_connection(ConnectionOptions(**options)).passwords == expected
 
 
 def test_a_site_s_paths_stay_one_or_many_as_ansible_cuts_them(elsewhere):
     site = elsewhere / "ansible.cfg"
     site.write_text("[defaults]\nprivate_key_file = keys/a,b\nlibrary = one:two,three\n")
-    text = site_config.read(site, resources.ansible_config()).text
+    text = site_config.read(site, resources.find_ansible_config()).text
     assert f"private_key_file = {elsewhere}/keys/a,b\n" in text
     assert f"library = {elsewhere}/one:{elsewhere}/two,three\n" in text

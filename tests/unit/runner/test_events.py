@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_prov.runner.events import phase_of
+from kimi_prov.runner.events import name_phase
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from kimi_prov.runner.events import phase_of
     ],
 )
 def test_a_task_is_of_the_phase_that_a_reader_knows(task: dict[str, str], phase: str) -> None:
-    assert phase_of(task) == phase
+    assert name_phase(task) == phase

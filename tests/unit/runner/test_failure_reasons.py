@@ -29,7 +29,7 @@ def ended(status="failed", **result):
     ],
 )
 def test_each_way_not_to_reach_a_host_has_its_sentence(said, expected):
-    failure = failure_reasons.of_unreachable(
+    failure = failure_reasons.explain_unreachable(
         ended("unreachable", msg=f"Failed: {said}"), "192.0.2.1"
     )
     assert expected in failure.cause
@@ -48,7 +48,7 @@ def test_each_way_not_to_reach_a_host_has_its_sentence(said, expected):
     ],
 )
 def test_the_address_that_was_tried_is_named_not_the_inventorys(said):
-    failure = failure_reasons.of_unreachable(
+    failure = failure_reasons.explain_unreachable(
         ended("unreachable", msg=f"Failed: {said}"), "192.0.2.1"
     )
     assert "198.51.100.7" in failure.cause
@@ -70,7 +70,7 @@ def test_the_address_that_was_tried_is_named_not_the_inventorys(said):
 def test_a_command_to_paste_has_the_inventorys_address_or_none(said, where):
     told = ended("unreachable", msg=f"Failed: {said.format(where)}")
     for address in ("192.0.2.1", "$(id)"):
-        fix = failure_reasons.of_unreachable(told, address).fix
+        fix = failure_reasons.explain_unreachable(told, address).fix
         assert where not in fix
         assert "$(" not in fix.replace("'$(id)'", "")
 
@@ -89,14 +89,14 @@ def test_a_command_to_paste_has_the_inventorys_address_or_none(said, where):
     ],
 )
 def test_an_account_that_may_not_manage_the_host_is_bad_input(result, expected):
-    failure = failure_reasons.of_failed(ended(**result), "192.0.2.1")
+    failure = failure_reasons.explain_failed(ended(**result), "192.0.2.1")
     assert expected in failure.cause
     assert failure.exit_code is ExitCode.BAD_INPUT
 
 
 def test_a_host_without_python_counts_as_unreachable():
     said = {"msg": "/bin/sh: 1: /usr/bin/python3: not found", "rc": 127}
-    failure = failure_reasons.of_failed(ended(**said), "192.0.2.1")
+    failure = failure_reasons.explain_failed(ended(**said), "192.0.2.1")
     assert "no /usr/bin/python3" in failure.cause
     assert failure.exit_code is ExitCode.UNREACHABLE
 
@@ -105,20 +105,22 @@ def test_a_unit_that_failed_speaks_for_itself():
     """Its journal may name any program of the machine, which was reached and has Python."""
     said = "kimi-serve@0.service: Failed at step NAMESPACE spawning /usr/bin/python3: No such file"
     ours = {"code": "unit", "message": said, "fix": "see its log"}
-    failure = failure_reasons.of_failed(ended(msg=said, kimi=ours), "192.0.2.1")
+    failure = failure_reasons.explain_failed(ended(msg=said, kimi=ours), "192.0.2.1")
     assert failure.cause == said
     assert failure.exit_code is ExitCode.FAILED
 
 
 def test_a_module_speaks_for_itself():
-    failure = failure_reasons.of_failed(ended(msg="Destination /x not writable\nmore"), "a")
+    failure = failure_reasons.explain_failed(ended(msg="Destination /x not writable\nmore"), "a")
     assert failure.cause == "Destination /x not writable"
     assert failure.exit_code is ExitCode.FAILED
 
 
 def test_a_loop_is_explained_by_what_failed_in_it():
     items = [{"msg": "fine"}, {"failed": True, "msg": "the second broke"}]
-    failure = failure_reasons.of_failed(ended(msg="One or more items failed", results=items), "a")
+    failure = failure_reasons.explain_failed(
+        ended(msg="One or more items failed", results=items), "a"
+    )
     assert failure.cause == "the second broke"
 
 
@@ -138,13 +140,13 @@ def test_a_loop_is_explained_by_what_failed_in_it():
     ],
 )
 def test_what_keeps_apt_from_its_work_is_recognised(said, cause, fix):
-    failure = failure_reasons.of_failed(ended(msg=said), "a")
+    failure = failure_reasons.explain_failed(ended(msg=said), "a")
     assert cause in failure.cause
     assert fix in failure.fix
 
 
 def test_a_full_disk_is_recognised():
-    failure = failure_reasons.of_failed(
+    failure = failure_reasons.explain_failed(
         ended(msg="OSError: [Errno 28] No space left on device"), "a"
     )
     assert "disk of box is full" in failure.cause

@@ -14,7 +14,7 @@ from kimi_prov.runner import inventory
 
 def refused(path):
     with pytest.raises(UserError) as error:
-        inventory.load(path)
+        inventory.load_inventory(path)
     assert error.value.exit_code is ExitCode.BAD_INPUT
     assert error.value.fix
     return error.value.message
@@ -69,13 +69,13 @@ def test_a_limit_that_names_nobody_is_refused_and_patterns_pass(tmp_path):
 def test_extra_variables_come_from_files(tmp_path):
     file = tmp_path / "vars.yml"
     file.write_text("kimi_port: 9000\n")
-    assert inventory.vars_file(f"@{file}") == file
+    assert inventory.find_vars_file(f"@{file}") == file
     for bad in ("kimi_port=9000", f"@{tmp_path}/nosuch"):
         with pytest.raises(UserError):
-            inventory.vars_file(bad)
+            inventory.find_vars_file(bad)
     file.write_text("a: [\n")
     with pytest.raises(UserError, match=r"vars\.yml:2"):
-        inventory.vars_file(f"@{file}")
+        inventory.find_vars_file(f"@{file}")
 
 
 def test_a_vault_file_is_left_to_ansible(tmp_path):
@@ -89,7 +89,7 @@ def test_a_folder_whose_files_lie_deeper_has_no_hosts(tmp_path):
     (tmp_path / "site" / "hosts.yml").write_text("kimi: {hosts: {a: {}}}\n")
     assert "no file of hosts" in refused(tmp_path)
     with pytest.raises(UserError, match="no file of hosts"):
-        labs.load(tmp_path)
+        labs.load_lab(tmp_path)
 
 
 WHOLE = (
@@ -155,7 +155,7 @@ def test_a_file_of_variables_that_is_none_is_refused(tmp_path, kind):
     elif kind == "nest":
         file.write_text("{a: " * 100_000)
     with pytest.raises(UserError, match=str(file)):
-        inventory.vars_file(f"@{file}")
+        inventory.find_vars_file(f"@{file}")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kimi_prov.runner import locks
 
 
 def hold(path, state, ready):
-    with locks.held(path, "apply", state):
+    with locks.hold_lock(path, "apply", state):
         ready.set()
         time.sleep(60)
 
@@ -31,24 +31,24 @@ def test_the_second_is_told_who_holds_it_and_the_lock_dies_with_its_holder(
 ):
     link = tmp_path / "link.yml"
     link.symlink_to(hosts_file)
-    with pytest.raises(UserError) as refused, locks.held(link, "destroy", state):
+    with pytest.raises(UserError) as refused, locks.hold_lock(link, "destroy", state):
         pass
     assert refused.value.exit_code is ExitCode.BLOCKED
     assert f"process {holder.pid}" in refused.value.message
     assert "kimi-prov apply" in refused.value.message
     holder.kill()
     holder.join()
-    with locks.held(hosts_file, "apply", state):
+    with locks.hold_lock(hosts_file, "apply", state):
         pass
 
 
 def test_another_inventory_is_another_lock(holder, state, tmp_path):
-    with locks.held(tmp_path / "other", "apply", state) as descriptor:
+    with locks.hold_lock(tmp_path / "other", "apply", state) as descriptor:
         assert not os.get_inheritable(descriptor)
 
 
 def test_a_link_in_the_locks_place_is_refused_and_led_nowhere(hosts_file, state, tmp_path):
-    with locks.held(hosts_file, "apply", state):
+    with locks.hold_lock(hosts_file, "apply", state):
         (lock,) = (state / "locks").iterdir()
     lock.unlink()
     other = tmp_path / "other"
@@ -56,7 +56,7 @@ def test_a_link_in_the_locks_place_is_refused_and_led_nowhere(hosts_file, state,
     lock.symlink_to(other)
     with (
         pytest.raises(UserError, match="the lock cannot be made"),
-        locks.held(hosts_file, "apply", state),
+        locks.hold_lock(hosts_file, "apply", state),
     ):
         pass
     assert other.read_text() == "kept"
@@ -67,6 +67,6 @@ def test_folders_that_were_left_open_are_closed(hosts_file, state):
     folder.mkdir(parents=True)
     for path in (state, folder):
         path.chmod(0o777)
-    with locks.held(hosts_file, "apply", state):
+    with locks.hold_lock(hosts_file, "apply", state):
         modes = {path.stat().st_mode & 0o777 for path in (state, folder)}
     assert modes == {0o700}

@@ -19,10 +19,10 @@ def test_what_a_plugin_reports_is_what_the_reader_gets(tmp_path, monkeypatch):
     reader = ProgressReader(path)
     assert reader.read() == []
     screen = Screen()
-    progress.report(
+    progress.report_progress(
         screen, "a", {"phase": "download", "done_bytes": 1, "total_bytes": 4, "line": "x"}
     )
-    progress.report(screen, "b", {"phase": "start", "line": None})
+    progress.report_progress(screen, "b", {"phase": "start", "line": None})
     assert reader.read() == [
         ProgressUpdate("a", "download", "x", done_bytes=1, total_bytes=4),
         ProgressUpdate("b", "start"),
@@ -46,7 +46,7 @@ def test_without_the_command_line_a_sentence_comes_now_and_then(monkeypatch):
     monkeypatch.delenv("KIMI_PROV_PROGRESS", raising=False)
     screen = Screen()
     for done in (10, 20, 30):
-        progress.report(
+        progress.report_progress(
             screen,
             "now-and-then",
             {"phase": "download", "done_bytes": done, "total_bytes": 40, "rate_bytes_per_s": 10e6},

@@ -39,10 +39,10 @@ def test_the_contents_of_secret_files_are_masked(tmp_path):
     keys.write_text("# people\nana:canary-ana-1\nbob:canary-bob-2\n")
     pem = tmp_path / "server.key"
     pem.write_text("-----BEGIN PRIVATE KEY-----\nTUlJRXZR-canary\n-----END PRIVATE KEY-----\n")
-    found = redaction.from_variables(
+    found = redaction.find_variable_secrets(
         {"kimi_api_keys_file": "keys", "ansible_ssh_pass": "canary-pass", "kimi_model": "canary-m"},
         tmp_path,
-    ) | redaction.from_plan(
+    ) | redaction.find_plan_secrets(
         {"control": {"hf_token_file": None}, "proxy": {"tls": {"key_file": str(pem)}}}
     )
     masker = Masker(found)
@@ -52,7 +52,7 @@ def test_the_contents_of_secret_files_are_masked(tmp_path):
 
 
 def test_a_secret_file_that_is_not_there_hides_nothing(tmp_path):
-    assert redaction.from_file(tmp_path / "nosuch") == set()
+    assert redaction.find_file_secrets(tmp_path / "nosuch") == set()
 
 
 @pytest.mark.parametrize(

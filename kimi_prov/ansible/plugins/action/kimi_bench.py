@@ -46,7 +46,7 @@ class ActionModule(HostAction):
             self._start(args["load"])
             return {}
         measured = call(self, "bench", "result")
-        document = bench.document(measured, args["findings"], self.variables)
+        document = bench.make_document(measured, args["findings"], self.variables)
         result = {"kimi_document": document}
         if not document["ok"]:
             result |= build_failure(document["detail"], "kimi-prov verify")

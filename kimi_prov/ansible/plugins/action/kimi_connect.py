@@ -60,7 +60,7 @@ class ActionModule(HostAction):
         try:
             clean = clean_document(value)
             document = server.describe_server(clean, certificate)
-            document["stand_ins"] = suite.stand_ins(clean, self.variables)
+            document["stand_ins"] = suite.list_stand_ins(clean, self.variables)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise RemoteError(
                 f"{paths.PLAN} lacks what clients need: {error}", "run `kimi-prov apply` again"

@@ -44,13 +44,13 @@ class ActionModule(HostAction):
         try:
             seen = call_sent(self, "drift", *(["--weights"] if args["weights"] else []))
         except RemoteError as error:
-            return {"kimi_document": drift.unreached(error.line)}
+            return {"kimi_document": drift.make_unreached_entry(error.line)}
         plan = seen.get("plan") or {}
         groups = self.variables.get("groups") or {}
         hosts = [*(groups.get("kimi") or ()), *(groups.get(gateway_hosts.GROUP) or ())]
-        limit = drift.limits(self.host, hosts, plan.get("group"))
-        document = drift.document(
+        limit = drift.make_limit_options(self.host, hosts, plan.get("group"))
+        document = drift.make_document(
             seen, args["plan"] or None, args["unplanned"] or None, args["inventory"], limit
         )
-        document["stand_ins"] = suite.stand_ins(plan, self.variables)
+        document["stand_ins"] = suite.list_stand_ins(plan, self.variables)
         return {"kimi_document": document}

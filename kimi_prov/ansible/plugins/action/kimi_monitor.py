@@ -160,8 +160,8 @@ class ActionModule(HostAction):
         return {
             "settings": {**settings, "networks": check_networks(settings["networks"])},
             "receivers": build_receivers(args["receivers"]),
-            "rules": monitoring.texts("rules", ".yml"),
-            "consoles": monitoring.texts("consoles", ".html", ".lib", ".css", ".js"),
+            "rules": monitoring.read_texts("rules", ".yml"),
+            "consoles": monitoring.read_texts("consoles", ".html", ".lib", ".css", ".js"),
             "units": args["units"],
             "hosts": build_targets(
                 names,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.ansible.host_action import HostAction
-from kimi_prov.packaging.zipapp import build_zipapp, zipapp_sha256
+from kimi_prov.packaging.zipapp import build_zipapp, compute_zipapp_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class ActionModule(HostAction):
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Copy it to `dest` unless `installed` is its SHA-256."""
-        if args["installed"] == zipapp_sha256():
+        if args["installed"] == compute_zipapp_sha256():
             return {}
         with tempfile.TemporaryDirectory(prefix="kimi-prov-") as local:
             source = build_zipapp(Path(local) / "kimi-target.pyz")

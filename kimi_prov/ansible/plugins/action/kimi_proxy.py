@@ -46,7 +46,7 @@ def build_settings(
             option, path = f"kimi_tls_{key}_file", tls[f"{key}_file"]
             certificate[f"{key}_pem"] = read_control_file(path or "", option, "a PEM file")
     file = plan["control"]["api_keys_file"]
-    keys = api_keys.load(Path(file)) if file else {}
+    keys = api_keys.load_keys(Path(file)) if file else {}
     page = plan["web"]
     if page and page["key_name"] in keys:
         raise UserError(
@@ -57,7 +57,7 @@ def build_settings(
         "tls": certificate,
         "api_keys": keys if groups.serves_clients(plan) else None,
         "page": page is not None,
-        "metrics": metrics_key.settings(plan),
+        "metrics": metrics_key.make_settings(plan),
         **_collect_pins(plan, known or {}),
     }
 

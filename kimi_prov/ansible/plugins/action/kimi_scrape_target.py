@@ -56,6 +56,6 @@ class ActionModule(HostAction):
             "server_name": answer["server_name"],
             **select_trusted(plan, answer["certificate"]),
             "engines": [row["index"] for row in plan["proxy"]["backends"]],
-            "key": metrics_key.load(Path(file)) if file else answer["key"],
+            "key": metrics_key.load_key(Path(file)) if file else answer["key"],
         }
         return {"target": target}

@@ -51,7 +51,7 @@ class ActionModule(HostAction):
             "model": {key: document.pop(key, default) for key, default in defaults.items()},
             "stand_in": {"said": stand_in} if stand_in else None,
         }
-        document["stand_ins"] = suite.stand_ins(plan, self.variables)
+        document["stand_ins"] = suite.list_stand_ins(plan, self.variables)
         return {"kimi_document": document}
 
     def _watch(self, every_s: float) -> None:

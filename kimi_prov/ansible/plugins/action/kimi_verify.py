@@ -75,7 +75,7 @@ def _collect_proofs(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> di
 
 def _list_stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str]:
     """Name what is not the real thing here and, at a gateway, on the machines behind it."""
-    names = suite.stand_ins(plan, variables)
+    names = suite.list_stand_ins(plan, variables)
     known = variables.get("hostvars") or {}
     for name in (row["host"] for row in (plan.get("gateway") or {}).get("hosts", ())):
         done = known[name].get("verify_done") if name in known else None
@@ -89,12 +89,12 @@ class ActionModule(HostAction):
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Run every check; the result fails when one of them does."""
-        tries = suite.tries(args["outside"])
+        tries = suite.read_attempts(args["outside"])
         try:
             document = self._examine(_read_selection(args["selection"]), tries)
         except RemoteError as error:
             row = {"name": "machine", "status": "fail", "detail": error.line, "seconds": 0.0}
-            document = suite.document(
+            document = suite.make_document(
                 endpoint="",
                 seen_from="none",
                 why="the machine did not answer",
@@ -123,9 +123,9 @@ class ActionModule(HostAction):
             raise RemoteError(f"the model is {runtime['rests']}: it was not asked", START)
         proofs = _collect_proofs(plan, self.variables)
         if plan.get("group") and plan["group"]["rank"]:
-            row = _select(selection, network.of_rank(plan, proofs))
-            stand_ins = suite.stand_ins(plan, self.variables)
-            return suite.rank_document(plan, runtime, row, stand_ins)
+            row = _select(selection, network.check_rank(plan, proofs))
+            stand_ins = suite.list_stand_ins(plan, self.variables)
+            return suite.make_rank_document(plan, runtime, row, stand_ins)
         exam, seen_from, reason = self._prepare(plan, runtime)
         subject = exam.subject
         if subject.gateway:
@@ -135,16 +135,16 @@ class ActionModule(HostAction):
                 return None
         batch = self._run_here(exam) if seen_from == "control" else self._run_there
         rows = acceptance.whole(selection, exam, batch)
-        own = [suite.placement(plan, runtime), suite.loopback_only(runtime)]
+        own = [suite.check_placement(plan, runtime), suite.check_loopback(runtime)]
         own = [
             *([] if subject.gateway else own),
-            suite.outsiders(tries),
-            suite.certificate(runtime),
+            suite.check_outsiders(tries),
+            suite.check_certificate(runtime),
         ]
         if plan.get("group"):
-            own.append(network.check(plan, proofs))
+            own.append(network.check_head(plan, proofs))
         rows += [_select(selection, row) for row in own]
-        return suite.document(
+        return suite.make_document(
             endpoint=subject.endpoint.url,
             seen_from=seen_from,
             why=reason,
@@ -156,7 +156,7 @@ class ActionModule(HostAction):
     def _prepare(self, plan: dict[str, Any], runtime: Mapping[str, Any]) -> tuple[Exam, str, str]:
         """Return what is examined, from where it is, and why from there."""
         local = self._connection.transport == "local"
-        seen_from, reason = suite.vantage(
+        seen_from, reason = suite.choose_vantage(
             local=local,
             address=self.address,
             source=find_source_address(self.address, plan["proxy"]["port"]),

@@ -46,7 +46,7 @@ class ActionModule(HostAction):
         request = {
             "web": plan["web"],
             "unit": args["unit"],
-            "admin": web_admin.load(Path(file)) if file and plan["web"] else None,
+            "admin": web_admin.load_account(Path(file)) if file and plan["web"] else None,
             "timeout_s": args["start_timeout_s"],
         }
         answer = call(self, *self.add_check("web-ensure"), stdin=request, secret=True)

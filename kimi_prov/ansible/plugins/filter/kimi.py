@@ -10,7 +10,7 @@ from kimi_prov.catalog import loader
 from kimi_prov.contract import protection, unit_files
 from kimi_prov.packaging import engine_plugins, lock_files, python_archives
 from kimi_prov.planner.software import packages
-from kimi_prov.user_dirs import cache_home
+from kimi_prov.user_dirs import find_cache_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ def list_lock_wheels(name: str, directory: str | None) -> list[str]:
 
     Those in a directory of its own, and the plugin's, which is made here.
     """
-    wheels = lock_files.wanted(Path(find_lock_path(name)), directory)
-    plugin = engine_plugins.of_lock(name)
-    own = [str(engine_plugins.write(plugin, cache_home() / "wheels"))] if plugin else []
+    wheels = lock_files.list_pinned_wheels(Path(find_lock_path(name)), directory)
+    plugin = engine_plugins.find_plugin(name)
+    own = [str(engine_plugins.write(plugin, find_cache_home() / "wheels"))] if plugin else []
     return [*wheels, *own]
 
 

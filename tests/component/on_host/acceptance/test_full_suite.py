@@ -218,7 +218,7 @@ def test_random_weights_are_asked_for_form_alone(served: Served) -> None:
         *("structured-output", "special-tokens", "chat-template"),
         *("speculative-decoding", "prefix-cache"),
     }
-    told = suite.unproven(list(rows.values()), [])
+    told = suite.list_unproven(list(rows.values()), [])
     assert len(told) == 1
     assert "facts, problems, image" in told[0]
     assert "needles-22k" in told[0]

@@ -170,7 +170,7 @@ def test_daemons_that_run_are_not_restarted(
 
 def rendered_pin(version: str) -> str:
     """Give the pin as the role writes it."""
-    roles = resources.root() / "roles"
+    roles = resources.find_root() / "roles"
     template = roles / "nvidia_driver" / "templates" / "kimi-nvidia.pref.j2"
     plan = {"driver": {"version": version, "repository": {"host": "nvidia.example.com"}}}
     return Template(template.read_text(encoding="utf-8")).render(kimi_plan=plan) + "\n"

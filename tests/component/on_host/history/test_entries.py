@@ -11,7 +11,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.history import applied, entries
-from kimi_prov.packaging.resources import root
+from kimi_prov.packaging.resources import find_root
 
 if TYPE_CHECKING:
     from applied_machine import Applied
@@ -138,7 +138,7 @@ STAY = {
 
 
 def test_every_unit_that_is_written_from_a_plan_goes_back_with_it(machine: Applied) -> None:
-    templates = sorted((root() / "roles").glob("*/templates/*.j2"))
+    templates = sorted((find_root() / "roles").glob("*/templates/*.j2"))
     units = {path.stem for path in templates if "kimi_plan" in path.read_text()}
     named = {name for name in units if unit_names.is_ours(name)} - STAY
     assert "kimi-watchdog.service" in named

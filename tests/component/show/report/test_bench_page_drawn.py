@@ -41,7 +41,7 @@ def document(**hosts: dict[str, Any]) -> dict[str, Any]:
 
 def twice() -> dict[str, Any]:
     now = sweep()
-    return {**now, "last": bench.changes(sweep(1.2), now)}
+    return {**now, "last": bench.compare_results(sweep(1.2), now)}
 
 
 @pytest.mark.skipif(not BROWSER, reason="no chromium here: apt-get install chromium")

@@ -67,11 +67,11 @@ def test_a_file_that_holds_no_key_is_refused_without_its_content(tmp_path: Path,
     file = tmp_path / "key"
     file.write_text(text)
     with pytest.raises(UserError) as told:
-        given.load(file)
+        given.load_key(file)
     assert "kimi_metrics_key_file" in told.value.message
     assert not text or text not in told.value.message
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"kimi_metrics_key_file: .*none cannot be read"):
-        given.load(tmp_path / "none")
+        given.load_key(tmp_path / "none")

@@ -77,7 +77,7 @@ def test_what_is_refused_is_not_shown(value: object) -> None:
 
 
 def test_its_password_is_masked_wherever_it_turns_up() -> None:
-    secrets = redaction.from_variables({"kimi_http_proxy": URL}, Path())
+    secrets = redaction.find_variable_secrets({"kimi_http_proxy": URL}, Path())
     masker = redaction.Masker(secrets)
     assert masker.mask("407 for s3cr3t@word or s3cr3t%40word").count("s3cr3t") == 0
 

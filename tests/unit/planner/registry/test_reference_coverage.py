@@ -36,7 +36,7 @@ def test_what_is_called_proven_names_a_test() -> None:
 
 def test_each_cuda_lock_pins_torch_and_nccl() -> None:
     for lock in (ROOT.parent / "kimi_prov" / "catalog" / "locks").glob("*-cuda-*.txt"):
-        names = {pin.name for pin in lock_files.pins(lock.read_text())}
+        names = {pin.name for pin in lock_files.read_pins(lock.read_text())}
         assert "torch" in names, lock.name
         assert {"nvidia-nccl-cu12", "nvidia-nccl-cu13"} & names, lock.name
 

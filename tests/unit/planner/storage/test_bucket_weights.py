@@ -55,7 +55,7 @@ def test_credentials_have_their_place_on_the_machine(tmp_path: Path) -> None:
     assert document["weights"]["bucket"]["region"] == "eu-central-1"
     assert document["control"]["bucket_credentials_file"] == str(keys)
     assert "canary-of-the-bucket" not in str(document)
-    assert "canary-of-the-bucket" in redaction.from_plan(document)
+    assert "canary-of-the-bucket" in redaction.find_plan_secrets(document)
 
 
 @pytest.mark.parametrize(

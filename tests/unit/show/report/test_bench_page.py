@@ -28,7 +28,7 @@ def document(**hosts: dict[str, Any]) -> dict[str, Any]:
 
 def twice() -> dict[str, Any]:
     now = sweep()
-    return {**now, "last": bench.changes(sweep(1.2), now)}
+    return {**now, "last": bench.compare_results(sweep(1.2), now)}
 
 
 def test_a_sweep_is_two_curves_beside_the_prediction_and_the_last_time() -> None:

@@ -54,7 +54,9 @@ def below(document: dict[str, object], name: str) -> set[str]:
 def test_every_pin_of_the_locks_is_a_component_with_its_digests(locks: tuple[str, ...]) -> None:
     found = valid(machine("one", *locks)).values()
     libraries = {(row["name"], row["version"]): row for row in found if row["type"] == "library"}
-    pins = [pin for lock in locks for pin in lock_files.pins(loader.load_catalogue().lock(lock))]
+    pins = [
+        pin for lock in locks for pin in lock_files.read_pins(loader.load_catalogue().lock(lock))
+    ]
     assert set(libraries) == {(pin.name, pin.version) for pin in pins}
     for pin in pins:
         row = libraries[pin.name, pin.version]

@@ -21,7 +21,7 @@ VERIFY = {
     "schema": "kimi-prov/verify/v1",
     "ok": False,
     "hosts": {
-        "node1": suite.document(
+        "node1": suite.make_document(
             endpoint="https://10.93.5.11:8000/v1",
             seen_from="control",
             why="the control machine (10.93.5.1) is in an allowed network",
