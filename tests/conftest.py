@@ -32,7 +32,7 @@ class Suite:
 
 
 SUITES = {
-    "unit": Suite(60, 90),
+    "unit": Suite(300, 90),
     "component": Suite(300, 8 * 60),
     "lab": Suite(3600, 28 * 60),
 }
