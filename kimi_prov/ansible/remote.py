@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure
 
+from kimi_prov.ansible import answer_types
 from kimi_prov.contract import clean_text, paths
 from kimi_prov.contract.errors import HostError
 
@@ -38,15 +39,24 @@ class RemoteError(HostError):
         )
 
 
-def read_answer(subcommand: str, value: Mapping[str, Any]) -> dict[str, Any]:
+def read_answer(
+    words: Sequence[str], value: Mapping[str, Any], *, secret: bool = False
+) -> dict[str, Any]:
     """Return what a subcommand answered, clean: every answer of a machine comes through here.
 
-    Raises RemoteError where it is an error instead, or is no answer of that subcommand.
+    `words`: the subcommand and what it was asked. `secret`: what it answered is shown to nobody.
+    Raises RemoteError where it is an error instead, or not of the type that COMMANDS has for it.
     """
-    del subcommand
     error = HostError.from_answer(value)
     if error is not None:
         raise RemoteError(error.message, error.fix, retryable=error.retryable)
+    misfit = answer_types.find_misfit(words, value)
+    if misfit is not None:
+        problem = misfit.key if secret else f"{misfit.key}: {misfit.problem}"
+        raise RemoteError(
+            f"the machine's answer to `{words[0]}` is not of its form: {problem}",
+            "run `kimi-prov apply` first, where the kimi-prov on it is of another version",
+        )
     return clean_document(value)
 
 
@@ -130,7 +140,7 @@ def call(
     if not isinstance(value, dict):
         said = "nothing" if secret or not text else text.splitlines()[-1][:300]
         raise RemoteError(f"`{arguments[0]}` on the machine answered {said} instead of JSON")
-    return read_answer(arguments[0], value)
+    return read_answer(arguments, value, secret=secret)
 
 
 def wait_reachable(

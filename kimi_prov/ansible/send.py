@@ -57,7 +57,7 @@ def call_sent(
     except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
-        return read_answer(arguments[0], value)
+        return read_answer(arguments, value, secret=secret)
     said = "" if secret else f"{done['stderr']}\n{text}"
     raise _build_error(int(done["rc"]), said, arguments[0])
 

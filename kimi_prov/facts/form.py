@@ -30,7 +30,6 @@ _NAMES = {
     "boolean": "true or false",
     "null": "nothing",
 }
-_MAX_CHARACTERS = 10_000
 # Beyond that a list of faults helps nobody.
 _MAX_FAULTS = 20
 _MAX_KEY_LENGTH, _MAX_PROBLEM_LENGTH = 100, 500
@@ -134,11 +133,11 @@ def _is_same(value: Any, choice: Any) -> bool:  # noqa: ANN401
 def _check_mapping(
     value: dict[Any, Any], schema: dict[str, Any], path: Key, root: dict[str, Any]
 ) -> Iterator[MisfitError]:
-    known = schema.get("properties", {})
+    known, others = schema.get("properties", {}), schema.get("additionalProperties")
     for key in value:
         if not isinstance(key, str):
             yield MisfitError(path, f"keys are text, found {format_value(key)}")
-        elif key not in known and schema.get("additionalProperties") is False:
+        elif key not in known and others is False:
             near = find_nearest(key, known)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             yield MisfitError((*path, key), f"unknown key; {hint}")
@@ -146,8 +145,9 @@ def _check_mapping(
         if key not in value:
             yield MisfitError(path, f"key {key!r} is missing")
     for key, part in value.items():
-        if key in known:
-            yield from find_misfits(part, known[key], (*path, key), root)
+        rule = known.get(key, others)
+        if isinstance(rule, dict):
+            yield from find_misfits(part, rule, (*path, key), root)
 
 
 def _check_list(
@@ -163,7 +163,7 @@ def _check_list(
 
 
 def _check_text(value: str, schema: dict[str, Any]) -> str | None:
-    if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", _MAX_CHARACTERS):
+    if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", math.inf):
         return f"too short or too long: {len(value)} characters"
     if "pattern" in schema and not re.search(schema["pattern"], value):
         return f"{format_value(value)} has not the form {schema['pattern']}"

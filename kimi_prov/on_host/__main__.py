@@ -5,73 +5,143 @@ from __future__ import annotations
 import sys
 import traceback
 from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import utf8
 from kimi_prov.on_host.system.envelope import fail
 
-# Each module has `main(argv) -> exit status` and is imported only when it is called.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Subcommand(NamedTuple):
+    """A module with `main(argv) -> exit status`, which is imported only when it is called.
+
+    `answer`: the type of what it answers, of a module in kimi_prov/contract/documents; where steps
+    answer differently, of each by its first word, "" without one, and "*" of all others. None for
+    what is no answer: a unit's own work, and what other programs read.
+    """
+
+    module: str
+    answer: str | Mapping[str, str] | None = None
+
+
 COMMANDS = {
-    "probe": "kimi_prov.on_host.probe.collect",
-    "cluster": "kimi_prov.on_host.cluster.main",
-    "pod": "kimi_prov.on_host.pod.main",
-    "lock": "kimi_prov.on_host.system.apply_lock",
-    "engine": "kimi_prov.on_host.engine.launch",
-    "group": "kimi_prov.on_host.group.supervisor",
-    "engine-check": "kimi_prov.on_host.engine.command_check",
-    "cuda-home": "kimi_prov.on_host.engine.cuda_home",
-    "kt-prove": "kimi_prov.on_host.kt.prove",
-    "kt-quantise": "kimi_prov.on_host.kt.quantise",
-    "convert": "kimi_prov.on_host.kt.convert",
-    "manifest": "kimi_prov.on_host.weights.manifest",
-    "ready": "kimi_prov.on_host.engine.ready",
-    "serve-ensure": "kimi_prov.on_host.engine.serve",
-    "fetch": "kimi_prov.on_host.weights.fetch",
-    "share": "kimi_prov.on_host.weights.sharing",
-    "bucket": "kimi_prov.on_host.weights.bucket_check",
-    "cloud": "kimi_prov.on_host.cloud.main",
-    "stage": "kimi_prov.on_host.weights.stage",
-    "follow": "kimi_prov.on_host.system.follow",
-    "logs": "kimi_prov.on_host.system.journals",
-    "settled": "kimi_prov.on_host.converged",
-    "proxy-ensure": "kimi_prov.on_host.proxy.converge",
-    "proxy-state": "kimi_prov.on_host.endpoint.haproxy",
-    "gateway-health": "kimi_prov.on_host.endpoint.health",
-    "gateway-door": "kimi_prov.on_host.proxy.pins",
-    "gateway-return": "kimi_prov.on_host.proxy.rejoin",
-    "web-ensure": "kimi_prov.on_host.web.page",
-    "acme": "kimi_prov.on_host.proxy.acme",
-    "keys": "kimi_prov.on_host.keys.publish",
-    "firewall-ensure": "kimi_prov.on_host.endpoint.firewall",
-    "smoke-test": "kimi_prov.on_host.endpoint.smoke_test",
-    "suite": "kimi_prov.on_host.acceptance.run",
-    "runtime": "kimi_prov.on_host.engine.runtime",
-    "usage-count": "kimi_prov.on_host.usage.counter",
-    "usage": "kimi_prov.on_host.usage.report",
-    "history": "kimi_prov.on_host.history.report",
-    "clean": "kimi_prov.on_host.history.clean",
-    "switch": "kimi_prov.on_host.history.switch",
-    "wake": "kimi_prov.on_host.lifecycle.wake",
-    "rest": "kimi_prov.on_host.lifecycle.run",
-    "status": "kimi_prov.on_host.status.machine",
-    "drift": "kimi_prov.on_host.drift.run",
-    "metrics": "kimi_prov.on_host.metrics.collect",
-    "metrics-door": "kimi_prov.on_host.metrics.scrape_target",
-    "monitor": "kimi_prov.on_host.monitor.ensure",
-    "diagnose": "kimi_prov.on_host.diagnose",
-    "watchdog": "kimi_prov.on_host.watchdog.service",
-    "driver": "kimi_prov.on_host.driver.steps",
-    "update": "kimi_prov.on_host.update.steps",
-    "package-manager": "kimi_prov.on_host.probe.package_manager",
-    "nccl-plugins": "kimi_prov.on_host.engine.nccl_plugins",
-    "nccl-proof": "kimi_prov.on_host.engine.nccl_proof",
-    "network-proof": "kimi_prov.on_host.engine.network_proof",
-    "destroy": "kimi_prov.on_host.destroy",
-    "backup": "kimi_prov.on_host.backup",
-    "web-backup": "kimi_prov.on_host.web.backup",
-    "web-data": "kimi_prov.on_host.web.store",
-    "bench": "kimi_prov.on_host.bench.run",
-    "bench-engine": "kimi_prov.on_host.bench.engine",
+    "probe": Subcommand("kimi_prov.on_host.probe.collect", "facts:ProbeAnswer"),
+    "cluster": Subcommand("kimi_prov.on_host.cluster.main"),
+    "pod": Subcommand("kimi_prov.on_host.pod.main"),
+    "lock": Subcommand("kimi_prov.on_host.system.apply_lock", "lock:LockAnswer"),
+    "engine": Subcommand("kimi_prov.on_host.engine.launch"),
+    "group": Subcommand("kimi_prov.on_host.group.supervisor"),
+    "engine-check": Subcommand("kimi_prov.on_host.engine.command_check", "answers:Changed"),
+    "cuda-home": Subcommand("kimi_prov.on_host.engine.cuda_home"),
+    "kt-prove": Subcommand("kimi_prov.on_host.kt.prove"),
+    "kt-quantise": Subcommand("kimi_prov.on_host.kt.quantise"),
+    "convert": Subcommand("kimi_prov.on_host.kt.convert"),
+    "manifest": Subcommand("kimi_prov.on_host.weights.manifest"),
+    "ready": Subcommand("kimi_prov.on_host.engine.ready"),
+    "serve-ensure": Subcommand("kimi_prov.on_host.engine.serve", "answers:ServeAnswer"),
+    "fetch": Subcommand("kimi_prov.on_host.weights.fetch"),
+    "share": Subcommand(
+        "kimi_prov.on_host.weights.sharing",
+        {"key": "answers:ShareKeyAnswer", "open": "answers:ShareOpenAnswer", "*": "answers:Done"},
+    ),
+    "bucket": Subcommand("kimi_prov.on_host.weights.bucket_check", "answers:BucketAnswer"),
+    "cloud": Subcommand("kimi_prov.on_host.cloud.main"),
+    "stage": Subcommand("kimi_prov.on_host.weights.stage"),
+    "follow": Subcommand("kimi_prov.on_host.system.follow", "answers:FollowAnswer"),
+    "logs": Subcommand("kimi_prov.on_host.system.journals", "answers:JournalAnswer"),
+    "settled": Subcommand("kimi_prov.on_host.converged", "answers:SettledAnswer"),
+    "proxy-ensure": Subcommand(
+        "kimi_prov.on_host.proxy.converge",
+        {"": "answers:ProxyAnswer", "run": "answers:Applied", "remove": "answers:Applied"},
+    ),
+    "proxy-state": Subcommand("kimi_prov.on_host.endpoint.haproxy"),
+    "gateway-health": Subcommand("kimi_prov.on_host.endpoint.health"),
+    "gateway-door": Subcommand("kimi_prov.on_host.proxy.pins", "answers:PinsAnswer"),
+    "gateway-return": Subcommand("kimi_prov.on_host.proxy.rejoin", "answers:ReturnAnswer"),
+    "web-ensure": Subcommand("kimi_prov.on_host.web.page", "answers:WebUiAnswer"),
+    "acme": Subcommand("kimi_prov.on_host.proxy.acme", {"ensure": "answers:AcmeAnswer"}),
+    "keys": Subcommand(
+        "kimi_prov.on_host.keys.publish",
+        {"list": "answers:KeyListAnswer", "*": "answers:KeysAnswer"},
+    ),
+    "firewall-ensure": Subcommand("kimi_prov.on_host.endpoint.firewall", "answers:FirewallAnswer"),
+    "smoke-test": Subcommand("kimi_prov.on_host.endpoint.smoke_test", "answers:SmokeTestAnswer"),
+    "suite": Subcommand(
+        "kimi_prov.on_host.acceptance.run", {"run": "answers:SuiteRunAnswer", "*": "answers:Done"}
+    ),
+    "runtime": Subcommand("kimi_prov.on_host.engine.runtime", "answers:RuntimeAnswer"),
+    "usage-count": Subcommand("kimi_prov.on_host.usage.counter"),
+    "usage": Subcommand("kimi_prov.on_host.usage.report", "usage:UsageOfHost"),
+    "history": Subcommand("kimi_prov.on_host.history.report", "history:HistoryOfHost"),
+    "clean": Subcommand("kimi_prov.on_host.history.clean", "clean:CleanedHost"),
+    "switch": Subcommand(
+        "kimi_prov.on_host.history.switch",
+        {
+            "begin": "answers:SwitchAnswer",
+            "rollback": "answers:SwitchAnswer",
+            "end": "answers:SwitchEndAnswer",
+            "start": "answers:SwitchStartAnswer",
+            "*": "answers:Done",
+        },
+    ),
+    "wake": Subcommand("kimi_prov.on_host.lifecycle.wake"),
+    "rest": Subcommand("kimi_prov.on_host.lifecycle.run", "answers:LifecycleAnswer"),
+    "status": Subcommand(
+        "kimi_prov.on_host.status.machine",
+        {"": "status:StatusAnswer", "--now": "answers:NowAnswer"},
+    ),
+    "drift": Subcommand("kimi_prov.on_host.drift.run", "answers:DriftAnswer"),
+    "metrics": Subcommand("kimi_prov.on_host.metrics.collect"),
+    "metrics-door": Subcommand(
+        "kimi_prov.on_host.metrics.scrape_target", "answers:ScrapeTargetAnswer"
+    ),
+    "monitor": Subcommand(
+        "kimi_prov.on_host.monitor.ensure",
+        {"ensure": "answers:MonitorAnswer", "*": "answers:MonitorStateAnswer"},
+    ),
+    "diagnose": Subcommand("kimi_prov.on_host.diagnose", "answers:DiagnoseAnswer"),
+    "watchdog": Subcommand("kimi_prov.on_host.watchdog.service"),
+    "driver": Subcommand("kimi_prov.on_host.driver.steps", "answers:DriverAnswer"),
+    "update": Subcommand(
+        "kimi_prov.on_host.update.steps",
+        {"look": "answers:UpdateLookAnswer", "*": "answers:UpdateAnswer"},
+    ),
+    "package-manager": Subcommand(
+        "kimi_prov.on_host.probe.package_manager", "answers:PackageManagerAnswer"
+    ),
+    "nccl-plugins": Subcommand(
+        "kimi_prov.on_host.engine.nccl_plugins", "answers:NcclPluginsAnswer"
+    ),
+    "nccl-proof": Subcommand("kimi_prov.on_host.engine.nccl_proof", "answers:NcclProofAnswer"),
+    "network-proof": Subcommand(
+        "kimi_prov.on_host.engine.network_proof", "answers:NetworkProofAnswer"
+    ),
+    "destroy": Subcommand("kimi_prov.on_host.destroy", "answers:DestroyAnswer"),
+    "backup": Subcommand(
+        "kimi_prov.on_host.backup",
+        {
+            "restore": "backup:BackupContents",
+            "end": "answers:Done",
+            "*": "answers:ArchiveAnswer",
+        },
+    ),
+    "web-backup": Subcommand(
+        "kimi_prov.on_host.web.backup",
+        {
+            "restore": "web:WebUiContents",
+            "end": "answers:Done",
+            "*": "answers:ArchiveAnswer",
+        },
+    ),
+    "web-data": Subcommand("kimi_prov.on_host.web.store"),
+    "bench": Subcommand(
+        "kimi_prov.on_host.bench.run",
+        {"result": "answers:BenchAnswer", "start": "answers:BenchStartAnswer"},
+    ),
+    "bench-engine": Subcommand("kimi_prov.on_host.bench.engine"),
 }
 
 
@@ -84,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         return fail(HostError(f"unknown subcommand {name!r}; there are: {', '.join(COMMANDS)}"))
     try:
-        status: int = import_module(COMMANDS[name]).main(arguments)
+        status: int = import_module(COMMANDS[name].module).main(arguments)
     except HostError as error:
         return fail(error)
     except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
@@ -35,35 +35,51 @@ _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneT
 _UNIONS = (Union, UnionType)
 
 
-def make_schema(kind: Any, *, closed: bool = False) -> Schema:  # noqa: ANN401  (a type)
-    """Return the JSON Schema of a type; `closed` refuses keys that it does not declare."""
+def make_schema(
+    kind: Any,  # noqa: ANN401  (a type)
+    *,
+    closed: bool = False,
+    described: bool = True,
+) -> Schema:
+    """Return the JSON Schema of a type; `closed` refuses keys that it does not declare.
+
+    Without descriptions, which are read from the source, it is made in no time.
+    """
+    return _make_whole(kind, _Form(closed=closed, described=described))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Whether undeclared keys are refused, and whether there are descriptions."""
+
+    closed: bool
+    described: bool
+
+
+def _make_whole(kind: Any, form: _Form) -> Schema:  # noqa: ANN401
     if get_origin(kind) in _UNIONS:
-        return {"anyOf": [make_schema(part, closed=closed) for part in get_args(kind)]}
-    return (
-        _make_mapping(kind, closed=closed)
-        if is_typeddict(kind)
-        else _make_part(kind, closed=closed)
-    )
+        return {"anyOf": [_make_whole(part, form) for part in get_args(kind)]}
+    return _make_mapping(kind, form) if is_typeddict(kind) else _make_part(kind, form)
 
 
-def _make_part(kind: Any, *, closed: bool) -> Schema:  # noqa: ANN401
+def _make_part(kind: Any, form: _Form) -> Schema:  # noqa: ANN401
     origin, arguments = get_origin(kind), get_args(kind)
     if is_typeddict(kind):
         # A document inside another has a schema of its own.
-        inside = "schema" in kind.__annotations__ and not closed
-        return _make_mapping(kind, closed=closed, only=("schema",) if inside else None)
+        inside = "schema" in kind.__annotations__ and not form.closed
+        return _make_mapping(kind, form, only=("schema",) if inside else None)
     if origin is Annotated:
         rules = [_convert_rule(rule) for rule in arguments[1:]]
-        found = _make_part(arguments[0], closed=closed)
+        found = _make_part(arguments[0], form)
         return {**found, **{key: value for rule in rules for key, value in rule.items()}}
     if origin is Literal:
         found = {"enum": list(arguments)} if len(arguments) > 1 else {"const": arguments[0]}
     elif origin in _UNIONS:
-        found = _join_alternatives([_make_part(part, closed=closed) for part in arguments])
+        found = _join_alternatives([_make_part(part, form) for part in arguments])
     elif origin is list:
-        found = {"type": "array", "items": _make_part(arguments[0], closed=closed)}
+        found = {"type": "array", "items": _make_part(arguments[0], form)}
     elif origin is dict:
-        names, values = (_make_part(part, closed=closed) for part in arguments)
+        names, values = (_make_part(part, form) for part in arguments)
         found = {"type": "object"}
         found |= {"propertyNames": names} if names != {"type": "string"} else {}
         found |= {"additionalProperties": values} if values else {}
@@ -103,11 +119,10 @@ def _join_alternatives(parts: list[Schema]) -> Schema:
 
 def _make_mapping(
     kind: Any,  # noqa: ANN401
-    *,
-    closed: bool,
+    form: _Form,
     only: tuple[str, ...] | None = None,
 ) -> Schema:
-    texts = _read_descriptions(kind)
+    texts = _read_descriptions(kind) if form.described else {}
     properties, required = {}, []
     hints = get_type_hints(kind, include_extras=True)
     for key, hint in sorted(hints.items(), key=lambda item: item[0] != "schema"):
@@ -116,11 +131,11 @@ def _make_mapping(
         mark = get_origin(hint) if get_origin(hint) in (Required, NotRequired) else None
         if mark is Required or (mark is None and key in kind.__required_keys__):
             required.append(key)
-        part = _make_part(get_args(hint)[0] if mark else hint, closed=closed)
+        part = _make_part(get_args(hint)[0] if mark else hint, form)
         properties[key] = {**part, **({"description": texts[key]} if key in texts else {})}
     found = {"description": _join_lines(kind.__doc__), "type": "object", "properties": properties}
     found |= {"required": required} if required else {}
-    return found | ({"additionalProperties": False} if closed else {})
+    return found | ({"additionalProperties": False} if form.closed else {})
 
 
 def _read_descriptions(kind: Any) -> dict[str, str]:  # noqa: ANN401

@@ -18,18 +18,9 @@ class Backup(TypedDict):
     hosts: dict[str, BackedUpHost]
 
 
-class BackedUpHost(TypedDict, total=False):
-    """What was saved of one host, or put back."""
+class BackupContents(TypedDict, total=False):
+    """What an archive holds."""
 
-    ok: Required[bool]
-    detail: Required[str]
-    file: str
-    """The archive, on the control machine."""
-    bytes: Bytes
-    """Of that file."""
-    sha256: str
-    """Of the archive in clear."""
-    encrypted_with: Literal["age", "gpg"] | None
     made_unix: Count
     """When it was made: seconds since 1970, of that machine's clock."""
     hostname: str
@@ -44,6 +35,20 @@ class BackedUpHost(TypedDict, total=False):
     page: WebUiCounts | None
     left_out: list[str]
     """What was not copied, or not put back, each with the reason."""
+
+
+class BackedUpHost(BackupContents, total=False):
+    """What was saved of one host, or put back."""
+
+    ok: Required[bool]
+    detail: Required[str]
+    file: str
+    """The archive, on the control machine."""
+    bytes: Bytes
+    """Of that file."""
+    sha256: str
+    """Of the archive in clear."""
+    encrypted_with: Literal["age", "gpg"] | None
 
 
 class WebUiCounts(TypedDict):

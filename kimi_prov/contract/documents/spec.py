@@ -6,6 +6,8 @@ from typing import Annotated, Literal, TypedDict
 
 from kimi_prov.contract.documents.form import NotRequired, Required, Rule
 
+InstructionSet = Annotated[str, Rule(pattern="^[a-z0-9_]+$", max_length=100)]
+
 
 class Spec(TypedDict, total=False):
     """A machine as a quote describes it, or one of several equal ones that serve one model.
@@ -42,7 +44,7 @@ class SpecCpu(TypedDict, total=False):
     cores: Annotated[int, Rule(minimum=1, maximum=1024)]
     """Of one socket."""
     threads_per_core: Annotated[int, Rule(minimum=1, maximum=8)]
-    isa: Annotated[list[Annotated[str, Rule(pattern=r"^[a-z0-9_]+$")]], Rule(max_items=100)]
+    isa: Annotated[list[InstructionSet], Rule(max_items=100)]
     memory_channels: Annotated[int, Rule(minimum=1, maximum=64)]
     """Of one socket."""
     memory_mt_s: Annotated[int, Rule(minimum=100, maximum=100000)]

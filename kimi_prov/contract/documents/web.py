@@ -18,15 +18,9 @@ class WebUi(TypedDict):
     hosts: dict[str, WebUiOfHost]
 
 
-class WebUiOfHost(TypedDict, total=False):
-    """What was saved of one host's web UI, or put back."""
+class WebUiContents(TypedDict, total=False):
+    """What an archive of a web UI holds."""
 
-    ok: Required[bool]
-    detail: Required[str]
-    file: str
-    """The archive, on the control machine."""
-    bytes: Bytes
-    sha256: str
     version: str
     """Of the page that was copied."""
     made_unix: int
@@ -36,3 +30,14 @@ class WebUiOfHost(TypedDict, total=False):
     uploads: Count
     left_out: list[str]
     """Uploads with names that no archive takes."""
+
+
+class WebUiOfHost(WebUiContents, total=False):
+    """What was saved of one host's web UI, or put back."""
+
+    ok: Required[bool]
+    detail: Required[str]
+    file: str
+    """The archive, on the control machine."""
+    bytes: Bytes
+    sha256: str

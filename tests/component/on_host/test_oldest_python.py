@@ -27,8 +27,10 @@ def test_every_subcommand_imports_and_weights_are_fetched_and_read(tmp_path: Pat
     if python is None:
         pytest.skip("no Python 3.9 on this computer: the imports were not tried on it")
     archive = build_zipapp(tmp_path / "kimi-target.pyz")
-    tables = (COMMANDS, cluster.COMMANDS, cluster.ANSWERING, pod.COMMANDS)
-    modules = "; ".join(f"import {module}" for table in tables for module in table.values())
+    tables = (cluster.COMMANDS, cluster.ANSWERING, pod.COMMANDS)
+    names = [command.module for command in COMMANDS.values()]
+    names += [module for table in tables for module in table.values()]
+    modules = "; ".join(f"import {module}" for module in names)
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); {modules}"
     subprocess.run([python, "-W", "error", "-c", code], check=True, cwd=tmp_path)
     (tmp_path / "disk").mkdir()

@@ -27,7 +27,7 @@ WARNING = {
 
 def run(answer: Any, **args: Any) -> tuple[dict[str, Any], Machine]:
     machine = Machine(answer)
-    return run_action(ActionModule, machine, {"call": "usage", **args}), machine
+    return run_action(ActionModule, machine, {"call": "web-data", **args}), machine
 
 
 def test_the_answer_is_returned_and_says_whether_something_changed() -> None:
@@ -36,7 +36,7 @@ def test_the_answer_is_returned_and_says_whether_something_changed() -> None:
     assert done["changed"]
     assert done["answer"] == {"changed": True, "door": 1}
     (question,) = machine.questions
-    assert (question.words, question.input) == (["usage", "a b"], {"x": [1]})
+    assert (question.words, question.input) == (["web-data", "a b"], {"x": [1]})
     assert not question.sent
 
 
@@ -45,7 +45,7 @@ def test_the_code_is_sent_along_where_that_is_asked_for() -> None:
     assert done["answer"] == {}
     (question,) = machine.questions
     assert question.sent
-    assert (question.words, question.input) == (["usage"], {"x": 1})
+    assert (question.words, question.input) == (["web-data"], {"x": 1})
 
 
 @pytest.mark.parametrize("sent", [False, True])
@@ -61,17 +61,17 @@ def test_a_secret_is_kept_out_of_verbose_output(*, sent: bool) -> None:
 
 @pytest.mark.parametrize(
     ("check", "asked"),
-    [("flag", [["usage", "--check"]]), ("run", [["usage"]]), ("skip", [])],
+    [("flag", [["web-data", "--check"]]), ("run", [["web-data"]]), ("skip", [])],
 )
 def test_check_mode_asks_what_the_task_says(check: str, asked: list[list[str]]) -> None:
     machine = Machine({"changed": False})
-    done = run_action(ActionModule, machine, {"call": "usage", "check": check}, check=True)
+    done = run_action(ActionModule, machine, {"call": "web-data", "check": check}, check=True)
     assert not done.get("failed")
     assert [question.words for question in machine.questions] == asked
     assert bool(done.get("skipped")) is (check == "skip")
     machine = Machine({"changed": False})
-    run_action(ActionModule, machine, {"call": "usage", "check": check})
-    assert [question.words for question in machine.questions] == [["usage"]]
+    run_action(ActionModule, machine, {"call": "web-data", "check": check})
+    assert [question.words for question in machine.questions] == [["web-data"]]
 
 
 def test_an_error_fails_with_its_own_fix() -> None:
@@ -91,7 +91,7 @@ def test_an_error_is_a_document_where_the_command_reports_it() -> None:
 @pytest.mark.parametrize(("check", "changed"), [("flag", True), ("run", False)])
 def test_what_is_not_installed_yet_fails_no_check_mode(check: str, *, changed: bool) -> None:
     done = run_action(
-        ActionModule, Machine("absent"), {"call": "usage", "check": check}, check=True
+        ActionModule, Machine("absent"), {"call": "web-data", "check": check}, check=True
     )
     assert not done.get("failed")
     assert done["changed"] is changed
@@ -152,7 +152,7 @@ def test_a_finding_that_is_unknown_here_fails_that_machine_alone(row: Any) -> No
 
 @pytest.mark.parametrize("args", [{"chek": "flag"}, {"check": "maybe"}, {"call": None}])
 def test_a_task_with_a_wrong_argument_fails_in_check_mode_too(args: dict[str, Any]) -> None:
-    given = {key: value for key, value in {"call": "usage", **args}.items() if value}
+    given = {key: value for key, value in {"call": "web-data", **args}.items() if value}
     for check in (False, True):
         with pytest.raises(AnsibleActionFail):
             run_action(ActionModule, Machine({}), given, check=check)

@@ -12,7 +12,14 @@ from host_actions import Machine, run_action
 from kimi_prov.ansible.plugins.action.kimi_update import ActionModule, build_document
 
 KERNEL = {"name": "linux-image-amd64", "installed": "1", "candidate": "2", "kind": "kernel"}
-FOUND = {"packages": [KERNEL], "left": [], "restart": True, "restart_reasons": [], "serves": True}
+FOUND = {
+    "words": [],
+    "packages": [KERNEL],
+    "left": [],
+    "restart": True,
+    "restart_reasons": [],
+    "serves": True,
+}
 GIVEN = {
     "found": FOUND,
     "drained": {"began": 100.0, "left": 1},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, Union
 
-from kimi_prov.contract.documents.status.gateway import GatewayHostStatus
+from kimi_prov.contract.documents.status.gateway import GatewayHostStatus, GatewayState
 from kimi_prov.contract.documents.status.kubernetes import KubernetesStatus
-from kimi_prov.contract.documents.status.machine import MachineStatus
-from kimi_prov.contract.documents.status.monitor import MonitorHostStatus
+from kimi_prov.contract.documents.status.machine import MachineAnswer, MachineStatus
+from kimi_prov.contract.documents.status.monitor import MonitorHostStatus, MonitorState
 
 
 class Status(TypedDict):
@@ -21,10 +21,18 @@ class Status(TypedDict):
     ]
 
 
-class NotProvisioned(TypedDict):
-    """A host that was not provisioned, or not reached."""
+class NotServing(TypedDict):
+    """A host that was not provisioned, as it says itself."""
 
     ok: Literal[False]
     provisioned: Literal[False]
     detail: str
+
+
+class NotProvisioned(NotServing):
+    """A host that was not provisioned, or not reached."""
+
     stand_ins: list[str]
+
+
+StatusAnswer = Union[NotServing, GatewayState, MonitorState, MachineAnswer]

@@ -14,13 +14,12 @@ from kimi_prov.contract.documents.status.host import (
 )
 
 
-class GatewayHostStatus(TypedDict, total=False):
-    """A gateway."""
+class GatewayState(TypedDict, total=False):
+    """A gateway, as it says itself."""
 
     ok: Required[bool]
     provisioned: Required[Literal[True]]
     detail: Required[str]
-    stand_ins: Required[list[str]]
     gateway: Required[GatewayStatus]
     web: WebUiStatus | None
     applied: AppliedStatus | None
@@ -28,6 +27,12 @@ class GatewayHostStatus(TypedDict, total=False):
     updates: UpdatesStatus | None
     updates_error: str | None
     """Why it is not known what waits: apt failed, or did not answer in 30 s."""
+
+
+class GatewayHostStatus(GatewayState):
+    """A gateway."""
+
+    stand_ins: list[str]
 
 
 class GatewayStatus(TypedDict):

@@ -17,13 +17,12 @@ from kimi_prov.contract.documents.status.now import NowStatus
 from kimi_prov.contract.documents.status.rest import RestStatus
 
 
-class MachineStatus(TypedDict, total=False):
-    """A host that serves."""
+class MachineState(TypedDict, total=False):
+    """A host that serves, as it says itself."""
 
     ok: Required[bool]
     provisioned: Required[Literal[True]]
     detail: Required[str]
-    stand_ins: Required[list[str]]
     state: Literal["serving", "starting", "stopping", "stopped", "asleep", "failed"]
     """Stopped and asleep are on purpose, and ok; an earlier version says nothing of it."""
     rest: RestStatus
@@ -47,6 +46,20 @@ class MachineStatus(TypedDict, total=False):
     now: NowStatus
     drift: DriftStatus | None
     metrics: MetricsStatus | None
+
+
+class MachineStatus(MachineState):
+    """A host that serves."""
+
+    stand_ins: list[str]
+
+
+class MachineAnswer(MachineState, total=False):
+    """A host that serves, and by what its answers have no meaning."""
+
+    stand_in: str | None
+    random_weights: bool
+    trained_on: str | None
 
 
 class UnitStatus(TypedDict):

@@ -7,14 +7,19 @@ from typing import Literal, TypedDict
 from kimi_prov.contract.documents.form import Timestamp
 
 
-class MonitorHostStatus(TypedDict):
-    """A host that watches others and does not serve."""
+class MonitorState(TypedDict):
+    """A host that watches others and does not serve, as it says itself."""
 
     ok: bool
     provisioned: Literal[True]
     detail: str
-    stand_ins: list[str]
     monitor: MonitorStatus
+
+
+class MonitorHostStatus(MonitorState):
+    """A host that watches others and does not serve."""
+
+    stand_ins: list[str]
 
 
 class MonitorStatus(TypedDict):

@@ -1,0 +1,52 @@
+"""Holds what a machine answers to the type that its subcommand has.
+
+Shipped schemas are open, and so are these: a machine of a newer version may tell more.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kimi_prov.documents import spelled
+from kimi_prov.facts import form
+from kimi_prov.on_host.__main__ import COMMANDS
+from kimi_prov.schemas.from_types import make_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Misfit(NamedTuple):
+    """A key of an answer that is not of the answer's type, and what is wrong with it."""
+
+    key: str
+    problem: str
+
+
+def find_misfit(words: Sequence[str], answer: Mapping[str, Any]) -> Misfit | None:
+    """Find the first key that is not of the answer's type; None where all are.
+
+    `words`: the subcommand, and what it was asked.
+    """
+    name = find_type(words)
+    fault = next(form.find_misfits(answer, _make_schema(name)), None) if name else None
+    return Misfit(spelled(fault.path) or "the answer", fault.problem) if fault else None
+
+
+def find_type(words: Sequence[str]) -> str | None:
+    """Name the type that COMMANDS has for an answer: `MODULE:CLASS`; None where it has none."""
+    command = COMMANDS.get(words[0])
+    kinds = command.answer if command else None
+    if kinds is None or isinstance(kinds, str):
+        return kinds
+    step = words[1] if len(words) > 1 else ""
+    return next((kinds[key] for key in (step, "*", "") if key in kinds), None)
+
+
+@cache
+def _make_schema(name: str) -> dict[str, Any]:
+    module, _, kind = name.partition(":")
+    types = import_module(f"kimi_prov.contract.documents.{module}")
+    return make_schema(getattr(types, kind), described=False)
