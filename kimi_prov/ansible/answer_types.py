@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kimi_prov.documents import spelled
+from kimi_prov.documents import format_path
 from kimi_prov.facts import form
 from kimi_prov.on_host.__main__ import COMMANDS
 from kimi_prov.schemas.from_types import make_schema
@@ -32,7 +32,7 @@ def find_misfit(words: Sequence[str], answer: Mapping[str, Any]) -> Misfit | Non
     """
     name = find_type(words)
     fault = next(form.find_misfits(answer, _make_schema(name)), None) if name else None
-    return Misfit(spelled(fault.path) or "the answer", fault.problem) if fault else None
+    return Misfit(format_path(fault.path) or "the answer", fault.problem) if fault else None
 
 
 def find_type(words: Sequence[str]) -> str | None:

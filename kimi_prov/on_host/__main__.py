@@ -81,7 +81,7 @@ COMMANDS = {
         "kimi_prov.on_host.history.switch",
         {
             "begin": "answers:SwitchAnswer",
-            "rollback": "answers:SwitchAnswer",
+            "rollback": "answers:RollbackAnswer",
             "end": "answers:SwitchEndAnswer",
             "start": "answers:SwitchStartAnswer",
             "*": "answers:Done",

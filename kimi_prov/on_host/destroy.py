@@ -36,6 +36,8 @@ from kimi_prov.on_host.system.process import run
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.contract.documents.answers import DestroyAnswer
+
 UNIT_DIRECTORY = layout.UNITS[1:]
 # Every file that a role writes among the distribution's says so, except those of apt's own form.
 MARK = "Written by kimi-prov"
@@ -433,7 +435,7 @@ def _remove_group(name: str) -> None:
 
 def undo(
     paths: Paths, *, check: bool, purge_weights: bool, purge_web: bool = False
-) -> dict[str, Any]:
+) -> DestroyAnswer:
     """Restore the machine; the result lists what was removed, restored and kept, and errors."""
     work = Undo(paths, check=check, purge_weights=purge_weights, purge_web=purge_web)
     for step in (

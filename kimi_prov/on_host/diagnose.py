@@ -12,7 +12,7 @@ import glob
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, cast
 
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract.errors import HostError, describe_error
@@ -30,6 +30,8 @@ from kimi_prov.on_host.watchdog import bundles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from kimi_prov.contract.documents.answers import DiagnoseAnswer
 
 # Of each unit, and of the kernel.
 MOST_LINES = 3000
@@ -63,7 +65,7 @@ def main(argv: list[str]) -> int:
     return answer(Secrets(paths).mask(gather(paths)))
 
 
-def gather(paths: Paths) -> dict[str, Any]:
+def gather(paths: Paths) -> DiagnoseAnswer:
     """Gather all parts; `missing` tells of each that could not be gathered why."""
     plan = read_json(paths.plan)
     found: dict[str, Any] = {"missing": {}, "plan": plan}
@@ -87,7 +89,7 @@ def gather(paths: Paths) -> dict[str, Any]:
         except (HostError, OSError, ValueError, KeyError, TypeError, IndexError) as error:
             found[name] = None
             found["missing"][name] = f"{type(error).__name__}: {describe_error(error)}"
-    return found
+    return cast("DiagnoseAnswer", found)
 
 
 def _units() -> dict[str, dict[str, str]]:

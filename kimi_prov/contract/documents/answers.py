@@ -6,11 +6,21 @@ machine of an earlier version does not tell are not required.
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
-from kimi_prov.contract.documents.form import Bytes, Count, NotRequired, Required, Sha256
-from kimi_prov.contract.documents.history import OpenSwitch
-from kimi_prov.contract.documents.status.host import AppliedBy
+from kimi_prov.contract.documents.form import (
+    Bytes,
+    Count,
+    NotRequired,
+    Required,
+    Sha256,
+    WeightsHeldIn,
+)
+from kimi_prov.contract.documents.history import ServedSide
+from kimi_prov.contract.documents.lock import LockAnswer
+from kimi_prov.contract.documents.status.host import AppliedBy, CertificateStatus
+from kimi_prov.contract.documents.status.machine import HostMemory, WatchdogStatus
+from kimi_prov.contract.documents.status.now import NowStatus
 
 
 class Done(TypedDict, total=False):
@@ -94,6 +104,7 @@ class WrittenFile(TypedDict):
 class SmokeTestAnswer(TypedDict):
     """Whether the model gives a token."""
 
+    ok: Literal[True]
     answered: bool
     refusal: str
     """Why not; empty where it does."""
@@ -106,17 +117,19 @@ class SmokeTestAnswer(TypedDict):
 class ProxyAnswer(Changed):
     """What became of the certificate and the keys."""
 
-    keys: ProxyKeys
+    certificate: NotRequired[dict[str, Any]]
+    keys: PublishedKeys
     converged: NotRequired[bool]
     """Whether the proxy runs what is in place."""
 
 
-class ProxyKeys(TypedDict):
-    """Names of API keys."""
+class PublishedKeys(Changed):
+    """API keys by their names, and how the proxy took them over."""
 
     names: list[str]
     created: list[str]
     removed: list[str]
+    applied: NotRequired[str]
 
 
 class WebUiAnswer(Applied):
@@ -180,27 +193,69 @@ class KeyEntry(TypedDict, total=False):
     ended: bool
 
 
-class SwitchAnswer(TypedDict, total=False):
-    """A switch to another version that was opened, or was not needed."""
+class TakenOver(TypedDict):
+    """What cut runs left."""
 
-    opened: Required[bool]
-    to: int
-    restores: int
-    group: list[str]
-    freed: list[str]
     interrupted: InterruptedSwitch | None
     cut: list[str]
 
 
-class InterruptedSwitch(OpenSwitch, total=False):
+_LeftEntry = TypedDict("_LeftEntry", {"from": int}, total=False)
+
+
+class SwitchBegun(_LeftEntry, total=False):
+    """Whether a switch was opened, and what was removed before it."""
+
+    opened: Required[bool]
+    to: int
+    freed: list[str]
+
+
+class SwitchAnswer(SwitchBegun, TakenOver):
+    """A switch to another version that was opened, or was not needed."""
+
+
+class RollbackAnswer(SwitchAnswer, total=False):
+    """A switch back to a former version."""
+
+    restores: int
+    group: SwitchedGroup | None
+
+
+class SwitchedGroup(TypedDict):
+    """The hosts that go to another version together."""
+
+    hosts: list[str]
+    digest: str
+
+
+# `from` is a word of Python.
+_Left = TypedDict("_Left", {"from": int})
+
+
+class InterruptedSwitch(_Left):
     """A switch that an earlier run left."""
 
+    entry: int
+    phase: Literal["writing", "switching", "returning"]
+    serves: ServedSide
 
-class SwitchEndAnswer(TypedDict):
-    """What was recorded of an apply, and what is to be said of its switch."""
+
+class RecordedApply(TypedDict):
+    """What was recorded of an apply."""
 
     entry: int | None
+    dropped: NotRequired[list[int]]
+
+
+class EndedApply(RecordedApply):
+    """What was recorded of an apply, and what is to be said of its switch."""
+
     told: list[str]
+
+
+class SwitchEndAnswer(EndedApply, LockAnswer):
+    """The same, and the lock, which is released."""
 
 
 class SwitchStartAnswer(TypedDict):
@@ -227,6 +282,8 @@ class LifecycleAnswer(TypedDict, total=False):
     seconds: float | None
     mark: dict[str, Any] | None
     start: MeasuredStart | None
+    held: WeightsHeldIn
+    """Where the weights are."""
 
 
 class ExpectedStart(TypedDict):
@@ -234,6 +291,14 @@ class ExpectedStart(TypedDict):
 
     seconds: float | None
     basis: str
+
+
+class BegunStart(TypedDict):
+    """A start that was asked for."""
+
+    held: WeightsHeldIn
+    """Where the weights are."""
+    expected: ExpectedStart
 
 
 class FillingUnit(TypedDict):
@@ -246,10 +311,14 @@ class FillingUnit(TypedDict):
 class MeasuredStart(TypedDict):
     """A start that was measured."""
 
+    id: NotRequired[str]
     at: str
     seconds: float
-    held: str
+    held: WeightsHeldIn
     by: str
+    engine: NotRequired[str | None]
+    model: NotRequired[str | None]
+    first_token_s: NotRequired[float]
 
 
 class RuntimeAnswer(TypedDict):
@@ -259,6 +328,7 @@ class RuntimeAnswer(TypedDict):
     """As an apply of whatever version wrote it; empty where none did."""
     certificate: str
     instances: list[dict[str, Any]]
+    certificate_standing: NotRequired[CertificateStatus | None]
     rests: NotRequired[str | None]
     listening: dict[str, list[str]]
     nodes: list[int]
@@ -350,6 +420,9 @@ class BucketAnswer(TypedDict):
 
 class FirewallAnswer(BucketAnswer, Changed):
     """What became of the packet filter."""
+
+    added: NotRequired[list[dict[str, Any]]]
+    removed: NotRequired[list[dict[str, Any]]]
 
 
 class ToldFinding(TypedDict):
@@ -522,6 +595,6 @@ class NowAnswer(TypedDict, total=False):
     ok: Required[bool]
     provisioned: Required[bool]
     detail: Required[str]
-    memory: dict[str, int]
-    watchdog: dict[str, Any] | None
-    now: dict[str, Any]
+    memory: HostMemory
+    watchdog: WatchdogStatus | None
+    now: NowStatus

@@ -31,10 +31,13 @@ class CleanedHost(TypedDict, total=False):
     """What can still be put back."""
 
 
+CleanKind = Literal["environment", "python", "weights"]
+
+
 class CleanItem(TypedDict):
     """A folder that nothing uses."""
 
-    kind: Literal["environment", "python", "weights"]
+    kind: CleanKind
     path: str
     bytes: Bytes
     of: str

@@ -30,6 +30,8 @@ class HistoryOfHost(TypedDict, total=False):
     """Oldest first."""
 
 
+ServedSide = Literal["former", "new", "both", "none"]
+
 # A key that is a word of Python.
 _From = TypedDict("_From", {"from": int})
 
@@ -42,7 +44,7 @@ class OpenSwitch(_From):
     since: str
     under_way: bool
     """false: it was cut, and the next apply takes it over."""
-    serves: Literal["former", "new", "both", "none"]
+    serves: ServedSide
 
 
 class HistoryEntry(TypedDict):

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from kimi_prov.contract import groups, protection, unit_names
 from kimi_prov.contract import paths as layout
@@ -30,6 +30,9 @@ from kimi_prov.on_host.system.files import read_json, read_text, remove, write_j
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.system.progress import Progress
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import BenchAnswer
 
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
@@ -144,7 +147,7 @@ def _no_plan() -> HostError:
     return HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
 
 
-def _measured(paths: Paths, say: Say, asked: dict[str, Any]) -> dict[str, Any]:
+def _measured(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:
     plan = read_json(paths.plan)
     if not plan:
         raise _no_plan()

@@ -28,6 +28,7 @@ from kimi_prov.on_host.system.files import make_directory, read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.answers import DriftAnswer, ToldDifference, ToldUnseen
     from kimi_prov.on_host.drift.causes import Cause, Logs
 
 _FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
@@ -48,7 +49,6 @@ _PARTS = {
 }
 # What a stop on purpose does to a unit.
 _BY_A_STOP = ("drift.unit_stopped", "drift.unit_disabled")
-_OF_APPLIED = ("entry", "at", "by", "inventory", "kimi_prov")
 
 
 class Seen:
@@ -56,7 +56,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.differences: list[Difference] = []
-        self.unseen: list[dict[str, str | None]] = []
+        self.unseen: list[ToldUnseen] = []
         self.weights_from: dict[str, str] = {}
 
     def take(self, what: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (what the part gives)
@@ -72,7 +72,7 @@ class Seen:
         self.unseen.append({"what": what, "why": why, "fix": None})
 
 
-def collect(paths: Paths, *, read_weights: bool = False) -> dict[str, Any]:
+def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
     """Return the drift of this machine; `complete` when all of it could be looked at."""
     was = record.read(paths)
     if os.geteuid() != 0:
@@ -108,7 +108,13 @@ def collect(paths: Paths, *, read_weights: bool = False) -> dict[str, Any]:
         "provisioned": True,
         "detail": _detail(len(rows), seen.unseen),
         "looked_at": time.strftime(_FORM, time.gmtime()),
-        "applied": {name: was.get(name) for name in _OF_APPLIED},
+        "applied": {
+            "entry": was.get("entry"),
+            "at": was.get("at"),
+            "by": was.get("by"),
+            "inventory": was.get("inventory"),
+            "kimi_prov": was.get("kimi_prov"),
+        },
         "weights_read": read_weights,
         "weights_read_from": seen.weights_from,
         "drift": rows,
@@ -117,7 +123,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> dict[str, Any]:
     }
 
 
-def _unknown(why: str, fix: str, *, provisioned: bool = False) -> dict[str, Any]:
+def _unknown(why: str, fix: str, *, provisioned: bool = False) -> DriftAnswer:
     return {
         "ok": False,
         "complete": False,
@@ -133,11 +139,11 @@ def _unknown(why: str, fix: str, *, provisioned: bool = False) -> dict[str, Any]
     }
 
 
-def _detail(count: int, unseen: list[dict[str, str | None]]) -> str:
+def _detail(count: int, unseen: list[ToldUnseen]) -> str:
     told = f"{count} difference{'s' if count != 1 else ''}" if count else "no drift"
     if not unseen:
         return told
-    names = ", ".join(str(row["what"]) for row in unseen)
+    names = ", ".join(row["what"] for row in unseen)
     return f"{told if count else 'no drift seen'}; could not look at {names}"
 
 
@@ -229,7 +235,7 @@ def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) ->
 
 def _told(
     paths: Paths, seen: Seen, was: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+) -> list[ToldDifference]:
     """Add causes to the differences."""
     if not seen.differences:
         return []
@@ -264,7 +270,7 @@ def cause(row: Difference, logs: Logs, found: Mapping[str, Mapping[str, Any]], s
     return causes.of_command(names, logs, since)
 
 
-def _row(row: Difference, why: Cause) -> dict[str, Any]:
+def _row(row: Difference, why: Cause) -> ToldDifference:
     return {
         "id": row.id,
         "subject": row.subject,

@@ -20,6 +20,13 @@ from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.status.host import (
+        CertificateJudgement,
+        CertificateMode,
+        CertificateState,
+        CertificateStatus,
+        LastOrder,
+    )
     from kimi_prov.contract.paths import Paths
 
 DAY_S = 86400
@@ -91,7 +98,7 @@ def _describe_end(left_s: int) -> str:
 
 def judge_certificate(
     found: Certificate | None, mode: str, order: dict[str, Any], now: int
-) -> dict[str, Any]:
+) -> CertificateJudgement:
     """Judge a certificate: {"state", "detail", "fix"}; `fix` is None where there is nothing to do.
 
     `state`: ok, failing (an order or a renewal was refused), expiring, expired, early (not valid
@@ -129,7 +136,7 @@ def judge_certificate(
     return _build_judgement("ok", told, None)
 
 
-def _build_judgement(state: str, detail: str, fix: str | None) -> dict[str, Any]:
+def _build_judgement(state: CertificateState, detail: str, fix: str | None) -> CertificateJudgement:
     return {"state": state, "detail": detail, "fix": fix}
 
 
@@ -167,8 +174,8 @@ def explain_order(
 
 
 def describe_certificate(
-    found: Certificate | None, mode: str, order: dict[str, Any], now: int
-) -> dict[str, Any]:
+    found: Certificate | None, mode: CertificateMode, order: dict[str, Any], now: int
+) -> CertificateStatus:
     """Return what `status` tells of the certificate in use."""
     problem = order.get("problem") if mode == "acme" else None
     names: list[str] = list(found.names) if found else []
@@ -183,7 +190,7 @@ def describe_certificate(
     }
 
 
-def _describe_order(order: dict[str, Any], problem: dict[str, Any] | None) -> dict[str, Any]:
+def _describe_order(order: dict[str, Any], problem: dict[str, Any] | None) -> LastOrder:
     return {
         "tried": format_time(int(order.get("tried", 0))),
         "ok": problem is None,
@@ -193,7 +200,7 @@ def _describe_order(order: dict[str, Any], problem: dict[str, Any] | None) -> di
     }
 
 
-def describe_current(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+def describe_current(paths: Paths, plan: dict[str, Any]) -> CertificateStatus:
     """Describe the certificate that the proxy uses, now."""
     found = read(read_text(paths.tls_crt))
     mode = plan["proxy"]["tls"]["mode"]

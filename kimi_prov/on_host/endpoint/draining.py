@@ -18,6 +18,7 @@ from kimi_prov.on_host.endpoint import haproxy
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from kimi_prov.contract.documents.status.machine import EngineBehind
     from kimi_prov.contract.paths import Paths
 
 # OUT: sent nothing, for it answers no chat; an operator's drain is told apart from it.
@@ -103,9 +104,7 @@ def is_up(paths: Paths, engines: Collection[int] | None = None) -> bool:
     return all(row["status"] == "UP" for _, row in _list_engines(paths, engines))
 
 
-def _list_engines(
-    paths: Paths, engines: Collection[int] | None
-) -> list[tuple[int, dict[str, str | int]]]:
+def _list_engines(paths: Paths, engines: Collection[int] | None) -> list[tuple[int, EngineBehind]]:
     try:
         found = haproxy.list_servers(paths.socket)
     except OSError as error:

@@ -27,6 +27,8 @@ from kimi_prov.on_host.system.process import NOT_FOUND, run
 if TYPE_CHECKING:
     import subprocess
 
+    from kimi_prov.contract.documents.answers import FirewallAnswer, ToldFinding
+
 COMMENT = "kimi-prov"
 _CHALLENGE = re.compile(r"(\n\tset challenge \{[^}]*?)\n\t\telements = \{[^}]*\}")
 _CHOSEN = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -249,7 +251,7 @@ def _is_reported_running(manager: str) -> bool:
     return manager != "ufw" or "Status: active" in done.stdout
 
 
-def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> FirewallAnswer:
     """Open the port for the listed networks in ufw or firewalld, and for no others.
 
     Without either (manager "nftables") only leftovers are removed.
@@ -301,7 +303,7 @@ def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> di
     }
 
 
-def _drop_findings(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def _drop_findings(settings: dict[str, Any]) -> list[ToldFinding]:
     """Return a finding for each chain that an accept of ours cannot undo."""
     ports = ", ".join(str(port) for port in [*settings["ports"], *settings.get("peer_ports", ())])
     return [

@@ -73,7 +73,8 @@ def collect_samples(
         label = {"address": own["address"]}
         found.append(Sample("kimi_gateway_has_address", has_address(own["address"]), label))
     for row in own["hosts"]:
-        server, label = seen.get(row["server"], {}), {"machine": row["host"]}
+        server: Mapping[str, Any] = seen.get(row["server"]) or {}
+        label = {"machine": row["host"]}
         ends = _read_end(read_text(paths.hosts / f"{row['server']}.crt"))
         found += [
             Sample("kimi_gateway_machine_up", server.get("status") == "UP", label),

@@ -10,13 +10,16 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import TYPE_CHECKING, Callable, TypeVar
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.system.envelope import answer
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.status.machine import EngineBehind
 
 Tell = Callable[[str], str]
 T = TypeVar("T")
@@ -87,7 +90,7 @@ def read_variable(path: Path, name: str) -> str:
     return reply.partition("value=<")[2].rpartition(">")[0]
 
 
-def list_servers(path: Path) -> list[dict[str, str | int]]:
+def list_servers(path: Path) -> list[EngineBehind]:
     """Each engine behind the proxy: name, status (UP, DOWN, DRAIN), requests under way."""
     held = count_requests(path)
     return [

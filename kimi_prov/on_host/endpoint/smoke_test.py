@@ -16,6 +16,8 @@ from kimi_prov.on_host.system.files import read_json, read_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import SmokeTestAnswer
+
 # What a line in the engine's journal means, and what the operator can do about it.
 ADVICE = (
     ("No available memory for the cache blocks", "lower kimi_context or kimi_concurrency"),
@@ -111,7 +113,7 @@ def try_once(paths: Paths, plan: dict[str, Any]) -> str:
     return f"HTTP {reply.status}: {detail}"
 
 
-def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dict[str, Any]:
+def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> SmokeTestAnswer:
     """Try for `wait_s` seconds; returns at once when it answers, raises when a unit failed.
 
     `restarts` is the count of restarts by unit that the caller saw first; give {} at first. On a
@@ -135,7 +137,7 @@ def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> dic
         # Hosts of a group start again until all are there: that is no failure.
         counted = {} if plan.get("group") else restarts
         broken = find_failure(states, counted) if refusal else ""
-        report: dict[str, Any] = {
+        report: SmokeTestAnswer = {
             "ok": True,
             "answered": not refusal,
             "refusal": refusal,

@@ -16,6 +16,7 @@ from kimi_prov.on_host.system.machine import Machine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.rest import RestedStatus
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/rests/v1"
@@ -94,9 +95,7 @@ def _write(paths: Paths, found: Mapping[str, Any]) -> None:
         files.write_json(str(paths.rests), found, mode=0o600)
 
 
-def describe_rests(
-    paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]
-) -> dict[str, Any]:
+def describe_rests(paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]) -> RestedStatus:
     """Say how long the machine has rested in all, the rest of now with it, and what that saved.
 
     By the power that the plan has for a machine that serves nobody: what it draws asleep is not

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -17,13 +17,16 @@ from kimi_prov.on_host.system import process
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine
 
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import NcclPluginsAnswer
+
 
 def main(argv: list[str]) -> int:
     """`nccl-plugins [--check]`."""
     return answer(quarantine(check="--check" in argv))
 
 
-def quarantine(*, check: bool) -> dict[str, Any]:
+def quarantine(*, check: bool) -> NcclPluginsAnswer:
     """Move the found files below `layout.QUARANTINE` and rebuild the loader's cache."""
     found = _find_plugins()
     if not found or not found["present"]:

@@ -13,13 +13,16 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system import sandbox
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import write_json
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import NcclProofAnswer
 
 # The first collective of a machine sets its channels up; a plugin hangs instead of failing.
 TIMEOUT_S = 180.0
@@ -77,7 +80,7 @@ def _run_in_sandbox(request: dict[str, Any]) -> dict[str, Any]:
         return {"proven": False, "said": said[-_MAX_SAID_LENGTH:]}
 
 
-def prove(request: dict[str, Any], *, backend: str = "nccl") -> dict[str, Any]:
+def prove(request: dict[str, Any], *, backend: str = "nccl") -> NcclProofAnswer:
     """Run one process for each GPU; `said` is the first error."""
     ranks = int(request["ranks"])
     common = {

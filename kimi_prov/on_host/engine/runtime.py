@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.paths import Paths
@@ -12,6 +12,9 @@ from kimi_prov.on_host.endpoint import certificate, stop_state
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import RuntimeAnswer
 
 _NODE_PAGES = re.compile(r"\bN(\d+)=(\d+)")
 _HUGE_PAGES = re.compile(r"^(?:AnonHugePages|Private_Hugetlb|Shared_Hugetlb):\s+(\d+) kB", re.M)
@@ -115,7 +118,7 @@ def _format_address(text: str) -> str:
     return text
 
 
-def collect(paths: Paths) -> dict[str, Any]:
+def collect(paths: Paths) -> RuntimeAnswer:
     """Return the plan as applied and, for each instance, its unit and its processes' placement."""
     plan = read_json(paths.plan)
     instances = plan.get("instances", [])

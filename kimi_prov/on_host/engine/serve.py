@@ -21,7 +21,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
@@ -39,6 +39,9 @@ from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 from kimi_prov.on_host.system.process import run
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import ServeAnswer, WrittenFile
 
 # What starts an engine behind the machine key, in the program on the machine.
 _LAUNCH = "kimi_prov/on_host/engine/launch.py"
@@ -91,7 +94,7 @@ def ensure(
     *,
     check: bool,
     hold: bool = False,
-) -> dict[str, Any]:
+) -> ServeAnswer:
     """Write units; start, restart and remove until exactly the units in `drop_ins` run.
 
     `hold`: write and enable them, and leave what runs.
@@ -217,7 +220,7 @@ def _parse_form(text: str | None) -> Form | None:
     return None if text is None else parse_form(text)
 
 
-def _list_differing(files: dict[Path, str]) -> list[dict[str, str]]:
+def _list_differing(files: dict[Path, str]) -> list[WrittenFile]:
     """Return the files whose content differs from the planned one."""
     there = {path: read_text(path) for path in files}
     return [

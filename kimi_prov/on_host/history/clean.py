@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from kimi_prov.contract.documents.clean import CleanedHost, CleanItem, CleanKind
 
-def list_unneeded(paths: Paths) -> list[dict[str, Any]]:
+
+def list_unneeded(paths: Paths) -> list[CleanItem]:
     """List what can go: `kind`, `path`, `bytes` on the disk, and `of`, what it was."""
     plans = [plan for plan in _list_plans(paths) if plan]
     if not plans:
@@ -55,7 +57,7 @@ def list_unneeded(paths: Paths) -> list[dict[str, Any]]:
     return found
 
 
-def remove_unneeded(paths: Paths, *, remove: bool) -> dict[str, Any]:
+def remove_unneeded(paths: Paths, *, remove: bool) -> CleanedHost:
     """Return what nothing needs, and remove it where asked.
 
     Raises HostError while a switch is open.
@@ -105,7 +107,7 @@ def _list_pythons(environments: Iterable[Path]) -> set[str]:
     return {match[1] for match in found if match}
 
 
-def _describe_item(paths: Paths, kind: str, path: Path, of: str) -> dict[str, Any]:
+def _describe_item(paths: Paths, kind: CleanKind, path: Path, of: str) -> CleanItem:
     return {
         "kind": kind,
         "path": _find_owner_name(paths, path),

@@ -12,10 +12,11 @@ from kimi_prov.on_host.system import apply_lock, files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import EndedApply, RecordedApply, SwitchEndAnswer
     from kimi_prov.contract.paths import Paths
 
 
-def close(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def close(paths: Paths, request: Mapping[str, Any]) -> SwitchEndAnswer:
     """Note what an apply left, where it is `done`, or go back where it failed before the switch.
 
     Releases the lock of `run` at last. `told`: what became of a switch that was left open.
@@ -28,7 +29,7 @@ def close(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, **released}
 
 
-def _finish(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def _finish(paths: Paths, request: Mapping[str, Any]) -> EndedApply:
     state = open_switch.read(paths)
     told: list[str] = []
     if state and state.get("run") == request["run"]:
@@ -36,7 +37,7 @@ def _finish(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     elif not request["done"]:
         told = _follow_boot(paths, request)
     cut = open_switch.report_cut_runs(paths, request["run"])
-    found: dict[str, Any] = {"entry": None}
+    found: RecordedApply = {"entry": None}
     if request["done"] and not told and files.read_json(paths.plan):
         found = record(paths, request)
     if request["done"] and state and not told and not open_switch.is_under_way():
@@ -78,7 +79,7 @@ def _close_left_open(paths: Paths, state: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def record(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def record(paths: Paths, request: Mapping[str, Any]) -> RecordedApply:
     """Note what is applied now; an entry of its own where it differs from the last one's."""
     document = applied.observe(paths)
     digest = applied.hash_decided(document)

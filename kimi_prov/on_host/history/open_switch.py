@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.history import ServedSide
     from kimi_prov.contract.paths import Paths
 
 WRITING, SWITCHING, RETURNING = "writing", "switching", "returning"
@@ -53,7 +54,7 @@ def is_under_way() -> bool:
     return state.get("state") in ("activating", "deactivating")
 
 
-def find_serving(paths: Paths, state: Mapping[str, Any]) -> str:
+def find_serving(paths: Paths, state: Mapping[str, Any]) -> ServedSide:
     """Say which of the two engines of an open switch runs: `former`, `new`, `both` or `none`."""
     places = started.UnitPaths(str(paths.root))
     plan = files.read_json(paths.plan)
@@ -61,7 +62,7 @@ def find_serving(paths: Paths, state: Mapping[str, Any]) -> str:
     former = _read_digests(paths, entries.read(paths, int(state["from"])))
     shown = serve.read_states(names)
     running = {name: serve.read_running_digest(shown.get(name, {}), places) for name in names}
-    told = {
+    told: set[ServedSide] = {
         "former" if former.get(name) == stamp else "new" for name, stamp in running.items() if stamp
     }
     return "both" if len(told) > 1 else next(iter(told), "none")

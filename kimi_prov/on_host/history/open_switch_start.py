@@ -15,10 +15,18 @@ from kimi_prov.on_host.system import files, units
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import (
+        InterruptedSwitch,
+        RollbackAnswer,
+        SwitchAnswer,
+        SwitchBegun,
+        SwitchedGroup,
+        TakenOver,
+    )
     from kimi_prov.contract.paths import Paths
 
 
-def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def start(paths: Paths, request: Mapping[str, Any]) -> SwitchAnswer:
     """Open a switch for an apply that changes what serves.
 
     `request`: `run` (id), `by`, `inventory`, `kimi_prov`, `min_speed`, `drain_s`, `start_s`,
@@ -38,16 +46,16 @@ def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         former = None
     if former is None:
         open_switch.close(paths)
-        return {"opened": False, **found}
+        return {"opened": False, "interrupted": found["interrupted"], "cut": found["cut"]}
     return {**_open(paths, request, former, entries.APPLY), **found}
 
 
-def _collect_interrupted(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_interrupted(paths: Paths, request: Mapping[str, Any]) -> TakenOver:
     interrupted = _close_interrupted(paths)
     return {"interrupted": interrupted, "cut": open_switch.report_cut_runs(paths, request["run"])}
 
 
-def _close_interrupted(paths: Paths) -> dict[str, Any] | None:
+def _close_interrupted(paths: Paths) -> InterruptedSwitch | None:
     """Say what an earlier switch left that nobody ended, and mark its entry so.
 
     Raises HostError while its unit is still at work.
@@ -65,12 +73,13 @@ def _close_interrupted(paths: Paths) -> dict[str, Any] | None:
     if entry and entry["result"] is None:
         why = f"it was interrupted ({state['phase']})"
         open_switch.end_entry(paths, entry, entries.INTERRUPTED, why=why, told=True)
-    return {
+    left: InterruptedSwitch = {
         "entry": state["to"],
         "phase": state["phase"],
         "from": state["from"],
         "serves": open_switch.find_serving(paths, state),
     }
+    return left
 
 
 def _find_former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -106,7 +115,7 @@ def _open(
     former: Mapping[str, Any],
     kind: str,
     restores: int | None = None,
-) -> dict[str, Any]:
+) -> SwitchBegun:
     """Open the entry and the switch; nothing of what serves has changed before that."""
     files.make_directory(paths.state, 0o700)
     _reserve_room(paths)
@@ -144,7 +153,7 @@ def _reserve_room(paths: Paths) -> None:
         ) from None
 
 
-def _free_room(paths: Paths, names: list[str]) -> dict[str, Any]:
+def _free_room(paths: Paths, names: list[str]) -> SwitchBegun:
     """Stop what serves and remove it, where both have no room; there is no way back from here."""
     plan = files.read_json(paths.plan)
     for row in plan.get("instances") or ():
@@ -169,7 +178,7 @@ def _remove(paths: Paths, names: list[str]) -> None:
         entries.remove_tree(paths.locate(name))
 
 
-def start_rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
     """Open a switch to an entry of the history: `to`, or the last that served something else."""
     plan = files.read_json(paths.plan)
     if not plan:
@@ -191,7 +200,9 @@ def start_rollback(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
         )
     wanted = {**request, "start_s": then["timeouts"]["start_s"]}
     opened = _open(paths, wanted, current, entries.ROLLBACK, restores=target["number"])
-    group = {"hosts": hosts, "digest": then["group"]["digest"]} if hosts else None
+    group: SwitchedGroup | None = (
+        {"hosts": hosts, "digest": then["group"]["digest"]} if hosts else None
+    )
     return {**opened, "restores": target["number"], "group": group, **found}
 
 

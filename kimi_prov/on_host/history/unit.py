@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
@@ -13,6 +13,7 @@ from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import SwitchStartAnswer
     from kimi_prov.contract.paths import Paths
 
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 WENT_BACK, AGAIN = 1, 75
 
 
-def start_unit(paths: Paths) -> dict[str, Any]:
+def start_unit(paths: Paths) -> SwitchStartAnswer:
     """Start the unit that switches, where a switch is open."""
     if not open_switch.read(paths):
         return {"started": False}

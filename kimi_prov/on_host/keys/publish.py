@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.answers import KeyListAnswer, PublishedKeys
+
 OPERATOR = "operator"
 VERIFY = "verify"
 # `watchdog` is not one yet: no key of a user shall be told apart from use by its name.
@@ -98,7 +100,7 @@ def ensure(
     page: bool = False,
     gateways: Mapping[str, str | None] | None = None,
     check: bool = False,
-) -> dict[str, Any]:
+) -> PublishedKeys:
     """Converge the keys: the operator's, the machine's own, those that were added, and `given`.
 
     `given`: by name a SHA-256, or {"sha256", "ends", "limits"} of a key with a rule of its own.
@@ -352,7 +354,7 @@ def _run_forget(paths: Paths) -> dict[str, Any]:
     return {}
 
 
-def _run_list(paths: Paths) -> dict[str, Any]:
+def _run_list(paths: Paths) -> KeyListAnswer:
     rows = listing.list_keys(paths, parse_map(read_text(paths.key_map)), metadata.read(paths))
     return {"names": [row["name"] for row in rows], "keys": rows}
 

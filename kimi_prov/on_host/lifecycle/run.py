@@ -42,6 +42,8 @@ from kimi_prov.on_host.system.progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.answers import LifecycleAnswer
+
 Tell = Callable[[str], None]
 STOP, RESTART, SLEEP = "stop", "restart", "sleep"
 FREE, KEEP = "free", "keep"
@@ -91,7 +93,7 @@ def list_engine_units(plan: Mapping[str, Any]) -> list[str]:
 # --- stop --------------------------------------------------------------------------------------
 
 
-def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def stop(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
     """Mark this host as stopped, and let the unit drain and stop it.
 
     `request`: `drain_s`, `by`, and `part`: `serving` for hosts that clients ask, `rank` for those
@@ -118,7 +120,7 @@ def stop(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def launch(paths: Paths, job: Mapping[str, Any]) -> dict[str, Any]:
+def launch(paths: Paths, job: Mapping[str, Any]) -> LifecycleAnswer:
     """Let the unit do a job, which goes on when the connection is cut."""
     begun = {**job, "at_s": time.monotonic()}
     files.write_json(str(paths.rest_job), begun, durable=False, mode=0o600)
@@ -320,13 +322,13 @@ _RESTS = {idle.STOP: _put_to_sleep, idle.POWEROFF: _power_off, idle.HOOK: _run_h
 # --- start -------------------------------------------------------------------------------------
 
 
-def start(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def start(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
     """Start what was stopped; returns what it `was`, and what the start will take (`expected`)."""
     plan = read_applied_plan(paths)
     _require_whole_group(plan, request)
     was = stop_state.read(paths)
     states = units.read_states(*list_engine_units(plan))
-    limit = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
+    limit: LifecycleAnswer = {"timeout_s": plan["timeouts"]["start_s"], "fills": []}
     up_now = all(unit["state"] == "active" for unit in states.values())
     # Of a rank that says only that it waits for its head.
     waits = (
@@ -362,7 +364,7 @@ def start_units(paths: Paths, plan: Mapping[str, Any]) -> None:
     draining.set_state(paths, draining.READY)
 
 
-def record_start(paths: Paths) -> dict[str, Any]:
+def record_start(paths: Paths) -> LifecycleAnswer:
     """Keep how long the start took, and return it; `start` is null where nothing has started."""
     return {"start": starts.record_start(paths, read_applied_plan(paths))}
 
@@ -370,7 +372,7 @@ def record_start(paths: Paths) -> dict[str, Any]:
 # --- restart -----------------------------------------------------------------------------------
 
 
-def restart(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def restart(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
     """Let the unit restart the instances one after the other.
 
     Hosts that serve together stop and start together: they are left, and answer `together`.
@@ -514,7 +516,7 @@ def wait_for_balance(paths: Paths, own: Sequence[int] | None, until: float) -> N
 # --- what others ask ---------------------------------------------------------------------------
 
 
-def read_outcome(paths: Paths) -> dict[str, Any]:
+def read_outcome(paths: Paths) -> LifecycleAnswer:
     """Return what the unit did last: `cut` requests and `seconds`."""
     job = files.read_json(paths.rest_job)
     run("systemctl", "stop", unit_names.REST)

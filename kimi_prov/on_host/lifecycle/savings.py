@@ -8,7 +8,7 @@ serving, or nothing that anybody asked for.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from kimi_prov.contract.errors import describe_error
 from kimi_prov.on_host.endpoint import stop_log
@@ -18,6 +18,7 @@ from kimi_prov.on_host.system import boot, files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.rest import PaidStatus, SessionBefore, SessionCosts
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/session-ledger/v1"
@@ -90,7 +91,7 @@ def compute_cost(session: Mapping[str, Any], usd_hour: float, name: str | None =
     return float((seconds[name] if name else sum(seconds.values())) / 3600 * usd_hour)
 
 
-def describe_sessions(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def describe_sessions(paths: Paths, plan: Mapping[str, Any]) -> PaidStatus | None:
     """Say what this session and those before it cost; None where nobody said what an hour does."""
     paid = (plan.get("rest") or {}).get("paid")
     if not paid:
@@ -103,9 +104,11 @@ def describe_sessions(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] |
         "budget_usd": paid["budget_usd"],
         "session": {
             **_build_session(session, usd),
-            **{f"{name}_usd": round(compute_cost(session, usd, name), 2) for name in PHASES},
+            "starting_usd": round(compute_cost(session, usd, "starting"), 2),
+            "serving_usd": round(compute_cost(session, usd, "serving"), 2),
+            "idle_usd": round(compute_cost(session, usd, "idle"), 2),
         },
-        "before": [_build_session(row, usd) for row in ledger["before"]],
+        "before": [cast("SessionBefore", _build_session(row, usd)) for row in ledger["before"]],
     }
 
 
@@ -121,7 +124,7 @@ def describe_cost(paths: Paths, plan: Mapping[str, Any]) -> str:
     )
 
 
-def _build_session(session: Mapping[str, Any], usd_hour: float) -> dict[str, Any]:
+def _build_session(session: Mapping[str, Any], usd_hour: float) -> SessionCosts:
     return {
         "since": session["since"],
         "until": session.get("until"),

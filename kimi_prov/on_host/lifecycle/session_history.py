@@ -28,6 +28,7 @@ from kimi_prov.on_host.weights.rclone import Access, Bucket, CredentialsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.rest import PaidStatus, SessionBefore
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/session/v1"
@@ -237,7 +238,7 @@ def _is_sane(value: object) -> bool:
     return number and math.isfinite(value) and 0 <= value <= _MAX_USD  # type: ignore[operator,arg-type]
 
 
-def describe_history(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def describe_history(paths: Paths, plan: Mapping[str, Any]) -> PaidStatus | None:
     """Say what this session and those before it cost, of other machines too, and where it is kept.
 
     None where nobody said what an hour costs.
@@ -247,10 +248,16 @@ def describe_history(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | 
         return None
     kept = files.read_json(paths.sessions_kept)
     name, since = find_machine_name(), found["session"]["since"]
-    own = [{"machine": name, **row} for row in found["before"]]
+    own: list[SessionBefore] = [{**row, "machine": name} for row in found["before"]]
     known = {(name, since), *((name, row["since"]) for row in own)}
-    others = [
-        {key: row[key] for key in ("machine", "since", "until", "hours", "usd")}
+    others: list[SessionBefore] = [
+        {
+            "machine": row["machine"],
+            "since": row["since"],
+            "until": row["until"],
+            "hours": row["hours"],
+            "usd": row["usd"],
+        }
         for row in kept.get("before") or ()
         if (row["machine"], row["since"]) not in known and str(row["until"]) <= since
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import format_duration
@@ -22,11 +22,17 @@ from kimi_prov.on_host.system import files, page_cache, units
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import BegunStart, ExpectedStart, MeasuredStart
+    from kimi_prov.contract.documents.form import WeightsHeldIn
+    from kimi_prov.contract.documents.status.rest import FirstAnswer
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/starts/v1"
 # Where the weights were when a start began.
-RAM_DISK, PAGE_CACHE, DISK, UNKNOWN = "RAM disk", "page cache", "disk", "unknown"
+RAM_DISK: Final = "RAM disk"
+PAGE_CACHE: Final = "page cache"
+DISK: Final = "disk"
+UNKNOWN: Final = "unknown"
 _MAX_STARTS = 50
 _LAST = 3
 _CACHED = 0.9
@@ -38,12 +44,12 @@ _SHOWN = (
 )
 
 
-def read_starts(paths: Paths) -> list[dict[str, Any]]:
+def read_starts(paths: Paths) -> list[MeasuredStart]:
     """Return the starts that are kept, oldest first."""
     return [*(files.read_json(paths.starts).get("starts") or ())]
 
 
-def begin(paths: Paths, plan: Mapping[str, Any], by: str) -> dict[str, Any]:
+def begin(paths: Paths, plan: Mapping[str, Any], by: str) -> BegunStart:
     """Note that a start was asked for now; returns what it will take (`expected`)."""
     held = find_weights_place(plan)
     begun = {"at_monotonic_s": time.monotonic(), "held": held, "by": by}
@@ -51,11 +57,13 @@ def begin(paths: Paths, plan: Mapping[str, Any], by: str) -> dict[str, Any]:
     return {"held": held, "expected": estimate_start(paths, plan, held)}
 
 
-def record_start(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[str, Any] | None:
+def record_start(
+    paths: Paths, plan: Mapping[str, Any], *, first_token_s: float | None = None
+) -> MeasuredStart | None:
     """Keep how long the start of the engine that runs took; None where none has started.
 
     The engine's first instance speaks for all. A start that is kept already is returned, with
-    `more` added to it. On a full disk it is not kept: that holds no start and no stop up.
+    `first_token_s` added to it. On a full disk it is not kept: that holds no start and no stop up.
     """
     name = unit_names.get_engine_unit(plan["instances"][0])
     shown = units.read_properties([name], _SHOWN).get(name, {})
@@ -66,9 +74,10 @@ def record_start(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[
     if known is None:
         known = _measure_start(paths, plan, shown)
         rows.append(known)
-    elif not more:
+    elif first_token_s is None:
         return known
-    known.update(more)
+    if first_token_s is not None:
+        known["first_token_s"] = first_token_s
     document = {"schema": SCHEMA, "starts": rows[-_MAX_STARTS:]}
     with contextlib.suppress(OSError):
         files.make_directory(paths.state, 0o700)
@@ -78,7 +87,7 @@ def record_start(paths: Paths, plan: Mapping[str, Any], **more: object) -> dict[
 
 def _measure_start(
     paths: Paths, plan: Mapping[str, Any], shown: Mapping[str, str]
-) -> dict[str, Any]:
+) -> MeasuredStart:
     ended = int(shown["ActiveEnterTimestampMonotonic"]) / 1e6
     unit = int(shown["InactiveExitTimestampMonotonic"]) / 1e6
     begun = files.read_json(paths.begun)
@@ -98,7 +107,7 @@ def _measure_start(
     }
 
 
-def estimate_start(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str, Any]:
+def estimate_start(paths: Paths, plan: Mapping[str, Any], held: WeightsHeldIn) -> ExpectedStart:
     """Say what a start will take: `seconds` (null where nobody knows), and by what (`basis`).
 
     By the last starts of the same model with the weights in the same place; else by any of its
@@ -123,12 +132,12 @@ def estimate_start(paths: Paths, plan: Mapping[str, Any], held: str) -> dict[str
     return {"seconds": None, "basis": "no start was measured on this machine yet"}
 
 
-def describe_first_answers(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe_first_answers(paths: Paths, plan: Mapping[str, Any]) -> list[FirstAnswer]:
     """Say how long the first request waited for an answer, of each place the weights were in.
 
     Those are the last times that a request woke the machine with this model.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, FirstAnswer] = {}
     for row in read_starts(paths):
         if row.get("first_token_s") is not None and row["model"] == plan["model"]["name"]:
             seconds = float(row["first_token_s"])
@@ -140,7 +149,7 @@ def _format_span(took: list[float]) -> str:
     return f"{format_duration(took[0])} to {format_duration(took[-1])}"
 
 
-def find_weights_place(plan: Mapping[str, Any]) -> str:
+def find_weights_place(plan: Mapping[str, Any]) -> WeightsHeldIn:
     """Say where the weights are now: in the RAM disk, in the page cache, or on the disk alone."""
     disk = plan.get("ram_disk") or {}
     if disk.get("enabled"):
@@ -149,7 +158,7 @@ def find_weights_place(plan: Mapping[str, Any]) -> str:
     return _is_cached(Path(plan["model"]["serve_dir"]))
 
 
-def _is_cached(directory: Path) -> str:
+def _is_cached(directory: Path) -> WeightsHeldIn:
     try:
         sizes = [
             page_cache.measure_resident(file) for file in sorted(directory.glob("*.safetensors"))

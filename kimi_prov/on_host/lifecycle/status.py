@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
@@ -14,9 +14,14 @@ from kimi_prov.on_host.system import files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.machine import HostState
+    from kimi_prov.contract.documents.status.rest import IdleStatus, RestStatus
     from kimi_prov.contract.paths import Paths
 
-SERVING, STARTING, STOPPING, FAILED = "serving", "starting", "stopping", "failed"
+SERVING: Final = "serving"
+STARTING: Final = "starting"
+STOPPING: Final = "stopping"
+FAILED: Final = "failed"
 # The timer looks each half a minute at most.
 _STALE_S = 120.0
 FIX = "kimi-prov start INVENTORY"
@@ -36,7 +41,7 @@ def decide_state(
     *,
     down: bool,
     wakes: bool = False,
-) -> str:
+) -> HostState:
     """Name the state of a host: `states` are its engines' units, `down` whether any part is not up.
 
     `found` is the mark, empty where there is none; `wakes`: somebody wakes it.
@@ -46,19 +51,16 @@ def decide_state(
         # The mark of a sleep stands until the engine has answered.
         return STARTING
     if found:
-        return STOPPING if words - {"inactive", "failed"} else str(found["state"])
+        return STOPPING if words - {"inactive", "failed"} else cast("HostState", found["state"])
     if not down:
         return SERVING
     return STARTING if "activating" in words else FAILED
 
 
-def build_document(
-    paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]
-) -> dict[str, Any]:
+def build_document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> RestStatus:
     """Give the part of the status that says since when it rests, and what a start takes."""
     rows = starts.read_starts(paths)
     last = rows[-1] if rows else None
-    keys = ("at", "seconds", "held", "by")
     return {
         "since": found.get("since"),
         "by": found.get("by"),
@@ -70,12 +72,19 @@ def build_document(
         "idle": _build_idle(paths, plan),
         "paid": session_history.describe_history(paths, plan),
         "rested": stop_log.describe_rests(paths, plan, found),
-        "last_start": {key: last[key] for key in keys} if last else None,
+        "last_start": {
+            "at": last["at"],
+            "seconds": last["seconds"],
+            "held": last["held"],
+            "by": last["by"],
+        }
+        if last
+        else None,
         "first_answers": starts.describe_first_answers(paths, plan),
     }
 
 
-def _build_idle(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def _build_idle(paths: Paths, plan: Mapping[str, Any]) -> IdleStatus | None:
     """Say when the machine will rest because nobody asks; None where it never does."""
     wished = (plan.get("rest") or {}).get("idle")
     if not wished:

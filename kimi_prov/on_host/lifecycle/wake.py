@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ExpectedStart
+
 HOLD = "hold"
 # Where systemd puts the first socket that it hands over.
 _SOCKET_FD = 3
@@ -59,7 +61,7 @@ class Waker:
         self.paths = paths
         self.plan = plan
         self.began = 0.0
-        self.expected: dict[str, Any] = {"seconds": None, "basis": ""}
+        self.expected: ExpectedStart = {"seconds": None, "basis": ""}
         self.line = "it begins"
         self.reason: str | None = None
         self.again_at = -math.inf

@@ -5,7 +5,7 @@ Its certificate, a name in it, and the key, where it was made here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
@@ -14,8 +14,11 @@ from kimi_prov.on_host.keys import metrics_key
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
 
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import ScrapeTargetAnswer
 
-def read(paths: Paths) -> dict[str, Any]:
+
+def read(paths: Paths) -> ScrapeTargetAnswer:
     """Return {"certificate", "server_name", "key"}; raises HostError where there is no proxy."""
     pem = read_text(paths.tls_crt)
     found = certificate.read(pem)

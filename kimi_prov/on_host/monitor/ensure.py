@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.answers import MonitorAnswer, MonitorStateAnswer
+
 # Package, the distribution's unit of it, and ours.
 PARTS = (
     ("prometheus", unit_names.SITE_PROMETHEUS, unit_names.PROMETHEUS),
@@ -68,7 +70,7 @@ def is_installed(package: str) -> bool:
     return done.returncode == 0 and done.stdout == "installed"
 
 
-def record_before(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+def record_before(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
     """Keep what was there before; return which packages are `missing`, and whether the user is."""
     record = paths.monitor_home / BEFORE
     wanted = [*(package for package, _, _ in PARTS), NFTABLES, _ROOTS]
@@ -94,7 +96,7 @@ def _is_user(name: str) -> bool:
     return True
 
 
-def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
+def ensure(paths: Paths, wanted: Mapping[str, Any], *, check: bool = False) -> MonitorAnswer:
     """Converge files, units and what runs to `wanted`.
 
     These are `settings`, `receivers`, `rules` and `consoles` (name to text), `units` (name to
@@ -332,7 +334,7 @@ def _read_reload_time(name: str, url: str) -> float:
     return 0.0
 
 
-def remove_all(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+def remove_all(paths: Paths, *, check: bool = False) -> MonitorStateAnswer:
     """Take away what `ensure` made, the series too; the packages stay, with their units off.
 
     Prometheus' unit is last: by it the next apply sees what a run that was killed has left.

@@ -13,6 +13,9 @@ from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.files import count_disk_bytes, read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.status.monitor import FiringAlert, MonitorState, MonitorStatus
     from kimi_prov.contract.paths import Paths
 
 _TIMEOUT_S = 10.0
@@ -37,7 +40,7 @@ def parse_targets(text: str) -> list[dict[str, str]] | None:
     try:
         return [
             {
-                **_select_labels(row["labels"], "host", "job", "engine"),
+                **{name: _read_label(row, name) for name in ("host", "job", "engine")},
                 "health": clean_text.clean_line(row["health"]),
             }
             for row in json.loads(text)["data"]["activeTargets"]
@@ -46,13 +49,14 @@ def parse_targets(text: str) -> list[dict[str, str]] | None:
         return None
 
 
-def parse_alerts(text: str) -> list[dict[str, str]] | None:
+def parse_alerts(text: str) -> list[FiringAlert] | None:
     """Read /api/v1/alerts: those that fire, the oldest first; None where it is no answer."""
     try:
-        found = [
+        found: list[FiringAlert] = [
             {
                 "name": clean_text.clean_line(row["labels"]["alertname"]),
-                **_select_labels(row["labels"], "host", "severity"),
+                "host": _read_label(row, "host"),
+                "severity": _read_label(row, "severity"),
                 "summary": clean_text.clean_line(row["annotations"].get("summary", "")),
                 "since": clean_text.clean_line(row["activeAt"])[:19] + "Z",
             }
@@ -64,11 +68,11 @@ def parse_alerts(text: str) -> list[dict[str, str]] | None:
     return sorted(found, key=lambda row: (row["since"], row["name"], row["host"]))
 
 
-def _select_labels(labels: dict[str, Any], *names: str) -> dict[str, str]:
-    return {name: clean_text.clean_line(labels.get(name, "")) for name in names}
+def _read_label(row: Mapping[str, Any], name: str) -> str:
+    return clean_text.clean_line(row["labels"].get(name, ""))
 
 
-def build_section(paths: Paths) -> dict[str, Any] | None:
+def build_section(paths: Paths) -> MonitorStatus | None:
     """Return what `status` tells of a machine that watches; None where none does."""
     settings = read_json(paths.monitor_etc / "settings.json")
     if not settings:
@@ -89,7 +93,8 @@ def build_section(paths: Paths) -> dict[str, Any] | None:
         "targets": len(seen or []),
         "targets_down": len(down),
         "down": [
-            {key: row[key] for key in ("host", "job", "engine")} for row in down[:_MAX_ALERTS]
+            {"host": row["host"], "job": row["job"], "engine": row["engine"]}
+            for row in down[:_MAX_ALERTS]
         ],
         "alerts_firing": len(firing or []),
         "alerts": (firing or [])[:_MAX_ALERTS],
@@ -99,13 +104,13 @@ def build_section(paths: Paths) -> dict[str, Any] | None:
     }
 
 
-def build_document(paths: Paths) -> dict[str, Any] | None:
+def build_document(paths: Paths) -> MonitorState | None:
     """Return the status of a machine that watches and does not serve; None where it does not."""
     found = build_section(paths)
     if found is None:
         return None
-    parts = ("prometheus", "alertmanager")
-    away = [name for name in parts if found[name] != "active"]
+    parts = {name: found[name] for name in ("prometheus", "alertmanager")}
+    away = [name for name, state in parts.items() if state != "active"]
     detail = f"watches {found['targets']} targets; alerts firing: {found['alerts_firing']}"
     if away:
         detail = "not active: " + ", ".join(away)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kimi_prov.contract.documents.answers import AcmeAnswer
+
 PORT = 80
 SET = "challenge"
 LINEAGE = "kimi"
@@ -271,7 +273,7 @@ def use_issued(paths: Paths) -> bool:
     return bool(converge.converge(paths)["changed"]) or changed
 
 
-def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+def ensure(paths: Paths, wanted: dict[str, Any], *, check: bool = False) -> AcmeAnswer:
     """Converge to {"acme": the plan's, None for none, "hook": a program's text or None}.
 
     Orders what is due by its unit. Where a renewal fails, and what is in use is good for the same

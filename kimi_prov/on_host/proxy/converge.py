@@ -27,15 +27,23 @@ from kimi_prov.on_host.usage import counter
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.contract.documents.answers import Applied, ProxyAnswer, PublishedKeys
+
 TAKE_OVER_S = 10.0
 # Longer than another takes over a start, a restart or a reload.
 OTHER_S = 120.0
 # Of a host that no client asks.
 _REMOVE = "remove"
-_NO_KEYS = {"changed": False, "created": [], "names": [], "removed": [], "applied": "unchanged"}
+_NO_KEYS: PublishedKeys = {
+    "changed": False,
+    "created": [],
+    "names": [],
+    "removed": [],
+    "applied": "unchanged",
+}
 
 
-def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+def ensure(paths: Paths, settings: dict[str, Any], *, check: bool = False) -> ProxyAnswer:
     """Converge certificate and keys to `settings`.
 
     These are {"tls": {...}, "api_keys": as `keys.ensure` takes them, null where no API is served,
@@ -138,7 +146,7 @@ def _decide_counter_action(paths: Paths) -> str:
     return "restart" if unit.get("stale") or not unit.get("enabled") or other else ""
 
 
-def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+def converge(paths: Paths, *, check: bool = False) -> Applied:
     """Make the proxy run the configuration, certificate and keys that are in place.
 
     One at a time: an apply and the timer of the certificate would each wait for its own stamp.
@@ -157,7 +165,7 @@ def converge(paths: Paths, *, check: bool = False) -> dict[str, Any]:
         ) from None
 
 
-def _converge(paths: Paths, *, check: bool) -> dict[str, Any]:
+def _converge(paths: Paths, *, check: bool) -> Applied:
     # First: what comes in is counted from its first request on.
     counting = _decide_counter_action(paths)
     if counting and counting != _REMOVE and not check:
@@ -209,7 +217,7 @@ def _wait_for_worker(paths: Paths, wanted: str) -> None:
         time.sleep(0.1)
 
 
-def remove_proxy(paths: Paths, *, check: bool = False) -> dict[str, Any]:
+def remove_proxy(paths: Paths, *, check: bool = False) -> Applied:
     """Take the proxy away where nobody asks for anything any more: its unit and configuration.
 
     Keys, certificate and what was used stay for the day on which this host serves again; `destroy`

@@ -6,7 +6,7 @@ gateway in by the hash of its key.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.gateways import WEB_UI_NAME
@@ -20,6 +20,8 @@ from kimi_prov.on_host.system.files import make_directory, read_text, remove, wr
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from kimi_prov.contract.documents.answers import PinsAnswer
 
 _END = ".crt"
 
@@ -77,7 +79,7 @@ def ensure_web_ui_certificate(paths: Paths, *, shared: bool, check: bool = False
     return True
 
 
-def read_pins(paths: Paths) -> dict[str, Any]:
+def read_pins(paths: Paths) -> PinsAnswer:
     """Return {"certificate", "key_sha256", "page_certificate": null without a shared page}.
 
     Raises HostError where there is no proxy yet.

@@ -18,10 +18,12 @@ from kimi_prov.on_host.system.files import read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ReturnAnswer
+
 _POLL_INTERVAL_S = 0.2
 
 
-def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> dict[str, Any]:
+def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> ReturnAnswer:
     """Return {"asked", "changed"}; `asked` is false where the gateway does not know the host yet.
 
     `request`: `host`, its `certificate` (PEM, or null for the one that is known) and `timeout_s`;

@@ -19,6 +19,7 @@ from kimi_prov.on_host.web import status as page
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.gateway import GatewayState, HostBehind
     from kimi_prov.contract.paths import Paths
 
 UP = "UP"
@@ -30,7 +31,7 @@ _UNITS = (
 )
 
 
-def describe_hosts(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe_hosts(paths: Paths, plan: Mapping[str, Any]) -> list[HostBehind]:
     """Return each host behind the gateway: how HAProxy sees it, and its requests under way."""
     try:
         seen = {str(row["name"]): row for row in haproxy.list_servers(paths.socket)}
@@ -56,7 +57,7 @@ def has_address(address: str) -> bool:
     return listed.returncode == 0 and bool(listed.stdout.strip())
 
 
-def list_warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]) -> list[str]:
+def list_warnings(paths: Paths, behind: list[HostBehind], servers: list[str]) -> list[str]:
     """Say what will keep requests from a machine, or is counted wrongly, before it does."""
     # The counter's code asks the proxy's: not at the top.
     from kimi_prov.on_host.usage import machines  # noqa: PLC0415
@@ -80,7 +81,7 @@ def list_warnings(paths: Paths, behind: list[dict[str, Any]], servers: list[str]
     return found
 
 
-def build_document(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any]:
+def build_document(paths: Paths, plan: Mapping[str, Any]) -> GatewayState:
     """Return the status document of a gateway; `ok` where all of its hosts take requests."""
     behind = describe_hosts(paths, plan)
     states = units.read_states(*_UNITS)

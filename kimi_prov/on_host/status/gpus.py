@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.probe import gpu_now
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.status.now import GpuNow
 
 _TIMEOUT_S = 10.0
 _WORDS = {
@@ -16,13 +19,13 @@ _WORDS = {
 }
 
 
-def read() -> tuple[list[dict[str, Any]] | None, str]:
+def read() -> tuple[list[GpuNow] | None, str]:
     """Return a row for each GPU, None with the reason where they are not told; [] without any."""
     found, problem = gpu_now.read(_TIMEOUT_S)
     return None if found is None else [build_row(card) for card in found], problem
 
 
-def build_row(card: gpu_now.GpuNow) -> dict[str, Any]:
+def build_row(card: gpu_now.GpuNow) -> GpuNow:
     """Return one GPU; what it does not tell is null. Units are in the keys."""
     return {
         "index": card.index,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.contract import gateways, groups, unit_names
 from kimi_prov.contract import paths as layout
@@ -28,6 +28,30 @@ from kimi_prov.on_host.update import waiting
 from kimi_prov.on_host.watchdog import bundles
 from kimi_prov.on_host.watchdog import state as watched
 from kimi_prov.on_host.web import status as page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.answers import NowAnswer
+    from kimi_prov.contract.documents.status import NotServing, StatusAnswer
+    from kimi_prov.contract.documents.status.host import AppliedStatus, DriftStatus, FoundUpdates
+    from kimi_prov.contract.documents.status.machine import (
+        DiskStatus,
+        EngineBehind,
+        GroupPhase,
+        GroupStatus,
+        HostMemory,
+        InterpreterStatus,
+        LastHang,
+        MemoryStatus,
+        MountedRamDisk,
+        PlacementStatus,
+        PortStatus,
+        UnitStatus,
+        VersionsStatus,
+        WatchdogStatus,
+    )
+    from kimi_prov.contract.documents.status.monitor import MetricsStatus
 
 # Of a certificate, when clients take none like it.
 _REFUSED = {
@@ -54,7 +78,7 @@ SUPPORT = (
 )
 
 
-def measure_disk(path: Path) -> dict[str, int] | None:
+def measure_disk(path: Path) -> MountedRamDisk | None:
     """Size and use of the file system mounted at `path` in bytes; None when nothing is mounted."""
     if not os.path.ismount(str(path)):
         return None
@@ -63,9 +87,9 @@ def measure_disk(path: Path) -> dict[str, int] | None:
     return {"size_bytes": total, "used_bytes": total - info.f_bfree * info.f_frsize}
 
 
-def measure_disks(paths: Paths) -> list[dict[str, Any]]:
+def measure_disks(paths: Paths) -> list[DiskStatus]:
     """Size and room of each file system that holds something of ours, or what journald writes."""
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, DiskStatus] = {}
     for name in _PLACES:
         try:
             path = os.path.realpath(str(paths.locate(name)))
@@ -83,7 +107,7 @@ def measure_disks(paths: Paths) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _read_versions(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+def _read_versions(paths: Paths, plan: dict[str, Any]) -> VersionsStatus:
     link = Path(layout.ENGINE)
     engine = plan.get("engine", {})
     haproxy_version = run("dpkg-query", "-W", "-f=${Version}", "haproxy").stdout or None
@@ -113,11 +137,17 @@ def _find_failed_driver(paths: Paths) -> str | None:
     )
 
 
-def _describe_interpreter(plan: dict[str, Any]) -> dict[str, str] | None:
+def _describe_interpreter(plan: dict[str, Any]) -> InterpreterStatus | None:
     """Say which build of Python was brought; None where the machine's own is used."""
     brought = plan.get("installation", {}).get("python")
-    keys = ("version", "build", "sha256", "dir")
-    return {key: brought[key] for key in keys} if brought else None
+    if not brought:
+        return None
+    return {
+        "version": brought["version"],
+        "build": brought["build"],
+        "sha256": brought["sha256"],
+        "dir": brought["dir"],
+    }
 
 
 def _compute_uptime(unit: dict[str, Any]) -> float | None:
@@ -127,7 +157,7 @@ def _compute_uptime(unit: dict[str, Any]) -> float | None:
     return float(round(time.clock_gettime(time.CLOCK_MONOTONIC) - since / 1e6, 1))
 
 
-def _build_unit(unit: dict[str, Any]) -> dict[str, Any]:
+def _build_unit(unit: dict[str, Any]) -> UnitStatus:
     return {
         "state": unit["state"],
         "sub_state": unit["sub_state"],
@@ -137,10 +167,10 @@ def _build_unit(unit: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _build_port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
+def _build_port(paths: Paths, plan: dict[str, Any]) -> PortStatus:
     port = plan["proxy"]["port"]
     try:
-        engines: list[dict[str, str | int]] = haproxy.list_servers(paths.socket)
+        engines: list[EngineBehind] = haproxy.list_servers(paths.socket)
     except (OSError, HostError):
         engines = []
     return {
@@ -156,7 +186,7 @@ def _build_port(paths: Paths, plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_host_memory() -> dict[str, int]:
+def _read_host_memory() -> HostMemory:
     fields = dict(line.split(":", 1) for line in read_text(Path("/proc/meminfo")).splitlines())
     return {
         "host_total_bytes": int(fields["MemTotal"].split()[0]) * 1024,
@@ -164,7 +194,7 @@ def _read_host_memory() -> dict[str, int]:
     }
 
 
-def _sum_memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
+def _sum_memory(placed: list[dict[str, Any]]) -> MemoryStatus:
     return {
         **_read_host_memory(),
         "engines": [
@@ -178,17 +208,15 @@ def _sum_memory(placed: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def collect(paths: Paths) -> dict[str, Any]:
+def collect(paths: Paths) -> StatusAnswer:
     """Return the status document of this host; `ok` when everything that should run does."""
     plan = read_json(paths.plan)
     if not plan:
-        return monitor.build_document(paths) or {
-            "ok": False,
-            "provisioned": False,
-            "detail": "; ".join(
-                [f"not provisioned: no {layout.PLAN}", *filter(None, [_find_failed_driver(paths)])]
-            ),
-        }
+        why = "; ".join(
+            filter(None, [f"not provisioned: no {layout.PLAN}", _find_failed_driver(paths)])
+        )
+        unprovisioned: NotServing = {"ok": False, "provisioned": False, "detail": why}
+        return monitor.build_document(paths) or unprovisioned
     if gateways.is_gateway(plan):
         return {
             **behind.build_document(paths, plan),
@@ -223,6 +251,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     watchdog = _build_watchdog(paths, plan, states)
     own = {name: states.get(name, {}) for name in serving}
     wakes = paths.waking.exists()
+    found_updates = _build_updates()
     state = status.decide_state(rests, own, down=bool(down), wakes=wakes)
     detail = "not active: " + ", ".join(down) if down else state
     if rests and not down:
@@ -267,7 +296,8 @@ def collect(paths: Paths) -> dict[str, Any]:
         "web": page.document(paths, web, states.get(unit_names.WEB, {})) if web else None,
         "memory": _sum_memory(placed),
         "placement": [_build_placement(item["index"], item["processes"]) for item in placed],
-        **_build_updates(),
+        "updates": found_updates["updates"],
+        "updates_error": found_updates["updates_error"],
         "uptime_seconds": boot.read_uptime_s(),
         "drift": _build_drift(paths, states),
         "metrics": _build_metrics(paths, plan, states),
@@ -276,7 +306,7 @@ def collect(paths: Paths) -> dict[str, Any]:
     }
 
 
-def collect_changing(paths: Paths) -> dict[str, Any]:
+def collect_changing(paths: Paths) -> NowAnswer:
     """Return of the status only what changes from second to second."""
     plan = read_json(paths.plan)
     if not plan:
@@ -305,7 +335,7 @@ def collect_changing(paths: Paths) -> dict[str, Any]:
 
 def _build_watchdog(
     paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
-) -> dict[str, Any] | None:
+) -> WatchdogStatus | None:
     """Say whether an engine that hangs would be seen, and the last one that did.
 
     None for a plan of an earlier version.
@@ -314,17 +344,28 @@ def _build_watchdog(
     if not planned:
         return None
     last = watched.find_last_hang(paths)
-    keys = ("unit", "at", "why", "still_s", "done", "served_again_s", "bundle")
     return {
         "enabled": planned["enabled"],
         "state": states.get(unit_names.WATCHDOG, {}).get("state") or "inactive",
         "reason": planned["reason"],
         "bundles": len(bundles.list_names(paths)),
-        "last_hang": {key: last.get(key) for key in keys} if last else None,
+        "last_hang": _describe_hang(last) if last else None,
     }
 
 
-def _build_updates() -> dict[str, Any]:
+def _describe_hang(hang: Mapping[str, Any]) -> LastHang:
+    return {
+        "unit": hang["unit"],
+        "at": hang["at"],
+        "why": hang["why"],
+        "still_s": hang["still_s"],
+        "done": hang["done"],
+        "served_again_s": hang.get("served_again_s"),
+        "bundle": hang.get("bundle"),
+    }
+
+
+def _build_updates() -> FoundUpdates:
     """Say what of the operating system waits, or why that is not known."""
     try:
         return {"updates": waiting.collect(), "updates_error": None}
@@ -332,7 +373,7 @@ def _build_updates() -> dict[str, Any]:
         return {"updates": None, "updates_error": describe_error(error)}
 
 
-def _build_drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+def _build_drift(paths: Paths, states: dict[str, dict[str, Any]]) -> DriftStatus | None:
     """Say what the timer found last; None where no timer looks."""
     timer = states.get(unit_names.DRIFT_TIMER, {})
     if timer.get("load_state") != "loaded":
@@ -350,7 +391,7 @@ def _build_drift(paths: Paths, states: dict[str, dict[str, Any]]) -> dict[str, A
 
 def _build_metrics(
     paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
-) -> dict[str, Any] | None:
+) -> MetricsStatus | None:
     """Say where metrics are read and when they were written; None where none are shown."""
     planned = plan.get("metrics")
     if not planned:
@@ -374,7 +415,7 @@ def _format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _build_applied(paths: Paths) -> dict[str, Any] | None:
+def _build_applied(paths: Paths) -> AppliedStatus | None:
     """Say what was applied last, and whether a switch is open; None where it is not known."""
     found = applied.read(paths)
     state = open_switch.read(paths)
@@ -400,22 +441,22 @@ def _describe_wait(phase: str, said: str) -> str:
     return "" if phase == group_state.SERVING else said or "not serving yet"
 
 
-def _build_group(paths: Paths, plan: dict[str, Any], unit: str) -> dict[str, Any]:
+def _build_group(paths: Paths, plan: dict[str, Any], unit: str) -> GroupStatus:
     """Say who serves the model together with this host, and how far they are."""
     group, seen = plan["group"], group_state.read(paths.group_run)
     return {
         "name": group["name"],
         "rank": group["rank"],
         "head": groups.get_head(plan),
-        "members": [{key: row[key] for key in ("host", "address")} for row in group["members"]],
+        "members": [{"host": row["host"], "address": row["address"]} for row in group["members"]],
         "unit": unit,
-        "phase": seen.phase or "stopped",
+        "phase": cast("GroupPhase", seen.phase or "stopped"),
         "said": seen.said,
         "failed_rounds": seen.failed,
     }
 
 
-def _build_placement(index: int, found: list[dict[str, Any]]) -> dict[str, Any]:
+def _build_placement(index: int, found: list[dict[str, Any]]) -> PlacementStatus:
     """Where an instance runs; memory policies are listed with the commonest first."""
     policies: dict[str, int] = {}
     for process in found:

@@ -20,10 +20,13 @@ import struct
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.status.now import CounterRates
 
 _DEVICES = "sys/bus/event_source/devices"
 # Of the system call, by machine.
@@ -139,7 +142,7 @@ class Sampler:
             group.open()
         self._began = time.monotonic()
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> CounterRates:
         """Return bytes a second and the share of AMX, each null with the reason."""
         took = max(1e-3, time.monotonic() - self._began)
         try:

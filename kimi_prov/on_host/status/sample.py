@@ -22,6 +22,13 @@ from kimi_prov.on_host.status.perf import Sampler
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.status.now import (
+        CounterRates,
+        EngineNow,
+        NowStatus,
+        TokenRates,
+    )
+
 # Between the two readings, in seconds, at least; and of one reading.
 MIN_INTERVAL_S = 1.0
 _TIMEOUT_S = 3.0
@@ -44,7 +51,7 @@ class Sample:
         self._first = self._readings()
         self._began = time.monotonic()
 
-    def read(self, proxy: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    def read(self, proxy: Sequence[Mapping[str, Any]] = ()) -> NowStatus:
         """Return the sample, as the status has it; waits until it is long enough.
 
         `proxy`: the engines as the proxy tells of them.
@@ -52,7 +59,7 @@ class Sample:
         time.sleep(max(0.0, self._began + MIN_INTERVAL_S - time.monotonic()))
         second, apart = self._readings(), time.monotonic() - self._began
         try:
-            counted: dict[str, Any] = self._counters.read()
+            counted: CounterRates = self._counters.read()
         except HostError as error:
             counted = {**_NOTHING, "memory_problem": error.message, "amx_problem": error.message}
         finally:
@@ -80,10 +87,12 @@ class Sample:
         return found
 
 
-_NOTHING = {
+_NOTHING: CounterRates = {
     "memory_read_bytes_per_s": None,
     "memory_write_bytes_per_s": None,
+    "memory_problem": None,
     "amx_busy_share": None,
+    "amx_problem": None,
 }
 
 
@@ -93,9 +102,9 @@ def _build_engine(
     second: str | None,
     apart_s: float,
     behind: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
+) -> EngineNow:
     state = metrics.parse_state(second) if second else None
-    row: dict[str, Any] = {
+    return {
         "index": instance["index"],
         "unit": unit_names.get_engine_unit(instance),
         "answers": state is not None,
@@ -103,11 +112,11 @@ def _build_engine(
         "waiting": int(state.waiting) if state else None,
         "cache_used_share": state.cache_use if state else None,
         "requests_at_proxy": (behind.get(f"engine{instance['index']}") or {}).get("requests"),
+        **compute_rates(first or "", second or "", apart_s),
     }
-    return {**row, **compute_rates(first or "", second or "", apart_s)}
 
 
-def compute_rates(first: str, second: str, apart_s: float) -> dict[str, float | None]:
+def compute_rates(first: str, second: str, apart_s: float) -> TokenRates:
     """Return tokens a second between two readings of an engine's metrics; None where not told."""
     before, after = metrics.sum_counts(first), metrics.sum_counts(second)
     for answers, prompts in _TOKENS:

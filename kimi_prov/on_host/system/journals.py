@@ -30,6 +30,8 @@ from kimi_prov.on_host.system.local_secrets import Secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kimi_prov.contract.documents.answers import JournalAnswer, JournalEntry
+
 MAX_LINES = 20_000
 # Of one answer, and of one line: what an engine prints of its settings is some thousand characters.
 MAX_BYTES = 4 << 20
@@ -65,7 +67,7 @@ def read_last(
     since: float | None = None,
     most_bytes: int = MAX_BYTES,
     boot: bool = False,
-) -> dict[str, Any]:
+) -> JournalAnswer:
     """Return the last lines of these units, or of the kernel, the oldest first.
 
     `since`: none older than this, in seconds since 1970. `boot`: none of an earlier start.
@@ -74,7 +76,7 @@ def read_last(
     command = [*_build_command(units), "--reverse", f"--lines={wanted}"]
     command += ["--boot"] if boot else []
     command += [f"--since=@{since:.0f}"] if since is not None else []
-    entries: list[dict[str, Any]] = []
+    entries: list[JournalEntry] = []
     left, cursor = most_bytes, ""
     cut = False
     for text in _read_lines(command, deadline=time.monotonic() + _TIMEOUT_S):
@@ -91,10 +93,10 @@ def read_last(
     return {"entries": entries[::-1], "cursor": cursor or _find_newest_cursor(), "cut": cut}
 
 
-def read_after(units: Sequence[str], cursor: str, wait_s: float) -> dict[str, Any]:
+def read_after(units: Sequence[str], cursor: str, wait_s: float) -> JournalAnswer:
     """Return what came after the cursor; wait at most `wait_s` seconds for the first line."""
     command = [*_build_command(units), "--follow", "--no-tail", f"--after-cursor={cursor}"]
-    entries: list[dict[str, Any]] = []
+    entries: list[JournalEntry] = []
     left = MAX_BYTES
     for text in _read_lines(command, deadline=time.monotonic() + wait_s, gather_s=_GATHER_S):
         row = _parse_row(text)
@@ -172,7 +174,7 @@ def _parse_row(text: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _format_entry(row: dict[str, Any]) -> dict[str, Any]:
+def _format_entry(row: dict[str, Any]) -> JournalEntry:
     """Give an entry's time in microseconds since 1970, its unit, priority and text."""
     names = [str(row.get(key) or "") for key in ("_SYSTEMD_UNIT", "UNIT", "OBJECT_SYSTEMD_UNIT")]
     ours = [name for name in names if unit_names.is_ours(name)]

@@ -27,6 +27,9 @@ from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.update import waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.answers import UpdatedPackage, UpdateLookAnswer
     from kimi_prov.on_host.update.waiting import Package
 
 Answer = dict[str, Any]
@@ -51,7 +54,7 @@ def main(argv: list[str]) -> int:
     return answer({"ok": True, **verb(json.load(sys.stdin))})
 
 
-def list_updates(request: Answer) -> Answer:
+def list_updates(request: Answer) -> UpdateLookAnswer:
     """Refresh apt's lists and say what is to be installed, what is left, and what it takes.
 
     `defer_restart`: leave out what takes effect by a restart alone. The answer has `words` for
@@ -79,11 +82,21 @@ def list_updates(request: Answer) -> Answer:
     kinds = {row.kind for row in rows} & {*waiting.WANTS_RESTART}
     return {
         "words": words,
-        "packages": [row._asdict() for row in rows],
+        "packages": [_describe_package(row) for row in rows],
         "left": left,
         "restart_reasons": reasons,
         "restart": not defer and bool(kinds or reasons),
         "serves": _is_serving(),
+    }
+
+
+def _describe_package(row: Package) -> UpdatedPackage:
+    return {
+        "name": row.name,
+        "installed": row.installed,
+        "candidate": row.candidate,
+        "kind": row.kind,
+        "held": row.held,
     }
 
 
@@ -281,7 +294,7 @@ def read_effect(request: Answer) -> Answer:
     return {"restart_reasons": reasons, "stale_units": waiting.list_stale_units()}
 
 
-_VERBS: dict[str, Callable[[Answer], Answer]] = {
+_VERBS: dict[str, Callable[[Answer], Mapping[str, Any]]] = {
     "look": list_updates,
     "serves": require_serving,
     "download": download,

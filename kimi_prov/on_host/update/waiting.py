@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
@@ -27,6 +27,8 @@ from kimi_prov.on_host.system.process import NOT_FOUND, limit_time, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from kimi_prov.contract.documents.status.host import PackageKind, UpdatesStatus, WaitingPackage
 
 SECURITY, KERNEL, MICROCODE, DRIVER, OTHER = "security", "kernel", "microcode", "driver", "other"
 # What counts only once the machine has started again.
@@ -225,7 +227,7 @@ def read_lists_age_s() -> int | None:
     return max(0, int(time.time() - max(times))) if len(times) > 1 else None
 
 
-def collect(patience_s: float = _TIMEOUT_S) -> dict[str, Any] | None:
+def collect(patience_s: float = _TIMEOUT_S) -> UpdatesStatus | None:
     """Return what `status` tells of it; None where apt is not the manager.
 
     Raises HostError where apt does not say it, or not in `patience_s` seconds: a hanging one would
@@ -235,13 +237,23 @@ def collect(patience_s: float = _TIMEOUT_S) -> dict[str, Any] | None:
         return _collect()
 
 
-def _collect() -> dict[str, Any] | None:
+def _describe_package(row: Package) -> WaitingPackage:
+    return {
+        "name": row.name,
+        "installed": row.installed,
+        "candidate": row.candidate,
+        "kind": cast("PackageKind", row.kind),
+        "held": row.held,
+    }
+
+
+def _collect() -> UpdatesStatus | None:
     found = list_packages()
     if found is None:
         return None
     return {
         "lists_age_seconds": read_lists_age_s(),
-        "waiting": [row._asdict() for row in found if row.kind != OTHER],
+        "waiting": [_describe_package(row) for row in found if row.kind != OTHER],
         "others": sum(row.kind == OTHER for row in found),
         "restart_reasons": list_restart_reasons(read_effect()),
         "stale_units": list_stale_units(),

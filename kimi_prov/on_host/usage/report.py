@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import groups
 from kimi_prov.contract.errors import HostError
@@ -16,13 +16,15 @@ from kimi_prov.on_host.usage import counting, store
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.contract.documents.usage import UsageOfDay, UsageOfHost
+
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 # Before every day, and after the row of all days.
 MIN_DAY = "0000-00-00"
 MAX_DAY = "9999-99-99"
 
 
-def collect(paths: Paths, since: str = MIN_DAY, until: str = MAX_DAY) -> dict[str, Any]:
+def collect(paths: Paths, since: str = MIN_DAY, until: str = MAX_DAY) -> UsageOfHost:
     """Return the usage document of this host, days from `since` to `until`, both included."""
     plan = read_json(paths.plan)
     if not plan:
@@ -43,7 +45,7 @@ def collect(paths: Paths, since: str = MIN_DAY, until: str = MAX_DAY) -> dict[st
     return {"ok": not missing, "detail": detail, "rows": rows, "uncounted": missing}
 
 
-def _read_rows(database: Path, since: str, until: str) -> list[dict[str, Any]]:
+def _read_rows(database: Path, since: str, until: str) -> list[UsageOfDay]:
     try:
         return store.read(database, max(since, MIN_DAY), until)
     except sqlite3.Error as error:

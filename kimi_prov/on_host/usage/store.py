@@ -17,6 +17,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
+    cast,
 )
 
 from kimi_prov.contract.key_rules import LIMITS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.usage import UsageOfDay
     from kimi_prov.on_host.usage.windows import Refusal
 
 SCHEMA = 1
@@ -315,12 +317,12 @@ class Store:
             raise
         self._db.execute("COMMIT")
 
-    def rows(self, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
+    def rows(self, since: str = "", until: str = "9999") -> list[UsageOfDay]:
         """Return what `read_rows` does."""
         return read_rows(self._db, since, until)
 
 
-def read_rows(db: sqlite3.Connection, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
+def read_rows(db: sqlite3.Connection, since: str = "", until: str = "9999") -> list[UsageOfDay]:
     """Return a row a key and day from `since` to `until`, both included; `EVER` is a day as well.
 
     Of each: requests, prompt_tokens, completion_tokens, refused (by reason), last_at (unix or 0).
@@ -340,10 +342,10 @@ def read_rows(db: sqlite3.Connection, since: str = "", until: str = "9999") -> l
         empty = dict.fromkeys(_COLUMNS, 0)
         row = found.setdefault((key, day), {"key": key, "day": day, **empty, "refused": {}})
         row["refused"][reason] = requests
-    return [found[name] for name in sorted(found)]
+    return [cast("UsageOfDay", found[name]) for name in sorted(found)]
 
 
-def read(path: Path, since: str = "", until: str = "9999") -> list[dict[str, Any]]:
+def read(path: Path, since: str = "", until: str = "9999") -> list[UsageOfDay]:
     """Do `read_rows` on a database that another process writes; nothing where there is none.
 
     Raises sqlite3.Error where it is none, or of another form.

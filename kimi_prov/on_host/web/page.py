@@ -18,7 +18,7 @@ import re
 import secrets
 import shutil
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, describe_error
@@ -37,6 +37,9 @@ from kimi_prov.on_host.system.files import (
 from kimi_prov.on_host.web import backup
 from kimi_prov.on_host.web.store import DATABASE
 
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import WebUiAnswer
+
 _ADMIN = "admin@kimi.local"
 
 
@@ -54,7 +57,7 @@ def main(argv: list[str]) -> int:
     return answer({"ok": True, **page.ensure(wanted.get("admin"), check=check)})
 
 
-def remove_page(paths: Paths, *, check: bool) -> dict[str, Any]:
+def remove_page(paths: Paths, *, check: bool) -> WebUiAnswer:
     """Take the unit away; what its accounts keep stays, and which page answered last."""
     unit = paths.units / unit_names.WEB
     if not unit.exists():
@@ -84,7 +87,7 @@ class Page:
         self.data = paths.locate(plan["data"])
         self.unit_file = paths.units / unit_names.WEB
 
-    def ensure(self, admin: dict[str, str] | None, *, check: bool) -> dict[str, Any]:
+    def ensure(self, admin: dict[str, str] | None, *, check: bool) -> WebUiAnswer:
         """Make it run as planned; raises HostError where it does not answer."""
         text = self._secrets()
         wanted = stamp(self.unit, text, self.plan["env_name"])

@@ -11,10 +11,11 @@ from kimi_prov.on_host.web import backup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.status.host import WebUiStatus
     from kimi_prov.contract.paths import Paths
 
 
-def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> dict[str, Any]:
+def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> WebUiStatus:
     """Give the page that runs, where it is reached, and what it takes; sizes in bytes.
 
     `web`: the plan's; `unit`: the state of its unit.

@@ -41,13 +41,15 @@ from kimi_prov.on_host.weights.neighbour import Neighbour
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ShareKeyAnswer, ShareOpenAnswer
+
 # An open or a close on the same host, by another of its takers.
 _LOCK_S = 120.0
 # Python's start on a machine with much else to do.
 _START_S = 60.0
 
 
-def key() -> dict[str, Any]:
+def key() -> ShareKeyAnswer:
     """Make this host's key where there is none; tell its hash, and whether it has to fetch."""
     known = read_json(paths.NEIGHBOUR)
     own = known.get("key") or secrets.token_urlsafe(32)
@@ -86,7 +88,7 @@ def drop() -> dict[str, Any]:
     return {}
 
 
-def open_to(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def open_to(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
     """Give to one more neighbour: by its key's hash, from its address, at the plan's port."""
     certificate = Path(paths.SHARE_PEM)
     with _alone():
@@ -203,7 +205,7 @@ def _await(port: int) -> None:
             return
 
 
-_VERBS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+_VERBS: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "key": lambda _: key(),
     "open": open_to,
     "take": take,

@@ -63,13 +63,23 @@ class UpdatesStatus(TypedDict):
     """Our units that run libraries which were replaced since they started."""
 
 
+class FoundUpdates(TypedDict):
+    """Updates that wait, or why they are not known."""
+
+    updates: UpdatesStatus | None
+    updates_error: str | None
+
+
+PackageKind = Literal["security", "kernel", "microcode", "driver"]
+
+
 class WaitingPackage(TypedDict):
     """A package that waits."""
 
     name: str
     installed: str
     candidate: str
-    kind: Literal["security", "kernel", "microcode", "driver"]
+    kind: PackageKind
     held: bool
 
 
@@ -91,13 +101,22 @@ class WebUiStatus(TypedDict, total=False):
     admin_not_shown_yet: bool
 
 
-class CertificateStatus(TypedDict):
-    """The certificate of the port."""
+CertificateMode = Literal["self-signed", "files", "acme"]
+CertificateState = Literal["ok", "failing", "expiring", "expired", "early", "absent"]
 
-    mode: Literal["self-signed", "files", "acme"]
-    state: Literal["ok", "failing", "expiring", "expired", "early", "absent"]
+
+class CertificateJudgement(TypedDict):
+    """How good a certificate is."""
+
+    state: CertificateState
     detail: str
     fix: str | None
+
+
+class CertificateStatus(CertificateJudgement):
+    """The certificate of the port."""
+
+    mode: CertificateMode
     names: list[str]
     issuer: str | None
     not_before: str | None

@@ -16,6 +16,8 @@ from kimi_prov.contract.documents.status.monitor import MetricsStatus
 from kimi_prov.contract.documents.status.now import NowStatus
 from kimi_prov.contract.documents.status.rest import RestStatus
 
+HostState = Literal["serving", "starting", "stopping", "stopped", "asleep", "failed"]
+
 
 class MachineState(TypedDict, total=False):
     """A host that serves, as it says itself."""
@@ -23,7 +25,7 @@ class MachineState(TypedDict, total=False):
     ok: Required[bool]
     provisioned: Required[Literal[True]]
     detail: Required[str]
-    state: Literal["serving", "starting", "stopping", "stopped", "asleep", "failed"]
+    state: HostState
     """Stopped and asleep are on purpose, and ok; an earlier version says nothing of it."""
     rest: RestStatus
     units: Required[dict[str, UnitStatus]]
@@ -72,6 +74,9 @@ class UnitStatus(TypedDict):
     uptime_seconds: float | None
 
 
+GroupPhase = Literal["waiting", "starting", "serving", "stopped"]
+
+
 class GroupStatus(TypedDict):
     """The hosts that serve the model together with this one; null where it serves alone."""
 
@@ -82,7 +87,7 @@ class GroupStatus(TypedDict):
     members: list[MemberAddress]
     unit: str
     """What runs this host's part of the model."""
-    phase: Literal["waiting", "starting", "serving", "stopped"]
+    phase: GroupPhase
     """waiting: for other hosts; starting: the engine loads."""
     said: str
     """Last line of the unit about the group."""
@@ -184,11 +189,16 @@ class EngineBehind(TypedDict):
     requests: int
 
 
-class MemoryStatus(TypedDict):
+class HostMemory(TypedDict):
     """Memory of the host."""
 
     host_total_bytes: int
     host_available_bytes: int
+
+
+class MemoryStatus(HostMemory):
+    """Memory of the host, and of its engines."""
+
     engines: list[EngineMemory]
 
 

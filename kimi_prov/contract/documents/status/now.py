@@ -5,14 +5,9 @@ from __future__ import annotations
 from typing import TypedDict
 
 
-class NowStatus(TypedDict):
-    """A sample of a second or two; what is not told is null, with the reason."""
+class CounterRates(TypedDict):
+    """What the processor's counters tell; what they do not is null, with the reason."""
 
-    apart_s: float
-    """Seconds between the two readings of the engines' counts."""
-    engines: list[EngineNow]
-    gpus: list[GpuNow] | None
-    gpus_problem: str | None
     memory_read_bytes_per_s: float | None
     memory_write_bytes_per_s: float | None
     memory_problem: str | None
@@ -21,7 +16,26 @@ class NowStatus(TypedDict):
     amx_problem: str | None
 
 
-class EngineNow(TypedDict):
+class NowStatus(CounterRates):
+    """A sample of a second or two; what is not told is null, with the reason."""
+
+    apart_s: float
+    """Seconds between the two readings of the engines' counts."""
+    engines: list[EngineNow]
+    gpus: list[GpuNow] | None
+    gpus_problem: str | None
+
+
+class TokenRates(TypedDict):
+    """Tokens a second; null where the engine does not tell."""
+
+    decode_tok_s: float | None
+    """Tokens of answers."""
+    prefill_tok_s: float | None
+    """Tokens of prompts."""
+
+
+class EngineNow(TokenRates):
     """What an engine does."""
 
     index: int
@@ -32,10 +46,6 @@ class EngineNow(TypedDict):
     waiting: int | None
     cache_used_share: float | None
     requests_at_proxy: int | None
-    decode_tok_s: float | None
-    """Tokens of answers."""
-    prefill_tok_s: float | None
-    """Tokens of prompts."""
 
 
 class GpuNow(TypedDict):

@@ -50,27 +50,28 @@ class PaidStatus(TypedDict):
     kept: NotRequired[KeptSessions]
 
 
-class SessionCost(TypedDict):
-    """From the boot until the last look."""
+class SessionCosts(TypedDict):
+    """What a session cost."""
 
     since: str
     until: str | None
     hours: float
     usd: float
+
+
+class SessionCost(SessionCosts):
+    """From the boot until the last look."""
+
     starting_usd: float
     serving_usd: float
     idle_usd: float
 
 
-class SessionBefore(TypedDict):
+class SessionBefore(SessionCosts):
     """A session before this one."""
 
     machine: NotRequired[str]
     """Whose session it was: those of other machines come from the bucket."""
-    since: str
-    until: str | None
-    hours: float
-    usd: float
 
 
 # A key that is a word of Python.
