@@ -331,7 +331,7 @@ class RuntimeAnswer(TypedDict):
     certificate_standing: NotRequired[CertificateStatus | None]
     rests: NotRequired[str | None]
     listening: dict[str, list[str]]
-    nodes: list[int]
+    nodes: NotRequired[list[int]]
 
 
 class SuiteRunAnswer(TypedDict):

@@ -10,7 +10,8 @@ import pytest
 from host_actions import Machine, run_action
 
 from kimi_prov.ansible import answer_types
-from kimi_prov.ansible.plugins.action import kimi_host, kimi_status
+from kimi_prov.ansible.plugins.action.kimi_host import ActionModule as HostAction
+from kimi_prov.ansible.plugins.action.kimi_status import ActionModule as StatusAction
 from kimi_prov.on_host.__main__ import COMMANDS
 
 ENTRY = {
@@ -64,7 +65,7 @@ def without(document: dict[str, Any], *path: Any) -> dict[str, Any]:
 
 
 def ask(command: str, answer: Any, **args: Any) -> dict[str, Any]:
-    return run_action(kimi_host.ActionModule, Machine(answer), {"call": command, **args})
+    return run_action(HostAction, Machine(answer), {"call": command, **args})
 
 
 @pytest.mark.parametrize(("command", "answer"), [("history", HISTORY), ("usage", USAGE)])
@@ -109,9 +110,9 @@ def test_a_misfit_fails_the_machine_and_names_the_document_and_the_key(
 
 def test_a_status_that_is_none_is_that_host_s_detail() -> None:
     host = {"every": 0, "only_watches": False}
-    done = run_action(kimi_status.ActionModule, Machine(NOT_PROVISIONED), host)
+    done = run_action(StatusAction, Machine(NOT_PROVISIONED), host)
     assert done["kimi_document"]["detail"] == NOT_PROVISIONED["detail"]
-    done = run_action(kimi_status.ActionModule, Machine({"ok": True, "provisioned": True}), host)
+    done = run_action(StatusAction, Machine({"ok": True, "provisioned": True}), host)
     assert done["kimi_document"]["ok"] is False
     assert "answer to `status` is not of its form" in done["kimi_document"]["detail"]
 
