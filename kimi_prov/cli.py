@@ -147,9 +147,9 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line; every end has its documented exit code and none a traceback."""
-    from kimi_prov.show.exit_handling import guarded
+    from kimi_prov.show.exit_handling import run_guarded
 
-    sys.exit(guarded(_run))
+    sys.exit(run_guarded(_run))
 
 
 def _run() -> Any:  # noqa: ANN401  (what a command returns)

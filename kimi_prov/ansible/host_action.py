@@ -119,5 +119,5 @@ def complete_findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 def build_refusal(host: str, blockers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the result of an action that stops for blockers of a host, all in one message."""
-    message = f"{host} does not meet what the plan requires:\n{terminal.findings(blockers)}"
+    message = f"{host} does not meet what the plan requires:\n{terminal.format_findings(blockers)}"
     return build_failure(message, code="blockers", findings=blockers)

@@ -13,8 +13,8 @@ from kimi_prov.commands.common.options import (
     EXTRA,
     INVENTORY_OR_FOLDER,
     LIMIT,
-    cluster_options,
-    playbook_options,
+    add_cluster_options,
+    add_playbook_options,
 )
 from kimi_prov.commands.kubernetes import apply as kubernetes
 from kimi_prov.contract import clean_text
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 @click.option("--diff", is_flag=True, help="Show what changes in files.")
 @EXTRA
 @CATALOG
-@cluster_options
-@playbook_options
+@add_cluster_options
+@add_playbook_options
 def apply(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
     """Bring machines, or a cluster, to a served model; the same command again changes nothing.
 
     DIR is a folder that `render kubernetes` made: it goes to a cluster through kubectl, and the
     weights are fetched before the engine starts.
     """
-    if rendered.is_kubernetes(path, "apply", target, options.given("check", "diff")):
+    if rendered.is_kubernetes(path, "apply", target, options.list_given("check", "diff")):
         return kubernetes.run(path, target, check=options.check, diff=options.diff)
     inventory, request = playbook_run.prepare("apply", "site", path, options)
     if options.check:
@@ -57,15 +57,15 @@ def apply(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
         finished = playbook_run.run_locked(path, request, inventory)
     code = playbook_run.conclude(finished)
     if code is ExitCode.OK:
-        show(_summary(finished, inventory, options))
+        show(_format_summary(finished, inventory, options))
     elif code is ExitCode.INTERRUPTED:
         say("what is done is kept; the same command goes on from there")
     return code
 
 
-def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptions) -> str:
+def _format_summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptions) -> str:
     outcome = finished.outcome
-    blocks = [run_summary.counts(outcome) + (" (check mode)" if options.check else "")]
+    blocks = [run_summary.format_counts(outcome) + (" (check mode)" if options.check else "")]
     if options.check:
         changes = (f"  {host}: {phase}: {task}" for host, phase, task in outcome.changes)
         blocks += map(clean_text.clean_row, changes)
@@ -73,8 +73,8 @@ def _summary(finished: FinishedRun, inventory: Inventory, options: PlaybookOptio
         blocks.append("served:")
         for host, plan in sorted(outcome.plans.items()):
             notes = suite.list_stand_ins(plan, inventory.hosts.get(host, {}))
-            blocks.append(run_summary.served(plan, host, inventory.address(host), notes))
-    blocks += ["where the time went:", run_summary.times(outcome)]
+            blocks.append(run_summary.format_served(plan, host, inventory.address(host), notes))
+    blocks += ["where the time went:", run_summary.format_times(outcome)]
     if not options.check:
         blocks.append(f"the API key, once:  kimi-prov key {clean_text.quote_word(inventory.path)}")
     return "\n".join([*blocks, f"log: {finished.log}"]) + "\n"

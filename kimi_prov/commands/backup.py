@@ -14,8 +14,8 @@ from kimi_prov.commands.common.options import (
     LIMIT,
     PATH,
     YES,
-    output_options,
-    playbook_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.operate import encryption
 from kimi_prov.show.output import say
@@ -51,8 +51,8 @@ _REPLACED = "API keys, certificate, history, and ALL accounts and chats of the p
     help="Encrypt it to age1..., an SSH public key, a gpg fingerprint, or a file of such. "
     "May be repeated.",
 )
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def backup(
     path: Path,
     options: PlaybookOptions,
@@ -72,19 +72,21 @@ def backup(
     suffix = f".tar.gz.{chosen.program}" if chosen else ".tar.gz"
     variables: dict[str, Any] = {
         "backup_work": "backup",
-        "backup_file": file_transfer.new_file(to, "backup", suffix),
-        "backup_recipients": [_recipient_variable(text) for text in recipients],
+        "backup_file": file_transfer.choose_file(to, "backup", suffix),
+        "backup_recipients": [_format_recipient(text) for text in recipients],
     }
     inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
     if not chosen:
         say(_IN_CLEAR)
     finished = playbook_run.run(request, inventory)
-    return host_reports.publish("backup", finished, output, backup_text.backup)
+    return host_reports.publish("backup", finished, output, backup_text.format_backup)
 
 
-def _recipient_variable(recipient: str) -> str:
+def _format_recipient(recipient: str) -> str:
     """Return a recipient so that another process finds the same."""
-    return file_transfer.variable(Path(recipient)) if Path(recipient).is_file() else recipient
+    return (
+        file_transfer.format_variable(Path(recipient)) if Path(recipient).is_file() else recipient
+    )
 
 
 @click.command()
@@ -95,8 +97,8 @@ def _recipient_variable(recipient: str) -> str:
     "--identity", type=PATH, metavar="FILE", help="The private key of a backup encrypted by age."
 )
 @YES
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def restore(
     path: Path,
     file: Path,
@@ -113,13 +115,13 @@ def restore(
     """
     output.check()
     encryption.find_program(file)
-    variables = {"backup_work": "restore", "backup_file": file_transfer.variable(file)}
+    variables = {"backup_work": "restore", "backup_file": file_transfer.format_variable(file)}
     inventory, request = playbook_run.prepare("backup", "backup", path, options, variables)
     if not yes:
         command = ["restore", str(path), str(file)]
         command += ["--identity", str(identity)] if identity else []
         file_transfer.confirm(command, _REPLACED, [*inventory.machines], options.limit)
     with encryption.open_archive(file, identity) as source:
-        variables |= {"backup_source": file_transfer.variable(source)}
+        variables |= {"backup_source": file_transfer.format_variable(source)}
         finished = playbook_run.run(replace(request, variables=variables), inventory)
-    return host_reports.publish("backup", finished, output, backup_text.restore)
+    return host_reports.publish("backup", finished, output, backup_text.format_restore)

@@ -8,7 +8,12 @@ import click
 
 from kimi_prov.acceptance.bench import compare_results
 from kimi_prov.commands.common import bench_load, bench_results, host_reports
-from kimi_prov.commands.common.options import INVENTORY, LIMIT, playbook_options, report_options
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    add_playbook_options,
+    add_report_options,
+)
 from kimi_prov.show.text import bench as bench_text
 from kimi_prov.user_dirs import find_state_home
 
@@ -24,40 +29,42 @@ if TYPE_CHECKING:
 @click.command()
 @INVENTORY
 @LIMIT
-@bench_load.load_options
-@report_options("text", "json", "markdown", "html", by_suffix=True)
-@playbook_options
+@bench_load.add_load_options
+@add_report_options("text", "json", "markdown", "html", by_suffix=True)
+@add_playbook_options
 def bench(path: Path, options: PlaybookOptions, output: Output, **load: Any) -> ExitCode:  # noqa: ANN401
     """Measure memory, the kernel and the served model, and say whether that is normal here.
 
     The model is asked by the engine's own client, with random words, all at once; the options say
     with what else. What the client, the model or its context cannot do is refused beforehand.
     """
-    chosen = bench_load.parse(load)
+    chosen = bench_load.parse_load(load)
     output.check()
     with chosen.file() as file:
         finished = host_reports.collect("bench", path, options, {"bench_load": str(file)})
     for host, result in finished.outcome.documents.items():
-        folder = bench_results.folder_of(find_state_home(), path, host)
+        folder = bench_results.find_folder(find_state_home(), path, host)
         before = bench_results.read_last(folder)
         if before is not None:
             result["last"] = compare_results(before, result)
         bench_results.save(folder, {**result, "last": None})
-    return host_reports.publish("bench", finished, output, _writer(output.format), _unreached)
+    return host_reports.publish(
+        "bench", finished, output, _find_writer(output.format), _make_unreached
+    )
 
 
-def _writer(form: str) -> Callable[[Mapping[str, Any]], str]:
+def _find_writer(form: str) -> Callable[[Mapping[str, Any]], str]:
     """Return what writes the document in this form; only that one is imported."""
     if form == "html":
         from kimi_prov.show.report import bench_html  # noqa: PLC0415
 
-        return bench_html.page
+        return bench_html.render_page
     if form == "markdown":
         from kimi_prov.show.report import bench_markdown  # noqa: PLC0415
 
-        return bench_markdown.page
-    return bench_text.text
+        return bench_markdown.format_page
+    return bench_text.format_text
 
 
-def _unreached(reason: str) -> dict[str, Any]:
-    return {**host_reports.unreached(reason), "stand_ins": []}
+def _make_unreached(reason: str) -> dict[str, Any]:
+    return {**host_reports.make_unreached(reason), "stand_ins": []}

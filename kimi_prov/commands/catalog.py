@@ -11,7 +11,7 @@ import click
 from kimi_prov.catalog.loader import Catalogue, load_catalogue
 from kimi_prov.catalog.names import find_nearest, refuse_unknown
 from kimi_prov.commands import pin
-from kimi_prov.commands.common.options import CATALOG, PATH, output_options
+from kimi_prov.commands.common.options import CATALOG, PATH, add_output_options
 from kimi_prov.errors import UserError
 from kimi_prov.show.text import catalog as catalog_text
 
@@ -25,41 +25,41 @@ Document = dict[str, Any]
 _Rows = Iterable[tuple[str, Any]]
 
 
-def _rows_of(kind: str) -> Callable[[Catalogue], _Rows]:
+def _select_rows(kind: str) -> Callable[[Catalogue], _Rows]:
     return lambda catalogue: ((kind, row) for row in getattr(catalogue, kind))
 
 
-def _rows_of_parts(kind: str, *parts: str) -> Callable[[Catalogue], _Rows]:
+def _select_part_rows(kind: str, *parts: str) -> Callable[[Catalogue], _Rows]:
     return lambda catalogue: (
         (f"{kind}.{part}", row) for part in parts for row in getattr(getattr(catalogue, kind), part)
     )
 
 
-def _accepted(catalogue: Catalogue) -> _Rows:
+def _list_accepted(catalogue: Catalogue) -> _Rows:
     return (("flags.accepted", row) for row in catalogue.flag_sets)
 
 
 _KINDS: dict[str, Callable[[Catalogue], _Rows]] = {
-    "models": _rows_of("models"),
-    "drafts": _rows_of("drafts"),
-    "formats": _rows_of("formats"),
-    "cpus": _rows_of("cpus"),
-    "gpus": _rows_of("gpus"),
-    "servers": _rows_of("servers"),
-    "clouds": _rows_of("clouds"),
-    "engines": _rows_of("engines"),
-    "flags": lambda catalogue: (*_rows_of("flags")(catalogue), *_accepted(catalogue)),
-    "systems": _rows_of("systems"),
-    "pythons": _rows_of("pythons"),
-    "web": _rows_of("web"),
-    "drivers": _rows_of_parts(
+    "models": _select_rows("models"),
+    "drafts": _select_rows("drafts"),
+    "formats": _select_rows("formats"),
+    "cpus": _select_rows("cpus"),
+    "gpus": _select_rows("gpus"),
+    "servers": _select_rows("servers"),
+    "clouds": _select_rows("clouds"),
+    "engines": _select_rows("engines"),
+    "flags": lambda catalogue: (*_select_rows("flags")(catalogue), *_list_accepted(catalogue)),
+    "systems": _select_rows("systems"),
+    "pythons": _select_rows("pythons"),
+    "web": _select_rows("web"),
+    "drivers": _select_part_rows(
         "drivers", "cuda", "torch", "rules", "packages", "releases", "repositories"
     ),
-    "prices": _rows_of_parts(
+    "prices": _select_part_rows(
         "prices", "api", "gpu_hour", "machine_hour", "storage", "purchase", "assumptions"
     ),
-    "broken": _rows_of("broken"),
-    "groups": _rows_of("groups"),
+    "broken": _select_rows("broken"),
+    "groups": _select_rows("groups"),
 }
 # Kinds whose names people write in many ways.
 _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
@@ -76,7 +76,7 @@ _FOUND_BY: dict[str, Callable[[Catalogue, str], Any]] = {
 @click.argument("kind", required=False)
 @click.argument("name", required=False)
 @CATALOG
-@output_options
+@add_output_options
 @click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token, for `pin`.")
 @click.option("--ca-bundle", type=PATH, metavar="FILE", help="Certificates, for `pin`.")
 def catalog(
@@ -94,10 +94,10 @@ def catalog(
     output.check()
     if kind == "pin":
         manifest = pin.pin(name or "", token_file=hf_token_file, ca_bundle=ca_bundle)
-        output.write(manifest, lambda: pin.text(manifest))
+        output.write(manifest, lambda: pin.format_text(manifest))
         return
     document = collect(load_catalogue(), kind, name)
-    output.write(document, lambda: catalog_text.text(document, output.columns()))
+    output.write(document, lambda: catalog_text.format_text(document, output.columns()))
 
 
 def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Document:
@@ -110,13 +110,13 @@ def collect(catalogue: Catalogue, kind: str | None, name: str | None) -> Documen
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"unknown kind {kind!r}{hint}", fix=f"choose one of: {', '.join(_KINDS)}")
     wanted = [kind] if kind else list(_KINDS)
-    rows = [_row(part, row) for one in wanted for part, row in _KINDS[one](catalogue)]
+    rows = [_build_row(part, row) for one in wanted for part, row in _KINDS[one](catalogue)]
     if kind is not None and name is not None:
         rows = _filter_by_name(catalogue, kind, name, rows)
     return {"schema": SCHEMA, "kind": kind, "name": name, "rows": rows}
 
 
-def _row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
+def _build_row(kind: str, row: Any) -> Document:  # noqa: ANN401  (any record)
     values = asdict(row)
     if kind == "flags":
         name = " ".join(filter(None, [row.flag, row.value]))

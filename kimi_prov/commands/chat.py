@@ -18,9 +18,9 @@ from kimi_prov.commands.common.options import (
     EXTRA,
     LIMIT,
     PATH,
-    playbook_options_beside_api_key,
+    add_playbook_options_beside_api_key,
 )
-from kimi_prov.commands.connect import PLACE, classify, open_folder, server_options
+from kimi_prov.commands.connect import PLACE, add_server_options, classify, open_folder
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kimi_prov.commands.connect import FolderOptions
 
 # A model on CPUs may take minutes before the first token.
-_ANSWER_S = 600.0
+_ANSWER_TIMEOUT_S = 600.0
 _PROMPT_BYTES = 32 << 20
 HELP = """\
 /image FILE    attach an image to the next question
@@ -83,8 +83,8 @@ class ChatOptions:
     default=None,
     help="Show the reasoning.  [default: on a terminal alone]",
 )
-@server_options
-@playbook_options_beside_api_key
+@add_server_options
+@add_playbook_options_beside_api_key
 def chat(
     place: str,
     options: PlaybookOptions,
@@ -104,22 +104,22 @@ def chat(
         signal.signal(number, _end)
     kind = classify(place, options, of_folder, chosen)
     if kind == "url":
-        given = chosen.given(None)
-        key = connect_inventory.required(given, "ask the server's administrator for one")
-        there = served.with_model(served.of_url(place, given), key, start.model)
+        given = chosen.make_client_options(None)
+        key = connect_inventory.require_key(given, "ask the server's administrator for one")
+        there = served.choose_model(served.describe_url(place, given), key, start.model)
         link = connect_inventory.Link(there, key)
-        return _talk(link, start, images)
+        return _run_chat(link, start, images)
     path = Path(place)
     way = (
         open_folder(path, of_folder)
         if kind == "folder"
-        else connect_inventory.one_host(path, options, chosen, "chat")
+        else connect_inventory.open_host(path, options, chosen, "chat")
     )
     with way as link:
         if start.model is not None:
-            link.there = served.with_model(link.there, link.key, start.model)
+            link.there = served.choose_model(link.there, link.key, start.model)
             link.chosen = True
-        return _talk(link, start, images)
+        return _run_chat(link, start, images)
 
 
 def _end(_number: int, _frame: object) -> None:
@@ -127,7 +127,7 @@ def _end(_number: int, _frame: object) -> None:
     raise click.exceptions.Abort
 
 
-def _piped() -> str:
+def _read_prompt() -> str:
     """Return standard input, which is one prompt."""
     text = sys.stdin.buffer.read(_PROMPT_BYTES).decode(errors="replace").strip()
     if not text:
@@ -138,9 +138,9 @@ def _piped() -> str:
     return text
 
 
-def _talk(link: Link, chat: ChatOptions, images: list[conversation.Image]) -> ExitCode:
+def _run_chat(link: Link, chat: ChatOptions, images: list[conversation.Image]) -> ExitCode:
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    prompt = None if terminal else _piped()
+    prompt = None if terminal else _read_prompt()
     usage = link.there.server.usage
     system = chat.system if chat.system is not None else (usage.system_prompt if usage else None)
     talk = Conversation(link.there.server, system or None, images=images)
@@ -216,7 +216,7 @@ class _Chat:
         try:
             self._reach()
             body = self._talk.request()
-            endpoint = replace(self._link.there.endpoint, timeout_s=_ANSWER_S)
+            endpoint = replace(self._link.there.endpoint, timeout_s=_ANSWER_TIMEOUT_S)
             for piece in answers.stream_answer(endpoint, self._link.key, body, taken):
                 if piece.kind == "text":
                     text.append(piece.text)

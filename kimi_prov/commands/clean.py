@@ -13,8 +13,8 @@ from kimi_prov.commands.common.options import (
     INVENTORY,
     LIMIT,
     YES,
-    output_options,
-    playbook_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 @LIMIT
 @click.option("--check", "only_check", is_flag=True, help="Only say what would be freed.")
 @YES
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def clean(
     path: Path, options: PlaybookOptions, output: Output, *, only_check: bool, yes: bool
 ) -> ExitCode:
@@ -57,12 +57,12 @@ def clean(
         unused = _run(path, options, remove=False)
         size = sum(int(row["bytes"]) for row in unused.outcome.documents.values())
         if only_check or not size:
-            return host_reports.publish("clean", unused, output, clean_report.text)
-        say(clean_text.clean_block(clean_report.text({"hosts": unused.outcome.documents})))
+            return host_reports.publish("clean", unused, output, clean_report.format_text)
+        say(clean_text.clean_block(clean_report.format_text({"hosts": unused.outcome.documents})))
         if not click.confirm(f"Remove these, {format_bytes(size)} in all?", err=True):
             raise UserError("nothing was removed: the answer was no", fix="answer y, or give --yes")
     removed = _run(path, options, remove=True)
-    return host_reports.publish("clean", removed, output, clean_report.text)
+    return host_reports.publish("clean", removed, output, clean_report.format_text)
 
 
 def _run(path: Path, options: PlaybookOptions, *, remove: bool) -> FinishedRun:

@@ -23,10 +23,10 @@ from kimi_prov.commands.common.options import (
     LIMIT,
     LOGIN,
     PATH,
-    output_options,
+    add_output_options,
+    add_playbook_options_beside_api_key,
     pack_cluster,
     pack_options,
-    playbook_options_beside_api_key,
 )
 from kimi_prov.commands.kubernetes import connect as kubernetes
 from kimi_prov.commands.slurm import connect as slurm
@@ -92,7 +92,7 @@ class FolderOptions:
     port: int | None
     every: float = 5.0
 
-    def given(self) -> list[str]:
+    def list_given(self) -> list[str]:
         """Return the options that were given of those that a folder alone has."""
         values = {
             "--login": self.login,
@@ -120,12 +120,12 @@ class FolderOptions:
 
     def for_slurm(self, path: Path) -> slurm.Request:
         """Return what is asked of SLURM's. Raises UserError for options of Kubernetes."""
-        rendered.no_cluster_options(path, self.target, self.key_file, self.ca)
+        rendered.refuse_cluster_options(path, self.target, self.key_file, self.ca)
         number = None if self.job is None else str(self.job)
         return slurm.Request(path, self.login, number, self.port, self.every)
 
 
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options by which a server is reached: as `chosen`, and as `of_folder`."""
 
     def pack(values: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _read_snippet(context: click.Context, option: click.Parameter, value: str | 
     is_eager=True,
     help="Print a snippet to paste: curl, python, claude-code, tools, ...; `list` lists them.",
 )
-@server_options
+@add_server_options
 @click.option(
     "--every",
     type=FiniteRange(0.2, 3600),
@@ -177,8 +177,8 @@ def _read_snippet(context: click.Context, option: click.Parameter, value: str | 
     metavar="S",
     help="Seconds between two looks at jobs or cluster, or two tries of a tunnel.",
 )
-@output_options
-@playbook_options_beside_api_key
+@add_output_options
+@add_playbook_options_beside_api_key
 def connect(
     place: str,
     options: PlaybookOptions,
@@ -195,13 +195,13 @@ def connect(
     """
     kind, path = classify(place, options, of_folder, chosen), Path(place)
     if kind == "folder":
-        connect_inventory.check(chosen, output)
+        connect_inventory.check_output(chosen, output)
         if folder_writer.find_kind(path) == KIND:
             request = of_folder.for_kubernetes(path, snippet=chosen.snippet is not None)
             return kubernetes.run(request, output, chosen.snippet)
         return slurm.run(of_folder.for_slurm(path), output, chosen.snippet)
     if kind == "url":
-        return connect_inventory.of_url(place, chosen, output)
+        return connect_inventory.connect_url(place, chosen, output)
     return connect_inventory.run(path, options, chosen, output)
 
 
@@ -212,10 +212,10 @@ def classify(
     url = served.is_url(place)
     if not url and folder_writer.find_kind(Path(place)) is not None:
         names = ["--tunnel"] if chosen.tunnel else []
-        names += [f"--{name.replace('_', '-')}" for name in options.given()]
+        names += [f"--{name.replace('_', '-')}" for name in options.list_given()]
         _refuse(names, f"an inventory, and {place} is a folder that a render made")
         return "folder"
-    _refuse(of_folder.given(), f"a folder that a render made, and {place} is none")
+    _refuse(of_folder.list_given(), f"a folder that a render made, and {place} is none")
     if url:
         connect_inventory.check_url(options, chosen)
     return "url" if url else "inventory"
@@ -230,8 +230,8 @@ def _refuse(names: list[str], reason: str) -> None:
 def open_folder(path: Path, of_folder: FolderOptions) -> Iterator[Link]:
     """Give the model that a folder's cluster serves, while it is used. Raises UserError."""
     if folder_writer.find_kind(path) == KIND:
-        way = kubernetes.link(of_folder.for_kubernetes(path, snippet=False))
+        way = kubernetes.open_link(of_folder.for_kubernetes(path, snippet=False))
     else:
-        way = slurm.link(of_folder.for_slurm(path))
+        way = slurm.open_link(of_folder.for_slurm(path))
     with way as link:
         yield link

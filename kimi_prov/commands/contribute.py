@@ -44,7 +44,7 @@ def contribute(results: Path, output: Path | None) -> None:
             fix="measure one that serves a real model:  kimi-prov bench INVENTORY --format json "
             "--output bench.json",
         )
-    report.write({"schema": contribution.SCHEMA, "rows": speeds}, lambda: _text(speeds))
+    report.write({"schema": contribution.SCHEMA, "rows": speeds}, lambda: _format_yaml(speeds))
 
 
 def _read_rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
@@ -62,7 +62,7 @@ def _read_rows(path: Path) -> tuple[list[contribution.Row], list[str]]:
     return list(speeds.values()), refused
 
 
-def _text(speeds: Sequence[contribution.Row]) -> str:
+def _format_yaml(speeds: Sequence[contribution.Row]) -> str:
     """Write rows as YAML; which of them the estimator sets aside, and why, stands at the top."""
     import yaml  # noqa: PLC0415  (only who writes it pays for it)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import playbook_run
-from kimi_prov.commands.common.options import INVENTORY, LIMIT, YES, playbook_options
+from kimi_prov.commands.common.options import INVENTORY, LIMIT, YES, add_playbook_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import show
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @YES
 @click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
 @click.option("--purge-web", is_flag=True, help="Remove the page's chats and accounts too.")
-@playbook_options
+@add_playbook_options
 def destroy(
     path: Path, options: PlaybookOptions, *, yes: bool, purge_weights: bool, purge_web: bool
 ) -> ExitCode:
@@ -50,7 +50,7 @@ def destroy(
     if code is ExitCode.OK:
         documents = sorted(finished.outcome.documents.items())
         kept = [f"{host} keeps {', '.join(row['kept'])}" for host, row in documents if row["kept"]]
-        lines = [run_summary.counts(finished.outcome), *map(clean_text.clean_row, kept)]
+        lines = [run_summary.format_counts(finished.outcome), *map(clean_text.clean_row, kept)]
         show("\n".join(lines) + "\n")
     return code
 

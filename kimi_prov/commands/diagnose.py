@@ -17,8 +17,8 @@ from kimi_prov.commands.common.options import (
     INVENTORY,
     LIMIT,
     PATH,
-    output_options,
-    playbook_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.diagnosis import bundle, evidence, rules
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The bundle to write.  [default: kimi-diagnose-TIME.tar.gz here]",
 )
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
     """Write a bundle for a bug report, and say what is recognised in logs and metrics.
 
@@ -67,18 +67,18 @@ def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | No
             for host in inventory.machines
             if (found := _read(Path(folder) / f"host-{quote(host, safe='')}.json", masker))
         }
-    statuses = group_lifecycle.judged(
+    statuses = group_lifecycle.mark_sleeping_ranks(
         {host: found.get("status") or {} for host, found in gathered.items()}
     )
-    split = gateway_faults.split(statuses)
+    split = gateway_faults.find_split_gateways(statuses)
     hosts = {
-        host: _host({**found, "status": statuses[host]}, split.get(host, ""))
+        host: _build_entry({**found, "status": statuses[host]}, split.get(host, ""))
         for host, found in gathered.items()
     }
     for failure in finished.outcome.failures:
         if failure.host:
-            hosts.setdefault(failure.host, _unreached(failure.cause))
-    blockers = [row for host in hosts.values() for row in host["findings"] if _blocks(row)]
+            hosts.setdefault(failure.host, _make_unreached(failure.cause))
+    blockers = [row for host in hosts.values() for row in host["findings"] if _is_blocker(row)]
     document = {
         "schema": "kimi-prov/diagnose/v1",
         "ok": bool(hosts) and all(host["ok"] for host in hosts.values()),
@@ -92,7 +92,7 @@ def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | No
         document["bundle"] = str(file)
         document["bundle_bytes"] = _write(file, name, document, gathered)
     if hosts:
-        output.write(document, lambda: diagnose_text.text(document))
+        output.write(document, lambda: diagnose_text.format_text(document))
     return playbook_run.conclude(finished, *([ExitCode.BLOCKED] if blockers else []))
 
 
@@ -112,7 +112,7 @@ def _read(file: Path, masker: Masker) -> Mapping[str, Any]:
     return masked if isinstance(masked, dict) else {}
 
 
-def _host(gathered: Mapping[str, Any], split: str) -> dict[str, Any]:
+def _build_entry(gathered: Mapping[str, Any], split: str) -> dict[str, Any]:
     """Return a host's entry: what was recognised, and what could not be gathered.
 
     `split`: who else has this gateway's address.
@@ -120,7 +120,7 @@ def _host(gathered: Mapping[str, Any], split: str) -> dict[str, Any]:
     status = gathered.get("status") or {}
     found = rules.run_rules(evidence.read_evidence(gathered, split))
     return {
-        "ok": bool(status.get("ok")) and not any(map(_blocks, found)),
+        "ok": bool(status.get("ok")) and not any(map(_is_blocker, found)),
         "reached": True,
         "provisioned": bool(status.get("provisioned")),
         "detail": str(status.get("detail") or "nothing is known of what runs"),
@@ -129,7 +129,7 @@ def _host(gathered: Mapping[str, Any], split: str) -> dict[str, Any]:
     }
 
 
-def _unreached(why: str) -> dict[str, Any]:
+def _make_unreached(why: str) -> dict[str, Any]:
     return {
         "ok": False,
         "reached": False,
@@ -140,7 +140,7 @@ def _unreached(why: str) -> dict[str, Any]:
     }
 
 
-def _blocks(finding: Mapping[str, Any]) -> bool:
+def _is_blocker(finding: Mapping[str, Any]) -> bool:
     return bool(finding["severity"] == "blocker")
 
 

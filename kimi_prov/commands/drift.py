@@ -13,8 +13,8 @@ from kimi_prov.commands.common.options import (
     EXTRA,
     INVENTORY,
     LIMIT,
-    output_options,
-    playbook_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.show.text import drift as drift_text
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 @click.option("--weights", is_flag=True, help="Read every byte of the weights again: minutes.")
 @EXTRA
 @CATALOG
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def drift(path: Path, options: PlaybookOptions, output: Output, *, weights: bool) -> ExitCode:
     """Say what on the machines is not as it was applied, since when and through what.
 
@@ -43,4 +43,6 @@ def drift(path: Path, options: PlaybookOptions, output: Output, *, weights: bool
     output.check()
     variables = {"drift_weights": weights, "drift_inventory": str(path)}
     finished = host_reports.collect("drift", path, options, variables)
-    return host_reports.publish("drift", finished, output, drift_text.text, make_unreached_entry)
+    return host_reports.publish(
+        "drift", finished, output, drift_text.format_text, make_unreached_entry
+    )

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
-from kimi_prov.commands.common.options import INVENTORY, LIMIT, output_options, playbook_options
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    add_output_options,
+    add_playbook_options,
+)
 from kimi_prov.show.text import history as history_text
 
 if TYPE_CHECKING:
@@ -21,13 +26,13 @@ if TYPE_CHECKING:
 @click.command()
 @INVENTORY
 @LIMIT
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Say what was applied when, by whom and from where, what served, how fast, how it ended."""
     output.check()
     finished = host_reports.collect("history", path, options)
-    return host_reports.publish("history", finished, output, history_text.text)
+    return host_reports.publish("history", finished, output, history_text.format_text)
 
 
 @click.command()
@@ -40,8 +45,8 @@ def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     metavar="N",
     help="The entry of `history`.  [default: the last that served something else]",
 )
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def rollback(path: Path, number: int | None, options: PlaybookOptions, output: Output) -> ExitCode:
     """Put back the files of an entry of the history, start what they say, and verify it.
 
@@ -57,5 +62,5 @@ def rollback(path: Path, number: int | None, options: PlaybookOptions, output: O
     hosts = dict(outcome.documents)
     if hosts:
         document = {"schema": "kimi-prov/history/v1", "ok": not outcome.failures, "hosts": hosts}
-        output.write(document, lambda: history_text.last(document))
+        output.write(document, lambda: history_text.format_newest(document))
     return playbook_run.conclude(finished)

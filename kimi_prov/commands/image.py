@@ -101,7 +101,7 @@ def image(
             f"{clean_text.clean_line(find_links)}: this is no folder", fix="name a folder of wheels"
         )
     files = _make_files(row, catalogue, python, base or _BASES[python], find_links)
-    lock_sha256 = _sha256(catalogue.lock(row.lock_name(python)))
+    lock_sha256 = _hash_text(catalogue.lock(row.lock_name(python)))
     done = folder_writer.write_folder(
         output, folder_writer.RenderedFolder(KIND, engine, lock_sha256, files), force=force
     )
@@ -165,8 +165,8 @@ def _make_files(
         )
     names = [lock, installation.HUB_LOCK]
     texts = {name: catalogue.lock(name) for name in (*names, installation.UV_LOCK)}
-    values = _values(engine, python, base, texts[lock])
-    materials = sbom.of_image(
+    values = _build_values(engine, python, base, texts[lock])
+    materials = sbom.build_image_document(
         values["tag"],
         {"name": engine.name, "variant": engine.variant, "version": engine.version},
         {name: texts[name] for name in names},
@@ -179,21 +179,21 @@ def _make_files(
         File("kimi-target.pyz", zipapp.make_zipapp_bytes(), 0o755),
         File("sbom.cdx.json", (json.dumps(materials, indent=2, sort_keys=True) + "\n").encode()),
         *(File(f"locks/{name}", text.encode()) for name, text in texts.items()),
-        *_wheels([catalogue.lock_path(name) for name in texts], find_links),
+        *_list_wheels([catalogue.lock_path(name) for name in texts], find_links),
     ]
     if metadata := installation.make_engine_metadata(engine, python):
         files.append(File("metadata", f"{metadata['path']}\n{metadata['content']}".encode()))
     return files
 
 
-def _wheels(locks: Sequence[Path], find_links: Path | None) -> list[File]:
+def _list_wheels(locks: Sequence[Path], find_links: Path | None) -> list[File]:
     folder = str(find_links) if find_links else None
     paths = {Path(path) for lock in locks for path in lock_files.list_pinned_wheels(lock, folder)}
     return [File(f"wheels/{path.name}", path.read_bytes()) for path in sorted(paths)]
 
 
-def _values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]:
-    digest = _sha256(lock)
+def _build_values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]:
+    digest = _hash_text(lock)
     return {
         "engine": engine.name,
         "variant": engine.variant,
@@ -210,7 +210,7 @@ def _values(engine: Engine, python: str, base: str, lock: str) -> dict[str, Any]
     }
 
 
-def _sha256(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -86,7 +86,7 @@ def _write_new(file: Path, text: str) -> None:
     write_whole(file, text)
 
 
-def profiles() -> list[str]:
+def list_profiles() -> list[str]:
     """Names of the inventories that travel with kimi-prov."""
     folder = resources.find_root() / "inventories"
     return sorted(p.parent.name for p in folder.glob("*/hosts.yml"))
@@ -97,9 +97,10 @@ def _write_profile(target: Path, profile: str) -> list[Path]:
 
     Raises UserError where something is there already: nothing is overwritten.
     """
-    if profile not in profiles():
+    if profile not in list_profiles():
         raise UserError(
-            f"--profile: there is no profile {profile!r}", fix=f"one of: {', '.join(profiles())}"
+            f"--profile: there is no profile {profile!r}",
+            fix=f"one of: {', '.join(list_profiles())}",
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(
@@ -123,7 +124,7 @@ def _fill(target: Path, source: Path) -> None:
     try:
         # In the folder and not beside it: a shell may stand in it, or a disk be mounted on it.
         with TemporaryDirectory(dir=target, prefix=".new-") as fresh:
-            for file in _files(source):
+            for file in _list_files(source):
                 copy = Path(fresh) / file.relative_to(source)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(file.read_bytes())
@@ -135,7 +136,7 @@ def _fill(target: Path, source: Path) -> None:
         raise
 
 
-def _files(source: Path) -> list[Path]:
+def _list_files(source: Path) -> list[Path]:
     """Return a profile's own files, without what an editor or a lab that is up put beside them."""
     return [
         file

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import playbook_run
-from kimi_prov.commands.common.option_types import Expiry, key_limits
-from kimi_prov.commands.common.options import INVENTORY, LIMIT, playbook_options
+from kimi_prov.commands.common.option_types import Expiry, add_key_limits
+from kimi_prov.commands.common.options import INVENTORY, LIMIT, add_playbook_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say, show
@@ -37,8 +37,8 @@ _BACK = "`kimi-prov apply` makes the page another, and brings back what kimi_api
 @click.option(
     "--expires", type=Expiry(), metavar="TIME", help="30d, 12h, 45m, a day as 2027-01-31, or never."
 )
-@key_limits
-@playbook_options
+@add_key_limits
+@add_playbook_options
 def key(  # noqa: PLR0913  (one for each option)
     path: Path,
     options: PlaybookOptions,

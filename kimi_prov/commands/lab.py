@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from kimi_prov.commands.common.options import INVENTORY, output_options
+from kimi_prov.commands.common.options import INVENTORY, add_output_options
 from kimi_prov.lab import operations
 from kimi_prov.lab.shell import make_tool_environment
 
@@ -34,7 +34,7 @@ def down(path: Path) -> None:
 
 @click.command("list")
 @INVENTORY
-@output_options
+@add_output_options
 def list_hosts(path: Path, output: Output) -> None:
     """Say which lab hosts the inventory has, where they answer, and whether they are up."""
     output.check()

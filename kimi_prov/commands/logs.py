@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import playbook_run
-from kimi_prov.commands.common.options import INVENTORY, LIMIT, output_options, playbook_options
+from kimi_prov.commands.common.options import (
+    INVENTORY,
+    LIMIT,
+    add_output_options,
+    add_playbook_options,
+)
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.errors import UserError
 from kimi_prov.show.output import write_whole
@@ -59,8 +64,8 @@ _YEAR = re.compile(r"\d{4}-")
     metavar="N",
     help="The last N of each host.  [default: 100; all, with --since]",
 )
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def logs(
     path: Path,
     options: PlaybookOptions,
@@ -97,9 +102,9 @@ def logs(
     screen = LogScreen(
         output.format,
         Timeline(_HOLD_S, _FIRST_S) if follow else Timeline(_HOLD_S, _ONCE_S),
-        kept.append if to_file else logs_text.to_standard_output,
+        kept.append if to_file else logs_text.write_lines,
         terminal=not to_file and sys.stdout.isatty(),
-        colour=logs_text.colours(),
+        colour=logs_text.has_colours(),
     )
     finished = playbook_run.run(request, inventory, screen=screen)
     if output.file is not None:

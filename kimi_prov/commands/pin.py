@@ -48,7 +48,7 @@ def pin(
         )
     repository, revision = match[1], match[2] or "main"
     hub = (environment.get("HF_ENDPOINT") or _HUB).rstrip("/")
-    headers = _headers(token_file)
+    headers = _build_headers(token_file)
     if headers and is_sent_in_clear(hub):
         raise UserError(
             f"HF_ENDPOINT: expected https, found {hub!r}: the token of {token_file} would be sent "
@@ -61,7 +61,9 @@ def pin(
         document = json.loads(_read(web, url, headers, _SMALL_BYTES))
         commit = str(document["sha"])
         base = f"{hub}/{repository}/resolve/{commit}"
-        entries = [_entry(row, web, base, headers) for row in document["siblings"] if _ours(row)]
+        entries = [
+            _build_entry(row, web, base, headers) for row in document["siblings"] if _is_ours(row)
+        ]
     except HostError as error:
         raise UserError(
             f"{address}: {error.message}",
@@ -78,7 +80,7 @@ def pin(
     return manifests.Manifest(entries, source=f"hf://{repository}", revision=commit).to_json()
 
 
-def files_at(
+def locate_files(
     address: str,
     commit: str,
     token_file: Path | None,
@@ -91,15 +93,15 @@ def files_at(
     match = HUB_ADDRESS.fullmatch(address)
     repository = match[1] if match else address
     hub = (environment.get("HF_ENDPOINT") or _HUB).rstrip("/")
-    return f"{hub}/{repository}/resolve/{commit}", _headers(token_file)
+    return f"{hub}/{repository}/resolve/{commit}", _build_headers(token_file)
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write the manifest as it is kept."""
     return json.dumps(document, indent=1) + "\n"
 
 
-def _headers(token_file: Path | None) -> dict[str, str]:
+def _build_headers(token_file: Path | None) -> dict[str, str]:
     if token_file is None:
         return {}
     token = documents.read_document(
@@ -111,13 +113,15 @@ def _headers(token_file: Path | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _ours(row: Mapping[str, Any]) -> bool:
+def _is_ours(row: Mapping[str, Any]) -> bool:
     """Whether it is the model's: .gitattributes and the like are the repository's."""
     name = str(row["rfilename"])
     return not name.rpartition("/")[2].startswith(".") and name != manifests.NAME
 
 
-def _entry(row: Mapping[str, Any], web: Web, base: str, headers: dict[str, str]) -> manifests.Entry:
+def _build_entry(
+    row: Mapping[str, Any], web: Web, base: str, headers: dict[str, str]
+) -> manifests.Entry:
     path = str(row["rfilename"])
     if not manifests.safe_path(path):
         raise HostError(f"{path!r} is not a plain relative path")

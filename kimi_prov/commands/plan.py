@@ -12,8 +12,8 @@ from kimi_prov.commands.common.options import (
     EXTRA,
     INVENTORY,
     LIMIT,
-    output_options,
-    playbook_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
@@ -34,8 +34,8 @@ _BLOCKER = "blocker"
 @LIMIT
 @EXTRA
 @CATALOG
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def plan(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
     output.check()
@@ -47,10 +47,12 @@ def plan(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     )
     if plans:
         document = {"schema": "kimi-prov/plan/v1", "hosts": plans}
-        output.write(document, lambda: _text(plans))
+        output.write(document, lambda: _format_text(plans))
     return playbook_run.conclude(finished, *([ExitCode.BLOCKED] if blocked else []))
 
 
-def _text(plans: Mapping[str, Mapping[str, Any]]) -> str:
+def _format_text(plans: Mapping[str, Mapping[str, Any]]) -> str:
     named = [(clean_text.clean_row(host), found) for host, found in plans.items()]
-    return "\n".join(f"{host}\n{'=' * len(host)}\n{plan_text.plan(found)}" for host, found in named)
+    return "\n".join(
+        f"{host}\n{'=' * len(host)}\n{plan_text.format_plan(found)}" for host, found in named
+    )

@@ -11,9 +11,9 @@ from kimi_prov.commands.common.options import (
     INVENTORY,
     INVENTORY_OR_FOLDER,
     LIMIT,
-    cluster_options,
-    output_options,
-    playbook_options,
+    add_cluster_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.commands.kubernetes import apply
 from kimi_prov.contract import clean_text
@@ -42,9 +42,9 @@ DRAIN = click.option(
 @INVENTORY_OR_FOLDER
 @LIMIT
 @DRAIN
-@output_options
-@cluster_options
-@playbook_options
+@add_output_options
+@add_cluster_options
+@add_playbook_options
 def stop(
     path: Path, options: PlaybookOptions, output: Output, target: Target, drain_s: int | None
 ) -> ExitCode:
@@ -54,24 +54,24 @@ def stop(
     certificate stay, and the port answers 503 with the reason. DIR is a folder that `render
     kubernetes` made: its volume stays.
     """
-    if rendered.is_kubernetes(path, "stop", target, options.given() | {"drain": drain_s}):
+    if rendered.is_kubernetes(path, "stop", target, options.list_given() | {"drain": drain_s}):
         output.check()
         return apply.stop(path, target, output)
-    return _run("stop", path, options, output, _drain_variables(drain_s))
+    return _run("stop", path, options, output, _build_variables(drain_s))
 
 
 @click.command()
 @INVENTORY_OR_FOLDER
 @LIMIT
-@output_options
-@cluster_options
-@playbook_options
+@add_output_options
+@add_cluster_options
+@add_playbook_options
 def start(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Start what was stopped or is asleep, and wait until it answers.
 
     It says how long that will take, by what the last starts on the machine took.
     """
-    if rendered.is_kubernetes(path, "start", target, options.given()):
+    if rendered.is_kubernetes(path, "start", target, options.list_given()):
         output.check()
         return apply.start(path, target, output)
     return _run("start", path, options, output, {})
@@ -81,8 +81,8 @@ def start(path: Path, options: PlaybookOptions, output: Output, target: Target) 
 @INVENTORY
 @LIMIT
 @DRAIN
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int | None) -> ExitCode:
     """Restart what is served: instance after instance, so that the others go on serving."""
     if rendered.is_kubernetes(path, "restart", Target()):
@@ -90,10 +90,10 @@ def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int |
             f"{path}: restart is for an inventory, and this was rendered for Kubernetes",
             fix=f"kimi-prov stop {clean_text.quote_word(path)}, then kimi-prov start",
         )
-    return _run("restart", path, options, output, _drain_variables(drain_s))
+    return _run("restart", path, options, output, _build_variables(drain_s))
 
 
-def _drain_variables(seconds: int | None) -> dict[str, Any]:
+def _build_variables(seconds: int | None) -> dict[str, Any]:
     return {} if seconds is None else {"stop_drain_s": seconds}
 
 
@@ -107,12 +107,12 @@ def _run(
     output.check()
     inventory, request = playbook_run.prepare(command, command, path, options, variables)
     finished = playbook_run.run_locked(path, request, inventory)
-    code = host_reports.publish(command, finished, output, _text)
+    code = host_reports.publish(command, finished, output, _format_text)
     if command == "stop" and code is ExitCode.OK:
         say(f"next:  kimi-prov start {clean_text.quote_word(path)}")
     return code
 
 
-def _text(document: Mapping[str, Any]) -> str:
+def _format_text(document: Mapping[str, Any]) -> str:
     rows = document["hosts"].items()
     return "\n".join(f"{clean_text.clean_line(name)}: {found['detail']}" for name, found in rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import bucket_access
-from kimi_prov.commands.common.options import output_options
+from kimi_prov.commands.common.options import add_output_options
 from kimi_prov.contract.addresses import find_sessions_folder
 from kimi_prov.contract.errors import HostError
 from kimi_prov.errors import ExitCode, UserError
@@ -25,8 +25,8 @@ _READ_S = 300.0
 
 @click.command()
 @click.argument("bucket", metavar="s3://BUCKET|gs://BUCKET")
-@bucket_access.bucket_options("read")
-@output_options
+@bucket_access.add_bucket_options("read")
+@add_output_options
 def sessions(bucket: str, access: bucket_access.BucketOptions, output: Output) -> None:
     """List what sessions of machines cost that took their weights from a bucket."""
     output.check()
@@ -37,12 +37,14 @@ def sessions(bucket: str, access: bucket_access.BucketOptions, output: Output) -
             fix="name what kimi_weights_source of the machines names",
         )
     document = {"schema": SCHEMA, "ok": True, "bucket": folder, **_read(folder, access)}
-    output.write(document, lambda: sessions_text.text(document))
+    output.write(document, lambda: sessions_text.format_text(document))
 
 
 def _read(folder: str, access: bucket_access.BucketOptions) -> dict[str, Any]:
     try:
-        rows = session_history.read(Bucket(folder, bucket_access.parse(access), _STALL_S), _READ_S)
+        rows = session_history.read(
+            Bucket(folder, bucket_access.parse_access(access), _STALL_S), _READ_S
+        )
     except AbsentError:
         rows = []
     except CredentialsError as error:

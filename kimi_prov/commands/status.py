@@ -19,13 +19,13 @@ from kimi_prov.commands.common import (
 from kimi_prov.commands.common.options import (
     INVENTORY_OR_FOLDER,
     LIMIT,
-    cluster_options,
-    output_options,
-    playbook_options,
+    add_cluster_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.commands.kubernetes import status as kubernetes
 from kimi_prov.errors import ExitCode, UserError
-from kimi_prov.show.live.watch import WatchScreen, draws
+from kimi_prov.show.live.watch import WatchScreen, is_drawable
 from kimi_prov.show.output import say
 from kimi_prov.show.text import status as status_text
 
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Between two looks of --watch.",
 )
-@output_options
-@cluster_options
-@playbook_options
+@add_output_options
+@add_cluster_options
+@add_playbook_options
 @click.pass_context
 def status(  # noqa: PLR0913  (one for each option)
     context: click.Context,
@@ -92,13 +92,17 @@ def status(  # noqa: PLR0913  (one for each option)
 
 def _report(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Report what runs on every host; one that does not serve makes it exit 1."""
-    if rendered.is_kubernetes(path, "status", target, options.given()):
+    if rendered.is_kubernetes(path, "status", target, options.list_given()):
         return kubernetes.run(path, target, output)
     output.check()
     finished = host_reports.collect("status", path, options)
-    documents = group_lifecycle.judged(gateway_faults.judged(finished.outcome.documents))
+    documents = group_lifecycle.mark_sleeping_ranks(
+        gateway_faults.mark_split_gateways(finished.outcome.documents)
+    )
     finished = replace(finished, outcome=replace(finished.outcome, documents=documents))
-    return host_reports.publish("status", finished, output, status_text.text, _unreached)
+    return host_reports.publish(
+        "status", finished, output, status_text.format_text, _make_unreached
+    )
 
 
 def _watch(
@@ -121,7 +125,7 @@ def _watch(
         # Each host that is watched keeps one of Ansible's workers.
         login = replace(request.connection.options, forks=max(5, len(inventory.hosts)))
         request = replace(request, connection=replace(request.connection, options=login))
-    screen = WatchScreen(sys.stdout, every_s, terminal=draws(sys.stdout))
+    screen = WatchScreen(sys.stdout, every_s, terminal=is_drawable(sys.stdout))
     finished = playbook_run.run(request, inventory, screen=screen)
     return playbook_run.conclude(finished)
 
@@ -142,7 +146,7 @@ def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Ta
             if found.get("web"):
                 say(f"{host}: its page is made of what {found['web']['lock']} pins")
             continue
-        why = _not_known(found, catalogue)
+        why = _explain_unknown(found, catalogue)
         if why:
             unknown.append(f"{host}: {why}")
         else:
@@ -151,7 +155,7 @@ def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Ta
             page = {name: catalogue.lock(name)} if name in catalogue.locks else {}
             machines.append(sbom.Machine(host, found, locks, page))
     if machines:
-        output.write(sbom.document(machines), lambda: sbom.text(machines))
+        output.write(sbom.build_document(machines), lambda: sbom.format_text(machines))
     for line in unknown:
         say(line)
     # A host whose service is down fails `status`; what it is made of is known all the same.
@@ -161,7 +165,7 @@ def _write_sbom(path: Path, options: PlaybookOptions, output: Output, target: Ta
     return playbook_run.conclude(finished, *([ExitCode.FAILED] if unknown else []))
 
 
-def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
+def _explain_unknown(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
     """Say why it cannot be told from the locks here what a host's environment is made of."""
     from kimi_prov.planner.selection import engine  # noqa: PLC0415
 
@@ -183,5 +187,5 @@ def _not_known(found: Mapping[str, Any], catalogue: Catalogue) -> str | None:
     return None
 
 
-def _unreached(reason: str) -> dict[str, Any]:
-    return {**host_reports.unreached(reason), "provisioned": False, "stand_ins": []}
+def _make_unreached(reason: str) -> dict[str, Any]:
+    return {**host_reports.make_unreached(reason), "provisioned": False, "stand_ins": []}

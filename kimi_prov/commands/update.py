@@ -13,8 +13,8 @@ from kimi_prov.commands.common.options import (
     EXTRA,
     INVENTORY,
     LIMIT,
-    output_options,
-    playbook_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.errors import UserError
 from kimi_prov.show.text import update as update_text
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 )
 @EXTRA
 @CATALOG
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def update(
     path: Path,
     options: PlaybookOptions,
@@ -71,4 +71,4 @@ def update(
     documents = finished.outcome.documents
     own = {host: found for host, found in documents.items() if "installed" in found}
     finished = replace(finished, outcome=replace(finished.outcome, documents=own))
-    return host_reports.publish("update", finished, output, update_text.text)
+    return host_reports.publish("update", finished, output, update_text.format_text)

@@ -14,8 +14,8 @@ from kimi_prov.commands.common.option_types import Day
 from kimi_prov.commands.common.options import (
     INVENTORY,
     LIMIT,
-    playbook_options,
-    report_options,
+    add_playbook_options,
+    add_report_options,
 )
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.text import usage as usage_text
@@ -37,8 +37,8 @@ _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 @click.option("--since", type=Day(), metavar="DAY", help="First day, as 2026-11-24 or 30d (UTC).")
 @click.option("--until", type=Day(), metavar="DAY", help="Last day.  [default: today]")
 @click.option("--by", type=click.Choice(["key", "day", "host"]), default="key", show_default=True)
-@report_options("text", "json", "csv")
-@playbook_options
+@add_report_options("text", "json", "csv")
+@add_playbook_options
 def usage(
     path: Path,
     *,
@@ -58,9 +58,9 @@ def usage(
     hosts = {host: {"rows": [], "uncounted": [], **found} for host, found in documents}
     for failure in finished.outcome.failures:
         if failure.host:
-            hosts.setdefault(failure.host, host_reports.unreached(failure.cause))
+            hosts.setdefault(failure.host, host_reports.make_unreached(failure.cause))
     if hosts:
-        write = usage_text.csv if output.format == "csv" else usage_text.text
+        write = usage_text.format_csv if output.format == "csv" else usage_text.format_text
         document = {
             "schema": SCHEMA,
             "ok": all(found.get("ok") for found in hosts.values()),
@@ -78,7 +78,7 @@ def usage(
 def sum_rows(hosts: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
     """Sum the hosts' rows up: one row a key, or a key and day, or a key and host."""
     sums: dict[tuple[str, ...], dict[str, Any]] = {}
-    for host, row in _rows(hosts):
+    for host, row in _list_rows(hosts):
         first = {"key": {}, "day": {"day": row["day"]}, "host": {"host": host}}[by]
         name = (*first.values(), row["key"])
         total = sums.setdefault(
@@ -91,5 +91,5 @@ def sum_rows(hosts: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
     return [sums[name] for name in sorted(sums)]
 
 
-def _rows(hosts: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def _list_rows(hosts: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
     return ((host, row) for host, answer in hosts.items() for row in answer.get("rows") or ())

@@ -14,9 +14,9 @@ from kimi_prov.commands.common.options import (
     LIMIT,
     PATH,
     SUITES,
-    cluster_options,
-    output_options,
-    playbook_options,
+    add_cluster_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.commands.kubernetes import verify as kubernetes
 from kimi_prov.errors import UserError
@@ -57,8 +57,8 @@ def _select(suite: str, only: Sequence[str], skip: Sequence[str]) -> Selection:
 @click.command()
 @INVENTORY_OR_FOLDER
 @LIMIT
-@output_options
-@cluster_options
+@add_output_options
+@add_cluster_options
 @click.option(
     "--api-key-file",
     type=PATH,
@@ -75,7 +75,7 @@ def _select(suite: str, only: Sequence[str], skip: Sequence[str]) -> Selection:
 @click.option("--only", multiple=True, metavar="NAME", help="Only checks of this name; * fits any.")
 @click.option("--skip", multiple=True, metavar="NAME", help="All but checks of this name.")
 @click.option("--junit", type=PATH, metavar="FILE", help="Write the result there as JUnit XML too.")
-@playbook_options
+@add_playbook_options
 def verify(  # noqa: PLR0913  (one for each option)
     path: Path,
     options: PlaybookOptions,
@@ -105,9 +105,9 @@ def verify(  # noqa: PLR0913  (one for each option)
 
     def write_junit(document: Mapping[str, Any]) -> None:
         if junit is not None:
-            write_whole(junit, junit_text.text(document))
+            write_whole(junit, junit_text.format_text(document))
 
-    on_kubernetes = rendered.is_kubernetes(path, "verify", target, options.given())
+    on_kubernetes = rendered.is_kubernetes(path, "verify", target, options.list_given())
     if api_key_file is not None and not on_kubernetes:
         raise UserError(
             f"--api-key-file: belongs to a folder for Kubernetes, and {path} is none",
@@ -121,11 +121,11 @@ def verify(  # noqa: PLR0913  (one for each option)
         return kubernetes.run(path, target, output, api_key_file, selection, write_junit)
     finished = host_reports.collect("verify", path, options, {"verify_suite": asdict(selection)})
     return host_reports.publish(
-        "verify", finished, output, verify_text.text, _unreached, write_junit
+        "verify", finished, output, verify_text.format_text, _make_unreached, write_junit
     )
 
 
-def _unreached(reason: str) -> dict[str, Any]:
+def _make_unreached(reason: str) -> dict[str, Any]:
     check = {"name": "machine", "status": "fail", "detail": reason, "seconds": 0.0}
     return {
         "ok": False,

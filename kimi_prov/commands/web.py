@@ -12,8 +12,8 @@ from kimi_prov.commands.common.options import (
     LIMIT,
     PATH,
     YES,
-    output_options,
-    playbook_options,
+    add_output_options,
+    add_playbook_options,
 )
 from kimi_prov.errors import UserError
 from kimi_prov.operate import encryption
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The archive to write, of one host.  [default: HOST-web-TIME.tar.gz here]",
 )
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
     """Copy it from each host while the page runs, into a file here that only you may read."""
     output.check()
-    variables = {"web_work": "backup", "web_file": file_transfer.new_file(to, "web", ".tar.gz")}
+    variables = {"web_work": "backup", "web_file": file_transfer.choose_file(to, "web", ".tar.gz")}
     finished = host_reports.collect("web", path, options, variables)
-    return host_reports.publish("web", finished, output, web_text.backup)
+    return host_reports.publish("web", finished, output, web_text.format_backup)
 
 
 @click.command()
@@ -51,8 +51,8 @@ def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None
 @click.argument("file", type=PATH)
 @LIMIT
 @YES
-@output_options
-@playbook_options
+@add_output_options
+@add_playbook_options
 def restore(
     path: Path, file: Path, options: PlaybookOptions, output: Output, *, yes: bool
 ) -> ExitCode:
@@ -66,7 +66,7 @@ def restore(
             f"{file}: it is encrypted, and no archive of a page alone is",
             fix="`kimi-prov restore` takes what `kimi-prov backup` wrote",
         )
-    variables = {"web_work": "restore", "web_file": file_transfer.variable(file)}
+    variables = {"web_work": "restore", "web_file": file_transfer.format_variable(file)}
     inventory, request = playbook_run.prepare("web", "web", path, options, variables)
     if not yes:
         command = ["web", "restore", str(path), str(file)]
@@ -74,4 +74,4 @@ def restore(
         names = [*inventory.gateways][:1] or [*inventory.hosts]
         file_transfer.confirm(command, "ALL accounts, chats and uploads", names, options.limit)
     finished = playbook_run.run(request, inventory)
-    return host_reports.publish("web", finished, output, web_text.restore)
+    return host_reports.publish("web", finished, output, web_text.format_restore)

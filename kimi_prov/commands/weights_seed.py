@@ -13,7 +13,7 @@ import click
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.commands import pin
 from kimi_prov.commands.common import bucket_access
-from kimi_prov.commands.common.options import CATALOG, PATH, output_options
+from kimi_prov.commands.common.options import CATALOG, PATH, add_output_options
 from kimi_prov.contract.addresses import BUCKET_ADDRESS
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.sizes import format_bytes, format_file_count
@@ -45,7 +45,7 @@ _MAKE = {
 @click.command("seed")
 @click.argument("address", metavar="hf://OWNER/NAME@REVISION")
 @click.argument("bucket", metavar="s3://BUCKET/FOLDER|gs://BUCKET/FOLDER")
-@bucket_access.bucket_options("write to")
+@bucket_access.add_bucket_options("write to")
 @click.option("--hf-token-file", type=PATH, metavar="FILE", help="The hub's token.")
 @click.option(
     "--workers",
@@ -56,7 +56,7 @@ _MAKE = {
 )
 @click.option("--estimate", is_flag=True, help="Only say what is missing and what it costs.")
 @CATALOG
-@output_options
+@add_output_options
 def weights_seed(
     address: str,
     bucket: str,
@@ -69,18 +69,18 @@ def weights_seed(
 ) -> None:
     """Fill a bucket from the hub, each file verified on the way; whole files are kept."""
     output.check()
-    store = _bucket(bucket, access)
+    store = _open_bucket(bucket, access)
     pinned = pin.pin(address, token_file=hf_token_file, ca_bundle=access.ca_bundle)
     manifest = manifests.parse(pinned, address)
-    cost = _storage_cost(load_catalogue().prices, store, manifest)
+    cost = _estimate_storage_cost(load_catalogue().prices, store, manifest)
     say(
         f"{address}: {format_file_count(len(manifest.files))}, {format_bytes(manifest.total_bytes)}"
     )
-    say(seed_text.storage_cost(cost))
-    open_file = _opener(address, manifest, hf_token_file, access.ca_bundle)
+    say(seed_text.describe_storage_cost(cost))
+    open_file = _make_opener(address, manifest, hf_token_file, access.ca_bundle)
     seeding = Seeding(manifest, store, open_file, say, Limits(workers=workers))
     began = time.monotonic()
-    with _explained(store):
+    with _explain_errors(store):
         left = seeding.missing()
         complete = len(manifest.files) - len(left)
         missing = sum(entry.size for entry in left)
@@ -102,11 +102,11 @@ def weights_seed(
         "complete": not estimate or not left,
         "storage": cost,
     }
-    output.write(document, lambda: seed_text.text(document))
+    output.write(document, lambda: seed_text.format_text(document))
 
 
 @contextmanager
-def _explained(bucket: Bucket) -> Iterator[None]:
+def _explain_errors(bucket: Bucket) -> Iterator[None]:
     """Raise UserError, exit 1, with what can be done where a bucket or the hub fails."""
     try:
         yield
@@ -131,7 +131,9 @@ def _explained(bucket: Bucket) -> Iterator[None]:
         ) from None
 
 
-def _storage_cost(prices: Prices, bucket: Bucket, manifest: Manifest) -> dict[str, Any] | None:
+def _estimate_storage_cost(
+    prices: Prices, bucket: Bucket, manifest: Manifest
+) -> dict[str, Any] | None:
     """Estimate what the bucket costs a month; None for a provider whose price is not known."""
     row = next((row for row in prices.storage if row.name == bucket.scheme), None)
     if row is None or bucket.access.endpoint:
@@ -144,7 +146,7 @@ def _storage_cost(prices: Prices, bucket: Bucket, manifest: Manifest) -> dict[st
     }
 
 
-def _bucket(address: str, access: bucket_access.BucketOptions) -> Bucket:
+def _open_bucket(address: str, access: bucket_access.BucketOptions) -> Bucket:
     match = BUCKET_ADDRESS.fullmatch(address)
     if match is None or not match[3]:
         raise UserError(
@@ -152,14 +154,14 @@ def _bucket(address: str, access: bucket_access.BucketOptions) -> Bucket:
             fix="write for example  kimi-prov weights seed hf://moonshotai/Kimi-K2.5@main "
             "s3://weights-of-site/kimi-k2.5",
         )
-    return Bucket(address, bucket_access.parse(access), _STALL_S)
+    return Bucket(address, bucket_access.parse_access(access), _STALL_S)
 
 
-def _opener(
+def _make_opener(
     address: str, manifest: Manifest, token_file: Path | None, ca_bundle: Path | None
 ) -> Callable[[Entry, int], Stream]:
     """Return what opens a file of the repository, at the commit of the manifest."""
-    base, headers = pin.files_at(address, str(manifest.revision), token_file)
+    base, headers = pin.locate_files(address, str(manifest.revision), token_file)
     ca = ca_bundle or os.environ.get("SSL_CERT_FILE")
     web = Web(str(ca) if ca else None, _STALL_S)
 

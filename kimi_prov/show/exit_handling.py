@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def guarded(run: Callable[[], Any]) -> int:
+def run_guarded(run: Callable[[], Any]) -> int:
     """Run a command and return its exit code; what it raises becomes one message.
 
     The code is kept with what is kept of the command's runs.
@@ -26,18 +26,18 @@ def guarded(run: Callable[[], Any]) -> int:
     from kimi_prov.runner import run_folder  # noqa: PLC0415
 
     streams.prepare()
-    code = _run(run)
+    code = _run_caught(run)
     run_folder.record_exit_code(code)
     return code
 
 
-def _run(run: Callable[[], Any]) -> int:
+def _run_caught(run: Callable[[], Any]) -> int:
     try:
         result = run()
     except UserError as error:
-        return _say(error.message, error.exit_code, error.fix)
+        return _report_error(error.message, error.exit_code, error.fix)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        return _say("interrupted", ExitCode.INTERRUPTED)
+        return _report_error("interrupted", ExitCode.INTERRUPTED)
     except click.ClickException as error:
         told = io.StringIO()
         error.show(told)
@@ -48,12 +48,12 @@ def _run(run: Callable[[], Any]) -> int:
         sys.stderr.close()
         return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - a bug goes to a file, not to the screen
-        reason = streams.unwritable(error) if isinstance(error, OSError) else None
-        return _bug(error) if reason is None else _unwritten(reason)
+        reason = streams.explain_unwritable(error) if isinstance(error, OSError) else None
+        return _report_bug(error) if reason is None else _report_unwritten(reason)
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 
-def _say(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
+def _report_error(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
     """Write the message and its fix, clean; what either echoes never passes for the other."""
     prefix = "" if code is ExitCode.INTERRUPTED else "error: "
     fixed = f"  fix: {clean_text.clean_entry(fix)}\n" if fix else ""
@@ -62,12 +62,12 @@ def _say(message: str, code: ExitCode, fix: str | None = None) -> ExitCode:
     return code
 
 
-def _unwritten(reason: str) -> ExitCode:
+def _report_unwritten(reason: str) -> ExitCode:
     fix = "make room there, or name a file with --output"
-    return _say(f"standard output: cannot be written: {reason}", ExitCode.FAILED, fix)
+    return _report_error(f"standard output: cannot be written: {reason}", ExitCode.FAILED, fix)
 
 
-def _bug(error: Exception) -> ExitCode:
+def _report_bug(error: Exception) -> ExitCode:
     from kimi_prov.runner.redaction import Masker  # noqa: PLC0415
     from kimi_prov.user_dirs import find_state_home, make_private, write_private  # noqa: PLC0415
 
@@ -78,5 +78,5 @@ def _bug(error: Exception) -> ExitCode:
         told = clean_text.clean_block("".join(traceback.format_exception(error)))
         write_private(path, Masker().mask(told))
     except (OSError, RuntimeError):  # nothing can be written there, or the user has no home
-        return _say(f"unexpected: {summary}", ExitCode.FAILED)
-    return _say(f"unexpected: {summary}", ExitCode.FAILED, f"report it with {path}")
+        return _report_error(f"unexpected: {summary}", ExitCode.FAILED)
+    return _report_error(f"unexpected: {summary}", ExitCode.FAILED, f"report it with {path}")

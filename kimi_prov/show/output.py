@@ -76,7 +76,7 @@ def check_writable(option: str, file: Path) -> None:
     check_file(option, file)
     folder = file.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise _no_file(option, file, "no file can be written there")
+        raise _make_file_error(option, file, "no file can be written there")
 
 
 def check_file(option: str, file: Path) -> None:
@@ -86,16 +86,18 @@ def check_file(option: str, file: Path) -> None:
     except FileNotFoundError:
         mode = stat.S_IFREG
     except OSError as error:
-        raise _no_file(option, file, f"no file can be written there: {error.strerror}") from None
+        raise _make_file_error(
+            option, file, f"no file can be written there: {error.strerror}"
+        ) from None
     if stat.S_ISDIR(mode):
-        raise _no_file(option, file, "no file can be written there: it is a folder")
+        raise _make_file_error(option, file, "no file can be written there: it is a folder")
     if stat.S_ISLNK(mode):
-        raise _no_file(option, file, "a symbolic link is neither followed nor replaced")
+        raise _make_file_error(option, file, "a symbolic link is neither followed nor replaced")
     if not stat.S_ISREG(mode):
-        raise _no_file(option, file, "this is no regular file, and stays as it is")
+        raise _make_file_error(option, file, "this is no regular file, and stays as it is")
 
 
-def _no_file(option: str, file: Path, problem: str) -> UserError:
+def _make_file_error(option: str, file: Path, problem: str) -> UserError:
     fix = "name a file in a folder that is there and that you may write to"
     if file.absolute().is_relative_to("/dev") and option == "--output":
         fix = "leave out --output: the report goes to standard output"

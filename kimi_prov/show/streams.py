@@ -29,19 +29,19 @@ def prepare() -> None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
-    codecs.register_error(_ESCAPED, _escaped)
+    codecs.register_error(_ESCAPED, _escape)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=_ESCAPED)
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
+def _escape(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[n : n + 2].hex()}" for n in range(0, len(units), 2)), error.end
 
 
-def unwritable(error: OSError) -> str | None:
+def explain_unwritable(error: OSError) -> str | None:
     """Return why standard output takes nothing, None for an error of something else.
 
     What is left in it is lost: Python writes that when it ends, and would complain once more.

@@ -120,7 +120,7 @@ def target(
     plan = make_plan(facts, parse_settings(given, host=name), load_catalogue())
     if speed:
         plan["throughput"] = speed
-    return check.target(name, facts, plan, use or Use(), known)
+    return check.build_target(name, facts, plan, use or Use(), known)
 
 
 def eight_h200(name: str = "vendor-a", **changed: Any) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def lab(name: str = "lab1") -> dict[str, Any]:
 
 def document() -> dict[str, Any]:
     """A report on all of them."""
-    return check.document([eight_h200(), two_h100(), no_gpu()])
+    return check.build_document([eight_h200(), two_h100(), no_gpu()])
 
 
 class Reader(HTMLParser):

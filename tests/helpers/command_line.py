@@ -20,7 +20,7 @@ import yaml
 from kimi_prov.cli import cli
 from kimi_prov.runner import inventory as inventories
 from kimi_prov.runner import run as runner
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -61,7 +61,7 @@ def run(*words: object, given: str = "") -> Done:
             called = partial(
                 cli.main, args=[*map(str, words)], prog_name="kimi-prov", standalone_mode=False
             )
-            code = guarded(called)
+            code = run_guarded(called)
     finally:
         sys.stdin = before
         # Where --catalog hands its rows on to other processes: no test after this one has them.

@@ -7,7 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 
 from kimi_prov.cli import cli
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 
 def here(*words: object) -> tuple[int, str, str]:
@@ -15,5 +15,5 @@ def here(*words: object) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         line = [str(word) for word in words]
-        code = guarded(partial(cli.main, line, standalone_mode=False))
+        code = run_guarded(partial(cli.main, line, standalone_mode=False))
     return int(code), out.getvalue(), err.getvalue()

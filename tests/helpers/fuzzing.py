@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kimi_prov.cli import cli
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,7 +260,7 @@ def run(words: list[str], state: Path) -> Ended:
     signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = guarded(partial(cli.main, args=words, standalone_mode=False))
+            code = run_guarded(partial(cli.main, args=words, standalone_mode=False))
     except Hang:
         code = -1
     finally:

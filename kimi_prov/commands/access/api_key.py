@@ -17,17 +17,17 @@ _KEY = re.compile(r"[\x21-\x7e]{1,512}")
 _KEY_BYTES = 1 << 16
 
 
-def given(file: Path | None) -> str | None:
+def read_key(file: Path | None) -> str | None:
     """Return the key of a file, else that of the environment; None without either."""
     if file is not None:
         fix = "name a file that holds the key alone"
         found = documents.read_document(file, what="a key", limit=_KEY_BYTES, fix=fix).text.strip()
-        return checked(found, str(file))
+        return check_key(found, str(file))
     found = os.environ.get(VARIABLE, "").strip()
-    return checked(found, VARIABLE) if found else None
+    return check_key(found, VARIABLE) if found else None
 
 
-def checked(key: str, where: str) -> str:
+def check_key(key: str, where: str) -> str:
     """Return a key that can go into a request's header. Raises UserError for anything else."""
     if not _KEY.fullmatch(key):
         raise UserError(f"{where}: expected a key, text without spaces", fix="correct it")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 SCHEMA = "kimi-prov/connect/v1"
-_STEP_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _OF_MODEL = ("model", "models", "catalog_name", "context", "engine", "stand_ins")
 
 
@@ -43,10 +43,10 @@ class ConnectOptions:
     every: float = 15.0
     snippet: str | None = None
 
-    def given(self, hint: str | None) -> served.Given:
+    def make_client_options(self, hint: str | None) -> served.ClientOptions:
         """Return what the user gave, with the key. `hint`: how one gets a key."""
-        key = api_key.given(self.key_file)
-        return served.Given(self.ca, key, self.key_file, self.port, hint)
+        key = api_key.read_key(self.key_file)
+        return served.ClientOptions(self.ca, key, self.key_file, self.port, hint)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Report:
     def add(self, there: Served, key: str | None) -> None:
         """Enter a server, and ask it. Raises UserError where it does not answer."""
         self.servers[there.host] = there.server
-        self.hosts[there.host] = _entry(there, answers=None if key is None else False)
+        self.hosts[there.host] = _build_entry(there, answers=None if key is None else False)
         served.prove(there, key)
         if key is not None:
             self.hosts[there.host]["answers"] = True
@@ -76,38 +76,40 @@ class Report:
 
 def run(path: Path, options: PlaybookOptions, chosen: ConnectOptions, output: Output) -> ExitCode:
     """Say what clients of each served model need, or print a snippet that asks one of them."""
-    check(chosen, output)
-    given = chosen.given(f"kimi-prov key {shlex.quote(str(path))}")
-    finished = read(path, options, login=chosen.tunnel)
-    serving, report = sorted_out(finished)
+    check_output(chosen, output)
+    given = chosen.make_client_options(f"kimi-prov key {shlex.quote(str(path))}")
+    finished = read_hosts(path, options, login=chosen.tunnel)
+    serving, report = sort_hosts(finished)
     if chosen.tunnel or chosen.snippet:
         _require_one(serving, finished, "--tunnel" if chosen.tunnel else f"--for {chosen.snippet}")
     if chosen.tunnel:
         ((host, found),) = serving.items()
-        way = _way(host, found, finished, given)
-        return _through(path, host, way, given, chosen, output)
+        way = _make_tunnel(host, found, finished, given)
+        return _hold_tunnel(path, host, way, given, chosen, output)
     for host, found in serving.items():
         try:
-            report.add(served.of_host(host, found, served.files_of(path, host), given), given.key)
+            report.add(
+                served.describe_host(host, found, served.find_files(path, host), given), given.key
+            )
         except UserError as error:
             report.failed(host, error)
     _write(path, report, chosen, output)
     return playbook_run.conclude(finished, *report.codes)
 
 
-def _through(
+def _hold_tunnel(
     path: Path,
     host: str,
     way: served.Way,
-    given: served.Given,
+    given: served.ClientOptions,
     chosen: ConnectOptions,
     output: Output,
 ) -> ExitCode:
     """Hold a tunnel to a host until Ctrl-C; one that ends is opened again at the same port."""
     try:
         way.open()
-        there = served.of_host(
-            host, way.found, served.files_of(path, host), given, forwarded=way.port
+        there = served.describe_host(
+            host, way.found, served.find_files(path, host), given, forwarded=way.port
         )
         report = Report()
         report.add(there, given.key)
@@ -117,7 +119,7 @@ def _through(
         while True:
             try:
                 way.check()
-                time.sleep(_STEP_S)
+                time.sleep(_POLL_INTERVAL_S)
             except UserError as error:
                 if error.message != told:
                     say(f"{error.message}; trying again")
@@ -130,23 +132,23 @@ def _through(
         way.close()
 
 
-def of_url(url: str, chosen: ConnectOptions, output: Output) -> ExitCode:
+def connect_url(url: str, chosen: ConnectOptions, output: Output) -> ExitCode:
     """Say what clients of the server at a URL need; it names its models to a key alone."""
-    check(chosen, output)
-    given = chosen.given(None)
-    key = required(given, "ask the administrator of the server for one")
-    there = served.with_model(served.of_url(url, given), key, None)
+    check_output(chosen, output)
+    given = chosen.make_client_options(None)
+    key = require_key(given, "ask the administrator of the server for one")
+    there = served.choose_model(served.describe_url(url, given), key, None)
     if chosen.snippet:
         output.write(None, lambda: snippets.format_snippet(str(chosen.snippet), there.server))
         return ExitCode.OK
-    document = {"schema": SCHEMA, **_entry(there, answers=True)}
-    output.write(document, lambda: connect.one(document, url))
+    document = {"schema": SCHEMA, **_build_entry(there, answers=True)}
+    output.write(document, lambda: connect.format_server(document, url))
     return ExitCode.OK
 
 
 def check_url(options: PlaybookOptions, chosen: ConnectOptions) -> None:
     """Raise UserError where an option of an inventory was given for a URL."""
-    names = [f"--{name.replace('_', '-')}" for name in options.given()]
+    names = [f"--{name.replace('_', '-')}" for name in options.list_given()]
     names += ["--tunnel"] if chosen.tunnel else []
     if names:
         raise UserError(
@@ -154,7 +156,7 @@ def check_url(options: PlaybookOptions, chosen: ConnectOptions) -> None:
         )
 
 
-def required(given: served.Given, fix: str) -> str:
+def require_key(given: served.ClientOptions, fix: str) -> str:
     """Return the key. Raises UserError where there is none."""
     if given.key is None:
         raise UserError(
@@ -163,14 +165,14 @@ def required(given: served.Given, fix: str) -> str:
     return given.key
 
 
-def read(path: Path, options: PlaybookOptions, *, login: bool) -> FinishedRun:
+def read_hosts(path: Path, options: PlaybookOptions, *, login: bool) -> FinishedRun:
     """Read from the machines what clients need; with `login` also how ssh gets there."""
     wanted = {"connect_login": login}
     inventory, request = playbook_run.prepare("connect", "connect", path, options, wanted)
     return playbook_run.run(request, inventory)
 
 
-def sorted_out(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report]:
+def sort_hosts(finished: FinishedRun) -> tuple[dict[str, dict[str, Any]], Report]:
     """Return the hosts that serve, and a report that has the others."""
     serving, report = {}, Report()
     behind = [
@@ -225,36 +227,38 @@ class Link:
 
 
 @contextmanager
-def one_host(
+def open_host(
     path: Path, options: PlaybookOptions, chosen: ConnectOptions, what: str
 ) -> Iterator[Link]:
     """Give the one served host of an inventory, with the key proven, for as long as it is used.
 
     Raises UserError where there is none, or more than one, or no key.
     """
-    given = chosen.given(None)
-    key = required(given, f"kimi-prov key {shlex.quote(str(path))}  shows a new one, once")
-    finished = read(path, options, login=chosen.tunnel)
-    serving, _ = sorted_out(finished)
+    given = chosen.make_client_options(None)
+    key = require_key(given, f"kimi-prov key {shlex.quote(str(path))}  shows a new one, once")
+    finished = read_hosts(path, options, login=chosen.tunnel)
+    serving, _ = sort_hosts(finished)
     _require_one(serving, finished, what)
     ((host, found),) = serving.items()
     if not chosen.tunnel:
-        there = served.of_host(host, found, served.files_of(path, host), given)
+        there = served.describe_host(host, found, served.find_files(path, host), given)
         served.prove(there, key)
         yield Link(there, key)
         return
     # Ctrl-C is for the answer, and not for ssh.
-    way = _way(host, found, finished, given, apart=True)
+    way = _make_tunnel(host, found, finished, given, apart=True)
     try:
         way.open()
-        there = served.of_host(host, found, served.files_of(path, host), given, forwarded=way.port)
+        there = served.describe_host(
+            host, found, served.find_files(path, host), given, forwarded=way.port
+        )
         served.prove(there, key)
         yield Link(there, key, way)
     finally:
         way.close()
 
 
-def check(chosen: ConnectOptions, output: Output) -> None:
+def check_output(chosen: ConnectOptions, output: Output) -> None:
     """Raise UserError for an output that a snippet cannot have, or nobody can write to."""
     output.check()
     if chosen.snippet and output.format == "json":
@@ -278,11 +282,11 @@ def _require_one(serving: Mapping[str, Any], finished: FinishedRun, what: str) -
     )
 
 
-def _way(
+def _make_tunnel(
     host: str,
     found: Mapping[str, Any],
     finished: FinishedRun,
-    given: served.Given,
+    given: served.ClientOptions,
     *,
     apart: bool = False,
 ) -> served.Way:
@@ -293,7 +297,7 @@ def _way(
         )
     rows = [json.loads(line) for line in finished.key_lines]
     password = next((row["password"] for row in rows if row.get("host") == host), None)
-    return served.Way(found, password, tunnel.free_port(given.port), apart=apart)
+    return served.Way(found, password, tunnel.find_free_port(given.port), apart=apart)
 
 
 def _write(path: Path, report: Report, chosen: ConnectOptions, output: Output) -> None:
@@ -306,10 +310,10 @@ def _write(path: Path, report: Report, chosen: ConnectOptions, output: Output) -
     if report.hosts:
         ok = all(row["ok"] for row in report.hosts.values())
         document = {"schema": SCHEMA, "ok": ok, "hosts": report.hosts}
-        output.write(document, lambda: connect.several(document, shlex.quote(str(path))))
+        output.write(document, lambda: connect.format_hosts(document, shlex.quote(str(path))))
 
 
-def _entry(there: Served, *, answers: bool | None) -> dict[str, Any]:
+def _build_entry(there: Served, *, answers: bool | None) -> dict[str, Any]:
     server = there.server
     return {
         "ok": True,

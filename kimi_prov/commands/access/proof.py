@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Until a tunnel's first answer.
 _OPENS_S = 30.0
-_STEP_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _HTTP_OK, _UNAVAILABLE = 200, 503
 
 
@@ -38,11 +38,11 @@ def prove(here: api_client.Endpoint, key: str, check: Callable[[], None]) -> Non
                     fix="look at its log",
                     exit_code=ExitCode.FAILED,
                 ) from None
-            time.sleep(_STEP_S)
-    judge(reply, here.url)
+            time.sleep(_POLL_INTERVAL_S)
+    check_models(reply, here.url)
 
 
-def judge(reply: api_client.Reply, url: str) -> None:
+def check_models(reply: api_client.Reply, url: str) -> None:
     """Raise UserError, exit 1, where the question for the models was not answered with them."""
     if reply.status != _HTTP_OK:
         error = reply.json().get("error")

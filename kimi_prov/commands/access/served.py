@@ -32,14 +32,14 @@ from kimi_prov.user_dirs import find_state_home, make_private, replace_file, wri
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_ASK_S = 20.0
+_TIMEOUT_S = 20.0
 # A name or an address; a certificate may hold any text.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0:0:0:0:0:0:0:1")
 
 
 @dataclass(frozen=True)
-class Given:
+class ClientOptions:
     """What the user gave: authority, key, port of this computer; and what messages advise.
 
     `key_hint`: where to get a key. `mends`: what mends a certificate that cannot be used, and
@@ -75,25 +75,25 @@ class Served:
     hint: str = "kimi-prov status tells whether it serves"
 
 
-def named(address: str, names: Sequence[str], port: int) -> str:
+def choose_name(address: str, names: Sequence[str], port: int) -> str:
     """Choose how clients call a server: by an address or name that its certificate is for.
 
     The address that Ansible uses goes first, then a name that this computer can resolve.
     """
-    if trust.covers(names, address):
+    if trust.is_covered(names, address):
         return address
     plain = [name for name in names if _HOST.fullmatch(name) and name not in _LOOPBACK]
-    return next((name for name in plain if _resolves(name, port)), (plain or [address])[0])
+    return next((name for name in plain if _is_resolved(name, port)), (plain or [address])[0])
 
 
-def _resolves(name: str, port: int) -> bool:
+def _is_resolved(name: str, port: int) -> bool:
     try:
         return bool(socket.getaddrinfo(name, port))
     except (OSError, UnicodeError):
         return False
 
 
-def files_of(path: Path, host: str) -> Path:
+def find_files(path: Path, host: str) -> Path:
     """Return the folder for what clients of an inventory's host read."""
     mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     plain = (
@@ -102,11 +102,11 @@ def files_of(path: Path, host: str) -> Path:
     return find_state_home() / "connect" / f"{path.resolve().name}-{mark}" / plain
 
 
-def of_host(
+def describe_host(
     host: str,
     found: Mapping[str, Any],
     files: Path | None,
-    given: Given,
+    given: ClientOptions,
     *,
     forwarded: int | None = None,
 ) -> Served:
@@ -125,20 +125,23 @@ def of_host(
             exit_code=ExitCode.FAILED,
         )
     address = tunnel.ADDRESS if forwarded else found["address"]
-    called = named(address, about.names, forwarded or port)
-    if forwarded and trust.covers(about.names, "localhost") and called != address:
+    called = choose_name(address, about.names, forwarded or port)
+    if forwarded and trust.is_covered(about.names, "localhost") and called != address:
         called = "localhost"
     resolve = None
     if forwarded and called not in _LOOPBACK:
         resolve = Resolve(called, tunnel.ADDRESS, forwarded)
     asked = api_client.Endpoint(
-        tunnel.ADDRESS if resolve else called, forwarded or port, compute_fingerprint(chain), _ASK_S
+        tunnel.ADDRESS if resolve else called,
+        forwarded or port,
+        compute_fingerprint(chain),
+        _TIMEOUT_S,
     )
     server = Server(
         # The URL that clients are given names what the certificate names.
         base_url=replace(asked, host=called).url,
         model=clean_text.clean_line(found["model"]),
-        certificate_file=_trusted(host, chain, called, files, given) if files else None,
+        certificate_file=_write_trusted(host, chain, called, files, given) if files else None,
         key_file=str(given.key_file.absolute()) if given.key_file else None,
         key_hint=given.key_hint,
         context=found["context"],
@@ -190,8 +193,8 @@ class Rendered:
     forwarded: bool = True
 
 
-def of_folder(
-    folder: Rendered, there: api_client.Endpoint, files: Path | None, given: Given
+def describe_folder(
+    folder: Rendered, there: api_client.Endpoint, files: Path | None, given: ClientOptions
 ) -> Served:
     """Return the server of a folder at its address, as its clients see it. Raises UserError."""
     found = describe_server(folder.plan, folder.certificate) | {
@@ -202,15 +205,17 @@ def of_folder(
         "stand_ins": list_stand_ins(folder.plan, {}),
     }
     forwarded = there.port if folder.forwarded else None
-    served = of_host(folder.name, found, files, given, forwarded=forwarded)
+    served = describe_host(folder.name, found, files, given, forwarded=forwarded)
     # The networks of its plan are those of a machine of one's own.
     return replace(served, networks=None, hint=folder.hint)
 
 
-def _trusted(host: str, chain: str, called: str, files: Path, given: Given) -> str | None:
+def _write_trusted(
+    host: str, chain: str, called: str, files: Path, given: ClientOptions
+) -> str | None:
     """Return the file of what a client is to trust; None where its system does already."""
     if (ca := given.ca) is not None:
-        why = trust.objection(chain, called, trust.authority(ca))
+        why = trust.explain_refusal(chain, called, trust.read_authority(ca))
         if why:
             raise UserError(
                 f"--ca {ca}: the certificate of {host} does not verify under it as {called}: {why}",
@@ -218,12 +223,12 @@ def _trusted(host: str, chain: str, called: str, files: Path, given: Given) -> s
                 exit_code=ExitCode.FAILED,
             )
         return str(ca.absolute())
-    if not trust.objection(chain, called, chain):
+    if not trust.explain_refusal(chain, called, chain):
         make_private(files)
         file = files / "certificate.pem"
         replace_file(file, chain, 0o644)
         return str(file)
-    why = trust.objection(chain, called, None)
+    why = trust.explain_refusal(chain, called, None)
     if why:
         raise UserError(
             f"{host}: clients refuse its certificate as {called}: {why}",
@@ -258,7 +263,7 @@ def prove(served: Served, key: str | None) -> None:
             fix=fix,
             exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
         ) from None
-    proof.judge(reply, served.endpoint.url)
+    proof.check_models(reply, served.endpoint.url)
 
 
 def is_url(text: str) -> bool:
@@ -266,7 +271,7 @@ def is_url(text: str) -> bool:
     return re.match(r"(?i)https?://", text) is not None
 
 
-def of_url(text: str, given: Given) -> Served:
+def describe_url(text: str, given: ClientOptions) -> Served:
     """Return the server at a URL; its certificate is held to what clients trust, and then pinned.
 
     Raises UserError where that is refused, where nothing answers, and for a URL of something else.
@@ -282,10 +287,10 @@ def of_url(text: str, given: Given) -> Served:
         raise UserError(f"{text}: expected the base URL of a served model", fix=fix)
     pin = None
     if parts.scheme.lower() == "https":
-        pin = _verified(text, host, port, given.ca)
+        pin = _verify_url(text, host, port, given.ca)
     elif addresses.is_sent_in_clear(text):
         raise UserError(f"{text}: the key would go over the network in clear", fix=fix)
-    endpoint = api_client.Endpoint(host, port, pin, _ASK_S)
+    endpoint = api_client.Endpoint(host, port, pin, _TIMEOUT_S)
     server = Server(
         base_url=endpoint.url,
         model="",
@@ -296,13 +301,13 @@ def of_url(text: str, given: Given) -> Served:
     return Served(host, server, endpoint)
 
 
-def _verified(url: str, host: str, port: int, ca: Path | None) -> str:
+def _verify_url(url: str, host: str, port: int, ca: Path | None) -> str:
     """Return the fingerprint of a server that a client with these authorities accepts."""
-    authorities = trust.authority(ca) if ca else None
+    authorities = trust.read_authority(ca) if ca else None
     context = ssl.create_default_context(cadata=authorities)
     try:
         with (
-            socket.create_connection((host, port), timeout=_ASK_S) as plain,
+            socket.create_connection((host, port), timeout=_TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
             return hashlib.sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
@@ -322,7 +327,7 @@ def _verified(url: str, host: str, port: int, ca: Path | None) -> str:
         ) from None
 
 
-def with_model(served: Served, key: str, wanted: str | None) -> Served:
+def choose_model(served: Served, key: str, wanted: str | None) -> Served:
     """Return the server with the model that is wanted, or the first that it names.
 
     Raises UserError where it names none, or not that one.
@@ -373,8 +378,10 @@ class Way:
         self.close()
         login, port = self.found["login"], self.found["port"]
         try:
-            with _asked(self.password) as program:
-                self._tunnel = tunnel.to_host(login, self.port, port, program, apart=self.apart)
+            with _write_askpass(self.password) as program:
+                self._tunnel = tunnel.open_to_host(
+                    login, self.port, port, program, apart=self.apart
+                )
                 self._tunnel.opens(self.port)
         except BaseException as error:
             self.close()
@@ -401,7 +408,7 @@ class Way:
 
 
 @contextmanager
-def _asked(password: str | None) -> Iterator[Path | None]:
+def _write_askpass(password: str | None) -> Iterator[Path | None]:
     """Give the program that ssh asks for the password while it logs in; None without one."""
     if password is None:
         yield None

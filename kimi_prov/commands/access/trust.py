@@ -24,7 +24,7 @@ _WHY = re.compile(r"^error \d+ at \d+ depth lookup: ?(.+)$", re.MULTILINE)
 _PEM_BYTES = 8 << 20
 
 
-def authority(file: Path) -> str:
+def read_authority(file: Path) -> str:
     """Return the certificates of a file of authorities. Raises UserError where it has none."""
     fix = "name a file with the authority's certificate in PEM form"
     found = tls.extract_certificates(
@@ -35,34 +35,34 @@ def authority(file: Path) -> str:
     return found
 
 
-def covers(names: Sequence[str], host: str) -> bool:
+def is_covered(names: Sequence[str], host: str) -> bool:
     """Whether a certificate with these names is for a host: a name, or an address. Pure.
 
     As RFC 6125 has it, `*.` stands for one label.
     """
-    address = _address(host)
+    address = _parse_address(host)
     if address is not None:
-        return any(_address(name) == address for name in names)
+        return any(_parse_address(name) == address for name in names)
     wanted = host.lower().rstrip(".")
     wild = f"*.{wanted.partition('.')[2]}" if wanted.count(".") > 1 else wanted
     return any(name.lower().rstrip(".") in (wanted, wild) for name in names)
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:
         return None
 
 
-def objection(chain: str, host: str, authorities: str | None) -> str:
+def explain_refusal(chain: str, host: str, authorities: str | None) -> str:
     """Say why a client would refuse a certificate for a host; empty where it takes it.
 
     `chain`: the server's, its own first. `authorities`: what the client trusts alone, None for the
     authorities of this computer. Judged by openssl, as most clients do.
     """
     leaf, *between = tls.CERTIFICATE.findall(chain)
-    named = "-verify_ip" if _address(host) else "-verify_hostname"
+    named = "-verify_ip" if _parse_address(host) else "-verify_hostname"
     with tempfile.TemporaryDirectory(prefix="kimi-trust-") as folder:
         own, rest = Path(folder, "own.pem"), Path(folder, "rest.pem")
         own.write_text(leaf + "\n")

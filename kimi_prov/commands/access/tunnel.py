@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from kimi_prov.commands.common.ssh import SSH, last_line
+from kimi_prov.commands.common.ssh import SSH, find_last_line
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes.kubectl import make_environment
@@ -27,7 +27,7 @@ ADDRESS = "127.0.0.1"
 _USUAL_PORT = 8000
 _END_S = 5
 _OPENS_S = 30.0
-_STEP_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Tunnel:
         told = clean_text.clean_block(self._told.read().decode(errors="replace")).strip()
         raise UserError(
             f"{self._program.where}: {self._program.called} ended with status {code}: "
-            f"{last_line(told)}",
+            f"{find_last_line(told)}",
             fix=self._program.fix,
             exit_code=ExitCode.UNREACHABLE,
         )
@@ -83,7 +83,7 @@ class Tunnel:
         Raises UserError, exit 4, where the program ends before, or opens none in time.
         """
         until = time.monotonic() + _OPENS_S
-        while not takes(port):
+        while not is_open(port):
             self.check()
             if time.monotonic() > until:
                 raise UserError(
@@ -91,7 +91,7 @@ class Tunnel:
                     fix="try it by hand",
                     exit_code=ExitCode.UNREACHABLE,
                 )
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def close(self) -> None:
         """End it."""
@@ -110,7 +110,9 @@ class Tunnel:
         self._told.close()
 
 
-def to_node(login: str, local_port: int, node: str, port: int, *, apart: bool = False) -> Tunnel:
+def open_to_node(
+    login: str, local_port: int, node: str, port: int, *, apart: bool = False
+) -> Tunnel:
     """Open `ssh -N -L`; one over a connection of yours (ControlPath) is taken back there.
 
     `apart`: from signals of the terminal.
@@ -129,7 +131,7 @@ def to_node(login: str, local_port: int, node: str, port: int, *, apart: bool = 
     )
 
 
-def to_host(
+def open_to_host(
     login: Sequence[str],
     local_port: int,
     port: int,
@@ -162,7 +164,7 @@ def to_host(
     )
 
 
-def to_service(
+def open_to_service(
     kubectl: Kubectl, service: str, local_port: int, port: int, *, apart: bool = False
 ) -> Tunnel:
     """Open `kubectl port-forward` to a service: to one of its pods, until that one ends.
@@ -182,13 +184,13 @@ def to_service(
     )
 
 
-def takes(port: int) -> bool:
+def is_open(port: int) -> bool:
     """Whether a port of this computer takes a connection."""
     with socket.socket() as probe:
         return probe.connect_ex((ADDRESS, port)) == 0
 
 
-def handshakes(port: int, context: ssl.SSLContext) -> bool:
+def is_trusted(port: int, context: ssl.SSLContext) -> bool:
     """Whether a client with this context accepts the server at a port of this computer.
 
     Raises OSError where no server answers.
@@ -201,7 +203,7 @@ def handshakes(port: int, context: ssl.SSLContext) -> bool:
             return False
 
 
-def free_port(wanted: int | None) -> int:
+def find_free_port(wanted: int | None) -> int:
     """Return a port of this computer: the one that is wanted, else 8000 or one that is free.
 
     Raises UserError, exit 3, where the wanted one is taken.

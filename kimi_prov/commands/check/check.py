@@ -11,9 +11,9 @@ from kimi_prov.commands.common.options import (
     CATALOG,
     MODEL,
     PATH,
-    connection_options,
-    model_options,
-    report_options,
+    add_connection_options,
+    add_model_options,
+    add_report_options,
 )
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say
@@ -49,7 +49,7 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
 @CATALOG
 @MODEL
 @click.option("--engine", metavar="auto|vllm|ktransformers", help="The engine.")
-@model_options
+@add_model_options
 @click.option(
     "--amortise-years",
     type=_YEARS,
@@ -101,8 +101,8 @@ _MILLISECONDS = FiniteRange(0.001, 3_600_000)
     metavar="BENCH",
     help="What `bench --format json` wrote of a target's own machine. May be repeated.",
 )
-@report_options("text", "json", "markdown", "html", by_suffix=True)
-@connection_options
+@add_report_options("text", "json", "markdown", "html", by_suffix=True)
+@add_connection_options
 def check(
     targets: tuple[Path, ...],
     inventories: tuple[Path, ...],
@@ -145,13 +145,13 @@ def check(
                 raise
             say(f"--suggest: {error.message}; {error.fix}")
     if rows:
-        document = reports.document(rows, chosen.load)
+        document = reports.build_document(rows, chosen.load)
         output.write(document, lambda: find_writer(output.format)(document))
         codes.append(ExitCode.OK if document["ok"] else ExitCode.BLOCKED)
-    return _worst(codes)
+    return _choose_code(codes)
 
 
-def _worst(codes: Sequence[ExitCode]) -> ExitCode:
+def _choose_code(codes: Sequence[ExitCode]) -> ExitCode:
     from kimi_prov.runner.outcome import PRECEDENCE  # noqa: PLC0415
 
     return next((code for code in PRECEDENCE if code in codes), ExitCode.OK)

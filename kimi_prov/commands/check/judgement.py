@@ -13,7 +13,7 @@ from kimi_prov.planner import measurements
 from kimi_prov.planner.plan import find_blockers, make_plan_with_curve
 from kimi_prov.show.report import check as reports
 from kimi_prov.show.report import group_targets
-from kimi_prov.show.report.prices import for_machine
+from kimi_prov.show.report.prices import find_prices
 from kimi_prov.sizing import demand
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def judge_files(paths: Sequence[Path], options: CheckOptions) -> list[dict[str, Any]]:
     """Judge targets that lie here as files, each held to what a bench of its machine measured."""
     facts = [targets.read(path, "check") for path in paths]
-    names = [targets.name_of(path, row) for path, row in zip(paths, facts, strict=True)]
-    results = measured.pair(options.measured, list(zip(names, facts, strict=True)))
+    names = [targets.find_name(path, row) for path, row in zip(paths, facts, strict=True)]
+    results = measured.match_results(options.measured, list(zip(names, facts, strict=True)))
     return [
         _judge_file(name, row, given, options)
         for name, row, given in zip(names, facts, results, strict=True)
@@ -47,7 +47,7 @@ def _judge_file(
     facts = copy.copy(facts)
     facts.pop("bench", None)
     if results:
-        facts["bench"] = measured.readings(results)
+        facts["bench"] = measured.list_readings(results)
     return _judge(name, facts, options, results)
 
 
@@ -62,7 +62,7 @@ def _judge(
     With a load it is planned for the requests that come on one of the machines that carry it.
     """
     catalogue, load = loader.load_catalogue(), options.load
-    settings = options.settings(name, targets.variables_of(facts))
+    settings = options.settings(name, targets.read_variables(facts))
     plan = make_plan_with_curve(facts, settings, catalogue)
     measured.refuse_others(results, facts, plan, catalogue)
     if load is not None and "kimi_concurrency" not in options.variables:
@@ -70,18 +70,18 @@ def _judge(
         if share not in (None, settings.concurrency):
             settings = replace(settings, concurrency=share)
             plan = make_plan_with_curve(facts, settings, catalogue)
-    prices = for_machine(facts, catalogue)
-    target = reports.target(name, facts, plan, options.use, prices, load)
-    return reports.with_measured(
+    prices = find_prices(facts, catalogue)
+    target = reports.build_target(name, facts, plan, options.use, prices, load)
+    return reports.add_measurements(
         target, measurements.make_document(facts, plan, settings, catalogue)
     )
 
 
 def judge_suggestions(options: CheckOptions) -> list[dict[str, Any]]:
     """Judge the least machines of the catalogue that will do."""
-    from kimi_prov.commands.check.suggest import suggestions  # noqa: PLC0415  (only who asks pays)
+    from kimi_prov.commands.check.suggest import suggest_machines  # noqa: PLC0415  (only who asks pays)
 
-    rows = suggestions(loader.load_catalogue(), options.settings("--suggest"), options.load)
+    rows = suggest_machines(loader.load_catalogue(), options.settings("--suggest"), options.load)
     return [
         {
             **_judge(row.offer.name, row.facts, options),
@@ -104,8 +104,8 @@ def judge_inventory(
     finished = playbook_run.run(request, inventory)
     catalogue, outcome = loader.load_catalogue(), finished.outcome
     rows = []
-    for host, plan in group_targets.joined(outcome.plans).items():
-        facts = outcome.facts[group_targets.head(host, plan)]
-        prices = for_machine(facts, catalogue)
-        rows.append(reports.target(host, facts, plan, options.use, prices, options.load))
+    for host, plan in group_targets.join_groups(outcome.plans).items():
+        facts = outcome.facts[group_targets.find_head(host, plan)]
+        prices = find_prices(facts, catalogue)
+        rows.append(reports.build_target(host, facts, plan, options.use, prices, options.load))
     return rows, playbook_run.conclude(finished)

@@ -36,7 +36,7 @@ class Result:
         )
 
 
-def pair(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[Any]:
+def match_results(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[Any]:
     """Give each target (its name and facts) its results, a list for each.
 
     By the host's name; what is alone in its file goes to a target that is alone. Raises UserError
@@ -45,7 +45,7 @@ def pair(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[An
     results: list[list[Result]] = [[] for _ in targets]
     for file in files:
         hosts = [Result(file, host, row) for host, row in bench_results.read_results(file).items()]
-        pairs = [(place, row) for row in hosts for place in _places(row.host, targets)]
+        pairs = [(place, row) for row in hosts for place in _find_places(row.host, targets)]
         if not pairs and len(hosts) == len(targets) == 1:
             pairs = [(0, hosts[0])]
         if not pairs:
@@ -62,7 +62,7 @@ def pair(files: Sequence[Path], targets: Sequence[tuple[str, Facts]]) -> list[An
     return results
 
 
-def _places(host: str, targets: Sequence[tuple[str, Facts]]) -> list[int]:
+def _find_places(host: str, targets: Sequence[tuple[str, Facts]]) -> list[int]:
     return [
         place
         for place, (name, facts) in enumerate(targets)
@@ -70,7 +70,7 @@ def _places(host: str, targets: Sequence[tuple[str, Facts]]) -> list[int]:
     ]
 
 
-def readings(results: Sequence[Result]) -> list[BenchFacts]:
+def list_readings(results: Sequence[Result]) -> list[BenchFacts]:
     """Give the speeds of all results, as facts carry them."""
     return [
         {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.errors import UserError
 from kimi_prov.facts import offers
 from kimi_prov.planner.plan import find_blockers, make_plan, make_plan_with_curve
-from kimi_prov.show.report.prices import for_machine
+from kimi_prov.show.report.prices import find_prices
 from kimi_prov.sizing import curve, demand
 
 if TYPE_CHECKING:
@@ -55,12 +55,14 @@ class Suggestion:
         return self.machines * self.offer.units, self.machines * self.offer.gpu_gb
 
 
-def suggestions(catalogue: Catalogue, settings: Settings, load: Load | None) -> list[Suggestion]:
+def suggest_machines(
+    catalogue: Catalogue, settings: Settings, load: Load | None
+) -> list[Suggestion]:
     """Return the cheapest and the smallest of each kind. Raises UserError where nothing serves."""
     found = [
         best
         for ladder in offers.list_ladders(catalogue)
-        if (best := _least(ladder, catalogue, settings, load)) is not None
+        if (best := _find_least(ladder, catalogue, settings, load)) is not None
     ]
     if not found:
         raise UserError(
@@ -68,10 +70,10 @@ def suggestions(catalogue: Catalogue, settings: Settings, load: Load | None) -> 
             + (" and carries the load" if load else ""),
             fix="ask for less: a shorter context, a wider limit; or name spec sheets of your own",
         )
-    return list(_chosen(found))
+    return list(_choose_suggestions(found))
 
 
-def _chosen(found: Sequence[Suggestion]) -> Iterator[Suggestion]:
+def _choose_suggestions(found: Sequence[Suggestion]) -> Iterator[Suggestion]:
     for kind in dict.fromkeys(one.offer.kind for one in found):
         alike = [one for one in found if one.offer.kind == kind]
         priced = sorted((o for o in alike if o.rent is not None), key=lambda o: o.rent or 0.0)
@@ -80,7 +82,7 @@ def _chosen(found: Sequence[Suggestion]) -> Iterator[Suggestion]:
         yield from {one.offer.name: one for one in wanted}.values()
 
 
-def _least(
+def _find_least(
     ladder: Iterable[Offer], catalogue: Catalogue, settings: Settings, load: Load | None
 ) -> Suggestion | None:
     """Give the step with the fewest GPUs, or the least memory, in all; None where none will do."""
@@ -88,11 +90,11 @@ def _least(
     below: Mapping[str, str] | None = None
     for offer in ladder:
         facts = offer.facts(catalogue)
-        machines, why = _machines(offer, facts, catalogue, settings, load)
+        machines, why = _count_machines(offer, facts, catalogue, settings, load)
         if machines is None:
             below = {"name": offer.name, "why": why}
             continue
-        rent = for_machine(facts, catalogue).usual_rent
+        rent = find_prices(facts, catalogue).usual_rent
         one = Suggestion(offer, facts, machines, rent.value * machines if rent else None, below)
         if best is None or one.size < best.size:
             best = one
@@ -103,7 +105,7 @@ def _least(
     return best
 
 
-def _machines(
+def _count_machines(
     offer: Offer,
     facts: Facts,
     catalogue: Catalogue,
@@ -123,7 +125,7 @@ def _machines(
         return 1, ""
     # One request alone tells at once what no number of machines mends.
     sized = demand.size_load(
-        [curve.read_single_request(plan["throughput"])], load, serves=_fits(plan, load)
+        [curve.read_single_request(plan["throughput"])], load, serves=_is_context_enough(plan, load)
     )
     if sized["machines"]["expected"] is not None:
         planned = make_plan_with_curve(facts, settings, catalogue)
@@ -132,5 +134,5 @@ def _machines(
     return needed, "" if needed else _WHY[sized["bound_by"]]
 
 
-def _fits(plan: MachinePlan, load: Load) -> bool:
+def _is_context_enough(plan: MachinePlan, load: Load) -> bool:
     return load.fits(plan["model"]["context"])

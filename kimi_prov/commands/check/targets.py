@@ -35,12 +35,12 @@ def read(path: Path, command: str) -> Facts:
     """
     if os.path.isdir(path):  # noqa: PTH112  (never raises)
         if not _is_recording(path):
-            raise _no_target(path, "no recording lies in this folder", command)
+            raise _make_error(path, "no recording lies in this folder", command)
         from kimi_prov.facts import recording  # noqa: PLC0415  (only who has one pays for it)
 
         return recording.read_recording(path)
     document = _read_file(path)
-    if _kind(path, document.text, command) == "spec":
+    if _detect_kind(path, document.text, command) == "spec":
         from kimi_prov.facts import spec  # noqa: PLC0415
 
         return spec.parse_sheet(document, loader.load_catalogue())
@@ -52,11 +52,11 @@ def read(path: Path, command: str) -> Facts:
 def _read_file(path: Path) -> Document:
     """Read the text of a target. All reading of files from elsewhere happens here."""
     if path != documents.STANDARD_INPUT and not os.path.lexists(path):
-        raise UserError(f"{path}: there is no such file{_hint(path)}", fix=KINDS)
+        raise UserError(f"{path}: there is no such file{_suggest_name(path)}", fix=KINDS)
     return documents.read_document(path, what="a target", limit=_MAX_BYTES, fix=KINDS)
 
 
-def _kind(path: Path, text: str, command: str) -> str:
+def _detect_kind(path: Path, text: str, command: str) -> str:
     """Tell a "spec" sheet from "facts" by the schema that the text names, else by its keys."""
     schema = schemas.named_in(text)
     json_like = text.lstrip().startswith("{")
@@ -72,7 +72,7 @@ def _kind(path: Path, text: str, command: str) -> str:
         return "spec"
     wanted = " or ".join(_READERS)
     problem = f"this is no spec sheet and no facts file: it names no schema {wanted}"
-    raise _no_target(path, problem, command)
+    raise _make_error(path, problem, command)
 
 
 def _is_sheet(text: str) -> bool:
@@ -85,7 +85,7 @@ def _is_sheet(text: str) -> bool:
         return False
 
 
-def _no_target(path: Path, problem: str, command: str) -> UserError:
+def _make_error(path: Path, problem: str, command: str) -> UserError:
     """Refuse what is no data, and name the option for what may be an inventory."""
     return UserError(
         f"{path}: {problem}",
@@ -105,7 +105,7 @@ def _is_recording(path: Path) -> bool:
         ) from None
 
 
-def _hint(path: Path) -> str:
+def _suggest_name(path: Path) -> str:
     """Name the entry of that folder that was probably meant."""
     try:
         names = [entry.name for entry in path.parent.iterdir()]
@@ -115,13 +115,13 @@ def _hint(path: Path) -> str:
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def name_of(path: Path, facts: Facts) -> str:
+def find_name(path: Path, facts: Facts) -> str:
     """Return what a target is called: as it names itself, else as its file is named."""
     origin = facts.get("origin")
     return str((origin and origin.get("name")) or path.stem)
 
 
-def variables_of(facts: Facts) -> dict[str, Any]:
+def read_variables(facts: Facts) -> dict[str, Any]:
     """Return the variables that a target's file gives; what an operator gives wins over them."""
     group = facts.get("group")
     return {"kimi_hosts_per_model": int(group["hosts"])} if group else {}

@@ -39,7 +39,7 @@ _OPTIONS = {
 
 
 # Gives a command the options of a load.
-load_options = add_options(
+add_load_options = add_options(
     click.option(
         "--profile",
         metavar="NAME",
@@ -141,12 +141,12 @@ class BenchLoad:
             yield path
 
 
-def profiles() -> list[str]:
+def list_profiles() -> list[str]:
     """Names of the loads that travel with kimi-prov: those of its inventories."""
     return sorted(path.stem for path in (resources.find_root() / _PROFILES).glob("*.yml"))
 
 
-def parse(options: Mapping[str, Any]) -> BenchLoad:
+def parse_load(options: Mapping[str, Any]) -> BenchLoad:
     """Sort the options of a load. Raises UserError for what is no load, or excludes another."""
     given = {name: value for name, value in options.items() if value is not None}
     profile, load_file = given.pop("profile", None), given.pop("load_file", None)
@@ -183,9 +183,9 @@ def parse(options: Mapping[str, Any]) -> BenchLoad:
 
 
 def _read_profile(name: str) -> dict[str, Any]:
-    if name not in profiles():
+    if name not in list_profiles():
         raise UserError(
-            f"--profile: there is no load {name!r}", fix=f"one of: {', '.join(profiles())}"
+            f"--profile: there is no load {name!r}", fix=f"one of: {', '.join(list_profiles())}"
         )
     return _read_file(resources.find_root() / _PROFILES / f"{name}.yml")
 

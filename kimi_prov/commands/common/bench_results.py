@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def folder_of(state: Path, inventory: Path, host: str) -> Path:
+def find_folder(state: Path, inventory: Path, host: str) -> Path:
     """Folder of one host's results; `state` is the folder of this user's state."""
     real = str(inventory.resolve())
     words = _NAME.sub("-", inventory.resolve().name).strip("-.") or "inventory"

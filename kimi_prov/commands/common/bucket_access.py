@@ -29,7 +29,7 @@ class BucketOptions:
     ca_bundle: Path | None = None
 
 
-def bucket_options(use: str) -> Decorator:
+def add_bucket_options(use: str) -> Decorator:
     """Give a command the options by which a bucket is reached, as one argument `access`.
 
     `use`: what the credentials have to allow.
@@ -57,7 +57,7 @@ def bucket_options(use: str) -> Decorator:
     return lambda command: pack_options(command, options.values(), pack)
 
 
-def parse(options: BucketOptions) -> Access:
+def parse_access(options: BucketOptions) -> Access:
     """Return the access; without credentials it is by this machine's role. Raises UserError."""
     if options.endpoint and is_sent_in_clear(options.endpoint):
         raise UserError(

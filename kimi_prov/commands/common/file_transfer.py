@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def new_file(to: Path | None, kind: str, suffix: str) -> str:
+def choose_file(to: Path | None, kind: str, suffix: str) -> str:
     """Return where archives go, as a variable: `to`, else a name with the host's and the time.
 
     Raises UserError where a file of that name is there, or cannot be written.
     """
     if to is not None:
         require_new(to)
-        return variable(to)
+        return format_variable(to)
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    return variable(Path(f"{{host}}-{kind}-{when}{suffix}"))
+    return format_variable(Path(f"{{host}}-{kind}-{when}{suffix}"))
 
 
-def variable(path: Path) -> str:
+def format_variable(path: Path) -> str:
     """Return a path as a variable that Ansible takes as it is."""
     text = str(path.absolute())
     if "{{" in text or "{%" in text or "{#" in text:

@@ -8,20 +8,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def judged(documents: Mapping[str, Any]) -> dict[str, Any]:
+def mark_split_gateways(documents: Mapping[str, Any]) -> dict[str, Any]:
     """Return status documents; gateways that have one address at the same time are not `ok`.
 
     Each believes that the other is gone. Pure.
     """
     told = dict(documents)
-    for host, why in split(documents).items():
+    for host, why in find_split_gateways(documents).items():
         found = told[host]
         detail = f"{found['detail']}; {why}; journalctl -u kimi-gateway-address on both"
         told[host] = {**found, "ok": False, "detail": detail}
     return told
 
 
-def split(documents: Mapping[str, Any]) -> dict[str, str]:
+def find_split_gateways(documents: Mapping[str, Any]) -> dict[str, str]:
     """Say of each gateway that has an address which another has too: who they are. Pure."""
     holders: dict[str, list[str]] = {}
     for host, found in documents.items():

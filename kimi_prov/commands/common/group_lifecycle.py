@@ -27,7 +27,9 @@ _ENDS_WITHIN = timedelta(minutes=6)
 _BETWEEN = ("activating", "deactivating")
 
 
-def judged(documents: Mapping[str, Any], now: datetime | None = None) -> dict[str, Any]:
+def mark_sleeping_ranks(
+    documents: Mapping[str, Any], now: datetime | None = None
+) -> dict[str, Any]:
     """Return status documents; a host that waits for a head that sleeps is `ok`, and asleep.
 
     So is one that starts with a head that somebody wakes, and one that has ended with a head that
@@ -39,7 +41,9 @@ def judged(documents: Mapping[str, Any], now: datetime | None = None) -> dict[st
         group = found.get("group") or {}
         head = documents.get(group.get("head", ""), {})
         rest = head.get("rest") or {}
-        ended = bool(group) and _ends(found) and _falls_asleep(head, now or datetime.now(UTC))
+        ended = (
+            bool(group) and _is_ending(found) and _is_falling_asleep(head, now or datetime.now(UTC))
+        )
         phase = group_state.WAITING if ended else str(group.get("phase"))
         state = _WITH.get((str(head.get("state")), phase))
         # What is not active is told in the place of what the supervisor said.
@@ -57,7 +61,7 @@ def judged(documents: Mapping[str, Any], now: datetime | None = None) -> dict[st
     return told
 
 
-def _ends(found: Mapping[str, Any]) -> bool:
+def _is_ending(found: Mapping[str, Any]) -> bool:
     """Whether a rank's unit, and nothing else, is not up, and is on its way."""
     units = found.get("units")
     unit = units.get(unit_names.RANK) if isinstance(units, dict) else None
@@ -65,7 +69,7 @@ def _ends(found: Mapping[str, Any]) -> bool:
     return only and isinstance(unit, dict) and unit.get("state") in _BETWEEN
 
 
-def _falls_asleep(head: Mapping[str, Any], now: datetime) -> bool:
+def _is_falling_asleep(head: Mapping[str, Any], now: datetime) -> bool:
     """Whether a head stops, or began to fall asleep so lately that its ranks may be ending yet."""
     if head.get("state") == status.STOPPING:
         return True

@@ -31,7 +31,7 @@ def collect(
     return playbook_run.run(request, inventory)
 
 
-def unreached(reason: str) -> dict[str, Any]:
+def make_unreached(reason: str) -> dict[str, Any]:
     """Return the entry of a host that gave no document."""
     return {"ok": False, "detail": reason}
 
@@ -41,7 +41,7 @@ def publish(
     finished: FinishedRun,
     output: Output,
     text: Callable[[Mapping[str, Any]], str],
-    unreached: Callable[[str], dict[str, Any]] = unreached,
+    unreached: Callable[[str], dict[str, Any]] = make_unreached,
     also: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> ExitCode:
     """Write the hosts' documents as one; exit 1 where one of them is not `ok`.

@@ -15,8 +15,8 @@ from kimi_prov.contract import key_rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MOST_LOADS, _MOST_AT_ONCE = 16, 10_000
-_LEAST_SIDE, _LARGEST_SIDE = 16, 8192
+_MAX_LOADS, _MAX_AT_ONCE = 16, 10_000
+_MIN_SIDE, _MAX_SIDE = 16, 8192
 
 
 class FiniteRange(click.FloatRange):
@@ -42,8 +42,8 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
         ):
             self.fail(f"{value!r}: wanted numbers with commas between them, as 1,8,64", param, ctx)
         found = sorted({int(word) for word in words})
-        if not 1 <= found[0] <= found[-1] <= _MOST_AT_ONCE or len(found) > _MOST_LOADS:
-            wanted = f"wanted at most {_MOST_LOADS} numbers, from 1 to {_MOST_AT_ONCE}"
+        if not 1 <= found[0] <= found[-1] <= _MAX_AT_ONCE or len(found) > _MAX_LOADS:
+            wanted = f"wanted at most {_MAX_LOADS} numbers, from 1 to {_MAX_AT_ONCE}"
             self.fail(f"{value!r}: {wanted}", param, ctx)
         return found
 
@@ -59,8 +59,8 @@ class ImageSize(click.ParamType):  # type: ignore[type-arg]
         sides = [int(word) for word in (width, height) if word.isascii() and word.isdigit()]
         if len(sides) != len(("width", "height")):
             self.fail(f"{value!r}: wanted width and height in pixels, as 1024x768", param, ctx)
-        if not all(_LEAST_SIDE <= side <= _LARGEST_SIDE for side in sides):
-            wanted = f"wanted {_LEAST_SIDE} to {_LARGEST_SIDE} pixels a side"
+        if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in sides):
+            wanted = f"wanted {_MIN_SIDE} to {_MAX_SIDE} pixels a side"
             self.fail(f"{value!r}: {wanted}", param, ctx)
         return sides[0], sides[1]
 
@@ -70,7 +70,7 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86400}
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def _day(text: str) -> datetime | None:
+def _parse_day(text: str) -> datetime | None:
     """Return the beginning of a day in UTC; None where it is none."""
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
@@ -92,7 +92,7 @@ class Expiry(click.ParamType):  # type: ignore[type-arg]
         span = _SPAN.fullmatch(value)
         if span and int(span[1]):
             return {"ends_in_s": int(span[1]) * _SECONDS[span[2]]}
-        day = _day(value) if _DAY.fullmatch(value) else None
+        day = _parse_day(value) if _DAY.fullmatch(value) else None
         if day is None:
             self.fail(f"{value!r}: wanted 30d, 12h, 45m, 2027-01-31 or never", param, ctx)
         return {"ends": int(day.timestamp())}
@@ -109,12 +109,12 @@ class Day(click.ParamType):  # type: ignore[type-arg]
         if span and span[2] == "d":
             ago = datetime.now(UTC) - timedelta(days=int(span[1]))
             return ago.strftime("%Y-%m-%d")
-        if not _DAY.fullmatch(value) or _day(value) is None:
+        if not _DAY.fullmatch(value) or _parse_day(value) is None:
             self.fail(f"{value!r}: wanted a day as 2026-11-24, or 30d", param, ctx)
         return value
 
 
-def key_limits(function: Callable[..., Any]) -> Callable[..., Any]:
+def add_key_limits(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command an option for each limit of a key; it gets those that were given as a dict."""
 
     def gather(**options: Any) -> Any:  # noqa: ANN401

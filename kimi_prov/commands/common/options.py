@@ -142,7 +142,7 @@ def add_options(*options: Decorator) -> Decorator:
 
 
 # How a model is to be served on machines that are described, not managed.
-model_options = add_options(
+add_model_options = add_options(
     click.option("--context", metavar="N|auto", help="Tokens of one conversation."),
     click.option("--concurrency", metavar="N", help="Requests at the same time."),
     click.option(
@@ -169,7 +169,7 @@ def pack_options(
     return add_options(*options)(run)
 
 
-def report_options(*formats: str, by_suffix: bool = False) -> Decorator:
+def add_report_options(*formats: str, by_suffix: bool = False) -> Decorator:
     """Give a command --format and --output, as one argument `output`.
 
     `by_suffix`: where no format is given, the suffix of the file tells it.
@@ -190,10 +190,10 @@ def report_options(*formats: str, by_suffix: bool = False) -> Decorator:
     return lambda command: pack_options(command, (form, OUTPUT), pack)
 
 
-output_options = report_options("text", "json")
+add_output_options = add_report_options("text", "json")
 
 
-def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of a Kubernetes cluster, as one argument `target`."""
     return pack_options(command, CLUSTER_OPTIONS.values(), pack_cluster)
 
@@ -206,12 +206,12 @@ def pack_cluster(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "target": target}
 
 
-def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command Ansible's options of the connection, as one argument `connection`."""
     return pack_options(command, _CONNECTION.values(), _pack_connection)
 
 
-def playbook_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_playbook_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command Ansible's options of the connection.
 
     With what else of its options goes through to ansible-playbook they are one argument `options`.
@@ -219,7 +219,7 @@ def playbook_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return pack_options(command, _CONNECTION.values(), _pack_playbook)
 
 
-def playbook_options_beside_api_key(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_playbook_options_beside_api_key(command: Callable[..., Any]) -> Callable[..., Any]:
     """Do the same for a command that takes an API key by --key-file."""
     return pack_options(command, _CONNECTION_BESIDE_API_KEY.values(), _pack_playbook)
 

@@ -39,7 +39,7 @@ class PlaybookOptions:
     extra: Sequence[str] = ()
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
 
-    def given(self, *without: str) -> dict[str, Any]:
+    def list_given(self, *without: str) -> dict[str, Any]:
         """Return the options that were given, by name, but for those that others have too."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "connection"}
         login = {f.name: getattr(self.connection, f.name) for f in fields(self.connection)}
@@ -118,10 +118,10 @@ def conclude(finished: FinishedRun, *also: ExitCode) -> ExitCode:
     failures = finished.outcome.failures
     for warning in dict.fromkeys(finished.outcome.warnings):
         say(clean_text.clean_row(f"warning: {warning}"))
-    if found := run_summary.findings(finished.outcome.findings):
+    if found := run_summary.format_findings(finished.outcome.findings):
         say(found)
     if failures:
-        say("\n" + run_summary.failures(failures, finished.log))
+        say("\n" + run_summary.format_failures(failures, finished.log))
     elif code is ExitCode.INTERRUPTED:
         say(f"interrupted; log: {finished.log}")
     return code

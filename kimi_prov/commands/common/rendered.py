@@ -51,11 +51,11 @@ def is_kubernetes(
             if known
             else "use the version of kimi-prov that rendered it",
         )
-    no_cluster_options(path, target)
+    refuse_cluster_options(path, target)
     return False
 
 
-def no_cluster_options(
+def refuse_cluster_options(
     path: Path, target: Target, key_file: Path | None = None, ca: Path | None = None
 ) -> None:
     """Raise UserError where an option of a cluster was given for something else."""

@@ -10,6 +10,6 @@ SSH = (
 )
 
 
-def last_line(messages: str) -> str:
+def find_last_line(messages: str) -> str:
     """Return the last line of a program's messages, clean and short."""
     return clean_text.clean_line(messages.rpartition("\n")[2])[:300] or "it gave no reason"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Where a pod has them: the secrets that are mounted there are the ones that are asked for.
 KEY_MOUNT, TLS_MOUNT = map(posixpath.dirname, (pod.API_KEY, pod.TLS_CERTIFICATE))
 _OPENS_S = 30.0
-_STEP_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Way:
 
 def read_key(folder: Folder, file: Path | None) -> str:
     """Return the API key: of a file, of KIMI_API_KEY, or of the cluster's secret."""
-    if found := api_key.given(file):
+    if found := api_key.read_key(file):
         return found
     name = folder.secret(KEY_MOUNT)
     fix = "give it in KIMI_API_KEY or with --key-file"
     if name is None:
         raise UserError(f"{folder.path}: no secret is mounted at {KEY_MOUNT}", fix=fix)
     try:
-        found = _of_secret(folder, name, "api-key")
+        found = _read_secret(folder, name, "api-key")
     except (AbsentError, ForbiddenError) as error:
         raise UserError(error.message, fix=fix, exit_code=error.exit_code) from None
-    return api_key.checked(found.strip(), f"secret {name}: api-key")
+    return api_key.check_key(found.strip(), f"secret {name}: api-key")
 
 
-def _of_secret(folder: Folder, name: str, item: str) -> str:
+def _read_secret(folder: Folder, name: str, item: str) -> str:
     """Return one item of a secret; it passes through memory alone."""
     escaped = item.replace(".", "\\.")
     told = folder.kubectl.run("get", "secret", name, "-o", f"jsonpath={{.data.{escaped}}}")
@@ -70,7 +70,7 @@ def _of_secret(folder: Folder, name: str, item: str) -> str:
         ) from None
 
 
-def silent(folder: Folder, found: Snapshot, standing: Status) -> UserError:
+def make_silent_error(folder: Folder, found: Snapshot, standing: Status) -> UserError:
     """Return why a model that does not serve does not answer, as an error of exit 1."""
     target = clean_text.quote_word(folder.path)
     where = folder.kubectl.where
@@ -88,7 +88,7 @@ def silent(folder: Folder, found: Snapshot, standing: Status) -> UserError:
 
 
 @contextmanager
-def way(
+def open_way(
     folder: Folder, port: int | None, timeout_s: float, *, apart: bool = False
 ) -> Iterator[Way]:
     """Forward a port of this computer to the service for as long as the way is used.
@@ -97,11 +97,13 @@ def way(
     """
     service = folder.service
     there = answers.read_int(service, "spec", "ports", 0, "port")
-    local = tunnel.free_port(port)
-    held = tunnel.to_service(folder.kubectl, answers.read_name(service), local, there, apart=apart)
+    local = tunnel.find_free_port(port)
+    held = tunnel.open_to_service(
+        folder.kubectl, answers.read_name(service), local, there, apart=apart
+    )
     try:
         held.opens(local)
-        certificate, vouched = _certificate(folder, local, held)
+        certificate, vouched = _read_certificate(folder, local, held)
         pin = tls.compute_fingerprint(certificate)
         yield Way(
             api_client.Endpoint(tunnel.ADDRESS, local, pin, timeout_s), certificate, vouched, held
@@ -110,12 +112,12 @@ def way(
         held.close()
 
 
-def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, str]:
+def _read_certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, str]:
     """Return the certificate to hold the server to, and whose word that is."""
     name = folder.secret(TLS_MOUNT)
     if name is not None:
         try:
-            found = tls.extract_certificates(_of_secret(folder, name, "tls.crt"))
+            found = tls.extract_certificates(_read_secret(folder, name, "tls.crt"))
         except (AbsentError, ForbiddenError):
             found = ""
         if found:
@@ -124,7 +126,7 @@ def _certificate(folder: Folder, port: int, held: tunnel.Tunnel) -> tuple[str, s
         shown = ssl.get_server_certificate((tunnel.ADDRESS, port), timeout=_OPENS_S)
     except (OSError, ValueError) as error:
         # Of a pod that is gone kubectl says so in a moment, and ends.
-        time.sleep(_STEP_S)
+        time.sleep(_POLL_INTERVAL_S)
         held.check()
         raise UserError(
             f"the service {answers.read_name(folder.service)} speaks no TLS: "

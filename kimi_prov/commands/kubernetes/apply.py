@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kimi_prov.commands.kubernetes.follow import following
+from kimi_prov.commands.kubernetes.follow import follow
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.kubernetes import answers, changes, diagnosis, observe, requirements
@@ -42,7 +42,7 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
     say(f"{clean_text.clean_line(folder.kubectl.where)}: {clean_text.clean_line(folder.name)}")
     cluster = requirements.observe_cluster(folder)
     found = requirements.check_requirements(folder, cluster)
-    if told := run_summary.findings([HostFinding(folder.name, dict(row)) for row in found]):
+    if told := run_summary.format_findings([HostFinding(folder.name, dict(row)) for row in found]):
         say(told)
     if any(row["severity"] == "blocker" for row in found):
         say("nothing was changed")
@@ -52,15 +52,15 @@ def run(path: Path, target: Target, *, check: bool, diff: bool) -> ExitCode:
         folder, before.workload, before.job, {answers.read_name(r) for r in before.claims}
     )
     if check:
-        show(_preview(folder, plan, diff=diff))
+        show(_format_preview(folder, plan, diff=diff))
         return ExitCode.OK
     with locks.hold_lock(path, "apply", find_state_home()):
-        show(_preview(folder, plan, diff=diff))
+        show(_format_preview(folder, plan, diff=diff))
         _apply(folder, plan)
     if folder.replicas == 0:
         say(f"{clean_text.clean_line(folder.name)} is stopped: the folder says replicas: 0")
     else:
-        show(_served(folder))
+        show(_format_served(folder))
     return ExitCode.OK
 
 
@@ -71,7 +71,7 @@ def _read(path: Path, target: Target) -> Folder:
     return folder
 
 
-def _preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
+def _format_preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
     """Return what changes, as the server's dry run has it."""
     fresh = [row for row in plan.first if row is not folder.job or plan.job == "create"]
     rows = [*fresh, plan.workload]
@@ -86,7 +86,7 @@ def _preview(folder: Folder, plan: Steps, *, diff: bool) -> str:
     if plan.size is not None:
         there = answers.read_int(plan.workload, "spec", "replicas")
         told.append((folder.resource, "scaled", (f"spec.replicas: {there} -> {plan.size}",)))
-    return kubernetes.changed(told, diff=diff)
+    return kubernetes.format_changes(told, diff=diff)
 
 
 def _send(kubectl: Kubectl, rows: Iterable[Object], *options: str) -> list[Object]:
@@ -114,7 +114,7 @@ def _send(kubectl: Kubectl, rows: Iterable[Object], *options: str) -> list[Objec
 
 def _apply(folder: Folder, plan: Steps) -> None:
     kubectl = folder.kubectl
-    with following(folder, f"apply {clean_text.clean_line(folder.name)}") as follower:
+    with follow(folder, f"apply {clean_text.clean_line(folder.name)}") as follower:
         follower.remember()
         follower.phase("objects", "apply the folder")
         if plan.job == "replace" and folder.job is not None:
@@ -133,7 +133,7 @@ def _apply(folder: Folder, plan: Steps) -> None:
         if size is not None:
             _scale(folder, size)
         if stops:
-            follower.wait(_ended, ends="stopped")
+            follower.wait(_judge_end, ends="stopped")
         else:
             follower.wait(diagnosis.judge_engine)
 
@@ -142,44 +142,44 @@ def _scale(folder: Folder, replicas: int) -> None:
     folder.kubectl.run("scale", folder.resource, f"--replicas={replicas}")
 
 
-def _served(folder: Folder) -> str:
+def _format_served(folder: Folder) -> str:
     model = ", ".join(folder.plan["model"]["served_names"])
-    return kubernetes.served(folder.urls, model, clean_text.quote_word(folder.path))
+    return kubernetes.format_served(folder.urls, model, clean_text.quote_word(folder.path))
 
 
 def start(path: Path, target: Target, output: Output) -> ExitCode:
     """Scale a stopped model up again and wait until it answers."""
     folder = _read(path, target)
-    _applied(folder)
+    _require_applied(folder)
     title = f"start {clean_text.clean_line(folder.name)}"
-    with locks.hold_lock(path, "start", find_state_home()), following(folder, title) as follower:
+    with locks.hold_lock(path, "start", find_state_home()), follow(folder, title) as follower:
         follower.remember()
         _scale(folder, folder.replicas or 1)
         follower.phase("engine", "start the engine")
         follower.wait(diagnosis.judge_engine)
     known = {"was": None, "seconds": None, "held": None}
-    document = _document("start", folder, "it serves", known)
-    output.write(document, lambda: _served(folder))
+    document = _build_document("start", folder, "it serves", known)
+    output.write(document, lambda: _format_served(folder))
     return ExitCode.OK
 
 
 def stop(path: Path, target: Target, output: Output) -> ExitCode:
     """Scale to zero and wait for the pods' end; the volume stays."""
     folder = Folder.read(path, target)
-    _applied(folder)
+    _require_applied(folder)
     title = f"stop {clean_text.clean_line(folder.name)}"
-    with locks.hold_lock(path, "stop", find_state_home()), following(folder, title) as follower:
+    with locks.hold_lock(path, "stop", find_state_home()), follow(folder, title) as follower:
         _scale(folder, 0)
         follower.phase("engine", "let answers end, and the pods")
-        follower.wait(_ended, ends="stopped")
+        follower.wait(_judge_end, ends="stopped")
     told = "stopped; its volume stays"
-    document = _document("stop", folder, told, {"requests_cut": None, "seconds": None})
+    document = _build_document("stop", folder, told, {"requests_cut": None, "seconds": None})
     output.write(document, lambda: f"{clean_text.clean_line(folder.name)} is {told}")
     say(f"next:  kimi-prov start {clean_text.quote_word(path)}")
     return ExitCode.OK
 
 
-def _document(
+def _build_document(
     command: str, folder: Folder, detail: str, known: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the document of a stop or start, as one of hosts: the folder is one that serves."""
@@ -187,7 +187,7 @@ def _document(
     return {"schema": f"kimi-prov/{command}/v1", "ok": True, "hosts": {folder.name: row}}
 
 
-def _ended(found: diagnosis.Snapshot, before: Baseline) -> diagnosis.Status:
+def _judge_end(found: diagnosis.Snapshot, before: Baseline) -> diagnosis.Status:
     """Judge the end: what a pod suffered from is no matter any more."""
     if found.pods:
         standing = diagnosis.judge_engine(found, before)
@@ -195,7 +195,7 @@ def _ended(found: diagnosis.Snapshot, before: Baseline) -> diagnosis.Status:
     return diagnosis.Status("stopped", "no pod is left")
 
 
-def _applied(folder: Folder) -> None:
+def _require_applied(folder: Folder) -> None:
     """Raise UserError for a folder that was not applied."""
     if folder.kubectl.get(folder.kind, folder.name) is None:
         raise UserError(

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.kubectl import Target
     from kimi_prov.show.output import Output
 
-_ASK_S = 20.0
-_STEP_S = 0.2
+_TIMEOUT_S = 20.0
+_POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Session:
             found = observe.take_snapshot(self.folder)
             standing = diagnosis.judge_status(found)
             if standing.state == "stopped":
-                raise access.silent(self.folder, found, standing)
+                raise access.make_silent_error(self.folder, found, standing)
             if self._serves(standing):
                 self._told = ""
                 return
@@ -110,7 +110,7 @@ class Session:
     @contextlib.contextmanager
     def way(self, *, apart: bool = False) -> Iterator[Way]:
         """Forward a port, the same each time, and see that the model answers there."""
-        with access.way(self.folder, self.port, _ASK_S, apart=apart) as way:
+        with access.open_way(self.folder, self.port, _TIMEOUT_S, apart=apart) as way:
             proof.prove(way.endpoint, self.key, way.tunnel.check)
             # A client's base URL keeps its port.
             self.port, self._told = way.endpoint.port, ""
@@ -151,7 +151,7 @@ class Session:
         until = time.monotonic() + self.every_s
         while time.monotonic() < until:
             way.tunnel.check()
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _wait(self, standing: Status) -> None:
         why = standing.trouble.cause if standing.trouble else standing.line
@@ -160,13 +160,13 @@ class Session:
     def served(self, way: Way, files: Path | None, key_file: Path | None = None) -> Served:
         """Return the model as its clients see it. Raises UserError."""
         mends = "make the certificate's secret again"
-        given = served.Given(ca=self.ca, key_file=key_file, mends=mends)
+        given = served.ClientOptions(ca=self.ca, key_file=key_file, mends=mends)
         hint = (
             f"kimi-prov status {clean_text.quote_word(self.folder.path)}  tells whether it serves"
         )
         name = clean_text.clean_line(self.folder.name)
         there = served.Rendered(name, self.folder.plan, way.certificate, hint)
-        return served.of_folder(there, way.endpoint, files, given)
+        return served.describe_folder(there, way.endpoint, files, given)
 
     def _show(self, way: Way, found: Snapshot) -> None:
         make_private(self.files)
@@ -199,8 +199,8 @@ class Session:
             "node": answers.read_text(ready[0], "spec", "nodeName") if ready else "",
             "ends_at": None,
         }
-        self.output.write(document, lambda: connect_text.cluster(document))
-        if not _trusted(way):
+        self.output.write(document, lambda: connect_text.format_cluster(document))
+        if not _is_trusted(way):
             say(
                 f"note: by its names or its issuer the certificate is none for {tunnel.ADDRESS}: a "
                 "client has to ask for one of its names there (curl --connect-to)"
@@ -213,16 +213,16 @@ class Session:
 
     def _stopped(self, found: Snapshot, standing: Status) -> ExitCode:
         if not self.shown:
-            raise access.silent(self.folder, found, standing)
+            raise access.make_silent_error(self.folder, found, standing)
         say(f"{self.folder.name} was stopped")
         return ExitCode.FAILED
 
 
-def _trusted(way: Way) -> bool:
+def _is_trusted(way: Way) -> bool:
     """Whether a client that has the certificate alone gets through."""
     context = ssl.create_default_context(cadata=way.certificate)
     try:
-        return tunnel.handshakes(way.endpoint.port, context)
+        return tunnel.is_trusted(way.endpoint.port, context)
     except OSError:
         return True
 
@@ -233,10 +233,12 @@ def run(request: Request, output: Output, snippet: str | None = None) -> ExitCod
     With the name of a `snippet` that is told in place of the document.
     """
     output.check()
-    return _session(request, output, snippet).run()
+    return _open_session(request, output, snippet).run()
 
 
-def _session(request: Request, output: Output | None = None, snippet: str | None = None) -> Session:
+def _open_session(
+    request: Request, output: Output | None = None, snippet: str | None = None
+) -> Session:
     folder, whole = Folder.read(request.path, request.target), request.path.resolve()
     key = access.read_key(folder, request.key_file)
     mark = hashlib.sha256(f"{folder.kubectl.where}:{whole}".encode()).hexdigest()[:8]
@@ -274,12 +276,12 @@ class _Held:
 
 
 @contextlib.contextmanager
-def link(request: Request) -> Iterator[Link]:
+def open_link(request: Request) -> Iterator[Link]:
     """Give the model of a rendered folder, with the key proven, for as long as it is used.
 
     One that starts is waited for. Raises UserError where it is stopped, or fails.
     """
-    session = _session(request)
+    session = _open_session(request)
     held = _Held(session)
     with held.stack:
         yield Link(held.open(), session.key, held)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from kimi_prov.operate.kubernetes.folder import Folder
     from kimi_prov.runner.run import Screen
 
-STEP_S = 5.0
+POLL_INTERVAL_S = 5.0
 # How long what may pass by itself is waited for: an image that is pulled again, a node that an
 # autoscaler adds, a volume that another node gives back.
-PATIENCE_S = 180.0
-AWAY_S = 300.0
+TROUBLE_TIMEOUT_S = 180.0
+AWAY_TIMEOUT_S = 300.0
 _TICK_S = 0.2
 _LOG_LINES = 12
 
@@ -67,7 +67,7 @@ class Follower:
                 # The cluster goes on; only the look at it is cut.
                 now = time.monotonic()
                 away = away or now
-                if error.exit_code is not ExitCode.UNREACHABLE or now - away > AWAY_S:
+                if error.exit_code is not ExitCode.UNREACHABLE or now - away > AWAY_TIMEOUT_S:
                     self.end("failed")
                     raise
                 self._show(f"{error.message}; trying again")
@@ -98,7 +98,7 @@ class Follower:
             seen.clear()
             return
         since = seen.setdefault(trouble.key, time.monotonic())
-        if trouble.waits and time.monotonic() - since < PATIENCE_S:
+        if trouble.waits and time.monotonic() - since < TROUBLE_TIMEOUT_S:
             return
         self.end("failed")
         trouble, told = observe.explain_trouble(self.folder, trouble)
@@ -124,10 +124,10 @@ class Follower:
         )
 
     def _pause(self) -> None:
-        until = time.monotonic() + STEP_S
+        until = time.monotonic() + POLL_INTERVAL_S
         while time.monotonic() < until:
             self.screen.tick()
-            time.sleep(min(_TICK_S, STEP_S))
+            time.sleep(min(_TICK_S, POLL_INTERVAL_S))
 
     def end(self, status: Literal["ok", "failed"]) -> None:
         """End the phase that goes on."""
@@ -146,7 +146,7 @@ class Follower:
 
 
 @contextmanager
-def following(folder: Folder, title: str) -> Iterator[Follower]:
+def follow(folder: Folder, title: str) -> Iterator[Follower]:
     """Open the screen for as long as something is followed; the cluster goes on after Ctrl-C."""
     screen = screens.choose()
     screen.start(title)

@@ -29,5 +29,5 @@ def run(path: Path, target: Target, output: Output) -> ExitCode:
     else:
         entry = status.make_entry(folder, found, judged, time.time())
     document = {"schema": "kimi-prov/status/v1", "ok": entry["ok"], "hosts": {folder.name: entry}}
-    output.write(document, lambda: kubernetes.status(document))
+    output.write(document, lambda: kubernetes.format_status(document))
     return ExitCode.OK if entry["ok"] else ExitCode.FAILED

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.output import Output
 
 # A model on CPUs may take minutes for one whole answer.
-_ANSWER_S = 600.0
+_ANSWER_TIMEOUT_S = 600.0
 _CLOSED = Door(None, "a pod is asked through its service alone")
 
 
@@ -48,11 +48,11 @@ def run(
     found = observe.take_snapshot(folder)
     standing = diagnosis.judge_status(found)
     if standing.state != "serving":
-        raise access.silent(folder, found, standing)
+        raise access.make_silent_error(folder, found, standing)
     plan, key = folder.plan, access.read_key(folder, key_file)
-    with access.way(folder, None, _ANSWER_S) as way:
+    with access.open_way(folder, None, _ANSWER_TIMEOUT_S) as way:
         exam = Exam(subject(plan, way.endpoint, key), expectations.of_plan(plan), _CLOSED)
-        tell = say if chosen.suite == FULL else _quiet
+        tell = say if chosen.suite == FULL else _ignore
         rows = acceptance.whole(chosen, exam, lambda names: acceptance.run(exam, names, tell))
     service = answers.read_name(folder.service)
     host = suite.make_document(
@@ -66,9 +66,9 @@ def run(
     )
     document = {"schema": "kimi-prov/verify/v1", "ok": host["ok"], "hosts": {folder.name: host}}
     also(document)
-    output.write(document, lambda: verify.text(document))
+    output.write(document, lambda: verify.format_text(document))
     return ExitCode.OK if host["ok"] else ExitCode.FAILED
 
 
-def _quiet(_: str) -> None:
+def _ignore(_: str) -> None:
     pass

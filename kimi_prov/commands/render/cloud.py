@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands.common.options import add_options, connection_options
-from kimi_prov.commands.render.folder import Kind, render, render_options
+from kimi_prov.commands.common.options import add_connection_options, add_options
+from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.render.cloud import findings, folders, ranking, variables
@@ -31,7 +31,7 @@ _NEXT = {
 
 
 # Gives a command the options of a cloud's machine.
-_cloud_options = add_options(
+_add_cloud_options = add_options(
     click.option("--cloud", "cloud", metavar="gcp|aws", help="Whose machine.  [default: gcp]"),
     click.option(
         "--terms",
@@ -46,9 +46,9 @@ _cloud_options = add_options(
 
 
 @click.command("cloud-init")
-@render_options
-@_cloud_options
-@connection_options
+@add_render_options
+@_add_cloud_options
+@add_connection_options
 def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
     """Write user data by which a cloud's machine brings itself up, and ends when nobody asks.
 
@@ -56,13 +56,13 @@ def render_cloud_init(**options: Any) -> ExitCode:  # noqa: ANN401
     or a recorded folder. No cloud is asked; check.sh in the folder does. Nothing is written where
     the plan has a blocker: exit 3.
     """
-    return render(_kind(folders.CLOUD_INIT), **options)
+    return render(_make_kind(folders.CLOUD_INIT), **options)
 
 
 @click.command("skypilot")
-@render_options
-@_cloud_options
-@connection_options
+@add_render_options
+@_add_cloud_options
+@add_connection_options
 def render_skypilot(**options: Any) -> ExitCode:  # noqa: ANN401
     """Write a task for SkyPilot: a machine that brings itself up, and ends when nobody asks.
 
@@ -70,10 +70,10 @@ def render_skypilot(**options: Any) -> ExitCode:  # noqa: ANN401
     or a recorded folder. No cloud is asked. Nothing is written where the plan has a blocker: exit
     3.
     """
-    return render(_kind(folders.SKYPILOT), **options)
+    return render(_make_kind(folders.SKYPILOT), **options)
 
 
-def _kind(name: str) -> Kind:
+def _make_kind(name: str) -> Kind:
     def describe(folder: Path, notes: int) -> str:
         lines = [f"{notes} notes are in README.md there"] if notes else []
         return "\n".join([*lines, f"next:  cd {clean_text.quote_word(folder)}, then {_NEXT[name]}"])

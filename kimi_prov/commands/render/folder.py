@@ -13,7 +13,7 @@ from kimi_prov import documents
 from kimi_prov.catalog import loader
 from kimi_prov.commands.check import targets
 from kimi_prov.commands.check.options import DEFAULT_MODEL
-from kimi_prov.commands.common.options import CATALOG, MODEL, PATH, add_options, model_options
+from kimi_prov.commands.common.options import CATALOG, MODEL, PATH, add_model_options, add_options
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
@@ -40,7 +40,7 @@ _PREFIX = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
 
 # Gives a command the options of every kind of folder that is rendered.
-render_options = add_options(
+add_render_options = add_options(
     click.argument("target", type=PATH, required=False),
     click.option(
         "--inventory",
@@ -64,7 +64,7 @@ render_options = add_options(
     click.option("--force", is_flag=True, help="Overwrite files that were changed by hand, too."),
     CATALOG,
     MODEL,
-    model_options,
+    add_model_options,
 )
 
 
@@ -171,8 +171,8 @@ def _render_target(path: Path, kind: Kind, chosen: RenderOptions) -> ExitCode:
     """Render for a machine that is described in a file."""
     folder_writer.check_folder(chosen.output, kind.name)
     facts = targets.read(path, f"render {kind.name}")
-    name = targets.name_of(path, facts)
-    settings = chosen.settings(name, targets.variables_of(facts))
+    name = targets.find_name(path, facts)
+    settings = chosen.settings(name, targets.read_variables(facts))
     return _render(name, facts, settings, kind, chosen)
 
 
@@ -219,7 +219,7 @@ def _render(
     stopped = [row for row in found if row["severity"] == "blocker"]
     if stopped:
         for row in stopped:
-            say(_told(row))
+            say(_format_finding(row))
         say("nothing was written")
         return ExitCode.BLOCKED
     rendered = kind.render(name, plan, found, settings, facts, catalogue)
@@ -240,7 +240,7 @@ def _report(
     nodes = plan["parallel"]["hosts"]
     for row in found:
         if row["severity"] == "warning":
-            say(_told(row))
+            say(_format_finding(row))
     infos = [row for row in found if row["severity"] == "info"]
     say(
         f"{clean_text.clean_line(folder)}: {len(done.written)} files written, "
@@ -256,17 +256,17 @@ def _report(
     say(kind.describe(folder, len(infos)))
 
 
-def _told(row: Finding) -> str:
+def _format_finding(row: Finding) -> str:
     """Write a finding as the commands of machines do, within a terminal's width."""
-    lines = _wrapped(f"{row['severity']}: {row['title']} ({row['id']})", "  ")
+    lines = _wrap(f"{row['severity']}: {row['title']} ({row['id']})", "  ")
     rows = (("found", row["observed"]), ("needs", row["required"]), ("fix", row["fix"]))
     for label, text in rows:
         if text:
-            lines += _wrapped(f"  {label + ':':<6} {text}", " " * 9)
+            lines += _wrap(f"  {label + ':':<6} {text}", " " * 9)
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def _wrap(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
         clean_text.clean_row(text),
         _WIDTH,

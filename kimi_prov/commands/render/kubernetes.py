@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands.common.options import PATH, connection_options
-from kimi_prov.commands.render.folder import Kind, render, render_options
+from kimi_prov.commands.common.options import PATH, add_connection_options
+from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.planner.findings import sort_by_severity
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command("kubernetes")
-@render_options
+@add_render_options
 @click.option("--image", "kubernetes_image", metavar="IMAGE", help="The image with the engine.")
 @click.option(
     "--name", "kubernetes_name", metavar="NAME", help="Name of the objects.  [default: kimi]"
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="ResourceQuota and LimitRange of the namespace, as `kubectl get -o yaml` gives them.",
 )
-@connection_options
+@add_connection_options
 def render_kubernetes(quota: tuple[Path, ...], **options: Any) -> ExitCode:  # noqa: ANN401
     """Write objects for a Kubernetes cluster: volume, fetching Job, server, Service and the rest.
 

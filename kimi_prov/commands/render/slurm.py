@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands.common.options import connection_options
-from kimi_prov.commands.render.folder import Kind, render, render_options
+from kimi_prov.commands.common.options import add_connection_options
+from kimi_prov.commands.render.folder import Kind, add_render_options, render
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.render.slurm import findings, jobs
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 @click.command("slurm")
-@render_options
+@add_render_options
 @click.option("--root", "slurm_root", metavar="DIR", help="Folder on the shared file system.")
-@connection_options
+@add_connection_options
 def render_slurm(**options: Any) -> ExitCode:  # noqa: ANN401
     """Write jobs for a SLURM cluster: environment, weights, server, tuner, benchmark, checks.
 
@@ -35,9 +35,7 @@ def render_slurm(**options: Any) -> ExitCode:  # noqa: ANN401
     a recorded folder. The same input gives the same bytes; files that were changed by hand since
     stay. Nothing is written where the plan has a blocker: exit 3.
     """
-    kind = Kind(
-        jobs.KIND, _require, findings.adjust_settings, _findings, jobs.render_folder, _describe
-    )
+    kind = Kind(jobs.KIND, _require, findings.adjust_settings, _find, jobs.render_folder, _describe)
     return render(kind, **options)
 
 
@@ -49,7 +47,7 @@ def _require(settings: Settings) -> None:
         )
 
 
-def _findings(
+def _find(
     _name: str,
     plan: MachinePlan,
     settings: Settings,

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from kimi_prov.show.output import Output
 
-_ASK_S = 20.0
-_STEP_S = 0.2
+_TIMEOUT_S = 20.0
+_POLL_INTERVAL_S = 0.2
 _ANEW = "submit the server's job again"
 _KEY = re.compile(r"[\x21-\x7e]{1,512}")
 
@@ -57,15 +57,15 @@ class Identity:
     certificate_sha256: str | None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Identity:
+    def from_row(cls, row: Mapping[str, Any]) -> Identity:
         """Return that of a job's row with an endpoint."""
         return cls(row["id"], row["endpoint"]["certificate_sha256"])
 
 
-def next_step(servers: Sequence[Mapping[str, Any]], current: Identity | None) -> Step:
+def decide_step(servers: Sequence[Mapping[str, Any]], current: Identity | None) -> Step:
     """Say what to do. Pure. `servers`: rows of the jobs' document, the newest first."""
     for row in servers:
-        if row["endpoint"] and current == Identity.of(row):
+        if row["endpoint"] and current == Identity.from_row(row):
             if row["endpoint"]["state"] == "ready":
                 return Step()
             if row["endpoint"]["state"] == "draining":
@@ -98,7 +98,9 @@ class Opened:
     endpoint: api_client.Endpoint
     login: str | None
 
-    def served(self, folder: Folder, files: Path | None, given: served.Given) -> served.Served:
+    def served(
+        self, folder: Folder, files: Path | None, given: served.ClientOptions
+    ) -> served.Served:
         """Return it as its clients see it. Raises UserError."""
         target = clean_text.quote_word(folder.path)
         there = served.Rendered(
@@ -110,7 +112,7 @@ class Opened:
             forwarded=self.login is not None,
         )
         given = replace(given, mends=_ANEW, takes_ca=False)
-        about = served.of_folder(there, self.endpoint, files, given)
+        about = served.describe_folder(there, self.endpoint, files, given)
         # Of the folder on the cluster, which may be another than that here.
         server = replace(about.server, model=clean_text.clean_line(self.found["model"]))
         return replace(about, server=server)
@@ -134,22 +136,22 @@ class Session:
     def open(self, row: Mapping[str, Any]) -> Opened:
         """Open the way to a server and see that it answers. Raises UserError, with no way open."""
         self.close()
-        found, key = _endpoint(self.folder, row["id"])
+        found, key = _read_endpoint(self.folder, row["id"])
         # Its node, port and certificate pinned.
-        here = there = _client(found)
+        here = there = _make_client(found)
         try:
             if self.folder.login:
-                self._port = self._port or tunnel.free_port(self.wanted_port)
-                self._tunnel = tunnel.to_node(
+                self._port = self._port or tunnel.find_free_port(self.wanted_port)
+                self._tunnel = tunnel.open_to_node(
                     self.folder.login, self._port, there.host, there.port, apart=self.apart
                 )
                 here = api_client.Endpoint(tunnel.ADDRESS, self._port, there.fingerprint)
-            asked = api_client.Endpoint(here.host, here.port, here.fingerprint, _ASK_S)
+            asked = api_client.Endpoint(here.host, here.port, here.fingerprint, _TIMEOUT_S)
             proof.prove(asked, key, self.check)
         except BaseException:
             self.close()
             raise
-        self.current = Identity.of(row)
+        self.current = Identity.from_row(row)
         return Opened(found, key, asked, self.folder.login)
 
     def write(self, opened: Opened) -> dict[str, Any]:
@@ -167,7 +169,7 @@ class Session:
             "key_file": str(key_file),
             "login": opened.login,
             "job": found["job"],
-            "node": _client(found).host,
+            "node": _make_client(found).host,
             "ends_at": found["ends_at"],
         }
 
@@ -187,7 +189,7 @@ class Session:
         self._tunnel, self.current = None, None
 
 
-def _endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
+def _read_endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
     """Return what a server published, held to its schema, and the API key."""
     import jsonschema  # noqa: PLC0415
 
@@ -196,18 +198,18 @@ def _endpoint(folder: Folder, number: str) -> tuple[dict[str, Any], str]:
     try:
         jsonschema.validate(found, schemas.load("endpoint"))
     except jsonschema.ValidationError as error:
-        raise _not_whole(folder, number, error.message) from None
+        raise _make_endpoint_error(folder, number, error.message) from None
     assert isinstance(found, dict)  # noqa: S101  (the schema says so)
     if found["job"] != number:
-        raise _not_whole(folder, number, "it is another job's")
+        raise _make_endpoint_error(folder, number, "it is another job's")
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise _not_whole(folder, number, "the key is no text without spaces")
+        raise _make_endpoint_error(folder, number, "the key is no text without spaces")
     if not addresses.NODE.fullmatch(found["node"]):
-        raise _not_whole(folder, number, f"node: {found['node']!r} is no host's name")
+        raise _make_endpoint_error(folder, number, f"node: {found['node']!r} is no host's name")
     return found, key
 
 
-def _not_whole(folder: Folder, number: str, why: str) -> UserError:
+def _make_endpoint_error(folder: Folder, number: str, why: str) -> UserError:
     return UserError(
         f"{folder.where}: the endpoint of job {number}: {clean_text.clean_line(why)[:200]}",
         fix=_ANEW,
@@ -215,7 +217,7 @@ def _not_whole(folder: Folder, number: str, why: str) -> UserError:
     )
 
 
-def _client(found: Mapping[str, Any]) -> api_client.Endpoint:
+def _make_client(found: Mapping[str, Any]) -> api_client.Endpoint:
     try:
         there = endpoint.client(found)
     except HostError as error:
@@ -246,7 +248,7 @@ class Follower:
         """Follow until nothing serves any more, or Ctrl-C."""
         while True:
             try:
-                step = next_step(self._servers(), self.session.current)
+                step = decide_step(self._servers(), self.session.current)
                 if step.ends:
                     return self._end()
                 if step.to is not None:
@@ -264,7 +266,7 @@ class Follower:
     def reach(self) -> Opened:
         """Wait for a server that answers, and open the way to it. Raises UserError without one."""
         while True:
-            step = next_step(self._servers(), None)
+            step = decide_step(self._servers(), None)
             if step.ends:
                 raise self._nothing()
             if step.to is not None:
@@ -303,10 +305,10 @@ class Follower:
     def _show(self, document: Mapping[str, Any], opened: Opened) -> None:
         assert self.output is not None  # noqa: S101  (who shows has one)
         if self.snippet is None:
-            self.output.write(document, lambda: connect_text.cluster(document))
+            self.output.write(document, lambda: connect_text.format_cluster(document))
             return
         name, files = self.snippet, self.session.files
-        given = served.Given(key_file=Path(document["key_file"]))
+        given = served.ClientOptions(key_file=Path(document["key_file"]))
         server = opened.served(self.session.folder, files, given).server
         self.output.write(None, lambda: snippets.format_snippet(name, server))
 
@@ -319,7 +321,7 @@ class Follower:
         until = time.monotonic() + self.every_s
         while time.monotonic() < until:
             self.session.check()
-            time.sleep(min(_STEP_S, self.every_s))
+            time.sleep(min(_POLL_INTERVAL_S, self.every_s))
 
     def _end(self) -> ExitCode:
         if not self.shown:
@@ -385,7 +387,7 @@ class _Way:
     def open(self) -> tuple[served.Served, str]:
         """Open it to the server that answers now, which may be waited for. Raises UserError."""
         opened = self.follower.reach()
-        self.there = opened.served(self.follower.session.folder, None, served.Given())
+        self.there = opened.served(self.follower.session.folder, None, served.ClientOptions())
         self.key = opened.key
         return self.there, self.key
 
@@ -400,7 +402,7 @@ class _Way:
 
 
 @contextmanager
-def link(request: Request) -> Iterator[Link]:
+def open_link(request: Request) -> Iterator[Link]:
     """Give a server of a rendered folder, with the key proven, for as long as it is used.
 
     One that loads is waited for. Raises UserError where none answers, waits or loads.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov import documents, schemas
-from kimi_prov.commands.common.ssh import SSH, last_line
+from kimi_prov.commands.common.ssh import SSH, find_last_line
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.contract.errors import EXIT_PERMANENT, HostError
 from kimi_prov.errors import ExitCode, UserError
@@ -34,7 +34,7 @@ _TIMEOUT_S = 600
 # ssh's own: it did not connect. A command of ours never ends so.
 _NO_CONNECTION = 255
 _NOT_THERE = 66
-_LARGEST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _ENV_BYTES = 1 << 20
 # What a login shell or a module prints goes with the messages; the answer is the last line.
 _CALL = f"""\
@@ -76,12 +76,12 @@ class Folder:
         Raises UserError for a folder that `render slurm` did not make, and for no login.
         """
         record = folder_writer.read_record(path, KIND)
-        settings = _settings(path)
-        where = login if login is not None else _setting(path, settings, "KIMI_LOGIN")
+        settings = _read_settings(path)
+        where = login if login is not None else _read_setting(path, settings, "KIMI_LOGIN")
         if not where:
             return cls(path, None, str(path.absolute()), record)
         check_login(where, "--login" if login is not None else f"{path / SETTINGS}: KIMI_LOGIN")
-        root = _setting(path, settings, "KIMI_ROOT")
+        root = _read_setting(path, settings, "KIMI_ROOT")
         if not root.startswith("/"):
             raise UserError(
                 f"{path / SETTINGS}: KIMI_ROOT: expected an absolute path, found {root!r}",
@@ -115,7 +115,7 @@ class Folder:
         """Return a tar of the files that the record names, as they are now, and the record."""
         buffer, size = io.BytesIO(), 0
         with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name, mode in _modes(self.record):
+            for name, mode in _list_modes(self.record):
                 file = self.path / name
                 try:
                     content = file.read_bytes()
@@ -126,9 +126,9 @@ class Folder:
                         f"{file}: cannot be read: {error.strerror}", fix="make it a file again"
                     ) from None
                 size += len(content)
-                if size > _LARGEST_BYTES:
+                if size > _MAX_BYTES:
                     raise UserError(
-                        f"{self.path}: its files are larger than {_LARGEST_BYTES >> 20} MiB",
+                        f"{self.path}: its files are larger than {_MAX_BYTES >> 20} MiB",
                         fix="copy the folder to the cluster yourself, and run this there",
                     )
                 entry = tarfile.TarInfo(name)
@@ -144,7 +144,7 @@ class Folder:
         last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         if self.login and done.returncode == _NO_CONNECTION and not last.startswith("{"):
             raise UserError(
-                f"{self.login}: ssh: {last_line(told)}",
+                f"{self.login}: ssh: {find_last_line(told)}",
                 fix=f"try  ssh -o BatchMode=yes -- {clean_text.quote_word(self.login)} true",
                 exit_code=ExitCode.UNREACHABLE,
             )
@@ -184,7 +184,7 @@ class Folder:
         if not isinstance(found, dict):
             settings = f"{clean_text.quote_word(self.there)}/{SETTINGS}"
             raise UserError(
-                f"{where}: the folder's program did not answer: {last_line(told)}",
+                f"{where}: the folder's program did not answer: {find_last_line(told)}",
                 fix=f"look at {settings}: KIMI_PYTHON, KIMI_MODULES",
                 exit_code=ExitCode.BAD_INPUT if code == EXIT_PERMANENT else ExitCode.FAILED,
             )
@@ -229,13 +229,13 @@ def _check(where: str, document: dict[str, Any], schema: str) -> None:
         ) from None
 
 
-def _settings(path: Path) -> str:
+def _read_settings(path: Path) -> str:
     file = path / SETTINGS
     fix = "render the folder again"
     return documents.read_document(file, what="settings", limit=_ENV_BYTES, fix=fix).text
 
 
-def _setting(path: Path, text: str, name: str) -> str:
+def _read_setting(path: Path, text: str, name: str) -> str:
     """Return a variable of cluster.env, which bash reads elsewhere and nobody runs here."""
     rows = re.findall(rf"^\s*(?:export\s+)?{name}=(.*)$", text, re.MULTILINE)
     if not rows:
@@ -252,6 +252,6 @@ def _setting(path: Path, text: str, name: str) -> str:
     return words[0] if words else ""
 
 
-def _modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
+def _list_modes(record: dict[str, Any]) -> Iterable[tuple[str, int]]:
     yield from ((row["path"], int(row["mode"], 8)) for row in record["files"])
     yield folder_writer.RECORD, 0o644

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kimi_prov.commands.common.options import LOGIN, PATH, SUITES, output_options
+from kimi_prov.commands.common.options import LOGIN, PATH, SUITES, add_output_options
 from kimi_prov.commands.slurm.folder import Folder
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
@@ -36,7 +36,7 @@ _RENDERED = click.argument("path", type=PATH, metavar="DIR")
     "[default: basic]",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that were changed there, too.")
-@output_options
+@add_output_options
 def submit(
     path: Path,
     names: tuple[str, ...],
@@ -71,8 +71,8 @@ def submit(
             f"{path}: --suite: the program of the folder is of a kimi-prov that knows none",
             fix="render the folder again with this one",
         ) from None
-    output.write(document, lambda: slurm.submitted(document))
-    target = _words(path, login)
+    output.write(document, lambda: slurm.format_submitted(document))
+    target = _format_target(path, login)
     serves = any(row["name"] == "serve" for row in document["jobs"])
     say(f"next:  kimi-prov jobs {target}")
     if serves:
@@ -94,7 +94,7 @@ def _report_copy(folder: Folder, done: dict[str, Any]) -> None:
 @click.command()
 @_RENDERED
 @LOGIN
-@output_options
+@add_output_options
 def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
     """Say what the jobs of a rendered folder do: state, nodes, address, time left, successor.
 
@@ -102,8 +102,8 @@ def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
     """
     output.check()
     document = Folder.read(path, login).call("jobs", schema="jobs")
-    output.write(document, lambda: slurm.jobs(document))
-    return ExitCode.FAILED if slurm.serves_no_more(document) else ExitCode.OK
+    output.write(document, lambda: slurm.format_jobs(document))
+    return ExitCode.FAILED if slurm.has_lost_server(document) else ExitCode.OK
 
 
 @click.command()
@@ -111,7 +111,7 @@ def jobs(path: Path, login: str | None, output: Output) -> ExitCode:
 @click.argument("names", nargs=-1, metavar="[JOB|ID]...")
 @LOGIN
 @click.option("--now", is_flag=True, help="Kill a server too, with the answers that it gives.")
-@output_options
+@add_output_options
 def cancel(
     path: Path, names: tuple[str, ...], login: str | None, output: Output, *, now: bool
 ) -> ExitCode:
@@ -122,11 +122,11 @@ def cancel(
     output.check()
     words = [*(["--now"] if now else []), *names]
     document = Folder.read(path, login).call("cancel", *words, schema="cancel")
-    output.write(document, lambda: slurm.cancelled(document))
+    output.write(document, lambda: slurm.format_cancelled(document))
     return ExitCode.OK
 
 
-def _words(path: Path, login: str | None) -> str:
+def _format_target(path: Path, login: str | None) -> str:
     """Return what names the folder in the next command."""
     found = clean_text.quote_word(path)
     return found if login is None else f"{found} --login {clean_text.quote_word(login)}"

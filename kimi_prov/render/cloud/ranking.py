@@ -57,7 +57,7 @@ class RankedMachine:
         """Dollars for a million output tokens of the load, when the machine is at work."""
         if self.usd_hour is None:
             return None
-        return cost.usd_per_million(self.usd_hour, self.tok_s)
+        return cost.compute_usd_per_million(self.usd_hour, self.tok_s)
 
     @property
     def cold_start_s(self) -> float:

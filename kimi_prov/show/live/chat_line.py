@@ -16,7 +16,7 @@ from kimi_prov.user_dirs import make_private, write_private
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 _HISTORY_BYTES = 4 << 20
 _PROMPT, _MORE = "> ", ". "
 # What ends a chat; nobody looks for that in a history.
@@ -31,7 +31,7 @@ _TOLD = re.compile(
 _MADE = re.compile(r"(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9_+/=.\-]{24,}")
 
 
-def keeps(line: str, masker: Masker) -> bool:
+def is_kept_in_history(line: str, masker: Masker) -> bool:
     """Whether a line may go into the history: nothing in it looks like a secret."""
     if masker.mask(line) != line or _ISSUED.search(line) or _TOLD.search(line):
         return False
@@ -90,7 +90,7 @@ class ChatLine:
         if (
             not flat
             or flat in LEAVES
-            or not keeps(flat, self._masker)
+            or not is_kept_in_history(flat, self._masker)
             or self._lines[-1:] == [flat]
         ):
             return
@@ -98,7 +98,7 @@ class ChatLine:
         if self._readline:
             self._readline.add_history(flat)
         make_private(self._file.parent)
-        write_private(self._file, "".join(f"{row}\n" for row in self._lines[-_MOST_LINES:]))
+        write_private(self._file, "".join(f"{row}\n" for row in self._lines[-_MAX_LINES:]))
 
 
 def _read(file: Path) -> list[str]:
@@ -111,4 +111,4 @@ def _read(file: Path) -> list[str]:
         )
     except UserError:
         return []
-    return text.splitlines()[-_MOST_LINES:]
+    return text.splitlines()[-_MAX_LINES:]

@@ -58,7 +58,7 @@ class ChatScreen:
         self._line()
         self._kind = ""
         if taken is not None:
-            told = summary(taken)
+            told = format_summary(taken)
             if self._terminal:
                 self._write(f"{_DIM}{told}{_PLAIN}\n" if self._dims else f"{told}\n")
             else:
@@ -81,7 +81,7 @@ class ChatScreen:
         self._ends = text.endswith("\n") if ends is None else ends
 
 
-def summary(taken: AnswerStats) -> str:
+def format_summary(taken: AnswerStats) -> str:
     """Say what an answer took, on one line."""
     parts = []
     if taken.tokens is not None:

@@ -46,7 +46,7 @@ class Tracker:
         self.current: dict[str, Phase] = {}
         self._failed: set[str] = set()
 
-    def take(self, event: Event) -> tuple[str, Phase] | None:
+    def follow(self, event: Event) -> tuple[str, Phase] | None:
         """Take an event in; return the host and the phase that it ended, if it did."""
         ended = None
         if isinstance(event, TaskStarted):
@@ -93,7 +93,7 @@ class Tracker:
         return left
 
 
-def phase_line(host: str, phase: Phase, width: int) -> str:
+def format_phase(host: str, phase: Phase, width: int) -> str:
     """Write one ended phase as a line."""
     count = f", {phase.changed} changed" if phase.changed else ""
     took = format_duration(phase.seconds)

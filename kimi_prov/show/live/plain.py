@@ -9,7 +9,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.runner import progress
 from kimi_prov.runner.events import Diff, TaskStarted
-from kimi_prov.show.live.phases import Tracker, phase_line
+from kimi_prov.show.live.phases import Tracker, format_phase
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -36,9 +36,9 @@ class PlainScreen:
 
     def event(self, event: Event) -> None:
         """Write a line for each phase that a host ends, and what changed in files."""
-        ended = self._tracker.take(event)
+        ended = self._tracker.follow(event)
         if ended:
-            self._line(ended[0], phase_line(*ended, self._width))
+            self._line(ended[0], format_phase(*ended, self._width))
         if isinstance(event, TaskStarted):
             self._width = max(self._width, len(event.host))
             self._last_line.setdefault(event.host, time.monotonic())
@@ -66,7 +66,7 @@ class PlainScreen:
     def stop(self) -> None:
         """Write what was still open."""
         for host, phase in self._tracker.finish():
-            self._line(host, phase_line(host, phase, self._width))
+            self._line(host, format_phase(host, phase, self._width))
 
     def _line(self, host: str, text: str) -> None:
         self._last_line[host] = time.monotonic()

@@ -43,7 +43,7 @@ class LiveScreen:
 
     def start(self, title: str) -> None:
         """Open the live region."""
-        self._console.print(_text(title, "bold"), overflow="ellipsis", no_wrap=True)
+        self._console.print(_build_text(title, "bold"), overflow="ellipsis", no_wrap=True)
         self._hide_control_c()
         self._live = Live(
             console=self._console,
@@ -56,7 +56,7 @@ class LiveScreen:
 
     def event(self, event: Event) -> None:
         """Let an ended phase scroll up."""
-        ended = self._tracker.take(event)
+        ended = self._tracker.follow(event)
         self._width = max([self._width, *(len(host) for host in self._tracker.current)])
         if ended:
             self._print_end(*ended)
@@ -135,9 +135,9 @@ class LiveScreen:
         grid.add_column(no_wrap=True, justify="right")
         grid.add_row(
             Text(frame, style="cyan"),
-            _text(host),
-            _text(phase.name, "cyan"),
-            _text(now),
+            _build_text(host),
+            _build_text(phase.name, "cyan"),
+            _build_text(now),
             Text(format_duration(phase.seconds), style="dim"),
         )
         if update is None or not update.total_bytes:
@@ -154,10 +154,10 @@ class LiveScreen:
             completed=float(update.done_bytes or 0),
             width=_BAR,
         )
-        grid.add_row("", bar, _text(f"{update.phase}: {progress.format_amounts(update)}"))
+        grid.add_row("", bar, _build_text(f"{update.phase}: {progress.format_amounts(update)}"))
         return grid
 
 
-def _text(said: str, style: str = "") -> Text:
+def _build_text(said: str, style: str = "") -> Text:
     """Return clean text as it stands; rich takes out neither escapes nor its own marks."""
     return Text(clean_text.clean_line(said), style=style)

@@ -15,7 +15,7 @@ from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.show.output import say
 from kimi_prov.show.text import activity
-from kimi_prov.show.text.host_lines import WIDTH, entry, head
+from kimi_prov.show.text.host_lines import WIDTH, format_entry, format_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def draws(stream: TextIO) -> bool:
+def is_drawable(stream: TextIO) -> bool:
     """Whether a stream is a terminal that a picture can be drawn on."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
 
@@ -55,20 +55,21 @@ class WatchScreen:
         """Tell of a host that will not answer any more, while others are watched."""
         if isinstance(event, TaskFinished) and event.status in {"unreachable", "failed"}:
             away = {"detail": "it is not watched any more", "provisioned": False}
-            self._take(event.host, away)
+            self._update(event.host, away)
 
     def progress(self, update: ProgressUpdate) -> None:
         """Show a look at a host."""
         if update.document is not None:
-            self._take(update.host, update.document)
+            self._update(update.host, update.document)
 
-    def _take(self, host: str, document: Mapping[str, Any]) -> None:
+    def _update(self, host: str, document: Mapping[str, Any]) -> None:
         self._hosts[host] = datetime.now().astimezone(), document
         self._drawn = False
         if not self._terminal:
             at = self._hosts[host][0]
             self._write(
-                clean_text.clean_row(f"{at:%H:%M:%S} {host}: {activity.brief(document)}") + "\n"
+                clean_text.clean_row(f"{at:%H:%M:%S} {host}: {activity.format_brief(document)}")
+                + "\n"
             )
 
     def tick(self) -> None:
@@ -76,14 +77,14 @@ class WatchScreen:
         size = tuple(shutil.get_terminal_size())
         if self._open and self._hosts and (not self._drawn or size != self._size):
             self._size, self._drawn = (size[0], size[1]), True
-            rows = fitted(self._lines(), *self._size)
+            rows = cut_to_size(self._lines(), *self._size)
             self._write(_HOME + "".join(f"{row}{_CLEAR_LINE}\r\n" for row in rows[:-1]))
             self._write(f"{rows[-1]}{_CLEAR_LINE}{_CLEAR_REST}")
 
     def _lines(self) -> list[str]:
         found = [f"every {self._every_s:g} s; Ctrl-C ends it"]
         for host, (at, document) in self._hosts.items():
-            found += ["", *picture(host, f"{at:%H:%M:%S}", document)]
+            found += ["", *format_host(host, f"{at:%H:%M:%S}", document)]
         return found
 
     def say(self, line: str) -> None:
@@ -104,9 +105,9 @@ class WatchScreen:
         self._stream.flush()
 
 
-def picture(host: str, at: str, document: Mapping[str, Any]) -> list[str]:
+def format_host(host: str, at: str, document: Mapping[str, Any]) -> list[str]:
     """Write one host as it is now, in lines of 80 columns at most."""
-    lines = head(host, f"{document['detail']}  {at}")
+    lines = format_head(host, f"{document['detail']}  {at}")
     if not document.get("provisioned"):
         return lines
     memory = document.get("memory")
@@ -115,11 +116,11 @@ def picture(host: str, at: str, document: Mapping[str, Any]) -> list[str]:
             f"{format_bytes(memory['host_available_bytes'])} of "
             f"{format_bytes(memory['host_total_bytes'])}"
         )
-        lines += entry("memory", f"{free} available")
-    return lines + activity.lines(document, known=True)
+        lines += format_entry("memory", f"{free} available")
+    return lines + activity.format_lines(document, known=True)
 
 
-def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
+def cut_to_size(lines: list[str], columns: int, rows: int) -> list[str]:
     """Cut lines to a terminal's size; what has no room is counted."""
     width = max(1, min(columns, WIDTH if columns >= WIDTH else columns))
     cut = [line[:width] for line in lines]

@@ -15,9 +15,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.show.report import hosts
-from kimi_prov.show.report.cost import HOURS_A_YEAR, rounded
-from kimi_prov.show.report.findings import of_severity
-from kimi_prov.show.text.formats import clean, figure, money
+from kimi_prov.show.report.cost import HOURS_A_YEAR, round_figure
+from kimi_prov.show.report.findings import filter_severity
+from kimi_prov.show.text.formats import clean, format_figure, format_money
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
 
@@ -38,26 +38,26 @@ _PACE_WORDS = {
 Entry = dict[str, Any]
 
 
-def of(targets: Sequence[Target], load: Load | None) -> dict[str, Any]:
+def build_answer(targets: Sequence[Target], load: Load | None) -> dict[str, Any]:
     """Give the document's `answer`."""
-    entries = [_entry(target, load) for target in targets]
-    speeds = {t["name"]: _speed(t) for t in targets}
+    entries = [_build_entry(target, load) for target in targets]
+    speeds = {t["name"]: _find_best_speed(t) for t in targets}
     ranking = sorted(entries, key=lambda entry: _rank(entry, load, speeds[entry["target"]]))
-    best = ranking[0] if ranking and _carries(ranking[0], load) else None
+    best = ranking[0] if ranking and _is_enough(ranking[0], load) else None
     for place, entry in enumerate(ranking):
-        entry["reason"] = _reason(entry, load, place if best else None, targets)
+        entry["reason"] = _explain_place(entry, load, place if best else None, targets)
     return {
-        "sentence": _sentence(ranking, best, load, targets),
+        "sentence": _write_sentence(ranking, best, load, targets),
         "recommended": best and best["target"],
         "ranking": ranking,
     }
 
 
-def _carries(entry: Entry, load: Load | None) -> bool:
+def _is_enough(entry: Entry, load: Load | None) -> bool:
     return entry["serves"] and (load is None or entry["machines"] is not None)
 
 
-def _entry(target: Target, load: Load | None) -> Entry:
+def _build_entry(target: Target, load: Load | None) -> Entry:
     found, sizing = target["cost"], target["sizing"]
     machines = sizing["machines"] if sizing else curves.make_unknown()
     quoted, rent = found["usd_per_hour"], found["usual_rent_usd_per_hour"]
@@ -67,22 +67,22 @@ def _entry(target: Target, load: Load | None) -> Entry:
     years = found["years"]["years"]
     return {
         "target": target["name"],
-        "serves": not of_severity(target, "blocker"),
+        "serves": not filter_severity(target, "blocker"),
         "pace": target["pace"],
         "machines": machines["expected"],
         "machines_low": machines["low"],
         "machines_high": machines["high"],
-        "usd_per_hour": rounded(total),
-        "usd_total": rounded(total and total * HOURS_A_YEAR * years),
+        "usd_per_hour": round_figure(total),
+        "usd_total": round_figure(total and total * HOURS_A_YEAR * years),
         "years": years,
-        "usd_per_million_output_tokens": _per_million(target, hour),
+        "usd_per_million_output_tokens": _estimate_cost(target, hour),
         "priced_by": "quote" if quoted is not None else "usual rent" if rent is not None else None,
-        "lacks": _lacks(target, load),
+        "lacks": _list_lacks(target, load),
         "reason": "",
     }
 
 
-def _per_million(target: Target, hour: float | None) -> Range:
+def _estimate_cost(target: Target, hour: float | None) -> Range:
     """Dollars for a million output tokens under the load; as planned where there is none."""
     found, sizing = target["cost"], target["sizing"]
     row: Any = target["plan"]["throughput"]
@@ -95,14 +95,14 @@ def _per_million(target: Target, hour: float | None) -> Range:
 
     def price(case: curves.Case) -> float | None:
         rate = curves.compute_output_rate(row, inputs, curves.OPPOSITE[case])
-        return rounded(hour * 1e6 / (rate * 3600 * use)) if rate else None
+        return round_figure(hour * 1e6 / (rate * 3600 * use)) if rate else None
 
     return curves.compute_cases(price)
 
 
-def _lacks(target: Target, load: Load | None) -> list[str]:
+def _list_lacks(target: Target, load: Load | None) -> list[str]:
     """Name what stands between a target and the reader's wish, the gravest first."""
-    lacks = [clean(row["title"]) for row in of_severity(target, "blocker")]
+    lacks = [clean(row["title"]) for row in filter_severity(target, "blocker")]
     curve, sizing = target["curve"], target["sizing"]
     if not curve:
         lacks.append("an estimate of its speed")
@@ -111,37 +111,40 @@ def _lacks(target: Target, load: Load | None) -> list[str]:
         wanted = load.input_tokens + load.output_tokens
         lacks.append(f"a context of {wanted:,} tokens (it has {context:,})")
     elif sizing is not None and sizing["machines"]["expected"] is None and load is not None:
-        lacks += _over(sizing, load) or _too_few(target, load)
+        lacks += _list_exceeded_limits(sizing, load) or _list_missing_tokens(target, load)
     if target["pace"] in ("slow", "batch") and not (load and load.tpot_ms):
-        lacks.append(f"the speed to chat ({figure(_slowest(target))} tokens/s for each request)")
+        speed = format_figure(_find_slowest_speed(target))
+        lacks.append(f"the speed to chat ({speed} tokens/s for each request)")
     if target["cost"]["usd_per_hour"] is None:
         lacks.append("a price")
     return lacks
 
 
-def _over(sizing: Mapping[str, Any], load: Load) -> list[str]:
+def _list_exceeded_limits(sizing: Mapping[str, Any], load: Load) -> list[str]:
     ttft, tpot = sizing["ttft_s"]["expected"], sizing["tpot_ms"]["expected"]
     found = []
     if load.ttft_s is not None and (ttft or 0) > load.ttft_s:
-        reached = f"{figure(ttft)} s with one request alone"
+        reached = f"{format_figure(ttft)} s with one request alone"
         found.append(f"a first token within {load.ttft_s:g} s (it takes {reached})")
     if load.tpot_ms is not None and (tpot or 0) > load.tpot_ms:
-        reached = f"{figure(tpot)} ms with one request alone"
+        reached = f"{format_figure(tpot)} ms with one request alone"
         found.append(f"{load.tpot_ms:g} ms between tokens (it takes {reached})")
     return found
 
 
-def _too_few(target: Target, load: Load) -> list[str]:
+def _list_missing_tokens(target: Target, load: Load) -> list[str]:
     """Say how many tokens a day the requests in flight give at most, where more were asked for."""
     if target["sizing"]["bound_by"] != "tokens_per_day" or load.users is None:
         return []
     most = demand.count_tokens_a_day(target["curve"], load, "expected", load.users)
     each = "the one request" if load.users == 1 else f"{load.users:,} requests"
-    gives = f"{each} in flight, each alone on a machine, would give {figure(most / 1e6)} million"
+    gives = (
+        f"{each} in flight, each alone on a machine, would give {format_figure(most / 1e6)} million"
+    )
     return [f"{load.tokens_per_day:,.0f} output tokens a day ({gives})"]
 
 
-def _slowest(target: Target) -> float | None:
+def _find_slowest_speed(target: Target) -> float | None:
     row = curves.find_row(
         target["curve"], demand.count_requests_at_once(target["plan"], target["sizing"])
     )
@@ -149,16 +152,16 @@ def _slowest(target: Target) -> float | None:
     return speed
 
 
-def _speed(target: Target) -> float:
+def _find_best_speed(target: Target) -> float:
     return max((row["aggregate_tok_s"]["expected"] or 0 for row in target["curve"]), default=0)
 
 
 def _rank(entry: Entry, load: Load | None, speed: float) -> tuple[float, ...]:
     """Give what a target is sorted by: the smaller, the better."""
     pace = _PACES.index(entry["pace"]) if entry["pace"] in _PACES else len(_PACES)
-    if load is not None and not _paced(load):
+    if load is not None and not _is_paced(load):
         pace = 0
-    group = float(not entry["serves"]) + (not _carries(entry, load))
+    group = float(not entry["serves"]) + (not _is_enough(entry, load))
     cost = entry["usd_per_hour"]
     if load is None:
         cost = entry["usd_per_million_output_tokens"]["expected"]
@@ -167,38 +170,45 @@ def _rank(entry: Entry, load: Load | None, speed: float) -> tuple[float, ...]:
     return (group, pace, known, cost or 0.0, machines, -speed)
 
 
-def _paced(load: Load) -> bool:
+def _is_paced(load: Load) -> bool:
     """Whether the load is of people who wait and who named no limit between tokens."""
     return load.users is not None and load.tpot_ms is None
 
 
-def _reason(entry: Entry, load: Load | None, place: int | None, targets: Sequence[Target]) -> str:
+def _explain_place(
+    entry: Entry, load: Load | None, place: int | None, targets: Sequence[Target]
+) -> str:
     """Say in a sentence why a target stands where it stands."""
     if not entry["serves"]:
         return f"It cannot serve the model as it stands: {entry['lacks'][0]}."
     if load is not None and entry["machines"] is None:
-        return f"No number of them carries the load. It lacks {_first(entry['lacks'])}."
+        return f"No number of them carries the load. It lacks {_get_first(entry['lacks'])}."
     pace = _PACE_WORDS.get(entry["pace"], "")
     if load is None:
-        what = f"{money(entry['usd_per_million_output_tokens']['expected'])} a million tokens"
+        what = (
+            f"{format_money(entry['usd_per_million_output_tokens']['expected'])} a million tokens"
+        )
     else:
-        what = f"{_machines(entry, targets)} for {money(entry['usd_per_hour'])} an hour"
+        hour = format_money(entry["usd_per_hour"])
+        what = f"{_describe_machines(entry, targets)} for {hour} an hour"
     if entry["priced_by"] is None:
-        what = "its cost is not known" + (f" ({_machines(entry, targets)})" if load else "")
+        what = "its cost is not known" + (
+            f" ({_describe_machines(entry, targets)})" if load else ""
+        )
     elif entry["priced_by"] == "usual rent":
         what += ", by the usual rent of such GPUs, for it has no price"
     first = "" if place or len(targets) == 1 or place is None else ": the first of its pace"
     return f"It is {pace}: {what}{first}."
 
 
-def _first(lacks: Sequence[str]) -> str:
+def _get_first(lacks: Sequence[str]) -> str:
     return lacks[0] if lacks else "what the load asks for"
 
 
-def _machines(entry: Entry, targets: Sequence[Target]) -> str:
+def _describe_machines(entry: Entry, targets: Sequence[Target]) -> str:
     low, high = entry["machines_low"], entry["machines_high"]
-    together = next(hosts.of(t) for t in targets if t["name"] == entry["target"])
-    word = hosts.machines(entry["machines"], together)
+    together = next(hosts.count_target_hosts(t) for t in targets if t["name"] == entry["target"])
+    word = hosts.count_machines(entry["machines"], together)
     if low == high:
         return word
     if high is None:
@@ -206,26 +216,27 @@ def _machines(entry: Entry, targets: Sequence[Target]) -> str:
     return f"{word} ({low:,} to {high:,})"
 
 
-def _sentence(
+def _write_sentence(
     ranking: Sequence[Entry], best: Entry | None, load: Load | None, targets: Sequence[Target]
 ) -> str:
     """Say which target to take, or that none will do."""
     models = clean(" and ".join(dict.fromkeys(t["plan"]["model"]["name"] for t in targets)))
     if best is None:
-        return _no_answer(ranking, load, models)
+        return _explain_no_answer(ranking, load, models)
     cost = best["usd_per_hour"] if load else best["usd_per_million_output_tokens"]["expected"]
     price = "; its price is not known"
     if cost is not None:
-        price = f", {money(cost)} {'an hour' if load else 'for a million output tokens'}"
+        price = f", {format_money(cost)} {'an hour' if load else 'for a million output tokens'}"
     if best["priced_by"] == "usual rent":
         price += " at the usual rent of its GPUs"
     name = clean(best["target"])
     if load is None:
         done = f"{name} serves {models}, {_PACE_WORDS[best['pace']]}{price}."
     else:
-        done = f"For {describe(load)} of {models}: {_machines(best, targets)} like {name}{price}."
+        machines = f"{_describe_machines(best, targets)} like {name}"
+        done = f"For {describe_load(load)} of {models}: {machines}{price}."
     rest = len(ranking) - 1
-    others = sum(_carries(entry, load) for entry in ranking) - 1
+    others = sum(_is_enough(entry, load) for entry in ranking) - 1
     if rest == 0:
         return done
     if others == rest:
@@ -233,18 +244,18 @@ def _sentence(
     return f"{done} {others or 'None'} of the other {rest} can too."
 
 
-def _no_answer(ranking: Sequence[Entry], load: Load | None, models: str) -> str:
+def _explain_no_answer(ranking: Sequence[Entry], load: Load | None, models: str) -> str:
     serving = load is not None and any(entry["serves"] for entry in ranking)
-    wish = f"carries {describe(load)}" if serving and load else f"serves {models}"
+    wish = f"carries {describe_load(load)}" if serving and load else f"serves {models}"
     if len(ranking) > 1:
         return f"None of the {len(ranking)} machines {wish}."
-    name, lacks = clean(ranking[0]["target"]), _first(ranking[0]["lacks"])
+    name, lacks = clean(ranking[0]["target"]), _get_first(ranking[0]["lacks"])
     if not serving:
         return f"{name} cannot serve {models} as it stands: {lacks}."
     return f"No number of {name} {wish}: it lacks {lacks}."
 
 
-def describe(load: Load) -> str:
+def describe_load(load: Load) -> str:
     """Say a load in words."""
     parts = []
     if load.users is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kimi_prov.show.report.findings import Target
 
 
-def assumptions(targets: Sequence[Target]) -> list[tuple[str, Mapping[str, str]]]:
+def collect_assumptions(targets: Sequence[Target]) -> list[tuple[str, Mapping[str, str]]]:
     """Give every assumption once, with the names of the targets that it holds for."""
     held: dict[tuple[str, str, str], list[str]] = {}
     for target in targets:

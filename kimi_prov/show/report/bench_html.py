@@ -18,40 +18,40 @@ if TYPE_CHECKING:
     from kimi_prov.show.report.plots import Line
 
 
-def page(document: Mapping[str, Any]) -> str:
+def render_page(document: Mapping[str, Any]) -> str:
     """Give the page."""
     hosts = document["hosts"]
-    return html.rendered(
+    return html.render_template(
         "bench_page.html.j2",
-        title=_title(hosts),
+        title=_build_title(hosts),
         charts=charts,
         tables=bench_tables,
-        hosts=[(name, host, _plots(host)) for name, host in hosts.items()],
+        hosts=[(name, host, _draw_plots(host)) for name, host in hosts.items()],
     )
 
 
-def _title(hosts: Mapping[str, Any]) -> str:
+def _build_title(hosts: Mapping[str, Any]) -> str:
     """Say whose speeds these are."""
-    models = {host["model"] for host in hosts.values() if bench_tables.measured(host)}
+    models = {host["model"] for host in hosts.values() if bench_tables.has_measurements(host)}
     what = clean(models.pop()) if len(models) == 1 else "models"
     names = ", ".join(clean(name) for name in list(hosts)[:3])
     return f"Measured: {what} on {names}{', ...' if len(hosts) > 3 else ''}"
 
 
-def _plots(host: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _draw_plots(host: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Draw the curves of a sweep; a single load has none."""
-    if not bench_tables.measured(host) or len(host["serve"]["levels"]) < 2:
+    if not bench_tables.has_measurements(host) or len(host["serve"]["levels"]) < 2:
         return []
     found = [
-        _plot(
-            bench_tables.throughput(host),
+        _draw_plot(
+            bench_tables.build_throughput_lines(host),
             "Tokens a second of all requests together",
             "Prompts are read in the same time. Bands are the rounds' spread, and the range that "
             "was predicted.",
             "Tokens/s of all together",
         ),
-        _plot(
-            bench_tables.first_token(host),
+        _draw_plot(
+            bench_tables.build_first_token_lines(host),
             "Time to the first token",
             "Medians; where requests wait for each other, it grows.",
             "Seconds to the first token",
@@ -60,7 +60,7 @@ def _plots(host: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [plot for plot in found if plot is not None]
 
 
-def _plot(rows: Sequence[Line], title: str, note: str, y: str) -> dict[str, Any] | None:
+def _draw_plot(rows: Sequence[Line], title: str, note: str, y: str) -> dict[str, Any] | None:
     points = [point for row in rows for point in row.points]
     if not points:
         return None
@@ -70,14 +70,16 @@ def _plot(rows: Sequence[Line], title: str, note: str, y: str) -> dict[str, Any]
         f"{row.points[-1].y:.3g} at {row.points[-1].x:g}"
         for row in rows
     )
-    x = charts.doublings(point.x for point in points)
+    x = charts.choose_doubling_axis(point.x for point in points)
     return {
         "title": title,
         "note": note,
         "x": "Requests at once",
         "y": y,
-        "picture": charts.lines(rows, x, charts.axis(values), label=f"{title}: {label}"),
+        "picture": charts.draw_lines(
+            rows, x, charts.choose_axis(values), label=f"{title}: {label}"
+        ),
         "key": list(rows),
         "said": [],
-        "table": bench_tables.line_table(title, rows),
+        "table": bench_tables.build_line_table(title, rows),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.show.report.plots import Line, Point, Table
-from kimi_prov.show.text.formats import clean, figure, share
+from kimi_prov.show.text.formats import clean, format_figure, format_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,14 +25,14 @@ _BYTES = {"memory", "layer"}
 NOW, LAST, PREDICTED = "this time", "the last time", "predicted"
 
 
-def measured(host: Mapping[str, Any]) -> bool:
+def has_measurements(host: Mapping[str, Any]) -> bool:
     """Whether a host's entry has figures at all."""
     return "serve" in host
 
 
-def verdict(host: Mapping[str, Any]) -> str:
+def describe_verdict(host: Mapping[str, Any]) -> str:
     """Say in a sentence how it stands."""
-    if not measured(host):
+    if not has_measurements(host):
         return f"Not measured: {clean(host['detail'])}"
     if not host["ok"]:
         return f"Not all requests were answered: {clean(host['detail'])}"
@@ -43,7 +43,7 @@ def verdict(host: Mapping[str, Any]) -> str:
     return "Slower than this machine should be."
 
 
-def about(host: Mapping[str, Any]) -> list[tuple[str, str]]:
+def describe_bench(host: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Say what was measured: machine, engine, load, when."""
     engine, machine = host["engine"], host.get("machine") or {}
     serve, load = host["serve"], host["serve"].get("load") or {}
@@ -55,14 +55,14 @@ def about(host: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Machine", ", ".join([f"{sockets}{cpu}" if cpu else "", *gpus]).strip(", ")),
         ("Request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}"),
         ("Load", load.get("told") or ""),
-        ("Warm-up", _warm_up(serve.get("warm_up"))),
+        ("Warm-up", _describe_warm_up(serve.get("warm_up"))),
         ("When", host["measured_at"]),
         ("Other work", "others worked on it" if host["load"]["busy"] else ""),
     ]
     return [(label, clean(text)) for label, text in rows if text]
 
 
-def _warm_up(warm: Mapping[str, Any] | None) -> str:
+def _describe_warm_up(warm: Mapping[str, Any] | None) -> str:
     if not warm:
         return ""
     first = warm["ttft_s"]["median"]
@@ -74,7 +74,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def speeds(host: Mapping[str, Any]) -> Table:
+def build_speed_table(host: Mapping[str, Any]) -> Table:
     """Give the loads: requests, times to the first token and between tokens, speeds."""
     return Table(
         "The loads. First token and between tokens: median, and the 99th percentile",
@@ -84,32 +84,32 @@ def speeds(host: Mapping[str, Any]) -> Table:
         ),
         tuple(
             (
-                _at_once(level),
-                _requests(level),
-                _both(level["ttft_s"], 1.0),
-                _both(level.get("itl_s") or level["tpot_s"], 1000.0),
-                _known(level["decode_tok_s"]),
-                _known(level["aggregate_tok_s"]),
-                _range((level.get("spread") or {}).get("aggregate_tok_s")),
+                _name_load(level),
+                _describe_requests(level),
+                _format_both(level["ttft_s"], 1.0),
+                _format_both(level.get("itl_s") or level["tpot_s"], 1000.0),
+                _format_known(level["decode_tok_s"]),
+                _format_known(level["aggregate_tok_s"]),
+                _format_range((level.get("spread") or {}).get("aggregate_tok_s")),
             )
             for level in host["serve"]["levels"]
         ),
     )
 
 
-def _at_once(level: Mapping[str, Any]) -> str:
+def _name_load(level: Mapping[str, Any]) -> str:
     """Name a load: how many at once, or how many a second."""
     name = str(level.get("name") or "").removesuffix(" at once")
     return clean(name) if name and not name.isdigit() else f"{level['concurrency']:,}"
 
 
-def _requests(level: Mapping[str, Any]) -> str:
+def _describe_requests(level: Mapping[str, Any]) -> str:
     failed = f", {level['failed']} failed" if level["failed"] else ""
     left = f", {level['left_out']} left out" if level.get("left_out") else ""
     return f"{level['requests']:,}{failed}{left}"
 
 
-def counts(host: Mapping[str, Any]) -> Table | None:
+def build_count_table(host: Mapping[str, Any]) -> Table | None:
     """Give what the engine counted and its GPUs drew; None where nothing is known."""
     rows = []
     for level in host["serve"]["levels"]:
@@ -117,15 +117,15 @@ def counts(host: Mapping[str, Any]) -> Table | None:
         cache, prefix = engine.get("cache_use"), engine.get("prefix_cache") or {}
         running, waiting = engine.get("running"), engine.get("waiting")
         cells = (
-            share(cache["max"]) if cache else _NONE,
-            share(prefix["hit_share"]) if prefix.get("hit_share") is not None else _NONE,
-            figure(running["mean"]) if running else _NONE,
-            figure(waiting["max"]) if waiting else _NONE,
+            format_share(cache["max"]) if cache else _NONE,
+            format_share(prefix["hit_share"]) if prefix.get("hit_share") is not None else _NONE,
+            format_figure(running["mean"]) if running else _NONE,
+            format_figure(waiting["max"]) if waiting else _NONE,
             str(engine["preemptions"]) if engine.get("preemptions") is not None else _NONE,
-            figure(power["watts"]["mean"]) if power.get("watts") else _NONE,
-            figure(power["tokens_per_joule"]) if power.get("tokens_per_joule") else _NONE,
+            format_figure(power["watts"]["mean"]) if power.get("watts") else _NONE,
+            format_figure(power["tokens_per_joule"]) if power.get("tokens_per_joule") else _NONE,
         )
-        rows.append((_at_once(level), *cells))
+        rows.append((_name_load(level), *cells))
     if all(cell == _NONE for row in rows for cell in row[1:]):
         return None
     return Table(
@@ -138,7 +138,7 @@ def counts(host: Mapping[str, Any]) -> Table | None:
     )
 
 
-def unknown(host: Mapping[str, Any]) -> list[str]:
+def list_unknown(host: Mapping[str, Any]) -> list[str]:
     """Say why something of the engine or of power is not known, each reason once."""
     levels = host["serve"]["levels"]
     reasons = [
@@ -150,7 +150,7 @@ def unknown(host: Mapping[str, Any]) -> list[str]:
     return [clean(reason) for reason in dict.fromkeys(reasons)]
 
 
-def compared(host: Mapping[str, Any]) -> Table | None:
+def build_comparison_table(host: Mapping[str, Any]) -> Table | None:
     """Give each figure beside what was predicted for it; None where nothing was."""
     rows = []
     for row in host["compared"]:
@@ -158,13 +158,15 @@ def compared(host: Mapping[str, Any]) -> Table | None:
             continue
         size = 1e9 if row["unit"] == "bytes_per_s" else 1.0
         low, expected, high = (row["predicted"][key] / size for key in ("low", "expected", "high"))
-        told = f"{figure(expected)} ({figure(low)} to {figure(high)})"
-        rows.append((_NAMES[row["name"]], figure(row["measured"] / size), told, row["verdict"]))
+        told = f"{format_figure(expected)} ({format_figure(low)} to {format_figure(high)})"
+        rows.append(
+            (_NAMES[row["name"]], format_figure(row["measured"] / size), told, row["verdict"])
+        )
     head = ("Figure", "Measured", "Predicted", "Verdict")
     return Table("Beside what was predicted", head, tuple(rows)) if rows else None
 
 
-def since(host: Mapping[str, Any]) -> Table | None:
+def build_change_table(host: Mapping[str, Any]) -> Table | None:
     """Give the change of each figure since the last time; None of the first time."""
     last = host["last"]
     if last is None or not last["rows"]:
@@ -172,7 +174,7 @@ def since(host: Mapping[str, Any]) -> Table | None:
     rows = []
     for row in last["rows"]:
         size, unit = (1e9, "GB/s") if row["name"] in _BYTES else (1.0, "tokens/s")
-        then, now = (figure(row[key] / size) for key in ("then", "now"))
+        then, now = (format_figure(row[key] / size) for key in ("then", "now"))
         rows.append(
             (clean(row["name"]), f"{then} {unit}", f"{now} {unit}", f"{row['change']:+.1%}")
         )
@@ -180,27 +182,31 @@ def since(host: Mapping[str, Any]) -> Table | None:
     return Table(caption, ("Figure", "Then", "Now", "Change"), tuple(rows))
 
 
-def throughput(host: Mapping[str, Any]) -> list[Line]:
+def build_throughput_lines(host: Mapping[str, Any]) -> list[Line]:
     """Give tokens a second of all requests together against requests at once."""
-    now = _points(host["serve"]["levels"], lambda level: level["aggregate_tok_s"], _spread_of_all)
-    return _named(now, _last(host, "aggregate_tok_s"), _predicted(host))
+    now = _build_points(
+        host["serve"]["levels"], lambda level: level["aggregate_tok_s"], _get_spread
+    )
+    return _name_lines(
+        now, _read_last_points(host, "aggregate_tok_s"), _read_predicted_points(host)
+    )
 
 
-def first_token(host: Mapping[str, Any]) -> list[Line]:
+def build_first_token_lines(host: Mapping[str, Any]) -> list[Line]:
     """Give seconds to the first token against requests at once: medians."""
-    now = _points(
+    now = _build_points(
         host["serve"]["levels"],
         lambda level: level["ttft_s"]["median"],
         lambda level: (level.get("spread") or {}).get("ttft_s"),
     )
-    return _named(now, _last(host, "ttft_s"), [])
+    return _name_lines(now, _read_last_points(host, "ttft_s"), [])
 
 
-def _spread_of_all(level: Mapping[str, Any]) -> Mapping[str, float] | None:
+def _get_spread(level: Mapping[str, Any]) -> Mapping[str, float] | None:
     return (level.get("spread") or {}).get("aggregate_tok_s")
 
 
-def _points(
+def _build_points(
     levels: Sequence[Mapping[str, Any]],
     of: Callable[[Mapping[str, Any]], float | None],
     between: Callable[[Mapping[str, Any]], Mapping[str, float] | None],
@@ -213,12 +219,12 @@ def _points(
     return found
 
 
-def _last(host: Mapping[str, Any], name: str) -> list[Point]:
+def _read_last_points(host: Mapping[str, Any], name: str) -> list[Point]:
     levels = (host["last"] or {}).get("levels") or []
     return [Point(row["concurrency"], row[name]) for row in levels if row[name]]
 
 
-def _predicted(host: Mapping[str, Any]) -> list[Point]:
+def _read_predicted_points(host: Mapping[str, Any]) -> list[Point]:
     """Give what was predicted for one request, and for the planned number together."""
     planned = (host.get("serving") or {}).get("concurrency")
     found: list[Point] = []
@@ -230,31 +236,33 @@ def _predicted(host: Mapping[str, Any]) -> list[Point]:
     return found
 
 
-def _named(now: list[Point], last: list[Point], predicted: list[Point]) -> list[Line]:
+def _name_lines(now: list[Point], last: list[Point], predicted: list[Point]) -> list[Line]:
     lines = ((1, NOW, now), (2, LAST, last), (3, PREDICTED, predicted))
     return [Line(number, name, tuple(points)) for number, name, points in lines if points]
 
 
-def line_table(caption: str, lines: Sequence[Line]) -> Table:
+def build_line_table(caption: str, lines: Sequence[Line]) -> Table:
     """Give the figures of lines as text."""
     steps = sorted({point.x for line in lines for point in line.points})
     rows = []
     for line in lines:
-        by_step = {point.x: figure(point.y) for point in line.points}
+        by_step = {point.x: format_figure(point.y) for point in line.points}
         rows.append((line.name, *(by_step.get(step, _NONE) for step in steps)))
     return Table(caption, ("Requests at once", *(f"{step:,.0f}" for step in steps)), tuple(rows))
 
 
-def _both(found: Mapping[str, float | None], times: float) -> str:
+def _format_both(found: Mapping[str, float | None], times: float) -> str:
     median, p99 = found["median"], found["p99"]
     if median is None:
         return _NONE
-    return figure(median * times) + (f", {figure(p99 * times)}" if p99 is not None else "")
+    return format_figure(median * times) + (
+        f", {format_figure(p99 * times)}" if p99 is not None else ""
+    )
 
 
-def _range(found: Mapping[str, float] | None) -> str:
-    return f"{figure(found['low'])} to {figure(found['high'])}" if found else _NONE
+def _format_range(found: Mapping[str, float] | None) -> str:
+    return f"{format_figure(found['low'])} to {format_figure(found['high'])}" if found else _NONE
 
 
-def _known(value: float | None) -> str:
-    return figure(value) if value is not None else _NONE
+def _format_known(value: float | None) -> str:
+    return format_figure(value) if value is not None else _NONE

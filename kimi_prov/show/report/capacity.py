@@ -8,25 +8,25 @@ if TYPE_CHECKING:
     from kimi_prov.show.report.findings import Target
 
 
-_LEAST_CONTEXT = 4096
+_MIN_CONTEXT = 4096
 
 
-def cache_tokens(target: Target) -> int:
+def count_cache_tokens(target: Target) -> int:
     """Tokens that the cache holds, all instances together."""
     plan = target["plan"]
     return int(plan["memory"]["kv_tokens_max"]) * max(1, len(plan["instances"]))
 
 
-def capacity(target: Target) -> list[tuple[int, int]]:
+def compute_capacity(target: Target) -> list[tuple[int, int]]:
     """Give how many requests the cache holds at once for each length of context, in tokens.
 
     Lengths double up to the longest that the model was made for.
     """
     plan = target["plan"]
     copies = max(1, len(plan["instances"])) * int(plan["parallel"]["data"])
-    tokens = cache_tokens(target) // copies
+    tokens = count_cache_tokens(target) // copies
     most = int(plan["model"]["context_max"])
-    lengths = [_LEAST_CONTEXT << n for n in range(32) if _LEAST_CONTEXT << n < most]
+    lengths = [_MIN_CONTEXT << n for n in range(32) if _MIN_CONTEXT << n < most]
     return [
         (length, copies * (tokens // length)) for length in [*lengths, most] if tokens >= length
     ]

@@ -24,20 +24,20 @@ _BAR_HEIGHT = 26
 _PLOT_HEIGHT = 190
 # Beyond this ratio a linear axis would press the small values into its corner.
 _LOG_FROM = 15
-_MOST_TICKS = 5
+_MAX_TICKS = 5
 # A plot of lines: room above its field, the field, room for the letters below, in points.
 _TOP, _FIELD, _BOTTOM = 14, 260, 24
 # Lines that have a colour; more cannot be told apart.
 _COLOURED = 8
 # Letters of a name at the end of a line, the height of a line of letters, and how close in share of
 # the width two ends have to be for their letters to meet.
-_LONGEST, _LETTERING, _NEAR, _SETTLING = 24, 14, 0.3, 40
+_MAX_NAME_LENGTH, _LETTERING, _NEAR, _SETTLING = 24, 14, 0.3, 40
 _STEADY = "non-scaling-stroke"
 # Share of the width that the dots of the context figure keep from its edges.
 _EDGE = 0.07
 
 
-def element(name: str, *inside: Markup, text: object = None, **attributes: object) -> Markup:
+def build_element(name: str, *inside: Markup, text: object = None, **attributes: object) -> Markup:
     """Give one SVG or HTML element; `class_` and `stroke_width` become class and stroke-width."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
@@ -79,42 +79,44 @@ class Scale:
             steps = (1,) if len(powers) > 4 else (1, 3) if len(powers) > 3 else (1, 2, 5)
             found = [step * 10.0**power for power in powers for step in steps]
         else:
-            raw = self.high / _MOST_TICKS
+            raw = self.high / _MAX_TICKS
             unit = 10.0 ** math.floor(math.log10(raw))
             step = next(unit * n for n in (1, 2, 5, 10) if unit * n >= raw)
-            found = [step * n for n in range(_MOST_TICKS + 1)]
+            found = [step * n for n in range(_MAX_TICKS + 1)]
         return [value for value in found if self.low <= value <= self.high]
 
 
-def stacked(bar: Bar) -> Markup:
+def draw_stacked_bar(bar: Bar) -> Markup:
     """Draw how one memory is shared out, with a line at its end where it does not fit."""
     most = max(bar.total, bar.needed, 1)
     parts, left = [], 0.0
     for part in bar.segments:
         width = part.size / most
         parts.append(
-            element(
+            build_element(
                 "rect",
-                element("title", text=f"{part.label}: {format_bytes(part.size)}"),
-                x=_percent(left),
+                build_element("title", text=f"{part.label}: {format_bytes(part.size)}"),
+                x=_format_percent(left),
                 y=1,
-                width=_percent(width),
+                width=_format_percent(width),
                 height=_BAR_HEIGHT - 2,
                 class_=f"part {part.kind}",
             )
         )
         left += width
     if bar.needed > bar.total:
-        end = _percent(bar.total / most)
-        parts.append(element("line", x1=end, x2=end, y1=0, y2=_BAR_HEIGHT, class_="limit"))
+        end = _format_percent(bar.total / most)
+        parts.append(build_element("line", x1=end, x2=end, y1=0, y2=_BAR_HEIGHT, class_="limit"))
     description = ", ".join(f"{part.label} {format_bytes(part.size)}" for part in bar.segments)
-    return _svg(_BAR_HEIGHT, parts, label=f"{bar.label}, {format_bytes(bar.total)}: {description}")
+    return _build_svg(
+        _BAR_HEIGHT, parts, label=f"{bar.label}, {format_bytes(bar.total)}: {description}"
+    )
 
 
-def swatch(kind: str) -> Markup:
+def draw_swatch(kind: str) -> Markup:
     """Draw the key of a part, for the list beneath the bar."""
-    part = element("rect", x=1, y=1, width=10, height=10, class_=f"part {kind}")
-    return element("svg", part, width=12, height=12, class_="swatch", aria_hidden="true")
+    part = build_element("rect", x=1, y=1, width=10, height=10, class_=f"part {kind}")
+    return build_element("svg", part, width=12, height=12, class_="swatch", aria_hidden="true")
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,13 @@ class Axis:
     marks: tuple[tuple[float, str], ...]
 
 
-def axis(values: Iterable[float], unit: str = "") -> Axis:
+def choose_axis(values: Iterable[float], unit: str = "") -> Axis:
     """Choose an axis that shows these values; `unit` stands before each mark."""
     scale = Scale.over(values)
     return Axis(scale, tuple((tick, f"{unit}{tick:,.10g}") for tick in scale.ticks()))
 
 
-def doublings(values: Iterable[float]) -> Axis:
+def choose_doubling_axis(values: Iterable[float]) -> Axis:
     """Choose an axis of powers of two, from the least value to the greatest."""
     found = sorted(set(values)) or [1.0]
     high = found[-1] if found[-1] > found[0] else 2 * found[0]
@@ -140,12 +142,12 @@ def doublings(values: Iterable[float]) -> Axis:
     return Axis(scale, tuple((step, f"{step:,.0f}") for step in steps))
 
 
-def shares() -> Axis:
+def build_share_axis() -> Axis:
     """Give the axis of a share, from nothing to all."""
     return Axis(Scale(0.0, 1.0, log=False), tuple((n / 4, f"{25 * n} %") for n in range(5)))
 
 
-def lines(
+def draw_lines(
     rows: Sequence[Line],
     x: Axis,
     y: Axis,
@@ -162,18 +164,20 @@ def lines(
     """
 
     def place(point: Point) -> tuple[float, float]:
-        return x.scale.place(point.x), _down(y, point.y)
+        return x.scale.place(point.x), _compute_height(y, point.y)
 
-    parts = _frame(x, y)
-    parts += [_level(level, y) for level in levels]
-    letters = [_level_name(level, y) for level in levels]
-    drawn = [_path("front", [place(point) for point in front])] if len(front) > 1 else []
+    parts = _draw_frame(x, y)
+    parts += [_draw_level(level, y) for level in levels]
+    letters = [_draw_level_name(level, y) for level in levels]
+    drawn = [_draw_path("front", [place(point) for point in front])] if len(front) > 1 else []
     for row in reversed(rows):
-        if tone(row):
-            drawn.append(_band(row, x, y))
-        drawn.append(_path(f"curve tone{tone(row)}", [place(point) for point in row.points]))
+        if choose_tone(row):
+            drawn.append(_draw_band(row, x, y))
+        drawn.append(
+            _draw_path(f"curve tone{choose_tone(row)}", [place(point) for point in row.points])
+        )
     parts.append(
-        element(
+        build_element(
             "svg",
             *drawn,
             x=0,
@@ -187,98 +191,112 @@ def lines(
         )
     )
     ends = [max((place(point) for point in row.points), key=lambda at: at[0]) for row in rows]
-    heights = _apart([(across, _TOP + down * _FIELD) for across, down in ends])
+    heights = _move_apart([(across, _TOP + down * _FIELD) for across, down in ends])
     for row, end, height in zip(rows, ends, heights, strict=True):
-        parts += [_dot(place(point), 2.5, f"dot tone{tone(row)}") for point in row.points]
-        parts += _end(row, end, height)
+        parts += [
+            _draw_dot(place(point), 2.5, f"dot tone{choose_tone(row)}") for point in row.points
+        ]
+        parts += _draw_end(row, end, height)
     parts += letters
     for row in rows:
         ring = (rings or {}).get(row.number)
         if ring is not None:
-            parts.append(_dot(place(ring), 6, "planned"))
-    return _svg(_TOP + _FIELD + _BOTTOM, parts, label=label, class_="plot")
+            parts.append(_draw_dot(place(ring), 6, "planned"))
+    return _build_svg(_TOP + _FIELD + _BOTTOM, parts, label=label, class_="plot")
 
 
-def tone(row: Line) -> int:
+def choose_tone(row: Line) -> int:
     """Give the number of a machine's colour, the same in every plot; 0 is grey."""
     return row.number if row.number <= _COLOURED else 0
 
 
-def _frame(x: Axis, y: Axis) -> list[Markup]:
+def _draw_frame(x: Axis, y: Axis) -> list[Markup]:
     parts = []
     for value, text in y.marks:
-        height = round(_TOP + _down(y, value) * _FIELD, 1)
+        height = round(_TOP + _compute_height(y, value) * _FIELD, 1)
         parts += [
-            element("line", x1="0", x2="100%", y1=height, y2=height, class_="grid"),
-            element("text", text=text, x=-7, y=height + 4, text_anchor="end", class_="tick"),
+            build_element("line", x1="0", x2="100%", y1=height, y2=height, class_="grid"),
+            build_element("text", text=text, x=-7, y=height + 4, text_anchor="end", class_="tick"),
         ]
     base = _TOP + _FIELD
-    parts.append(element("line", x1="0", x2="100%", y1=base, y2=base, class_="base"))
+    parts.append(build_element("line", x1="0", x2="100%", y1=base, y2=base, class_="base"))
     for value, text in x.marks:
-        at = _percent(x.scale.place(value))
+        at = _format_percent(x.scale.place(value))
         parts += [
-            element("line", x1=at, x2=at, y1=base, y2=base + 4, class_="base"),
-            element("text", text=text, x=at, y=base + 17, text_anchor="middle", class_="tick"),
+            build_element("line", x1=at, x2=at, y1=base, y2=base + 4, class_="base"),
+            build_element(
+                "text", text=text, x=at, y=base + 17, text_anchor="middle", class_="tick"
+            ),
         ]
     return parts
 
 
-def _level(level: Level, y: Axis) -> Markup:
-    at = _level_height(level, y)
-    return element("line", x1="0", x2="100%", y1=at, y2=at, class_="level")
+def _draw_level(level: Level, y: Axis) -> Markup:
+    at = _compute_level_height(level, y)
+    return build_element("line", x1="0", x2="100%", y1=at, y2=at, class_="level")
 
 
-def _level_name(level: Level, y: Axis) -> Markup:
+def _draw_level_name(level: Level, y: Axis) -> Markup:
     """Name a level; drawn after the lines, which would cross it out."""
-    return element("text", text=level.label, x=6, y=_level_height(level, y) - 5, class_="mark halo")
+    return build_element(
+        "text", text=level.label, x=6, y=_compute_level_height(level, y) - 5, class_="mark halo"
+    )
 
 
-def _level_height(level: Level, y: Axis) -> float:
-    return round(_TOP + _down(y, level.y) * _FIELD, 1)
+def _compute_level_height(level: Level, y: Axis) -> float:
+    return round(_TOP + _compute_height(y, level.y) * _FIELD, 1)
 
 
-def _band(row: Line, x: Axis, y: Axis) -> Markup:
+def _draw_band(row: Line, x: Axis, y: Axis) -> Markup:
     """Draw the range of a line; nothing where it has none."""
     known = [(p.x, p.low, p.high) for p in row.points if p.low is not None and p.high is not None]
     if len(known) < 2:
         return Markup()
-    upper = [(x.scale.place(at), _down(y, high)) for at, _, high in known]
-    lower = [(x.scale.place(at), _down(y, low)) for at, low, _ in reversed(known)]
-    return element("polygon", points=_points([*upper, *lower]), class_=f"band tone{tone(row)}")
-
-
-def _path(kind: str, places: Sequence[tuple[float, float]]) -> Markup:
-    return element("polyline", points=_points(places), vector_effect=_STEADY, class_=kind)
-
-
-def _points(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{1000 * across:.0f},{1000 * down:.0f}" for across, down in places)
-
-
-def _dot(place: tuple[float, float], radius: float, kind: str) -> Markup:
-    across, down = place
-    return element(
-        "circle", cx=_percent(across), cy=round(_TOP + down * _FIELD, 1), r=radius, class_=kind
+    upper = [(x.scale.place(at), _compute_height(y, high)) for at, _, high in known]
+    lower = [(x.scale.place(at), _compute_height(y, low)) for at, low, _ in reversed(known)]
+    return build_element(
+        "polygon", points=_format_points([*upper, *lower]), class_=f"band tone{choose_tone(row)}"
     )
 
 
-def _end(row: Line, end: tuple[float, float], height: float) -> list[Markup]:
+def _draw_path(kind: str, places: Sequence[tuple[float, float]]) -> Markup:
+    return build_element(
+        "polyline", points=_format_points(places), vector_effect=_STEADY, class_=kind
+    )
+
+
+def _format_points(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{1000 * across:.0f},{1000 * down:.0f}" for across, down in places)
+
+
+def _draw_dot(place: tuple[float, float], radius: float, kind: str) -> Markup:
+    across, down = place
+    return build_element(
+        "circle",
+        cx=_format_percent(across),
+        cy=round(_TOP + down * _FIELD, 1),
+        r=radius,
+        class_=kind,
+    )
+
+
+def _draw_end(row: Line, end: tuple[float, float], height: float) -> list[Markup]:
     """Write a line's number and name at its right end; a phone shows the number alone."""
-    short = row.name[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    name = row.name if len(row.name) <= _LONGEST else short
-    text = element(
+    short = row.name[: _MAX_NAME_LENGTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    name = row.name if len(row.name) <= _MAX_NAME_LENGTH else short
+    text = build_element(
         "text",
-        element("tspan", text=str(row.number), class_="number"),
-        element("tspan", text=f" {name}", class_="name"),
-        x=_percent(end[0]),
+        build_element("tspan", text=str(row.number), class_="number"),
+        build_element("tspan", text=f" {name}", class_="name"),
+        x=_format_percent(end[0]),
         y=round(height + 4, 1),
         dx=9,
         class_="mark halo",
     )
-    return [_dot(end, 4, f"dot tone{tone(row)}"), text]
+    return [_draw_dot(end, 4, f"dot tone{choose_tone(row)}"), text]
 
 
-def _apart(places: Sequence[tuple[float, float]]) -> list[float]:
+def _move_apart(places: Sequence[tuple[float, float]]) -> list[float]:
     """Move labels that would lie on each other up or down: (share of the width, y) to new y."""
     order = sorted(range(len(places)), key=lambda n: places[n][1])
     heights = [place[1] for place in places]
@@ -291,11 +309,11 @@ def _apart(places: Sequence[tuple[float, float]]) -> list[float]:
     return heights
 
 
-def _down(y: Axis, value: float) -> float:
+def _compute_height(y: Axis, value: float) -> float:
     return 1 - y.scale.place(value)
 
 
-def capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> Markup:
+def draw_capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> Markup:
     """Draw the requests that fit for each length of context, both by doublings.
 
     `context` and `requests` are what the plan serves: a ring, above the line where not all of
@@ -312,23 +330,23 @@ def capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> 
         return _PLOT_HEIGHT - 34 - (_PLOT_HEIGHT - 66) * math.log2(number) / most
 
     parts = [
-        element(
+        build_element(
             "line",
-            x1=_percent(x(before[0])),
+            x1=_format_percent(x(before[0])),
             y1=round(y(before[1]), 1),
-            x2=_percent(x(after[0])),
+            x2=_format_percent(x(after[0])),
             y2=round(y(after[1]), 1),
             class_="curve",
         )
         for before, after in pairwise(points)
     ]
     base = _PLOT_HEIGHT - 24
-    parts.append(element("line", x1="0", x2="100%", y1=base, y2=base, class_="base"))
+    parts.append(build_element("line", x1="0", x2="100%", y1=base, y2=base, class_="base"))
     for tokens, number in points:
-        at = _percent(x(tokens))
+        at = _format_percent(x(tokens))
         parts += [
-            element("circle", cx=at, cy=round(y(number), 1), r=3.5, class_="dot"),
-            element(
+            build_element("circle", cx=at, cy=round(y(number), 1), r=3.5, class_="dot"),
+            build_element(
                 "text",
                 text=f"{number:,}",
                 x=at,
@@ -336,15 +354,22 @@ def capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> 
                 text_anchor="middle",
                 class_="mark",
             ),
-            element(
-                "text", text=_short(tokens), x=at, y=base + 16, text_anchor="middle", class_="tick"
+            build_element(
+                "text",
+                text=_shorten_tokens(tokens),
+                x=at,
+                y=base + 16,
+                text_anchor="middle",
+                class_="tick",
             ),
         ]
     parts.append(
-        element(
+        build_element(
             "circle",
-            element("title", text=f"planned: {requests:,} requests of up to {context:,} tokens"),
-            cx=_percent(x(context)),
+            build_element(
+                "title", text=f"planned: {requests:,} requests of up to {context:,} tokens"
+            ),
+            cx=_format_percent(x(context)),
             cy=round(y(requests), 1),
             r=7,
             class_="planned",
@@ -352,18 +377,20 @@ def capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> 
     )
     description = ", ".join(f"{number:,} of {tokens:,}" for tokens, number in points)
     label = f"Requests that fit at once, by tokens of each: {description}"
-    return _svg(_PLOT_HEIGHT, parts, label=label)
+    return _build_svg(_PLOT_HEIGHT, parts, label=label)
 
 
-def _short(tokens: int) -> str:
+def _shorten_tokens(tokens: int) -> str:
     return f"{tokens // 1024}K" if tokens < 1 << 20 else f"{tokens >> 20}M"
 
 
-def _svg(height: int, parts: Sequence[Markup], *, label: str, class_: str | None = None) -> Markup:
-    return element(
+def _build_svg(
+    height: int, parts: Sequence[Markup], *, label: str, class_: str | None = None
+) -> Markup:
+    return build_element(
         "svg", *parts, width="100%", height=height, role="img", aria_label=label, class_=class_
     )
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.2f}%"

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.show.report import answer, cost, measured
-from kimi_prov.show.report.findings import of_severity
+from kimi_prov.show.report.findings import filter_severity
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
 
@@ -29,7 +29,9 @@ _KINDS = {
 }
 
 
-def document(targets: Sequence[Mapping[str, Any]], load: Load | None = None) -> dict[str, Any]:
+def build_document(
+    targets: Sequence[Mapping[str, Any]], load: Load | None = None
+) -> dict[str, Any]:
     """Put targets together; `ok` is false where any has a blocker. Their names become unique.
 
     `load` is the one that they were judged for.
@@ -42,17 +44,17 @@ def document(targets: Sequence[Mapping[str, Any]], load: Load | None = None) -> 
             name, number = f"{target['name']} ({number})", number + 1
         taken.add(name)
         named.append({**target, "name": name})
-    blocked = any(of_severity(target, "blocker") for target in named)
+    blocked = any(filter_severity(target, "blocker") for target in named)
     return {
         "schema": SCHEMA,
         "ok": not blocked,
         "load": load and load.document(),
-        "answer": answer.of(named, load),
+        "answer": answer.build_answer(named, load),
         "targets": named,
     }
 
 
-def target(
+def build_target(
     name: str,
     facts: Facts,
     plan: MachinePlan,
@@ -62,10 +64,10 @@ def target(
 ) -> dict[str, Any]:
     """Judge one target. The plan is the planner's own, its findings included."""
     curve = curves.read_curve(plan["throughput"])
-    serves = not of_severity(plan, "blocker")
+    serves = not filter_severity(plan, "blocker")
     sizing = demand.size_plan(plan, load, serves=serves) if load else None
     daily = demand.compute_use(curve, load, sizing) if load and sizing else None
-    costs, assumed = cost.of(facts, plan, use, known, load, daily)
+    costs, assumed = cost.compute_cost(facts, plan, use, known, load, daily)
     return {
         "name": name,
         "facts": facts,
@@ -77,46 +79,46 @@ def target(
         else "blocked",
         "sizing": sizing,
         "cost": costs,
-        "assumptions": [*_origin(facts), *_speed(plan), *assumed],
+        "assumptions": [*_list_origins(facts), *_list_speed_notes(plan), *assumed],
         "measured": [],
         "effect": None,
     }
 
 
-def with_measured(target: Mapping[str, Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
+def add_measurements(target: Mapping[str, Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
     """Add what was measured on the machine and what that did to its prediction, if anything was."""
     if found is None:
         return dict(target)
-    what, _, value = measured.line(found).partition(": ")
-    row = _row(what, value, measured.SOURCE)
+    what, _, value = measured.describe_measurements(found).partition(": ")
+    row = _build_row(what, value, measured.SOURCE)
     return {**target, **found, "assumptions": [*target["assumptions"], row]}
 
 
-def _origin(facts: Mapping[str, Any]) -> list[dict[str, str]]:
+def _list_origins(facts: Mapping[str, Any]) -> list[dict[str, str]]:
     """Say where the facts are from, and which of them the catalogue filled in."""
     origin = facts.get("origin") or {}
     rows = []
     if origin.get("kind"):
         detail = str(origin.get("detail") or origin.get("name") or "")
-        rows.append(_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
+        rows.append(_build_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
     by_source: dict[str, list[str]] = {}
     for key, source in (facts.get("origins") or {}).items():
         # What the sheet itself says is no assumption; like parts are listed once.
         if source != "sheet":
             by_source.setdefault(str(source), []).append(re.sub(r"\[\d+\]", "", str(key)))
     rows += [
-        _row("Not given, filled in", ", ".join(dict.fromkeys(keys)), source)
+        _build_row("Not given, filled in", ", ".join(dict.fromkeys(keys)), source)
         for source, keys in by_source.items()
     ]
     return rows
 
 
-def _speed(plan: Mapping[str, Any]) -> list[dict[str, str]]:
+def _list_speed_notes(plan: Mapping[str, Any]) -> list[dict[str, str]]:
     if plan["throughput"]["decode_tok_s"]["expected"] is None:
         return []
     value = "estimated, not measured; the range is where a measurement is expected"
-    return [_row("Speed", value, str(plan["throughput"]["basis"]))]
+    return [_build_row("Speed", value, str(plan["throughput"]["basis"]))]
 
 
-def _row(what: str, value: str, source: str) -> dict[str, str]:
+def _build_row(what: str, value: str, source: str) -> dict[str, str]:
     return {"what": what, "value": value, "source": source}

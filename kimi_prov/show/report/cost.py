@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.show.report import hosts
-from kimi_prov.show.text.formats import share
+from kimi_prov.show.text.formats import format_share
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing.curve import compute_output_rate
 
@@ -109,7 +109,7 @@ class _Notes:
         self.rows.append({"what": what, "value": value, "source": source})
 
     def add_use(self, utilisation: Rate, concurrency: int, inputs: Rate) -> None:
-        hours = f"{share(utilisation.value)} of all hours"
+        hours = f"{format_share(utilisation.value)} of all hours"
         self.add("Use", f"{hours}, then {concurrency} requests at once", utilisation.source)
         tokens = f"{inputs.value:g} tokens for each output token, none cached"
         self.add("Input", tokens, inputs.source)
@@ -130,11 +130,11 @@ class _Hour:
     fixed: float
     work: float = 0.0
 
-    def at(self, use: float) -> float:
+    def cost_at(self, use: float) -> float:
         return self.fixed + self.work * use
 
 
-def of(
+def compute_cost(
     facts: Mapping[str, Any],
     plan: Mapping[str, Any],
     use: Use,
@@ -151,7 +151,7 @@ def of(
     own = plan.get("power")
     if own:
         known = replace(known, power_kw=Rate(float(own["kw"]), str(own["source"])))
-    together = hosts.count(plan)
+    together = hosts.count_hosts(plan)
     notes = _Notes(known.of_hosts(together))
     utilisation = notes.chosen("utilisation", use.utilisation)
     if daily is not None and use.utilisation is None:
@@ -159,14 +159,14 @@ def of(
     inputs = known.assumed["input_per_output"]
     if load is not None:
         inputs = Rate(load.inputs, "the load")
-    price = _of_hosts(facts.get("price") or {}, together, notes)
-    hour, parts = _hour(price, use, utilisation.value, notes)
+    price = _scale_price(facts.get("price") or {}, together, notes)
+    hour, parts = _compute_hour(price, use, utilisation.value, notes)
     speed = plan["throughput"]
-    rate, curve = _rate(speed, inputs.value, notes), curves.read_curve(speed)
-    points = _points(curve, inputs.value)
+    rate, curve = _compute_rate(speed, inputs.value, notes), curves.read_curve(speed)
+    points = _compute_points(curve, inputs.value)
     years = notes.chosen("amortise", use.amortise_years).value
-    apis = _comparable(str(plan["model"]["name"]), known.apis)
-    worths = [_worth(api, inputs.value) for api in apis[:1]]
+    apis = _sort_apis(str(plan["model"]["name"]), known.apis)
+    worths = [_compute_api_worth(api, inputs.value) for api in apis[:1]]
     if rate["expected"]:
         notes.add_use(utilisation, speed["concurrency"], inputs)
     for api in apis:
@@ -177,27 +177,34 @@ def of(
         "input_tokens_per_output_token": inputs.value,
         **parts,
         "output_tok_s_at_full_use": rate,
-        "usd_per_million_output_tokens": _costs(hour, rate, utilisation.value),
+        "usd_per_million_output_tokens": _compute_costs(hour, rate, utilisation.value),
         "concurrency_computed": [many for many, _ in points],
         "break_even": [
-            _break_even(hour, rate, utilisation.value, _worth(api, inputs.value), api)
-            | {"at_best": _at_best(hour, points, utilisation.value, _worth(api, inputs.value))}
+            _compute_break_even(
+                hour, rate, utilisation.value, _compute_api_worth(api, inputs.value), api
+            )
+            | {
+                "at_best": _compute_best(
+                    hour, points, utilisation.value, _compute_api_worth(api, inputs.value)
+                )
+            }
             for api in apis
         ],
-        "by_use": _by_use(hour, rate, worths),
+        "by_use": _compute_use_costs(hour, rate, worths),
         "by_load": [
-            _with(many, hour, curve, inputs.value, utilisation.value, worths) for many in _LOADS
+            _compute_load_cost(many, hour, curve, inputs.value, utilisation.value, worths)
+            for many in _LOADS
         ],
         "years": {
             "years": years,
-            "usd": hour and rounded(hour.at(utilisation.value) * HOURS_A_YEAR * years),
+            "usd": hour and round_figure(hour.cost_at(utilisation.value) * HOURS_A_YEAR * years),
         },
         "unknown": notes.unknown,
     }
     return document, notes.rows
 
 
-def _of_hosts(price: Mapping[str, Any], many: int, notes: _Notes) -> Mapping[str, Any]:
+def _scale_price(price: Mapping[str, Any], many: int, notes: _Notes) -> Mapping[str, Any]:
     """Give the price of all hosts, of which each costs the same."""
     amounts = {key: price[key] for key in ("purchase_usd", "hourly_usd") if price.get(key)}
     if many == 1 or not amounts:
@@ -207,7 +214,7 @@ def _of_hosts(price: Mapping[str, Any], many: int, notes: _Notes) -> Mapping[str
     return {**price, **{key: amount * many for key, amount in amounts.items()}}
 
 
-def _hour(
+def _compute_hour(
     price: Mapping[str, Any], use: Use, utilisation: float, notes: _Notes
 ) -> tuple[_Hour | None, dict[str, Any]]:
     """Give the cost of an hour and its parts; a part that is not known is null and named."""
@@ -215,11 +222,8 @@ def _hour(
     known = notes.known
     quoted = price.get("quoted")
     if quoted:
-        notes.add(
-            "Rate of exchange",
-            f"${quoted['usd_per_unit']:g} for one {quoted['currency']}; {_amounts(quoted)} quoted",
-            "the quote",
-        )
+        rate = f"${quoted['usd_per_unit']:g} for one {quoted['currency']}"
+        notes.add("Rate of exchange", f"{rate}; {_format_amounts(quoted)} quoted", "the quote")
     years, power_price = None, None
     parts: dict[str, float | None] = {"purchase": None, "power": None, "rent": None}
     hour: _Hour | None = None
@@ -234,10 +238,10 @@ def _hour(
         notes.add("Amortisation", f"{years.value:g} years, {_FREE_OF_INTEREST}", years.source)
         notes.add("People, network, rack space", "not counted", "a site's own")
         paid_off = purchase / (years.value * HOURS_A_YEAR)
-        hour = _with_power(paid_off, power_price, notes)
+        hour = _add_power(paid_off, power_price, notes)
         parts["purchase"] = paid_off
         if known.power_kw is not None:
-            parts["power"] = hour.at(utilisation) - paid_off
+            parts["power"] = hour.cost_at(utilisation) - paid_off
     else:
         notes.unknown.append("price: the target names neither a purchase price nor an hourly one")
     rented, sold = known.usual_rent, known.usual_gpu_price
@@ -245,19 +249,19 @@ def _hour(
         "purchase_usd": purchase,
         "amortise_years": years and years.value,
         "power_price_usd_per_kwh": power_price and power_price.value,
-        "power_kw": rounded(known.power_kw.value) if known.power_kw else None,
-        "usd_per_hour_parts": {name: rounded(value) for name, value in parts.items()},
-        "usd_per_hour": rounded(hour.at(utilisation)) if hour else None,
+        "power_kw": round_figure(known.power_kw.value) if known.power_kw else None,
+        "usd_per_hour_parts": {name: round_figure(value) for name, value in parts.items()},
+        "usd_per_hour": round_figure(hour.cost_at(utilisation)) if hour else None,
         "usd_per_hour_excludes": ["power"]
         if purchase is not None and hour is not None and rent is None and known.power_kw is None
         else [],
-        "usual_rent_usd_per_hour": rented and rounded(rented.value),
+        "usual_rent_usd_per_hour": rented and round_figure(rented.value),
         "usual_rent_source": rented and rented.source,
         "usual_cards_usd": sold and {"low": sold[0], "high": sold[1], "source": sold[2]},
     }
 
 
-def _amounts(quoted: Mapping[str, Any]) -> str:
+def _format_amounts(quoted: Mapping[str, Any]) -> str:
     """Write what was quoted in its own currency."""
     ways = {"purchase": "", "hourly": " an hour"}
     return " and ".join(
@@ -267,7 +271,7 @@ def _amounts(quoted: Mapping[str, Any]) -> str:
     )
 
 
-def _with_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
+def _add_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
     power, idle = notes.known.power_kw, notes.known.assumed["idle_power"]
     if power is None:
         notes.unknown.append("power: the catalogue has no figure for this machine; it is left out")
@@ -279,14 +283,16 @@ def _with_power(purchase: float, price: Rate, notes: _Notes) -> _Hour:
     return _Hour(purchase + full * idle.value, full * (1 - idle.value))
 
 
-def _rate(speed: ThroughputPlan, inputs: float, notes: _Notes) -> Range:
+def _compute_rate(speed: ThroughputPlan, inputs: float, notes: _Notes) -> Range:
     """Output tokens a second at full load, when the same machine has to read the input too."""
     if not speed["aggregate_tok_s"]["expected"]:
         notes.unknown.append("speed: the plan has no estimate for this machine")
         return curves.make_unknown()
     if not speed["prefill_tok_s"]["expected"]:
         notes.unknown.append("time to read the input: the plan has no estimate of it")
-    found = curves.compute_cases(lambda case: rounded(compute_output_rate(speed, inputs, case)))
+    found = curves.compute_cases(
+        lambda case: round_figure(compute_output_rate(speed, inputs, case))
+    )
     notes.add(
         "Output at full work",
         f"{found['expected']:,.0f} tokens/s, the time to read the input included",
@@ -295,7 +301,7 @@ def _rate(speed: ThroughputPlan, inputs: float, notes: _Notes) -> Range:
     return found
 
 
-def _points(curve: Sequence[Row], inputs: float) -> list[tuple[int, float]]:
+def _compute_points(curve: Sequence[Row], inputs: float) -> list[tuple[int, float]]:
     """Give requests at once and output tokens a second of each row of the curve."""
     found = [
         (int(row["concurrency"]), compute_output_rate(row, inputs, "expected")) for row in curve
@@ -303,7 +309,7 @@ def _points(curve: Sequence[Row], inputs: float) -> list[tuple[int, float]]:
     return [(many, float(f"{rate:.5g}")) for many, rate in found if rate]
 
 
-def _with(
+def _compute_load_cost(
     many: int,
     hour: _Hour | None,
     curve: Sequence[Row],
@@ -319,39 +325,39 @@ def _with(
     return {
         "concurrency": many,
         "running": row and row["concurrency"],
-        "output_tok_s": rounded(speeds["expected"]),
-        "usd_per_million_output_tokens": _costs(hour, speeds, use),
-        "api_usd_per_million_output_tokens": rounded(worth),
+        "output_tok_s": round_figure(speeds["expected"]),
+        "usd_per_million_output_tokens": _compute_costs(hour, speeds, use),
+        "api_usd_per_million_output_tokens": round_figure(worth),
         "utilisation": None if worth is None else balance["utilisation"],
         "cheaper": None if worth is None else balance["cheaper"],
     }
 
 
-def _costs(hour: _Hour | None, rate: Range, use: float) -> Range:
+def _compute_costs(hour: _Hour | None, rate: Range, use: float) -> Range:
     """Dollars for a million output tokens; the low cost is that of the high speed."""
 
     def price(case: curves.Case) -> float | None:
         speed = rate[curves.OPPOSITE[case]]
-        return rounded(_per_million(hour, speed, use)) if hour and speed else None
+        return round_figure(_compute_per_million(hour, speed, use)) if hour and speed else None
 
     return curves.compute_cases(price)
 
 
-def _per_million(hour: _Hour, speed: float, use: float) -> float:
-    return usd_per_million(hour.at(use), speed * use)
+def _compute_per_million(hour: _Hour, speed: float, use: float) -> float:
+    return compute_usd_per_million(hour.cost_at(use), speed * use)
 
 
-def usd_per_million(usd_hour: float, tok_s: float) -> float:
+def compute_usd_per_million(usd_hour: float, tok_s: float) -> float:
     """Return dollars for a million output tokens, of which so many come each second."""
     return usd_hour * _MILLION / (tok_s * 3600)
 
 
-def _worth(api: Api, inputs: float) -> float:
+def _compute_api_worth(api: Api, inputs: float) -> float:
     """Give what an API asks for a million output tokens with the input that comes with them."""
     return api.output_usd + inputs * api.input_usd
 
 
-def _break_even(
+def _compute_break_even(
     hour: _Hour | None, rate: Range, use: float, worth: float, api: Api
 ) -> dict[str, Any]:
     """Say from which use on the machine is cheaper than the API.
@@ -360,12 +366,12 @@ def _break_even(
     """
     return {
         "api": api.name,
-        "api_usd_per_million_output_tokens": rounded(worth),
+        "api_usd_per_million_output_tokens": round_figure(worth),
         **_balance(hour, rate["expected"], use, worth),
     }
 
 
-def _at_best(
+def _compute_best(
     hour: _Hour | None, points: Sequence[tuple[int, float]], use: float, worth: float
 ) -> dict[str, Any] | None:
     """Say the same for the number of requests at once that makes a token cheapest."""
@@ -391,39 +397,41 @@ def _balance(hour: _Hour | None, speed: float | None, use: float, worth: float) 
     if not speed:
         return document
     earned = speed * 3600 / _MILLION * worth
-    document["usd_per_hour_at_most"] = rounded(earned * use)
+    document["usd_per_hour_at_most"] = round_figure(earned * use)
     if hour is None:
         return document
-    document["cost_over_api_at_full_use"] = rounded(hour.at(1) / earned)
-    document["cheaper"] = "self-hosting" if hour.at(use) < earned * use else "api"
-    if hour.at(1) <= earned:
+    document["cost_over_api_at_full_use"] = round_figure(hour.cost_at(1) / earned)
+    document["cheaper"] = "self-hosting" if hour.cost_at(use) < earned * use else "api"
+    if hour.cost_at(1) <= earned:
         share = hour.fixed / (earned - hour.work)
-        document["utilisation"] = rounded(share)
+        document["utilisation"] = round_figure(share)
         document["output_tokens_per_day"] = round(share * speed * 86400)
     return document
 
 
-def _by_use(hour: _Hour | None, rate: Range, worths: Sequence[float]) -> list[dict[str, Any]]:
+def _compute_use_costs(
+    hour: _Hour | None, rate: Range, worths: Sequence[float]
+) -> list[dict[str, Any]]:
     """Give the cost of a million output tokens as use grows, beside the model's own API."""
     speed = rate["expected"]
     if hour is None or not speed:
         return []
-    costs = [(use, _per_million(hour, speed, use)) for use in _USES]
+    costs = [(use, _compute_per_million(hour, speed, use)) for use in _USES]
     return [
         {
             "utilisation": use,
-            "usd_per_million_output_tokens": rounded(cost),
+            "usd_per_million_output_tokens": round_figure(cost),
             "cheaper": ("self-hosting" if cost < worths[0] else "api") if worths else None,
         }
         for use, cost in costs
     ]
 
 
-def _comparable(model: str, apis: Sequence[Api]) -> list[Api]:
+def _sort_apis(model: str, apis: Sequence[Api]) -> list[Api]:
     """Put the prices of the model itself first; then those of others, the cheapest first."""
     return sorted(apis, key=lambda api: (api.model != model, api.output_usd + api.input_usd))
 
 
-def rounded(value: float | None) -> float | None:
+def round_figure(value: float | None) -> float | None:
     """Keep what is shown at most: figures beyond that would claim a precision."""
     return None if value is None else float(f"{value:.5g}")

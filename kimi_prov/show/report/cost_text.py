@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.show.report import hosts
-from kimi_prov.show.report.verdict import running, status
+from kimi_prov.show.report.verdict import count_running, get_status
 from kimi_prov.show.text.formats import (
     UNKNOWN,
     clean,
-    figure,
-    money,
-    money_range,
-    sentence,
-    share,
-    span,
-    years,
+    format_figure,
+    format_money,
+    format_money_range,
+    format_sentence,
+    format_share,
+    format_years,
+    read_span,
 )
 
 if TYPE_CHECKING:
@@ -24,49 +24,53 @@ if TYPE_CHECKING:
     from kimi_prov.show.report.findings import Target
 
 
-def hourly(target: Target) -> str:
+def format_hourly(target: Target) -> str:
     """Give the cost of an hour, and what it leaves out."""
     found = target["cost"]
     left = f", without {' and '.join(found['usd_per_hour_excludes'])}"
-    return money(found["usd_per_hour"]) + (left if found["usd_per_hour_excludes"] else "")
+    return format_money(found["usd_per_hour"]) + (left if found["usd_per_hour_excludes"] else "")
 
 
-def price(target: Target) -> str:
+def format_price(target: Target) -> str:
     """Give the price as it was quoted; where there is none, the rent that is usual."""
     quoted = target["facts"].get("price") or {}
-    many = hosts.of(target)
+    many = hosts.count_target_hosts(target)
     for key, way in (("purchase_usd", "to buy"), ("hourly_usd", "an hour")):
         one = quoted.get(key)
         if one is not None:
-            parts = f" ({many} x {money(one)})" if many > 1 else ""
-            return f"{money(one * many)} {way}{parts}"
+            parts = f" ({many} x {format_money(one)})" if many > 1 else ""
+            return f"{format_money(one * many)} {way}{parts}"
     rent = target["cost"]["usual_rent_usd_per_hour"]
     if rent is None:
         return UNKNOWN
-    return f"{UNKNOWN}; such GPUs usually rent for {money(rent)} an hour"
+    return f"{UNKNOWN}; such GPUs usually rent for {format_money(rent)} an hour"
 
 
-def prices(target: Target) -> str:
+def format_prices(target: Target) -> str:
     """Give the price, an hour and the years in a line, each that is known and once."""
     if target["cost"]["usd_per_hour"] is None:
-        return price(target)
-    hour = [] if target["cost"]["purchase_usd"] is None else [f"an hour {hourly(target)}"]
-    return "; ".join([price(target), *hour, over_years(target)])
+        return format_price(target)
+    hour = [] if target["cost"]["purchase_usd"] is None else [f"an hour {format_hourly(target)}"]
+    return "; ".join([format_price(target), *hour, format_years_cost(target)])
 
 
-def over_years(target: Target) -> str:
+def format_years_cost(target: Target) -> str:
     """Give the cost over the years that it is reckoned for."""
     found = target["cost"]["years"]
-    return UNKNOWN if found["usd"] is None else f"{money(found['usd'])} in {years(found['years'])}"
+    return (
+        UNKNOWN
+        if found["usd"] is None
+        else f"{format_money(found['usd'])} in {format_years(found['years'])}"
+    )
 
 
-def usage(targets: Sequence[Target]) -> str:
+def describe_use(targets: Sequence[Target]) -> str:
     """Name the use that costs are for, where all have the same."""
     found = {target["cost"]["utilisation"] for target in targets}
-    return f"{share(found.pop())} use" if len(found) == 1 else "the stated use of each"
+    return f"{format_share(found.pop())} use" if len(found) == 1 else "the stated use of each"
 
 
-def assumed(targets: Sequence[Target]) -> str:
+def describe_assumptions(targets: Sequence[Target]) -> str:
     """Say in a sentence what most of the figures rest on."""
     costs = [target["cost"] for target in targets]
 
@@ -75,14 +79,16 @@ def assumed(targets: Sequence[Target]) -> str:
 
     parts = [
         "speeds are estimates, not measurements",
-        *common({f"the machine works {share(row['utilisation'])} of all hours" for row in costs}),
+        *common(
+            {f"the machine works {format_share(row['utilisation'])} of all hours" for row in costs}
+        ),
         *common(
             {
                 f"{row['input_tokens_per_output_token']:g} input tokens come with each output token"
                 for row in costs
             }
         ),
-        *common({f"money is counted over {years(row['years']['years'])}" for row in costs}),
+        *common({f"money is counted over {format_years(row['years']['years'])}" for row in costs}),
         *common(
             {
                 f"power costs ${row['power_price_usd_per_kwh']:g} a kWh"
@@ -95,53 +101,51 @@ def assumed(targets: Sequence[Target]) -> str:
     return clean(f"{text[0].upper()}{text[1:]}.")
 
 
-def money_sentences(target: Target) -> list[str]:
+def describe_costs(target: Target) -> list[str]:
     """Say what the tokens cost, and from where on self-hosting loses."""
-    return [*_as_if_mended(target), *_sums(target)]
+    return [*_describe_blocked(target), *_describe_sums(target)]
 
 
-def _as_if_mended(target: Target) -> list[str]:
+def _describe_blocked(target: Target) -> list[str]:
     """Say of a blocked machine that its costs are those of a machine that serves."""
-    if status(target) != "blocked":
+    if get_status(target) != "blocked":
         return []
     return ["Counted as if its blockers were fixed, without what fixing them costs."]
 
 
-def _sums(target: Target) -> list[str]:
+def _describe_sums(target: Target) -> list[str]:
     found = target["cost"]
     lines = []
-    each = span(found["usd_per_million_output_tokens"])
-    use = share(found["utilisation"])
+    each = read_span(found["usd_per_million_output_tokens"])
+    use = format_share(found["utilisation"])
     if each.expected is not None:
         lines.append(
-            f"At {use} use a million output tokens cost {money_range(each)}, the "
+            f"At {use} use a million output tokens cost {format_money_range(each)}, the "
             f"{found['input_tokens_per_output_token']:g} million input tokens with them included."
         )
-    lines += [_against(row, target) for row in found["break_even"][:1]]
+    lines += [_compare_with_api(row, target) for row in found["break_even"][:1]]
     if not lines:
         lines.append("What a token costs is not known.")
     if found["output_tok_s_at_full_use"]["expected"] is not None:
-        lines.append(_load(target))
+        lines.append(_describe_load(target))
     rent = found["usual_rent_usd_per_hour"]
     if found["usd_per_hour"] is None and rent is not None:
         most = found["break_even"][0]["usd_per_hour_at_most"] if found["break_even"] else None
         word = "" if most is None else ", more than that" if rent > most else ", less than that"
         lines.append(
-            f"Such GPUs usually rent for {money(rent)} an hour{word} "
+            f"Such GPUs usually rent for {format_money(rent)} an hour{word} "
             f"({found['usual_rent_source']})."
         )
     sold = found["usual_cards_usd"]
     if found["usd_per_hour"] is None and sold is not None:
-        lines.append(
-            f"Such GPUs alone were seen for {money(sold['low'])} to {money(sold['high'])} "
-            f"({sold['source']})."
-        )
-    lines += [sentence(f"Unknown: {text}") for text in found["unknown"]]
+        low, high = format_money(sold["low"]), format_money(sold["high"])
+        lines.append(f"Such GPUs alone were seen for {low} to {high} ({sold['source']}).")
+    lines += [format_sentence(f"Unknown: {text}") for text in found["unknown"]]
     return [clean(line) for line in lines]
 
 
-def _load(target: Target) -> str:
-    few, many = running(target), target["plan"]["throughput"]["concurrency"]
+def _describe_load(target: Target) -> str:
+    few, many = count_running(target), target["plan"]["throughput"]["concurrency"]
     if few < many:
         return (
             f"All else with {few} requests running at once: the cache holds no more of that "
@@ -150,101 +154,113 @@ def _load(target: Target) -> str:
     best = [row["at_best"] for row in target["cost"]["break_even"] if row["at_best"]]
     cheaper = any(row["concurrency"] > many for row in best)
     more = "more make a token cheaper" if cheaper else "more bring nothing"
-    return f"All else with {requests(many)}; {more}."
+    return f"All else with {count_requests(many)}; {more}."
 
 
-def money_short(target: Target) -> str:
+def describe_costs_briefly(target: Target) -> str:
     """Say it in one sentence: the cost beside the API's price, and at what load which is less."""
     found = target["cost"]
     each = found["usd_per_million_output_tokens"]["expected"]
-    before = _as_if_mended(target)
+    before = _describe_blocked(target)
     if each is None or not found["break_even"]:
-        return " ".join([*before, _sums(target)[0]])
+        return " ".join([*before, _describe_sums(target)[0]])
     row = found["break_even"][0]
     many = target["plan"]["throughput"]["concurrency"]
-    said = (
-        f"With {requests(many)} a million output tokens cost {money(each)} at "
-        f"{share(found['utilisation'])} use, by the API of {clean(row['api'])} "
-        f"{money(row['api_usd_per_million_output_tokens'])}: {_outcome(row, target)}."
+    use, api = format_share(found["utilisation"]), clean(row["api"])
+    asks = format_money(row["api_usd_per_million_output_tokens"])
+    sentence = (
+        f"With {count_requests(many)} a million output tokens cost {format_money(each)} at {use} "
+        f"use, by the API of {api} {asks}: {_describe_outcome(row, target)}."
     )
-    return " ".join([*before, said])
+    return " ".join([*before, sentence])
 
 
-def _outcome(row: Mapping[str, Any], target: Target) -> str:
+def _describe_outcome(row: Mapping[str, Any], target: Target) -> str:
     """Say from which load on self-hosting is cheaper, never without a load."""
     best = row["at_best"]
     if row["utilisation"]:
-        return f"with so many self-hosting loses below {share(row['utilisation'])} use"
+        return f"with so many self-hosting loses below {format_share(row['utilisation'])} use"
     if best["utilisation"]:
         return (
             f"with so many self-hosting loses at any use, with {best['concurrency']} at once it "
-            f"wins from {_from(best)}"
+            f"wins from {_format_break_even(best)}"
         )
-    return f"self-hosting loses at any use, {at_each(target['cost']['concurrency_computed'])}"
+    computed = describe_computed(target["cost"]["concurrency_computed"])
+    return f"self-hosting loses at any use, {computed}"
 
 
-def cheaper_from(target: Target) -> str:
+def describe_break_even(target: Target) -> str:
     """Say in a few words from which use on a machine is cheaper than the model's own API."""
     rows = target["cost"]["break_even"]
     if not rows or rows[0]["cheaper"] is None:
         return UNKNOWN
     row, best = rows[0], rows[0]["at_best"]
-    mended = " once its blockers are fixed" * (status(target) == "blocked")
+    mended = " once its blockers are fixed" * (get_status(target) == "blocked")
     if row["utilisation"]:
-        return f"from {share(row['utilisation'])} use{mended}"
+        return f"from {format_share(row['utilisation'])} use{mended}"
     if best["utilisation"]:
-        many = requests(best["concurrency"])
-        return f"from {share(best['utilisation'])} use with {many}{mended}"
+        many = count_requests(best["concurrency"])
+        return f"from {format_share(best['utilisation'])} use with {many}{mended}"
     return "never"
 
 
-def requests(many: int) -> str:
+def count_requests(many: int) -> str:
     """Say how many requests run at once."""
     return f"{many} request{'s' * (many != 1)} at once"
 
 
-def at_each(computed: Sequence[int]) -> str:
+def describe_computed(computed: Sequence[int]) -> str:
     """Say for which numbers of requests at once something was computed."""
     if len(computed) == 1:
-        return f"with {requests(computed[0])}, and more bring nothing"
-    return f"with each of {', '.join(map(str, computed[:-1]))} and {requests(computed[-1])}"
+        return f"with {count_requests(computed[0])}, and more bring nothing"
+    return f"with each of {', '.join(map(str, computed[:-1]))} and {count_requests(computed[-1])}"
 
 
-def _against(row: Mapping[str, Any], target: Target) -> str:
-    use, many = share(target["cost"]["utilisation"]), target["plan"]["throughput"]["concurrency"]
-    best = row["at_best"]
-    asks = (
-        f"The API of {row['api']} asks {money(row['api_usd_per_million_output_tokens'])} for a "
-        "million output tokens with their input"
+def _compare_with_api(row: Mapping[str, Any], target: Target) -> str:
+    use, many = (
+        format_share(target["cost"]["utilisation"]),
+        target["plan"]["throughput"]["concurrency"],
     )
+    best = row["at_best"]
+    million = format_money(row["api_usd_per_million_output_tokens"])
+    asks = f"The API of {row['api']} asks {million} for a million output tokens with their input"
     if row["usd_per_hour_at_most"] is None:
         return f"{asks}; whether self-hosting pays is not known without a speed."
     if row["cheaper"] is None:
-        most, at_best = money(row["usd_per_hour_at_most"]), money(best["usd_per_hour_at_most"])
-        other = f"; with {requests(best['concurrency'])}, {at_best}" if most != at_best else ""
+        most, at_best = (
+            format_money(row["usd_per_hour_at_most"]),
+            format_money(best["usd_per_hour_at_most"]),
+        )
+        other = (
+            f"; with {count_requests(best['concurrency'])}, {at_best}" if most != at_best else ""
+        )
         return (
             f"{asks}: at {use} use self-hosting loses unless an hour costs less than {most}, "
             f"everything included{other}."
         )
     if best["utilisation"] is None:
-        computed = at_each(target["cost"]["concurrency_computed"])
+        computed = describe_computed(target["cost"]["concurrency_computed"])
+        times = format_figure(best["cost_over_api_at_full_use"])
         return (
             f"{asks}. Self-hosting loses at any use, {computed}: with {best['concurrency']} at all "
-            f"hours it would still cost {figure(best['cost_over_api_at_full_use'])} times as much."
+            f"hours it would still cost {times} times as much."
         )
-    wins = f"wins from {_from(best)}"
+    wins = f"wins from {_format_break_even(best)}"
     if row["utilisation"] is None:
         return (
-            f"{asks}. With {requests(many)} self-hosting loses at any use; with "
+            f"{asks}. With {count_requests(many)} self-hosting loses at any use; with "
             f"{best['concurrency']} it {wins}."
         )
     now = "is cheaper" if row["cheaper"] == "self-hosting" else "loses"
     other = (
-        f" With {requests(best['concurrency'])} it {wins}." if best["concurrency"] != many else ""
+        f" With {count_requests(best['concurrency'])} it {wins}."
+        if best["concurrency"] != many
+        else ""
     )
-    return f"{asks}. Self-hosting loses below {_from(row)}; at the stated {use} it {now}.{other}"
+    below = f"Self-hosting loses below {_format_break_even(row)}"
+    return f"{asks}. {below}; at the stated {use} it {now}.{other}"
 
 
-def _from(row: Mapping[str, Any]) -> str:
-    daily = figure(row["output_tokens_per_day"] / 1e6)
-    return f"{share(row['utilisation'])} use ({daily} million output tokens a day)"
+def _format_break_even(row: Mapping[str, Any]) -> str:
+    daily = format_figure(row["output_tokens_per_day"] / 1e6)
+    return f"{format_share(row['utilisation'])} use ({daily} million output tokens a day)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.text.formats import clean, money
+from kimi_prov.show.text.formats import clean, format_money
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -12,51 +12,51 @@ if TYPE_CHECKING:
     Target = Mapping[str, Any]
 
 
-def of_severity(target: Target, *severities: str) -> list[Mapping[str, Any]]:
+def filter_severity(target: Target, *severities: str) -> list[Mapping[str, Any]]:
     """Give the findings of these severities in the order of the document."""
     return [row for row in target["findings"] if row["severity"] in severities]
 
 
-def on_paper(target: Target) -> bool:
+def is_on_paper(target: Target) -> bool:
     """Whether the machine is only described: nothing can be settled on it yet."""
     return (target["facts"].get("origin") or {}).get("kind") in ("spec", "recording", "suggested")
 
 
-def warnings(target: Target) -> list[Mapping[str, Any]]:
+def list_warnings(target: Target) -> list[Mapping[str, Any]]:
     """Give the warnings that weigh: on paper those that concern the purchase."""
-    found = of_severity(target, "warning")
-    return [row for row in found if not (on_paper(target) and _deployment(row))]
+    found = filter_severity(target, "warning")
+    return [row for row in found if not (is_on_paper(target) and _is_deployment(row))]
 
 
-def to_settle(targets: Iterable[Target]) -> list[tuple[list[str], Mapping[str, Any]]]:
+def list_to_settle(targets: Iterable[Target]) -> list[tuple[list[str], Mapping[str, Any]]]:
     """Give each warning of deployment once, with the machines on paper that it is for."""
     held: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
-    for target in filter(on_paper, targets):
-        for row in filter(_deployment, of_severity(target, "warning")):
+    for target in filter(is_on_paper, targets):
+        for row in filter(_is_deployment, filter_severity(target, "warning")):
             names, _ = held.setdefault(clean(row["title"]), ([], row))
             names.append(clean(target["name"]))
     return list(held.values())
 
 
-def _deployment(row: Mapping[str, Any]) -> bool:
+def _is_deployment(row: Mapping[str, Any]) -> bool:
     return row.get("concerns") == "deployment"
 
 
-def blockers(targets: Iterable[Target]) -> list[tuple[str, Mapping[str, Any]]]:
+def list_blockers(targets: Iterable[Target]) -> list[tuple[str, Mapping[str, Any]]]:
     """Give every blocker once, with the names of the targets that it blocks."""
     held: dict[tuple[str, ...], tuple[list[str], Mapping[str, Any]]] = {}
     for target in targets:
-        for row in of_severity(target, "blocker"):
+        for row in filter_severity(target, "blocker"):
             key = tuple(clean(row[part]) for part in ("id", "title", "observed", "required", "fix"))
             held.setdefault(key, ([], row))[0].append(clean(target["name"]))
     return [(", ".join(names), row) for names, row in held.values()]
 
 
-def remediation_cost(row: Mapping[str, Any]) -> str:
+def describe_remediation_cost(row: Mapping[str, Any]) -> str:
     """Say what fixing a finding costs, as far as that is known."""
     cost, basis = row.get("cost_usd"), row.get("cost_basis")
     if cost is None:
         return "not known: nothing in the catalogue has a price for it"
     if cost == 0:
         return "work, nothing to buy"
-    return f"about {money(cost)}: {clean(basis)}" if basis else money(cost)
+    return f"about {format_money(cost)}: {clean(basis)}" if basis else format_money(cost)

@@ -13,11 +13,11 @@ def find_writer(form: str) -> Callable[[Mapping[str, Any]], str]:
     if form == "html":
         from kimi_prov.show.report import html  # noqa: PLC0415
 
-        return html.check
+        return html.render_check
     if form == "markdown":
         from kimi_prov.show.report import markdown  # noqa: PLC0415
 
-        return markdown.check
+        return markdown.format_check
     from kimi_prov.show.report import text  # noqa: PLC0415
 
-    return text.check
+    return text.format_check

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.plan import MachinePlan
 
 
-def joined(plans: Mapping[str, MachinePlan]) -> dict[str, MachinePlan]:
+def join_groups(plans: Mapping[str, MachinePlan]) -> dict[str, MachinePlan]:
     """Give each target's plan by its name: a host's own, or the head's by the name of its group.
 
     What only another host of the group has among its findings stands in the group's, with its name.
@@ -23,14 +23,14 @@ def joined(plans: Mapping[str, MachinePlan]) -> dict[str, MachinePlan]:
             found[host] = plan
         elif group["rank"] == 0:
             others = [row["host"] for row in group["members"][1:]]
-            found[group["name"]] = {**plan, "findings": _findings(plan, others, plans)}
+            found[group["name"]] = {**plan, "findings": _collect_findings(plan, others, plans)}
         elif group["members"][0]["host"] not in plans:
             # Its head was not reached: the rank alone says what it can.
             found[host] = plan
     return found
 
 
-def head(name: str, plan: MachinePlan) -> str:
+def find_head(name: str, plan: MachinePlan) -> str:
     """Name the host whose facts stand for a target."""
     group = plan.get("group")
     if group and group["rank"] == 0:
@@ -38,7 +38,7 @@ def head(name: str, plan: MachinePlan) -> str:
     return name
 
 
-def _findings(
+def _collect_findings(
     plan: MachinePlan, others: list[str], plans: Mapping[str, MachinePlan]
 ) -> list[Finding]:
     rows = [*plan["findings"]]

@@ -12,34 +12,34 @@ if TYPE_CHECKING:
     from kimi_prov.show.report.findings import Target
 
 
-def count(plan: Mapping[str, Any]) -> int:
+def count_hosts(plan: Mapping[str, Any]) -> int:
     """Tell how many hosts a plan is for."""
     return int((plan.get("parallel") or {}).get("hosts") or 1)
 
 
-def of(target: Target) -> int:
+def count_target_hosts(target: Target) -> int:
     """Tell how many hosts a target is."""
-    return count(target["plan"])
+    return count_hosts(target["plan"])
 
 
-def each(target: Target, text: str) -> str:
+def describe_each(target: Target, text: str) -> str:
     """Say of a figure of one host that each of several has it."""
-    hosts = of(target)
+    hosts = count_target_hosts(target)
     return f"{hosts} hosts, each {text}" if hosts > 1 else text
 
 
-def on_each(target: Target, text: str) -> str:
+def describe_on_each(target: Target, text: str) -> str:
     """Say of what a host needs that each of several does."""
-    return f"{text} on each host" if of(target) > 1 else text
+    return f"{text} on each host" if count_target_hosts(target) > 1 else text
 
 
-def joined(target: Target) -> str:
+def describe_link(target: Target) -> str:
     """Say how many hosts there are, and by what a sheet says that they are joined."""
-    hosts, link = of(target), (target["facts"].get("group") or {}).get("link")
+    hosts, link = count_target_hosts(target), (target["facts"].get("group") or {}).get("link")
     return f"{hosts}, joined by {links.format_link(link)}" if hosts > 1 and link else f"{hosts}"
 
 
-def machines(many: int, hosts: int) -> str:
+def count_machines(many: int, hosts: int) -> str:
     """Count machines, or groups of several that serve one model."""
     if hosts > 1:
         return f"{many:,} group{'s' * (many != 1)} of {hosts} machines"

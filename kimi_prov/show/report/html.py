@@ -51,24 +51,24 @@ _MODULES = {
 }
 
 
-def check(document: Mapping[str, Any]) -> str:
+def render_check(document: Mapping[str, Any]) -> str:
     """Give the page."""
     targets = document["targets"]
-    return rendered(
+    return render_template(
         "page.html.j2",
         **_MODULES,
-        title=verdict.title(targets),
+        title=verdict.format_title(targets),
         document=document,
         targets=targets,
-        ordered=ranking.ranked(document),
+        ordered=ranking.sort_targets(document),
         index={target["name"]: number for number, target in enumerate(targets, 1)},
-        settle=findings.to_settle(targets),
-        plots=_plots(document),
-        command=_command,
+        settle=findings.list_to_settle(targets),
+        plots=_draw_plots(document),
+        command=_format_command,
     )
 
 
-def rendered(template: str, **values: Any) -> str:  # noqa: ANN401  (what the template names)
+def render_template(template: str, **values: Any) -> str:  # noqa: ANN401  (what the template names)
     """Give a page from a template of this package, with the style of all pages."""
     environment = Environment(
         loader=FileSystemLoader(_HERE),
@@ -86,18 +86,18 @@ def rendered(template: str, **values: Any) -> str:  # noqa: ANN401  (what the te
     )
 
 
-def _plots(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _draw_plots(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Draw what there are figures for."""
-    drawn = (_decode(document), _both_speeds(document), _cost(document))
+    drawn = (_draw_decode(document), _draw_both_speeds(document), _draw_cost(document))
     return [plot for plot in drawn if plot is not None]
 
 
-def _decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    rows = lines.decode(document)
+def _draw_decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.build_decode_lines(document)
     if not rows:
         return None
     points = [point for row in rows for point in row.points]
-    y = charts.axis(
+    y = charts.choose_axis(
         value for point in points for value in (point.low, point.y, point.high) if value
     )
     return {
@@ -107,11 +107,11 @@ def _decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
         "expected to lie.",
         "x": "Requests at once",
         "y": "Decode of each request, tokens/s",
-        "picture": charts.lines(
+        "picture": charts.draw_lines(
             rows,
-            charts.doublings(point.x for point in points),
+            charts.choose_doubling_axis(point.x for point in points),
             y,
-            label=_said("Decode of each request in tokens/s, by requests at once", rows),
+            label=_describe_plot("Decode of each request in tokens/s, by requests at once", rows),
             # On a linear scale both paces lie on the ground.
             levels=[
                 level
@@ -121,16 +121,16 @@ def _decode(document: Mapping[str, Any]) -> dict[str, Any] | None:
         ),
         "key": rows,
         "said": [],
-        "table": lines.decode_table(document),
+        "table": lines.build_decode_table(document),
     }
 
 
-def _both_speeds(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    rows = lines.both_speeds(document)
+def _draw_both_speeds(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.build_speed_lines(document)
     if not rows:
         return None
     points = [point for row in rows for point in row.points]
-    best = lines.front(rows)
+    best = lines.find_front(rows)
     names = ", ".join(dict.fromkeys(line.name for line, _ in best))
     return {
         "kind": "speed",
@@ -139,26 +139,26 @@ def _both_speeds(document: Mapping[str, Any]) -> dict[str, Any] | None:
         "is the Pareto front: nothing is better in both.",
         "x": "Decode of each request, tokens/s",
         "y": "Decode of all together, tokens/s",
-        "picture": charts.lines(
+        "picture": charts.draw_lines(
             rows,
-            charts.axis(point.x for point in points),
-            charts.axis(point.y for point in points),
-            label=_said("Decode of all together against that of each, in tokens/s", rows),
+            charts.choose_axis(point.x for point in points),
+            charts.choose_axis(point.y for point in points),
+            label=_describe_plot("Decode of all together against that of each, in tokens/s", rows),
             front=[point for _, point in best],
         ),
         "key": rows,
         "said": [f"On the front: {names}."],
-        "table": lines.front_table(document),
+        "table": lines.build_front_table(document),
     }
 
 
-def _cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    rows = lines.costs(document)
+def _draw_cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    rows = lines.build_cost_lines(document)
     if not rows:
         return None
-    api = lines.api(document)
+    api = lines.find_api_level(document)
     prices = [point.y for row in rows for point in row.points]
-    rings = lines.break_evens(document)
+    rings = lines.find_break_evens(document)
     return {
         "kind": "cost",
         "title": "Cost of a million output tokens against use",
@@ -166,31 +166,33 @@ def _cost(document: Mapping[str, Any]) -> dict[str, Any] | None:
         + " Rings: where a machine breaks even with the API." * bool(rings),
         "x": "Share of all hours in use",
         "y": "Dollars for a million output tokens",
-        "picture": charts.lines(
+        "picture": charts.draw_lines(
             rows,
-            charts.shares(),
-            charts.axis([*prices, *([api.y] if api else [])], "$"),
-            label=_said("Dollars for a million output tokens, by share of hours in use", rows),
+            charts.build_share_axis(),
+            charts.choose_axis([*prices, *([api.y] if api else [])], "$"),
+            label=_describe_plot(
+                "Dollars for a million output tokens, by share of hours in use", rows
+            ),
             levels=[api] if api else [],
             rings=rings,
         ),
         "key": rows,
-        "said": lines.break_even_sentences(document),
-        "table": lines.cost_table(document),
+        "said": lines.describe_break_evens(document),
+        "table": lines.build_cost_table(document),
     }
 
 
-def _said(title: str, rows: Sequence[Line]) -> str:
+def _describe_plot(title: str, rows: Sequence[Line]) -> str:
     """Name a plot for who does not see it: each line's ends."""
     ends = [
-        f"{row.name} from {formats.figure(row.points[0].y)} at {row.points[0].x:.4g} "
-        f"to {formats.figure(row.points[-1].y)} at {row.points[-1].x:.4g}"
+        f"{row.name} from {formats.format_figure(row.points[0].y)} at {row.points[0].x:.4g} "
+        f"to {formats.format_figure(row.points[-1].y)} at {row.points[-1].x:.4g}"
         for row in rows
     ]
     return f"{title}: {'; '.join(ends)}"
 
 
-def _command(instance: Mapping[str, Any]) -> str:
+def _format_command(instance: Mapping[str, Any]) -> str:
     """Give the command a flag a line, as a shell would take it."""
     lines: list[list[str]] = [[]]
     for word in (*instance["numactl"], *instance["argv"]):

@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import measured, plots
-from kimi_prov.show.report.assumptions import assumptions
-from kimi_prov.show.report.capacity import capacity
-from kimi_prov.show.report.comparison import table
-from kimi_prov.show.report.cost_text import assumed, money_sentences, usage
-from kimi_prov.show.report.findings import blockers, of_severity, remediation_cost, to_settle
-from kimi_prov.show.report.memory_bars import memory
+from kimi_prov.show.report.assumptions import collect_assumptions
+from kimi_prov.show.report.capacity import compute_capacity
+from kimi_prov.show.report.comparison import build_table
+from kimi_prov.show.report.cost_text import describe_assumptions, describe_costs, describe_use
+from kimi_prov.show.report.findings import (
+    describe_remediation_cost,
+    filter_severity,
+    list_blockers,
+    list_to_settle,
+)
+from kimi_prov.show.report.memory_bars import build_bars
 from kimi_prov.show.report.ranking import (
     PACE,
     RENTED,
     WORDS,
-    answer_sentence,
-    load_text,
-    n_means,
-    of_how_many,
-    ranked,
-    ranking,
+    build_ranking,
+    describe_load,
+    explain_columns,
+    explain_n,
+    get_answer,
+    sort_targets,
 )
-from kimi_prov.show.report.verdict import STATUS, status, title, verdict
+from kimi_prov.show.report.verdict import STATUS, describe_verdict, format_title, get_status
 from kimi_prov.show.text.formats import UNKNOWN, clean
 
 if TYPE_CHECKING:
@@ -38,148 +43,175 @@ if TYPE_CHECKING:
 _MARKS = re.compile(r"([\\`*_{}\[\]<>|#~$])")
 
 
-def check(document: Mapping[str, Any]) -> str:
+def format_check(document: Mapping[str, Any]) -> str:
     """Give the answer, blockers, speed, cost, side by side, each target, assumptions."""
     targets = document["targets"]
-    ordered = ranked(document)
-    lines = [f"# {safe(title(targets))}", "", *_answer(document)]
-    blocked = blockers(targets)
+    ordered = sort_targets(document)
+    lines = [f"# {escape(format_title(targets))}", "", *_format_answer(document)]
+    blocked = list_blockers(targets)
     if blocked:
         lines += ["", "## What is in the way"]
         for names, row in blocked:
-            lines += ["", *_finding(row, f"{safe(names)}: ")]
-            lines.append(f"- Costs: {safe(remediation_cost(row))}")
-    settle = to_settle(targets)
+            lines += ["", *_format_finding(row, f"{escape(names)}: ")]
+            lines.append(f"- Costs: {escape(describe_remediation_cost(row))}")
+    settle = list_to_settle(targets)
     if settle:
         lines += ["", "## To settle before apply", ""]
     for whom, row in settle:
         whose = "all machines" if len(whom) == len(targets) else ", ".join(whom)
-        lines.append(f"- {safe(row['title'])}: {safe(row['fix'])} ({safe(whose)})")
-    speeds = _tables([plots.decode_table(document), plots.front_table(document)])
+        lines.append(f"- {escape(row['title'])}: {escape(row['fix'])} ({escape(whose)})")
+    speeds = _format_tables([plots.build_decode_table(document), plots.build_front_table(document)])
     lines += ["", "## Speed", *speeds] if speeds else []
     lines += ["", "## Cost"]
-    lines += _tables([plots.cost_table(document), plots.load_table(document)])
-    for text in (*plots.break_even_sentences(document), *plots.without_costs(document)):
-        lines += ["", safe(text)]
+    lines += _format_tables([plots.build_cost_table(document), plots.build_load_table(document)])
+    for text in (*plots.describe_break_evens(document), *plots.describe_missing_costs(document)):
+        lines += ["", escape(text)]
     heading = "Side by side" if len(targets) > 1 else "Figures"
-    lines += ["", f"## {heading}", "", *_side_by_side(ordered)]
+    lines += ["", f"## {heading}", "", *_format_side_by_side(ordered)]
     for number, target in enumerate(ordered, 1):
-        lines += ["", f"## {number}. {safe(target['name'])}", "", *_target(target)]
-    lines += ["", "## Assumptions and sources", "", safe(assumed(targets)), ""]
+        lines += [
+            "",
+            f"## {number}. {escape(target['name'])}",
+            "",
+            *_format_target(target),
+        ]
+    lines += [
+        "",
+        "## Assumptions and sources",
+        "",
+        escape(describe_assumptions(targets)),
+        "",
+    ]
     rows = [
         (row["what"], row["value"], names, row["source"] or UNKNOWN)
-        for names, row in assumptions(targets)
+        for names, row in collect_assumptions(targets)
     ]
-    lines += table_lines(("What", "Value", "Holds for", "Source"), rows)
+    lines += format_table(("What", "Value", "Holds for", "Source"), rows)
     return "\n".join(lines) + "\n"
 
 
-def _answer(document: Mapping[str, Any]) -> list[str]:
-    found = ranking(document)
-    lines = [f"**{safe(answer_sentence(document))}**", ""]
+def _format_answer(document: Mapping[str, Any]) -> list[str]:
+    found = build_ranking(document)
+    lines = [f"**{escape(get_answer(document))}**", ""]
     if document["load"]:
-        lines += [f"Asked for: {safe(load_text(document['load']))}.", ""]
+        lines += [f"Asked for: {escape(describe_load(document['load']))}.", ""]
     speeds = [f"Decode, {head}, tokens/s" for head in found.speed_heads]
     plain = [head for head, _ in found.plain_heads]
     head = ("", "Machine", "Serves", "Pace", *plain, *speeds, "Lacks")
-    lines += [_line(head), "|" + " --- |" * len(head)]
+    lines += [_format_line(head), "|" + " --- |" * len(head)]
     for row in found.rows:
-        name = safe(row.name) + (" (recommended)" if row.recommended else "")
+        name = escape(row.name) + (" (recommended)" if row.recommended else "")
         cells = [str(row.number), f"**{name}**" if row.recommended else name]
         cells += ["yes" if row.serves else "no", PACE[row.pace]]
-        cells += [_marked(cell) for cell in row.cells]
-        lines.append(_row([*cells, safe(row.lacks)]))
+        cells += [_format_cell(cell) for cell in row.cells]
+        lines.append(_join_cells([*cells, escape(row.lacks)]))
     notes = "Bold: best of its column among those that serve. " * (len(found.rows) > 1)
-    notes += n_means(document["targets"]) + of_how_many(document)
-    notes += f"A million tokens: at {usage(document['targets'])}."
+    notes += explain_n(document["targets"]) + explain_columns(document)
+    notes += f"A million tokens: at {describe_use(document['targets'])}."
     notes += f" \\{RENTED}: at the usual rent of such GPUs." * found.rented
     return [*lines, "", notes, "", *(f"- {word}: {plain}." for word, plain in WORDS)]
 
 
-def _tables(tables: Sequence[Table]) -> list[str]:
+def _format_tables(tables: Sequence[Table]) -> list[str]:
     """Set what the pictures of the page show in tables."""
     lines = []
     for found in (found for found in tables if found.rows):
-        lines += ["", f"{safe(found.caption)}:", "", *table_lines(found.head, found.rows)]
+        lines += [
+            "",
+            f"{escape(found.caption)}:",
+            "",
+            *format_table(found.head, found.rows),
+        ]
     return lines
 
 
-def _side_by_side(targets: Sequence[Target]) -> list[str]:
-    lines = table_lines(("", *(t["name"] for t in targets)), [])
-    for label, cells in table(targets):
-        lines.append(_row([safe(label), *map(_marked, cells)]))
+def _format_side_by_side(targets: Sequence[Target]) -> list[str]:
+    lines = format_table(("", *(t["name"] for t in targets)), [])
+    for label, cells in build_table(targets):
+        lines.append(_join_cells([escape(label), *map(_format_cell, cells)]))
     return lines
 
 
-def _target(target: Target) -> list[str]:
+def _format_target(target: Target) -> list[str]:
+    word = f"{STATUS[get_status(target)]}. {PACE[target['pace']]}."
     lines = [
-        f"**{STATUS[status(target)]}. {PACE[target['pace']]}.** {safe(verdict(target))}",
+        f"**{word}** {escape(describe_verdict(target))}",
         "",
         "### Memory",
         "",
     ]
     rows = [
-        (bar.label if first else "", part.label, format_bytes(part.size), _of(part.size, bar))
-        for bar in memory(target)
+        (
+            bar.label if first else "",
+            part.label,
+            format_bytes(part.size),
+            _format_part(part.size, bar),
+        )
+        for bar in build_bars(target)
         for first, part in ((part is bar.segments[0], part) for part in bar.segments)
     ]
-    lines += table_lines(("", "Use", "Size", "Share"), rows)
-    over = [bar for bar in memory(target) if bar.needed > bar.total]
+    lines += format_table(("", "Use", "Size", "Share"), rows)
+    over = [bar for bar in build_bars(target) if bar.needed > bar.total]
     lines += [
-        f"\n**{safe(bar.label)} is too small by {format_bytes(bar.needed - bar.total)}.**"
+        f"\n**{escape(bar.label)} is too small by {format_bytes(bar.needed - bar.total)}.**"
         for bar in over
     ]
-    said = measured.line(target)
+    said = measured.describe_measurements(target)
     if said:
-        lines += ["", f"{safe(said)}."]
-    points = capacity(target)
+        lines += ["", f"{escape(said)}."]
+    points = compute_capacity(target)
     if points:
         lines += ["", "### Context against requests at once", ""]
-        lines += table_lines(
+        lines += format_table(
             ("Tokens of context", "Requests at once"), [(f"{c:,}", f"{n:,}") for c, n in points]
         )
-    lines += ["", "### Sums", "", safe(" ".join(money_sentences(target)))]
-    shown = of_severity(target, "warning", "info")
+    lines += ["", "### Sums", "", escape(" ".join(describe_costs(target)))]
+    shown = filter_severity(target, "warning", "info")
     if shown:
         lines += ["", "### Warnings and remarks"]
         for row in shown:
-            lines += ["", *_finding(row, f"{row['severity'].capitalize()}: ")]
-    passed = of_severity(target, "pass")
+            lines += ["", *_format_finding(row, f"{row['severity'].capitalize()}: ")]
+    passed = filter_severity(target, "pass")
     if passed:
-        lines += ["", "### Requirements met", "", *(f"- {safe(row['title'])}" for row in passed)]
+        lines += [
+            "",
+            "### Requirements met",
+            "",
+            *(f"- {escape(row['title'])}" for row in passed),
+        ]
     return lines
 
 
-def _finding(row: Mapping[str, Any], before: str) -> list[str]:
-    lines = [f"**{before}{safe(row['title'])}** (`{row['id']}`)", ""]
+def _format_finding(row: Mapping[str, Any], before: str) -> list[str]:
+    lines = [f"**{before}{escape(row['title'])}** (`{row['id']}`)", ""]
     parts = (("Found", row["observed"]), ("Needed", row["required"]), ("Fix", row["fix"]))
-    lines += [f"- {label}: {safe(value)}" for label, value in parts if value]
-    return [*lines, f"- Source: {safe(row['source'])}"]
+    lines += [f"- {label}: {escape(value)}" for label, value in parts if value]
+    return [*lines, f"- Source: {escape(row['source'])}"]
 
 
-def table_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Write a table of any texts."""
-    lines = [_line(head), "|" + " --- |" * len(head)]
-    return [*lines, *(_line(row) for row in rows)]
+    lines = [_format_line(head), "|" + " --- |" * len(head)]
+    return [*lines, *(_format_line(row) for row in rows)]
 
 
-def _line(cells: Sequence[str]) -> str:
-    return _row([safe(cell) for cell in cells])
+def _format_line(cells: Sequence[str]) -> str:
+    return _join_cells([escape(cell) for cell in cells])
 
 
-def _row(cells: Sequence[str]) -> str:
+def _join_cells(cells: Sequence[str]) -> str:
     """Give a line of a table; its cells are safe already."""
     return "| " + " | ".join(cells) + " |"
 
 
-def _marked(cell: Cell) -> str:
-    return f"**{safe(cell.text)}**" if cell.best else safe(cell.text)
+def _format_cell(cell: Cell) -> str:
+    return f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
 
 
-def _of(size: int, bar: Bar) -> str:
+def _format_part(size: int, bar: Bar) -> str:
     return f"{size / bar.total:.0%}" if bar.total else UNKNOWN
 
 
-def safe(value: object) -> str:
+def escape(value: object) -> str:
     """Give text that Markdown prints as it is, tables and HTML included."""
     return _MARKS.sub(r"\\\1", clean(value))

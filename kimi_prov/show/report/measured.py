@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.text.formats import clean, figure
+from kimi_prov.show.text.formats import clean, format_figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,35 +17,40 @@ _SPEEDS = (
 )
 
 
-def line(target: Mapping[str, Any]) -> str:
+def describe_measurements(target: Mapping[str, Any]) -> str:
     """Say it in one line; empty where nothing was measured."""
     if not target.get("measured"):
         return ""
-    parts = [_part(row) for row in target["measured"]]
-    effects = _effects(target["effect"] or {})
+    parts = [_describe_measurement(row) for row in target["measured"]]
+    effects = _describe_effects(target["effect"] or {})
     return "Measured on the machine: " + "; ".join([", ".join(parts), *effects])
 
 
-def _part(row: Mapping[str, Any]) -> str:
+def _describe_measurement(row: Mapping[str, Any]) -> str:
     unit = clean(row["unit"])
     instead = row["instead_of"]
-    known = f"instead of {figure(instead)}" if instead is not None else "instead of nothing known"
-    return f"{clean(row['what'])} {figure(row['measured'])} {unit} {known}"
+    known = (
+        f"instead of {format_figure(instead)}"
+        if instead is not None
+        else "instead of nothing known"
+    )
+    return f"{clean(row['what'])} {format_figure(row['measured'])} {unit} {known}"
 
 
-def _effects(effect: Mapping[str, Any]) -> list[str]:
+def _describe_effects(effect: Mapping[str, Any]) -> list[str]:
     """Say of each speed what was expected without the measurement and with it."""
     found = []
     for key, label in _SPEEDS:
         if key not in effect:
             continue
         before, after = effect[key]["before"], effect[key]["after"]
+        speeds = f"{format_figure(before['expected'])} -> {format_figure(after['expected'])}"
         found.append(
-            f"expected {label} {figure(before['expected'])} -> {figure(after['expected'])} "
-            f"tokens/s, range {_width(before)} -> {_width(after)} times wide"
+            f"expected {label} {speeds} "
+            f"tokens/s, range {_compute_width(before)} -> {_compute_width(after)} times wide"
         )
     return found
 
 
-def _width(span: Mapping[str, float]) -> str:
+def _compute_width(span: Mapping[str, float]) -> str:
     return f"{span['high'] / span['low']:.2f}"

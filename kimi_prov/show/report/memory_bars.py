@@ -40,7 +40,7 @@ class Bar:
         return sum(part.size for part in self.segments if part.kind != "free")
 
 
-def memory(target: Target) -> list[Bar]:
+def build_bars(target: Target) -> list[Bar]:
     """Share out the memory of each GPU, like ones together, and that of the host, in bytes."""
     plan, facts = target["plan"], target["facts"]
     found = plan["memory"]
@@ -52,15 +52,17 @@ def memory(target: Target) -> list[Bar]:
             size = int(gpu.get("memory_bytes") or gpu.get("memory_total_bytes") or 0)
             index = int(gpu.get("index", place))
             groups.setdefault((size, index in used), []).append(index)
-        bars += [_gpu(found, size, numbers, mine) for (size, mine), numbers in groups.items()]
-    bars.append(_host(plan))
-    if hosts.of(target) > 1:
+        bars += [
+            _build_gpu_bar(found, size, numbers, mine) for (size, mine), numbers in groups.items()
+        ]
+    bars.append(_build_host_bar(plan))
+    if hosts.count_target_hosts(target) > 1:
         return [replace(bar, label=f"In each host: {bar.label}") for bar in bars]
     return bars
 
 
-def _gpu(found: Mapping[str, Any], size: int, numbers: Sequence[int], mine: bool) -> Bar:  # noqa: FBT001
-    label = f"GPU {_numbers(numbers)}" + (", each" if len(numbers) > 1 else "")
+def _build_gpu_bar(found: Mapping[str, Any], size: int, numbers: Sequence[int], mine: bool) -> Bar:  # noqa: FBT001
+    label = f"GPU {_format_numbers(numbers)}" + (", each" if len(numbers) > 1 else "")
     if not mine:
         return Bar(f"{label}, not used", size, (Segment("free", "Free", size),))
     parts = [
@@ -68,14 +70,14 @@ def _gpu(found: Mapping[str, Any], size: int, numbers: Sequence[int], mine: bool
         Segment("cache", "Cache of conversations", max(0, found["kv_available_bytes_per_gpu"])),
         Segment("overhead", "Engine's own", found["overhead_bytes_per_gpu"] or 0),
     ]
-    return Bar(label, size, _filled(parts, size))
+    return Bar(label, size, _add_free(parts, size))
 
 
-def _host(plan: Mapping[str, Any]) -> Bar:
+def _build_host_bar(plan: Mapping[str, Any]) -> Bar:
     found, ram_disk = plan["memory"], plan["ram_disk"]
     needed = found["host_ram_required_bytes"]
     parts = [
-        Segment(_kind(row), clean(row["name"]), int(row["bytes"]))
+        Segment(_get_kind(row), clean(row["name"]), int(row["bytes"]))
         for row in found.get("host_parts") or ()
     ]
     if not parts and found["weights_bytes_per_gpu"] is None:
@@ -89,20 +91,20 @@ def _host(plan: Mapping[str, Any]) -> Bar:
     if rest > 0:
         parts.append(Segment("overhead", "Engine and system", rest))
     total = found["host_ram_available_bytes"]
-    return Bar("Host memory", total, _filled(parts, total))
+    return Bar("Host memory", total, _add_free(parts, total))
 
 
-def _kind(row: Mapping[str, Any]) -> str:
+def _get_kind(row: Mapping[str, Any]) -> str:
     return str(row["kind"]) if row.get("kind") in _KINDS else "overhead"
 
 
-def _filled(parts: Sequence[Segment], total: int) -> tuple[Segment, ...]:
+def _add_free(parts: Sequence[Segment], total: int) -> tuple[Segment, ...]:
     free = total - sum(part.size for part in parts)
     shown = [part for part in parts if part.size > 0]
     return (*shown, Segment("free", "Free", free)) if free > 0 else tuple(shown)
 
 
-def _numbers(numbers: Sequence[int]) -> str:
+def _format_numbers(numbers: Sequence[int]) -> str:
     if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(str(number) for number in numbers)

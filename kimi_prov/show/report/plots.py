@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.report.findings import of_severity
-from kimi_prov.show.report.ranking import numbers, ranked
-from kimi_prov.show.text.formats import clean, figure, money, share
+from kimi_prov.show.report.findings import filter_severity
+from kimi_prov.show.report.ranking import map_places, sort_targets
+from kimi_prov.show.text.formats import clean, format_figure, format_money, format_share
 from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
 
 if TYPE_CHECKING:
@@ -63,15 +63,15 @@ PACES = tuple(
 )
 
 
-def shown(document: Mapping[str, Any]) -> list[Target]:
+def list_shown(document: Mapping[str, Any]) -> list[Target]:
     """Give the targets that plots show, in the ranking's order: all that serve, else all."""
-    targets = ranked(document)
-    return [t for t in targets if not of_severity(t, "blocker")] or targets
+    targets = sort_targets(document)
+    return [t for t in targets if not filter_severity(t, "blocker")] or targets
 
 
-def decode(document: Mapping[str, Any]) -> list[Line]:
+def build_decode_lines(document: Mapping[str, Any]) -> list[Line]:
     """Give decode speed of each request, in tokens/s, against requests at once."""
-    return _lines(
+    return _build_lines(
         document,
         lambda target: [
             Point(
@@ -86,9 +86,9 @@ def decode(document: Mapping[str, Any]) -> list[Line]:
     )
 
 
-def both_speeds(document: Mapping[str, Any]) -> list[Line]:
+def build_speed_lines(document: Mapping[str, Any]) -> list[Line]:
     """Give the speed of all requests together against that of each, in tokens/s."""
-    return _lines(
+    return _build_lines(
         document,
         lambda target: [
             Point(
@@ -102,7 +102,7 @@ def both_speeds(document: Mapping[str, Any]) -> list[Line]:
     )
 
 
-def front(lines: Sequence[Line]) -> list[tuple[Line, Point]]:
+def find_front(lines: Sequence[Line]) -> list[tuple[Line, Point]]:
     """Give the points that no other beats in both speeds (the Pareto front), by falling x.
 
     Of equal points the one of the machine that ranks first is kept.
@@ -115,9 +115,9 @@ def front(lines: Sequence[Line]) -> list[tuple[Line, Point]]:
     return best
 
 
-def costs(document: Mapping[str, Any]) -> list[Line]:
+def build_cost_lines(document: Mapping[str, Any]) -> list[Line]:
     """Give dollars for a million output tokens against the share of hours in use."""
-    return _lines(
+    return _build_lines(
         document,
         lambda target: [
             Point(row["utilisation"], row["usd_per_million_output_tokens"])
@@ -127,37 +127,43 @@ def costs(document: Mapping[str, Any]) -> list[Line]:
     )
 
 
-def api(document: Mapping[str, Any]) -> Level | None:
+def find_api_level(document: Mapping[str, Any]) -> Level | None:
     """Give what the model's own API asks for a million output tokens with their input."""
-    for target in shown(document):
+    for target in list_shown(document):
         for row in target["cost"]["break_even"][:1]:
             asked = row["api_usd_per_million_output_tokens"]
             if asked:
-                return Level(asked, f"API of {clean(row['api'])}, {money(asked)}")
+                return Level(asked, f"API of {clean(row['api'])}, {format_money(asked)}")
     return None
 
 
-def break_evens(document: Mapping[str, Any]) -> dict[int, Point]:
+def find_break_evens(document: Mapping[str, Any]) -> dict[int, Point]:
     """Give for each machine's number the use from which it is cheaper than the API."""
     found = {}
-    for target in shown(document):
+    for target in list_shown(document):
         rows = target["cost"]["break_even"][:1]
         if rows and rows[0]["utilisation"] and rows[0]["utilisation"] <= 1:
             asked = rows[0]["api_usd_per_million_output_tokens"]
-            found[numbers(document)[target["name"]]] = Point(rows[0]["utilisation"], asked)
+            found[map_places(document)[target["name"]]] = Point(rows[0]["utilisation"], asked)
     return found
 
 
-def break_even_sentences(document: Mapping[str, Any]) -> list[str]:
+def describe_break_evens(document: Mapping[str, Any]) -> list[str]:
     """Say for each machine with a price from which use on it is cheaper than the API."""
-    asked, found, rows = api(document), break_evens(document), costs(document)
+    asked, found, rows = (
+        find_api_level(document),
+        find_break_evens(document),
+        build_cost_lines(document),
+    )
     if asked is None or not rows:
         return []
     # All that are shown are blocked, or none is.
-    blocked = any(of_severity(target, "blocker") for target in shown(document))
+    blocked = any(filter_severity(target, "blocker") for target in list_shown(document))
     start = "Once the blockers are fixed, cheaper" if blocked else "Cheaper"
     wins = [
-        f"{row.name} from {share(found[row.number].x)} use" for row in rows if row.number in found
+        f"{row.name} from {format_share(found[row.number].x)} use"
+        for row in rows
+        if row.number in found
     ]
     never = [row.name for row in rows if row.number not in found]
     said = [f"{start} than the {asked.label}: {', '.join(wins)}."] if wins else []
@@ -169,9 +175,9 @@ def break_even_sentences(document: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def without_costs(document: Mapping[str, Any]) -> list[str]:
+def describe_missing_costs(document: Mapping[str, Any]) -> list[str]:
     """Say which of the machines shown have no costs here, and why."""
-    targets = [target["cost"] | {"name": clean(target["name"])} for target in shown(document)]
+    targets = [target["cost"] | {"name": clean(target["name"])} for target in list_shown(document)]
     unpriced = [cost for cost in targets if cost["usd_per_hour"] is None]
     unknown = [
         cost["name"]
@@ -192,17 +198,17 @@ def without_costs(document: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def decode_table(document: Mapping[str, Any]) -> Table:
+def build_decode_table(document: Mapping[str, Any]) -> Table:
     """Give decode speed against requests at once, the range in brackets."""
-    return _table(
+    return _build_table(
         "Decode of each request, tokens/s, by requests at once",
         "Requests at once",
-        decode(document),
+        build_decode_lines(document),
         lambda x: f"{x:,.0f}",
         lambda point: (
-            figure(point.y)
+            format_figure(point.y)
             + (
-                f" ({figure(point.low)} to {figure(point.high)})"
+                f" ({format_figure(point.low)} to {format_figure(point.high)})"
                 if point.low and point.high
                 else ""
             )
@@ -210,28 +216,28 @@ def decode_table(document: Mapping[str, Any]) -> Table:
     )
 
 
-def cost_table(document: Mapping[str, Any]) -> Table:
+def build_cost_table(document: Mapping[str, Any]) -> Table:
     """Give the cost of a million output tokens by use, and what the API asks."""
-    found = _table(
+    found = _build_table(
         "Dollars for a million output tokens and their input, by use of the machine, with the "
         "planned requests at once",
         "Use",
-        costs(document),
-        share,
-        lambda point: money(point.y),
+        build_cost_lines(document),
+        format_share,
+        lambda point: format_money(point.y),
     )
-    asked = api(document)
+    asked = find_api_level(document)
     if asked is None or not found.rows:
         return found
-    row = (asked.label.partition(",")[0], *[money(asked.y)] * (len(found.head) - 1))
+    row = (asked.label.partition(",")[0], *[format_money(asked.y)] * (len(found.head) - 1))
     return Table(found.caption, found.head, (*found.rows, row))
 
 
-def load_table(document: Mapping[str, Any]) -> Table:
+def build_load_table(document: Mapping[str, Any]) -> Table:
     """Give the cost of a million output tokens by requests at once, and which is cheaper."""
     targets = [
         target
-        for target in shown(document)
+        for target in list_shown(document)
         if any(
             row["usd_per_million_output_tokens"]["expected"] for row in target["cost"]["by_load"]
         )
@@ -240,9 +246,9 @@ def load_table(document: Mapping[str, Any]) -> Table:
     rows = []
     for target in targets:
         by_step = {row["concurrency"]: row for row in target["cost"]["by_load"]}
-        cells = [_by_load(by_step.get(step)) for step in steps]
+        cells = [_format_load_cost(by_step.get(step)) for step in steps]
         rows.append((clean(target["name"]), *cells))
-    asked = api(document)
+    asked = find_api_level(document)
     wins = f"; wins: cheaper than the {asked.label}" if asked else ""
     return Table(
         "Dollars for a million output tokens and their input, by requests at once, at the stated "
@@ -252,33 +258,37 @@ def load_table(document: Mapping[str, Any]) -> Table:
     )
 
 
-def front_table(document: Mapping[str, Any]) -> Table:
+def build_front_table(document: Mapping[str, Any]) -> Table:
     """Give the Pareto front: each point, from the fastest for one to the fastest for all."""
     return Table(
         "Decode of each request against decode of all, tokens/s: the Pareto front, which no other "
         "machine or number of requests beats in both",
         ("Machine", "Requests at once", "Each request", "All together"),
         tuple(
-            (line.name, f"{point.requests:,}", figure(point.x), figure(point.y))
-            for line, point in front(both_speeds(document))
+            (line.name, f"{point.requests:,}", format_figure(point.x), format_figure(point.y))
+            for line, point in find_front(build_speed_lines(document))
         ),
     )
 
 
-def _by_load(row: Mapping[str, Any] | None) -> str:
+def _format_load_cost(row: Mapping[str, Any] | None) -> str:
     if row is None or row["usd_per_million_output_tokens"]["expected"] is None:
         return "-"
-    cost = money(row["usd_per_million_output_tokens"]["expected"])
+    cost = format_money(row["usd_per_million_output_tokens"]["expected"])
     return f"{cost} wins" if row["cheaper"] == "self-hosting" else cost
 
 
-def _lines(document: Mapping[str, Any], points: Callable[[Target], list[Point]]) -> list[Line]:
-    places = numbers(document)
-    found = [Line(places[t["name"]], clean(t["name"]), tuple(points(t))) for t in shown(document)]
+def _build_lines(
+    document: Mapping[str, Any], points: Callable[[Target], list[Point]]
+) -> list[Line]:
+    places = map_places(document)
+    found = [
+        Line(places[t["name"]], clean(t["name"]), tuple(points(t))) for t in list_shown(document)
+    ]
     return [line for line in found if line.points]
 
 
-def _table(
+def _build_table(
     caption: str,
     corner: str,
     lines: Sequence[Line],

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.prices import GpuHour
 
 
-def for_machine(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices:
+def find_prices(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices:
     """Look up prices and power of the machine that the facts describe."""
     prices = catalogue.prices
     assumed = {row.name: Rate(row.value, row.source) for row in prices.assumptions}
-    gpus = _gpus(facts, catalogue)
+    gpus = _find_gpus(facts, catalogue)
     hours = {row.name: row for row in prices.gpu_hour}
     known_hours = [hours[gpu.name] for gpu in gpus or () if gpu.name in hours]
     complete = known_hours if gpus and len(known_hours) == len(gpus) else []
@@ -35,13 +35,13 @@ def for_machine(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices
             )
             for row in prices.api
         ],
-        power_kw=_all_in(complete) or _added_up(facts, gpus, catalogue, assumed),
-        usual_rent=_rent(complete) or _seen(gpus, catalogue),
-        usual_gpu_price=_sold(gpus, catalogue),
+        power_kw=_sum_server_power(complete) or _sum_part_power(facts, gpus, catalogue, assumed),
+        usual_rent=_sum_rent(complete) or _find_rented_machine(gpus, catalogue),
+        usual_gpu_price=_sum_prices(gpus, catalogue),
     )
 
 
-def _gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | None:
+def _find_gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | None:
     """Find the machine's GPUs in the catalogue; None where one of them is not there."""
     found = []
     for part in facts.get("gpus") or ():
@@ -53,7 +53,7 @@ def _gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | None:
     return found
 
 
-def _all_in(hours: Sequence[GpuHour]) -> Rate | None:
+def _sum_server_power(hours: Sequence[GpuHour]) -> Rate | None:
     """Add up the draw of whole servers, given for each of their GPUs."""
     kw = [row.power_kw for row in hours if row.power_kw is not None]
     if not hours or len(kw) < len(hours):
@@ -61,7 +61,7 @@ def _all_in(hours: Sequence[GpuHour]) -> Rate | None:
     return Rate(sum(kw), f"the server's share of each GPU: {format_dated_source(hours[0])}")
 
 
-def _added_up(
+def _sum_part_power(
     facts: Mapping[str, Any],
     gpus: Sequence[Gpu] | None,
     catalogue: Catalogue,
@@ -81,13 +81,13 @@ def _added_up(
     )
 
 
-def _rent(hours: Sequence[GpuHour]) -> Rate | None:
+def _sum_rent(hours: Sequence[GpuHour]) -> Rate | None:
     if not hours:
         return None
     return Rate(sum(row.neocloud_usd for row in hours), format_dated_source(hours[0]))
 
 
-def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
+def _find_rented_machine(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
     """Find a whole machine with these GPUs that was seen for rent."""
     names = [gpu.name for gpu in gpus or ()]
     for row in catalogue.prices.machine_hour:
@@ -96,7 +96,9 @@ def _seen(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> Rate | None:
     return None
 
 
-def _sold(gpus: Sequence[Gpu] | None, catalogue: Catalogue) -> tuple[float, float, str] | None:
+def _sum_prices(
+    gpus: Sequence[Gpu] | None, catalogue: Catalogue
+) -> tuple[float, float, str] | None:
     rows = {row.name: row for row in catalogue.prices.purchase}
     found = [rows[gpu.name] for gpu in gpus or () if gpu.name in rows]
     if not gpus or len(found) < len(gpus):

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.show.report import hosts
-from kimi_prov.show.report.verdict import running
-from kimi_prov.show.text.formats import Cell, cells, clean, figure, money, sentence, years
+from kimi_prov.show.report.verdict import count_running
+from kimi_prov.show.text.formats import (
+    Cell,
+    clean,
+    format_figure,
+    format_money,
+    format_sentence,
+    format_years,
+    mark_best,
+)
 from kimi_prov.sizing.curve import CHAT_TOK_S, SLOW_TOK_S
 
 if TYPE_CHECKING:
@@ -95,12 +103,14 @@ class Ranking:
         return self.heads[-len(_SPEEDS) :]
 
 
-def ranking(document: Mapping[str, Any], dollars: Callable[[float | None], str] = money) -> Ranking:
+def build_ranking(
+    document: Mapping[str, Any], dollars: Callable[[float | None], str] = format_money
+) -> Ranking:
     """Give the table; `dollars` writes money. The best of each column is one that serves."""
     answer, targets = document["answer"], document["targets"]
     places = {target["name"]: place for place, target in enumerate(targets)}
     rows = answer["ranking"]
-    columns = _columns(rows, [targets[places[row["target"]]] for row in rows], dollars)
+    columns = _build_columns(rows, [targets[places[row["target"]]] for row in rows], dollars)
     lines = zip(*(column for _, _, column in columns), strict=True)
     return Ranking(
         tuple(head for head, _, _ in columns),
@@ -122,24 +132,24 @@ def ranking(document: Mapping[str, Any], dollars: Callable[[float | None], str] 
     )
 
 
-def numbers(document: Mapping[str, Any]) -> dict[str, int]:
+def map_places(document: Mapping[str, Any]) -> dict[str, int]:
     """Give each target's place in the ranking, by name."""
     rows = document["answer"]["ranking"]
     return {row["target"]: number for number, row in enumerate(rows, 1)}
 
 
-def ranked(document: Mapping[str, Any]) -> list[Target]:
+def sort_targets(document: Mapping[str, Any]) -> list[Target]:
     """Give the targets in the order of the ranking."""
-    places = numbers(document)
+    places = map_places(document)
     return sorted(document["targets"], key=lambda target: places[target["name"]])
 
 
-def answer_sentence(document: Mapping[str, Any]) -> str:
+def get_answer(document: Mapping[str, Any]) -> str:
     """Say which machine it is, and why."""
-    return sentence(document["answer"]["sentence"])
+    return format_sentence(document["answer"]["sentence"])
 
 
-def load_text(load: Mapping[str, Any]) -> str:
+def describe_load(load: Mapping[str, Any]) -> str:
     """Say what load was asked for, and which of its values were assumed."""
     parts = []
     for key, unit in _LOAD:
@@ -149,45 +159,45 @@ def load_text(load: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def each_of(targets: Sequence[Target]) -> str:
+def describe_planned(targets: Sequence[Target]) -> str:
     """Name the planned number of requests at once: a number where all have the same."""
     many = {target["plan"]["throughput"]["concurrency"] for target in targets}
     return f"{many.pop():,}" if len(many) == 1 else "N"
 
 
-def n_means(targets: Sequence[Target]) -> str:
+def explain_n(targets: Sequence[Target]) -> str:
     """Say what N stands for, where machines differ in it."""
-    return "N: the requests at once planned for each machine. " * (each_of(targets) == "N")
+    return "N: the requests at once planned for each machine. " * (describe_planned(targets) == "N")
 
 
-def of_how_many(document: Mapping[str, Any]) -> str:
+def explain_columns(document: Mapping[str, Any]) -> str:
     """Say which columns are of all machines and which of one, where several may be needed."""
     if not document["load"]:
         return ""
     return "An hour and the years: of all machines that the load takes; speeds: of one of them. "
 
 
-def waiting(target: Target) -> str:
+def describe_waiting(target: Target) -> str:
     """Say how many of the planned requests run where the others wait; else nothing."""
-    few = running(target)
+    few = count_running(target)
     return f" ({few:,} run)" if few < target["plan"]["throughput"]["concurrency"] else ""
 
 
-def marked(
+def mark_figures(
     key: str,
     texts: Iterable[str],
     values: Sequence[float | None],
     targets: Sequence[Target],
 ) -> tuple[list[str], list[float | None]]:
     """Mark figures of those requests alone that run; none of them is the best of all requests."""
-    marks = [waiting(target) if key in _OF_THOSE_THAT_RUN else "" for target in targets]
+    marks = [describe_waiting(target) if key in _OF_THOSE_THAT_RUN else "" for target in targets]
     return (
         [text + mark for text, mark in zip(texts, marks, strict=True)],
         [None if mark else value for value, mark in zip(values, marks, strict=True)],
     )
 
 
-def _columns(
+def _build_columns(
     rows: Sequence[Mapping[str, Any]],
     targets: Sequence[Target],
     dollars: Callable[[float | None], str],
@@ -199,7 +209,7 @@ def _columns(
         head: str, kind: str, texts: list[str], values: list[float | None], pick: Pick
     ) -> tuple[str, str, list[Cell]]:
         mine = [value if fits else None for value, fits in zip(values, serves, strict=True)]
-        return head, kind, cells(texts, mine, pick)
+        return head, kind, mark_best(texts, mine, pick)
 
     def costs(head: str, values: list[float | None]) -> tuple[str, str, list[Cell]]:
         marks = [RENTED * (row.get("priced_by") == "usual rent") for row in rows]
@@ -211,26 +221,29 @@ def _columns(
 
     per_million = [row["usd_per_million_output_tokens"]["expected"] for row in rows]
     span = {row["years"] for row in rows if row["years"] is not None}
-    total = f"Over {years(span.pop())}" if len(span) == 1 else "Over the years"
+    total = f"Over {format_years(span.pop())}" if len(span) == 1 else "Over the years"
     columns = [
         costs("An hour", [row["usd_per_hour"] for row in rows]),
         costs(total, [row["usd_total"] for row in rows]),
         costs("A million tokens", per_million),
     ]
-    many = each_of(targets)
+    many = describe_planned(targets)
     heads = ("one alone", f"each of {many}", f"all {many}")
     for key, head in zip(_SPEEDS, heads, strict=True):
         values = [target["plan"]["throughput"][key]["expected"] for target in targets]
-        texts, values = marked(key, map(figure, values), values, targets)
+        texts, values = mark_figures(key, map(format_figure, values), values, targets)
         columns.append(column(head, "speed", texts, values, max))
     if any(row["machines"] is not None for row in rows):
         machines = [row["machines"] for row in rows]
-        texts = [_machines(row, hosts.of(t)) for row, t in zip(rows, targets, strict=True)]
+        texts = [
+            _format_machines(row, hosts.count_target_hosts(t))
+            for row, t in zip(rows, targets, strict=True)
+        ]
         columns.insert(0, column("Machines", "count", texts, machines, min))
     return columns
 
 
-def _machines(row: Mapping[str, Any], together: int) -> str:
+def _format_machines(row: Mapping[str, Any], together: int) -> str:
     if row["machines"] is None:
         return "none do"
     low, high = row["machines_low"], row["machines_high"]

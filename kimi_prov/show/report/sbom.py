@@ -46,7 +46,7 @@ class Machine:
     page: Mapping[str, str] = field(default_factory=dict)
 
 
-def document(machines: Sequence[Machine]) -> dict[str, Any]:
+def build_document(machines: Sequence[Machine]) -> dict[str, Any]:
     """Return one CycloneDX document; what machines have in common is in it once."""
     bom = Bom()
     bom.metadata.tools.components.add(
@@ -62,23 +62,31 @@ def document(machines: Sequence[Machine]) -> dict[str, Any]:
             bom.components.add(component)
         return kept
 
-    hosts = [added(_host(machine)) for machine in machines]
+    hosts = [added(_build_host(machine)) for machine in machines]
     bom.register_dependency(whole, hosts)
     for machine, host in zip(machines, hosts, strict=True):
-        engine = added(_engine(machine))
-        pages = [added(_page(machine))] if machine.page else []
-        parts = [engine, added(_model(machine)), *map(added, _driver(machine)), *pages]
+        engine = added(_build_engine(machine))
+        pages = [added(_build_web_ui(machine))] if machine.page else []
+        parts = [engine, added(_build_model(machine)), *map(added, _build_driver(machine)), *pages]
         bom.register_dependency(host, parts)
-        packages = [added(part) for name, text in machine.locks.items() for part in _of(name, text)]
-        bom.register_dependency(engine, [*packages, *map(added, _interpreter(machine))])
+        packages = [
+            added(part)
+            for name, text in machine.locks.items()
+            for part in _list_packages(name, text)
+        ]
+        bom.register_dependency(engine, [*packages, *map(added, _build_interpreter(machine))])
         for page in pages:
-            packages = [added(p) for name, text in machine.page.items() for p in _of(name, text)]
+            packages = [
+                added(p) for name, text in machine.page.items() for p in _list_packages(name, text)
+            ]
             bom.register_dependency(page, packages)
     written: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     return written
 
 
-def of_image(name: str, engine: Mapping[str, str], locks: Mapping[str, str]) -> dict[str, Any]:
+def build_image_document(
+    name: str, engine: Mapping[str, str], locks: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the document of an image; the same locks give the same bytes.
 
     `engine` has name, variant and version; the distribution's packages are added inside the build.
@@ -102,7 +110,7 @@ def of_image(name: str, engine: Mapping[str, str], locks: Mapping[str, str]) -> 
             Property(name=_HASHES, value=_ONE_OF),
         ],
     )
-    packages = [part for lock, content in locks.items() for part in _of(lock, content)]
+    packages = [part for lock, content in locks.items() for part in _list_packages(lock, content)]
     for part in (installed, *packages):
         bom.components.add(part)
     bom.register_dependency(whole, [installed])
@@ -111,7 +119,7 @@ def of_image(name: str, engine: Mapping[str, str], locks: Mapping[str, str]) -> 
     return written
 
 
-def text(machines: Sequence[Machine]) -> str:
+def format_text(machines: Sequence[Machine]) -> str:
     """Write the same for people, a package a line."""
     lines = []
     for machine in machines:
@@ -120,7 +128,7 @@ def text(machines: Sequence[Machine]) -> str:
             clean(f"{machine.name}: {versions['engine']} {versions['engine_version']}"),
             f"  model  {clean(model['name'])} {clean(model['revision'])}",
             f"  driver {clean(versions.get('driver') or 'none')}",
-            *(f"  {part.name} {part.version}, brought" for part in _interpreter(machine)),
+            *(f"  {part.name} {part.version}, brought" for part in _build_interpreter(machine)),
         ]
         for name, lock in {**machine.locks, **machine.page}.items():
             lines += [f"  {name}"]
@@ -129,12 +137,12 @@ def text(machines: Sequence[Machine]) -> str:
     return "\n".join(lines)
 
 
-def _host(machine: Machine) -> Component:
+def _build_host(machine: Machine) -> Component:
     name = clean(machine.name)
     return Component(name=name, bom_ref=f"machine:{name}", type=ComponentType.PLATFORM)
 
 
-def _engine(machine: Machine) -> Component:
+def _build_engine(machine: Machine) -> Component:
     versions = machine.status["versions"]
     directory = clean(versions["engine_directory"])
     return Component(
@@ -151,7 +159,7 @@ def _engine(machine: Machine) -> Component:
     )
 
 
-def _page(machine: Machine) -> Component:
+def _build_web_ui(machine: Machine) -> Component:
     web = machine.status["web"]
     name = clean(web["environment"])
     return Component(
@@ -166,7 +174,7 @@ def _page(machine: Machine) -> Component:
     )
 
 
-def _model(machine: Machine) -> Component:
+def _build_model(machine: Machine) -> Component:
     model = machine.status["model"]
     name, revision = clean(model["name"]), clean(model["revision"])
     verified = str(bool(model["weights_verified"])).lower()
@@ -180,7 +188,7 @@ def _model(machine: Machine) -> Component:
     )
 
 
-def _interpreter(machine: Machine) -> list[Component]:
+def _build_interpreter(machine: Machine) -> list[Component]:
     """Give the build of CPython that was brought; the machine's own is its distribution's."""
     brought = machine.status["versions"].get("engine_interpreter")
     if not brought:
@@ -199,7 +207,7 @@ def _interpreter(machine: Machine) -> list[Component]:
     ]
 
 
-def _driver(machine: Machine) -> list[Component]:
+def _build_driver(machine: Machine) -> list[Component]:
     version = clean(machine.status["versions"].get("driver") or "")
     if not version:
         return []
@@ -213,7 +221,7 @@ def _driver(machine: Machine) -> list[Component]:
     ]
 
 
-def _of(lock: str, text: str) -> list[Component]:
+def _list_packages(lock: str, text: str) -> list[Component]:
     """List the packages of a lock; a plugin of this project is published nowhere."""
     own = engine_plugins.find_plugin(lock)
     plugin = engine_plugins.name_distribution(own) if own else None

@@ -9,35 +9,53 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import measured, plots
-from kimi_prov.show.report.assumptions import assumptions
-from kimi_prov.show.report.capacity import capacity
-from kimi_prov.show.report.comparison import machine, table
-from kimi_prov.show.report.cost_text import assumed, money_sentences, money_short, prices, usage
-from kimi_prov.show.report.findings import (
-    blockers,
-    of_severity,
-    remediation_cost,
-    to_settle,
-    warnings,
+from kimi_prov.show.report.assumptions import collect_assumptions
+from kimi_prov.show.report.capacity import compute_capacity
+from kimi_prov.show.report.comparison import build_table, describe_machine
+from kimi_prov.show.report.cost_text import (
+    describe_assumptions,
+    describe_costs,
+    describe_costs_briefly,
+    describe_use,
+    format_prices,
 )
-from kimi_prov.show.report.memory_bars import memory
+from kimi_prov.show.report.findings import (
+    describe_remediation_cost,
+    filter_severity,
+    list_blockers,
+    list_to_settle,
+    list_warnings,
+)
+from kimi_prov.show.report.memory_bars import build_bars
 from kimi_prov.show.report.ranking import (
     PACE,
     RENTED,
     SHORT_PACE,
     WORDS,
-    answer_sentence,
-    each_of,
-    load_text,
-    n_means,
-    of_how_many,
-    ranked,
-    ranking,
-    waiting,
+    build_ranking,
+    describe_load,
+    describe_planned,
+    describe_waiting,
+    explain_columns,
+    explain_n,
+    get_answer,
+    sort_targets,
 )
-from kimi_prov.show.report.verdict import STATUS, engine, status, title, verdict
-from kimi_prov.show.text.formats import UNKNOWN, clean, duration_range, short_money, span
-from kimi_prov.show.text.terminal import findings, wrap
+from kimi_prov.show.report.verdict import (
+    STATUS,
+    describe_engine,
+    describe_verdict,
+    format_title,
+    get_status,
+)
+from kimi_prov.show.text.formats import (
+    UNKNOWN,
+    clean,
+    format_duration_range,
+    format_short_money,
+    read_span,
+)
+from kimi_prov.show.text.terminal import format_findings, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,48 +73,48 @@ _COLUMNS = "{:>2} {:<17} {:<10}" + " {:>8} {:>8} {:>8}" + " {:>6} {:>6} {:>6}"
 _FILL = {"weights": "#", "cache": "=", "overhead": "+", "ramdisk": "%", "free": "."}
 
 
-def check(document: Mapping[str, Any]) -> str:
+def format_check(document: Mapping[str, Any]) -> str:
     """Give the answer first, then what blocks, then each target, then what was assumed."""
     targets = document["targets"]
-    lines = [*wrap(title(targets)), "", *wrap(answer_sentence(document))]
+    lines = [*wrap(format_title(targets)), "", *wrap(get_answer(document))]
     if document["load"]:
-        lines += wrap(f"Asked for: {load_text(document['load'])}.", "", "  ")
-    lines += ["", *_ranked(document)]
-    blocked = blockers(targets)
+        lines += wrap(f"Asked for: {describe_load(document['load'])}.", "", "  ")
+    lines += ["", *_format_ranking(document)]
+    blocked = list_blockers(targets)
     if blocked:
-        lines += _heading("What is in the way")
+        lines += _format_heading("What is in the way")
         for names, row in blocked:
             lines += wrap(f"{names}:")
-            lines.append(findings([_cleaned(row)]))
-            lines += wrap(f"costs: {remediation_cost(row)}", "  ", "         ")
-    settle = to_settle(targets)
+            lines.append(format_findings([_clean_row(row)]))
+            lines += wrap(f"costs: {describe_remediation_cost(row)}", "  ", "         ")
+    settle = list_to_settle(targets)
     if settle:
-        lines += _heading("To settle before apply")
+        lines += _format_heading("To settle before apply")
     for whom, row in settle:
         whose = "" if len(whom) == len(targets) else f" [{', '.join(whom)}]"
         lines += wrap(f"- {clean(row['title'])}: {clean(row['fix'])}{whose}", "", "  ")
-    lines += _money(document)
+    lines += _format_costs(document)
     if len(targets) == 1:
-        lines += _heading(clean(targets[0]["name"]))
-        return _joined([*lines, *_whole(targets[0]), *_assumptions(targets)])
-    for number, target in enumerate(ranked(document), 1):
-        lines += ["", *_block(number, target)]
-    lines += _heading("Assumptions")
-    lines += wrap(assumed(targets))
+        lines += _format_heading(clean(targets[0]["name"]))
+        return _join_lines([*lines, *_format_target(targets[0]), *_format_assumptions(targets)])
+    for number, target in enumerate(sort_targets(document), 1):
+        lines += ["", *_format_block(number, target)]
+    lines += _format_heading("Assumptions")
+    lines += wrap(describe_assumptions(targets))
     lines += wrap("All of a machine: kimi-prov check with that target alone, or --format html.")
-    return _joined(lines)
+    return _join_lines(lines)
 
 
-def _joined(lines: Sequence[str]) -> str:
+def _join_lines(lines: Sequence[str]) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 
-def _ranked(document: Mapping[str, Any]) -> list[str]:
+def _format_ranking(document: Mapping[str, Any]) -> list[str]:
     """Set the machines in a table, each with what it lacks on the line below."""
-    found = ranking(document, short_money)
+    found = build_ranking(document, format_short_money)
     money = [place for place, kind in enumerate(found.kinds) if kind == "money"]
     speeds = [place for place, kind in enumerate(found.kinds) if kind == "speed"]
-    many = each_of(document["targets"])
+    many = describe_planned(document["targets"])
     span_of = found.heads[money[1]].removeprefix("Over ")
     # The column of N has no room for a large number: the notes tell it.
     heads = ("$/hour", span_of[:8], "$/M out", "alone", "each", "all")
@@ -105,7 +123,7 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
         _COLUMNS.format("", "machine", "pace", *heads),
     ]
     for row in found.rows:
-        cells = [_starred(row.cells[place]) for place in (*money, *speeds)]
+        cells = [_format_cell(row.cells[place]) for place in (*money, *speeds)]
         name = row.name if len(row.name) <= _NAME else f"{row.name[: _NAME - 2]}.."
         pace = SHORT_PACE[row.pace]
         lines.append(_COLUMNS.format(row.number, name, pace, *cells))
@@ -121,9 +139,10 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
         lines += wrap("; ".join(extra), "   ", "   ") if extra else []
     notes = "* best of its column among those that serve. " * (len(found.rows) > 1)
     notes += f"{RENTED} at the usual rent of such GPUs. " * found.rented
-    notes += n_means(document["targets"]) + of_how_many(document)
+    notes += explain_n(document["targets"]) + explain_columns(document)
+    use = describe_use(document["targets"])
     notes += (
-        f"$/M out: a million output tokens and their input, at {usage(document['targets'])}. "
+        f"$/M out: a million output tokens and their input, at {use}. "
         f"alone: one request; each: of {many} at once; all: {many} together."
     )
     lines += ["", *wrap(notes)]
@@ -133,23 +152,23 @@ def _ranked(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _starred(cell: Cell) -> str:
+def _format_cell(cell: Cell) -> str:
     text = cell.text.partition(" (")[0].replace(UNKNOWN, "-")
     return f"*{text}" if cell.best else text
 
 
-def _money(document: Mapping[str, Any]) -> list[str]:
-    both = (plots.cost_table(document), plots.load_table(document))
+def _format_costs(document: Mapping[str, Any]) -> list[str]:
+    both = (plots.build_cost_table(document), plots.build_load_table(document))
     tables = [found for found in both if found.rows]
-    lines = _heading("Cost")
+    lines = _format_heading("Cost")
     for found in tables:
-        lines += [*wrap(f"{found.caption}:"), *_grid(found), ""]
-    for text in (*plots.break_even_sentences(document), *plots.without_costs(document)):
+        lines += [*wrap(f"{found.caption}:"), *_format_grid(found), ""]
+    for text in (*plots.describe_break_evens(document), *plots.describe_missing_costs(document)):
         lines += wrap(text)
     return lines
 
 
-def _grid(found: Table) -> list[str]:
+def _format_grid(found: Table) -> list[str]:
     """Set a table in columns; a long name gets a line of its own."""
     rows = (found.head, *found.rows)
     widths = [max(len(row[place]) for row in rows) for place in range(1, len(found.head))]
@@ -162,38 +181,41 @@ def _grid(found: Table) -> list[str]:
     return lines
 
 
-def _block(number: int, target: Target) -> list[str]:
+def _format_block(number: int, target: Target) -> list[str]:
     """Describe one of several machines shortly."""
     speed = target["plan"]["throughput"]
-    first = [duration_range(span(speed.get(key) or {})) for key in ("single_ttft_s", "ttft_s")]
-    many = f"{speed['concurrency']:,}"
-    few = waiting(target)
-    decode = [span(speed[key]) for key in ("single_tok_s", "decode_tok_s", "aggregate_tok_s")]
-    rows = [
-        ("", verdict(target)),
-        ("machine", machine(target)),
-        ("engine", engine(target)),
-        ("decode", f"{decode[0]} alone, {decode[1]} each of {many}{few}, {decode[2]} together"),
-        ("prefill", str(span(speed["prefill_tok_s"]))),
-        ("first token", f"{first[0]} alone, {first[1]} with {many} at once{few}"),
-        ("memory", "; ".join(map(_shares, memory(target)))),
-        ("price", prices(target)),
-        ("cost", money_short(target)),
-        *(("warning", f"{row['title']}: {row['observed']}") for row in warnings(target)),
+    first = [
+        format_duration_range(read_span(speed.get(key) or {}))
+        for key in ("single_ttft_s", "ttft_s")
     ]
-    lines = wrap(f"{number}. {clean(target['name'])}: {_state(target)}", "", "  ")
+    many = f"{speed['concurrency']:,}"
+    few = describe_waiting(target)
+    decode = [read_span(speed[key]) for key in ("single_tok_s", "decode_tok_s", "aggregate_tok_s")]
+    rows = [
+        ("", describe_verdict(target)),
+        ("machine", describe_machine(target)),
+        ("engine", describe_engine(target)),
+        ("decode", f"{decode[0]} alone, {decode[1]} each of {many}{few}, {decode[2]} together"),
+        ("prefill", str(read_span(speed["prefill_tok_s"]))),
+        ("first token", f"{first[0]} alone, {first[1]} with {many} at once{few}"),
+        ("memory", "; ".join(map(_describe_memory, build_bars(target)))),
+        ("price", format_prices(target)),
+        ("cost", describe_costs_briefly(target)),
+        *(("warning", f"{row['title']}: {row['observed']}") for row in list_warnings(target)),
+    ]
+    lines = wrap(f"{number}. {clean(target['name'])}: {_describe_state(target)}", "", "  ")
     for label, text in rows:
         lines += wrap(clean(text), f"  {label:<12}" if label else "  ", " " * (14 if label else 2))
     return lines
 
 
-def _state(target: Target) -> str:
+def _describe_state(target: Target) -> str:
     """Give the verdict in a word, and the pace of a machine that serves."""
-    word = STATUS[status(target)].upper()
-    return word if status(target) == "blocked" else f"{word}, {PACE[target['pace']].lower()}"
+    word = STATUS[get_status(target)].upper()
+    return word if get_status(target) == "blocked" else f"{word}, {PACE[target['pace']].lower()}"
 
 
-def _shares(bar: Bar) -> str:
+def _describe_memory(bar: Bar) -> str:
     if bar.needed > bar.total:
         return (
             f"{bar.label} {format_bytes(bar.total)}, {format_bytes(bar.needed - bar.total)} TOO "
@@ -202,53 +224,53 @@ def _shares(bar: Bar) -> str:
     return f"{bar.label} {format_bytes(bar.needed)} of {format_bytes(bar.total)}"
 
 
-def _whole(target: Target) -> list[str]:
+def _format_target(target: Target) -> list[str]:
     """Describe the only machine fully."""
     lines = [
-        *wrap(_state(target)),
-        *wrap(verdict(target), "  ", "  "),
+        *wrap(_describe_state(target)),
+        *wrap(describe_verdict(target), "  ", "  "),
         "",
     ]
-    figures = table([target])[4:]
+    figures = build_table([target])[4:]
     # A number of requests may be long.
     room = max(_LABEL, *(len(label) + 2 for label, _ in figures))
     for label, cells in figures:
         lines += wrap(cells[0].text, f"{label:<{room}}", " " * room)
-    lines += ["", *_bars(memory(target))]
-    points = capacity(target)
+    lines += ["", *_format_bars(build_bars(target))]
+    points = compute_capacity(target)
     if points:
         line = ", ".join(f"{number:,} of {context:,}" for context, number in points)
         lines += ["", *wrap(f"The cache holds as many requests of so many tokens: {line}.")]
     if target["curve"]:
         line = "; ".join(
-            f"{row['concurrency']}: {span(row['decode_tok_s'])}" for row in target["curve"]
+            f"{row['concurrency']}: {read_span(row['decode_tok_s'])}" for row in target["curve"]
         )
         lines += ["", *wrap(f"Decode of each request, tokens/s, by requests at once: {line}.")]
-    said = measured.line(target)
+    said = measured.describe_measurements(target)
     if said:
         lines += ["", *wrap(f"{said}.")]
-    lines += ["", *wrap(" ".join(money_sentences(target)))]
-    shown = of_severity(target, "warning")
+    lines += ["", *wrap(" ".join(describe_costs(target)))]
+    shown = filter_severity(target, "warning")
     if shown:
-        lines += ["", findings([_cleaned(row) for row in shown])]
-    notes = of_severity(target, "info")
+        lines += ["", format_findings([_clean_row(row) for row in shown])]
+    notes = filter_severity(target, "info")
     if notes:
         lines.append("")
     for row in notes:
         line = f"info: {clean(row['title'])}: {clean(row['observed'])} [{row['id']}]"
         lines += wrap(line, "", "  ")
-    return [*lines, "", f"{len(of_severity(target, 'pass'))} requirement(s) met"]
+    return [*lines, "", f"{len(filter_severity(target, 'pass'))} requirement(s) met"]
 
 
-def _assumptions(targets: Sequence[Target]) -> list[str]:
-    lines = _heading("Assumptions")
-    for _, row in assumptions(targets):
+def _format_assumptions(targets: Sequence[Target]) -> list[str]:
+    lines = _format_heading("Assumptions")
+    for _, row in collect_assumptions(targets):
         lines += wrap(f"{row['what']}: {row['value']}", "", "  ")
         lines += wrap(f"source: {row['source'] or UNKNOWN}", "  ", "          ")
     return lines
 
 
-def _bars(bars: Sequence[Bar]) -> list[str]:
+def _format_bars(bars: Sequence[Bar]) -> list[str]:
     lines = []
     for bar in bars:
         scale = max(bar.total, bar.needed, 1)
@@ -263,11 +285,11 @@ def _bars(bars: Sequence[Bar]) -> list[str]:
     return lines
 
 
-def _heading(title: str) -> list[str]:
+def _format_heading(title: str) -> list[str]:
     return ["", title, "=" * min(len(title), 80)]
 
 
-def _cleaned(row: Mapping[str, Any]) -> dict[str, Any]:
+def _clean_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: clean(value) if isinstance(value, (str, list)) else value for key, value in row.items()
     }

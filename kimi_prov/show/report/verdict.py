@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.show.report.findings import of_severity, warnings
-from kimi_prov.show.text.formats import Span, clean, figure, sentence, span
+from kimi_prov.show.report.findings import filter_severity, list_warnings
+from kimi_prov.show.text.formats import Span, clean, format_figure, format_sentence, read_span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STATUS = {"fits": "Fits", "warnings": "Fits, with warnings", "blocked": "Blocked"}
 
 
-def title(targets: Sequence[Target]) -> str:
+def format_title(targets: Sequence[Target]) -> str:
     """Say what the report is about."""
     models = list(dict.fromkeys(clean(t["plan"]["model"]["name"]) for t in targets))
     many = (
@@ -25,44 +25,44 @@ def title(targets: Sequence[Target]) -> str:
     return f"Serving {' and '.join(models)}: {many}"
 
 
-def status(target: Target) -> str:
+def get_status(target: Target) -> str:
     """Tell "blocked", "warnings" or "fits"."""
-    if of_severity(target, "blocker"):
+    if filter_severity(target, "blocker"):
         return "blocked"
-    return "warnings" if warnings(target) else "fits"
+    return "warnings" if list_warnings(target) else "fits"
 
 
-def verdict(target: Target) -> str:
+def describe_verdict(target: Target) -> str:
     """Say in a sentence or two whether the target serves the model, and how well."""
     plan = target["plan"]
     model = f"{clean(plan['model']['name'])} ({plan['model']['weights_format']})"
-    blockers = of_severity(target, "blocker")
+    blockers = filter_severity(target, "blocker")
     if blockers:
         more = len(blockers) - 1
         rest = f" {more} more thing{'s' * (more > 1)} in the way." if more else ""
-        return f"Cannot serve {model} as it stands. {sentence(blockers[0]['title'])}{rest}"
-    speed = span(plan["throughput"]["decode_tok_s"])
-    many = plan["throughput"]["concurrency"]
+        return f"Cannot serve {model} as it stands. {format_sentence(blockers[0]['title'])}{rest}"
+    speed = read_span(plan["throughput"]["decode_tok_s"])
+    many, context = plan["throughput"]["concurrency"], plan["model"]["context"]
     pace = "speed not estimated"
     if speed.expected is not None:
-        pace = f"each at about {_pace(speed)}"
-    few = running(target)
+        pace = f"each at about {_describe_pace(speed)}"
+    few = count_running(target)
     wait = f" ({few:,} of them running, the others waiting)" if few < many else ""
     return (
-        f"Serves {model} with {engine(target)}: up to {plan['model']['context']:,} tokens of "
-        f"context, {many:,} request{'s' * (many != 1)} at once{wait}, {pace}."
-        + _installed_by_hand(target)
+        f"Serves {model} with {describe_engine(target)}: up to {context:,} tokens of context, "
+        f"{many:,} request{'s' * (many != 1)} at once{wait}, {pace}."
+        + _describe_installation(target)
     )
 
 
-def _installed_by_hand(target: Target) -> str:
+def _describe_installation(target: Target) -> str:
     """Say where `apply` would not install the engine."""
     if target["plan"]["engine"].get("provisioned", True):
         return ""
     return " This engine is planned here and has to be installed by hand."
 
 
-def running(target: Target) -> int:
+def count_running(target: Target) -> int:
     """Tell how many of the planned requests the speeds count as running at the same time."""
     speed = target["plan"]["throughput"]
     one, many = speed["decode_tok_s"]["expected"], speed["aggregate_tok_s"]["expected"]
@@ -70,13 +70,14 @@ def running(target: Target) -> int:
     return min(planned, max(1, round(many / one))) if one and many else planned
 
 
-def engine(target: Target) -> str:
+def describe_engine(target: Target) -> str:
     """Name the engine, its version and build."""
     found = target["plan"]["engine"]
     return clean(f"{found['name']} {found['version']} ({found['variant']})")
 
 
-def _pace(speed: Span) -> str:
+def _describe_pace(speed: Span) -> str:
     if speed.low is None or speed.high is None:
-        return f"{figure(speed.expected)} tokens/s"
-    return f"{figure(speed.expected)} tokens/s ({figure(speed.low)} to {figure(speed.high)})"
+        return f"{format_figure(speed.expected)} tokens/s"
+    low, high = format_figure(speed.low), format_figure(speed.high)
+    return f"{format_figure(speed.expected)} tokens/s ({low} to {high})"

@@ -9,46 +9,46 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.show.text.host_lines import entry
+from kimi_prov.show.text.host_lines import format_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def lines(host: Mapping[str, Any], *, known: bool = False) -> list[str]:
+def format_lines(host: Mapping[str, Any], *, known: bool = False) -> list[str]:
     """Write what a host's document says of this moment; an earlier version says nothing.
 
     `known`: without what the machine cannot tell.
     """
     found = host.get("now")
-    told = _now(found, known=known) if found else []
-    return [*told, *watchdog(host.get("watchdog"))]
+    told = _format_now(found, known=known) if found else []
+    return [*told, *format_watchdog(host.get("watchdog"))]
 
 
-def _now(found: Mapping[str, Any], *, known: bool) -> list[str]:
+def _format_now(found: Mapping[str, Any], *, known: bool) -> list[str]:
     told: list[str] = []
     for engine in found["engines"]:
-        told += entry(f"now, engine {engine['index']}", _engine(engine))
+        told += format_entry(f"now, engine {engine['index']}", _format_engine(engine))
     for gpu in found["gpus"] or ():
-        told += entry(f"  GPU {gpu['index']}", _gpu(gpu))
+        told += format_entry(f"  GPU {gpu['index']}", _format_gpu(gpu))
     if found["gpus_problem"]:
-        told += entry("  GPUs", f"not told: {found['gpus_problem']}")
+        told += format_entry("  GPUs", f"not told: {found['gpus_problem']}")
     read, write = found["memory_read_bytes_per_s"], found["memory_write_bytes_per_s"]
     if read is not None and write is not None:
-        told += entry(
+        told += format_entry(
             "  memory moves", f"{read / 1e9:.1f} GB/s read, {write / 1e9:.1f} GB/s written"
         )
     elif not known:
-        told += entry("  memory moves", f"not told: {found['memory_problem']}")
+        told += format_entry("  memory moves", f"not told: {found['memory_problem']}")
     share = found["amx_busy_share"]
     if share is not None:
-        told += entry("  AMX", f"busy in {_share(share)} of all cycles")
+        told += format_entry("  AMX", f"busy in {_format_share(share)} of all cycles")
     elif not known:
-        told += entry("  AMX", f"not told: {found['amx_problem']}")
+        told += format_entry("  AMX", f"not told: {found['amx_problem']}")
     return told
 
 
-def _engine(engine: Mapping[str, Any]) -> str:
+def _format_engine(engine: Mapping[str, Any]) -> str:
     at_proxy = engine["requests_at_proxy"]
     asked = f"; {at_proxy} at the proxy" if at_proxy is not None else ""
     if not engine["answers"]:
@@ -59,13 +59,13 @@ def _engine(engine: Mapping[str, Any]) -> str:
         if engine[key] is not None
     ]
     cache = engine["cache_used_share"]
-    used = [f"cache {_share(cache)} in use"] if cache is not None else []
+    used = [f"cache {_format_share(cache)} in use"] if cache is not None else []
     rest = ", ".join([*speeds, *used])
     return f"{engine['running']} running, {engine['waiting']} waiting, {rest}{asked}"
 
 
-def _gpu(gpu: Mapping[str, Any]) -> str:
-    parts = [f"{_share(gpu['busy_share'])} busy"] if gpu["busy_share"] is not None else []
+def _format_gpu(gpu: Mapping[str, Any]) -> str:
+    parts = [f"{_format_share(gpu['busy_share'])} busy"] if gpu["busy_share"] is not None else []
     if gpu["memory_used_bytes"] is not None and gpu["memory_total_bytes"]:
         parts.append(
             f"{format_bytes(gpu['memory_used_bytes'])} of {format_bytes(gpu['memory_total_bytes'])}"
@@ -90,13 +90,13 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "tells nothing"
 
 
-def brief(host: Mapping[str, Any]) -> str:
+def format_brief(host: Mapping[str, Any]) -> str:
     """Write what a host does now in one line, for a log or a pipe."""
     found = host.get("now") or {}
     parts = [
         str(host["detail"]),
-        *(f"engine {row['index']}: {_engine(row)}" for row in found.get("engines") or ()),
-        *(f"GPU {row['index']}: {_gpu(row)}" for row in found.get("gpus") or ()),
+        *(f"engine {row['index']}: {_format_engine(row)}" for row in found.get("engines") or ()),
+        *(f"GPU {row['index']}: {_format_gpu(row)}" for row in found.get("gpus") or ()),
     ]
     read = found.get("memory_read_bytes_per_s")
     parts += [f"memory {read / 1e9:.1f} GB/s read"] if read is not None else []
@@ -106,30 +106,30 @@ def brief(host: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def watchdog(found: Mapping[str, Any] | None) -> list[str]:
+def format_watchdog(found: Mapping[str, Any] | None) -> list[str]:
     """Write whether a hang would be seen, and the last one; nothing for an earlier version."""
     if not found:
         return []
     if not found["enabled"]:
-        return entry("watchdog", f"none: {found['reason']}")
+        return format_entry("watchdog", f"none: {found['reason']}")
     stopped = "" if found["state"] == "active" else f"IT IS {found['state'].upper()}; "
     last = found["last_hang"]
     if not last:
-        return entry("watchdog", f"{stopped}no engine hung so far")
+        return format_entry("watchdog", f"{stopped}no engine hung so far")
     again = last["served_again_s"]
     ended = (
         f"it went on {format_duration(again)} after its last step" if again else "NOT SERVING SINCE"
     )
     kept = f"; kept as /var/lib/kimi/hangs/{last['bundle']}" if last["bundle"] else ""
     return [
-        *entry(
+        *format_entry(
             "watchdog",
             f"{stopped}{last['unit'].removesuffix('.service')} hung at {last['at']} "
             f"({last['done']}); {ended}{kept}",
         ),
-        *entry("", last["why"]),
+        *format_entry("", last["why"]),
     ]
 
 
-def _share(value: float) -> str:
+def _format_share(value: float) -> str:
     return f"{value * 100:.0f} %"

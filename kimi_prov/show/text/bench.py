@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
-from kimi_prov.show.text.host_lines import entry, head, stand_ins
+from kimi_prov.show.text.host_lines import format_entry, format_head, format_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,55 +36,64 @@ _MORE_HEAD = (
 )
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write the bench document: for each host what was measured, predicted, and last time."""
     lines: list[str] = []
     for name, host in document["hosts"].items():
         if "compared" not in host:
-            lines += [*head(name, host["detail"]), *stand_ins(host), ""]
+            lines += [*format_head(name, host["detail"]), *format_stand_ins(host), ""]
             continue
-        lines += head(name, f"{host['model']} on {host['engine']['name']}")
-        lines += _measured(host) + _compared(host) + _against_last(host) + _look_at(host)
-        lines += [*stand_ins(host), "", _normal(host), ""]
+        lines += format_head(name, f"{host['model']} on {host['engine']['name']}")
+        lines += (
+            _format_measurements(host)
+            + _format_comparison(host)
+            + _format_changes(host)
+            + _format_causes(host)
+        )
+        lines += [*format_stand_ins(host), "", _describe_verdict(host), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _measured(host: Mapping[str, Any]) -> list[str]:
+def _format_measurements(host: Mapping[str, Any]) -> list[str]:
     memory, layer, serve = host["memory"], host["layer"], host["serve"]
     speed = memory["bytes_per_s"]
     by = {"probe": "", "torch": ", read through torch"}.get(memory["by"], "")
-    text = f"{_rate(speed)}{by}" if speed else f"not measured: {memory['reason']}"
+    text = f"{_format_rate(speed)}{by}" if speed else f"not measured: {memory['reason']}"
     busy = ", others work on it" if host["load"]["busy"] else ""
-    lines = entry("load before", f"{host['load']['average']}{busy}")
-    lines += [*entry("memory", text), *entry("one MoE layer", _layer(layer))]
-    lines += _asked(serve)
+    lines = format_entry("load before", f"{host['load']['average']}{busy}")
+    lines += [*format_entry("memory", text), *format_entry("one MoE layer", _describe_layer(layer))]
+    lines += _format_request(serve)
     lines += ["", _TABLE.format(*_HEAD)]
-    lines += [clean_text.clean_row(_TABLE.format(*_level(level))) for level in serve["levels"]]
-    return [*lines, "", *_more(serve)]
+    lines += [
+        clean_text.clean_row(_TABLE.format(*_format_level(level))) for level in serve["levels"]
+    ]
+    return [*lines, "", *_format_more(serve)]
 
 
-def _asked(serve: Mapping[str, Any]) -> list[str]:
-    lines = entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
+def _format_request(serve: Mapping[str, Any]) -> list[str]:
+    lines = format_entry("request", f"{serve['input_tokens']} tokens, for {serve['output_tokens']}")
     load = serve.get("load")
     if load is None:
         return lines
-    lines += entry("load", load["told"])
+    lines += format_entry("load", load["told"])
     if load["prompts"]:
         asked = sum(row["requests"] for row in serve["levels"])
         again = ", some more than once" if asked > load["prompts_of_file"] else ""
-        lines += entry("prompts", f"{load['prompts_of_file']} in the file{again}")
+        lines += format_entry("prompts", f"{load['prompts_of_file']} in the file{again}")
     warm = serve.get("warm_up")
     if warm:
         first = warm["ttft_s"]["median"]
         took = f", first token after {first:.3f} s" if first else ""
         plural = "s" * (warm["requests"] != 1)
-        lines += entry("warm-up", f"{warm['requests']} request{plural}, not among these{took}")
+        lines += format_entry(
+            "warm-up", f"{warm['requests']} request{plural}, not among these{took}"
+        )
     return lines
 
 
-def _more(serve: Mapping[str, Any]) -> list[str]:
+def _format_more(serve: Mapping[str, Any]) -> list[str]:
     """Say what the first table has no room for: tokens apart, the engine, power, the rounds."""
-    rows = [_meanwhile(level) for level in serve["levels"]]
+    rows = [_format_meanwhile(level) for level in serve["levels"]]
     lines = []
     if any(cell != "-" for row in rows for cell in row[1:]):
         lines += [
@@ -97,19 +106,21 @@ def _more(serve: Mapping[str, Any]) -> list[str]:
         said = []
         spread = (level.get("spread") or {}).get("aggregate_tok_s")
         if spread:
-            low, high = _number(spread["low"]), _number(spread["high"])
+            low, high = _format_number(spread["low"]), _format_number(spread["high"])
             said.append(f"{low} to {high} tok/s of all in {level['rounds']} rounds")
         if (level.get("engine") or {}).get("preemptions"):
             said.append("PREEMPTED: the cache is too small for this load")
         if level.get("left_out"):
             said.append(f"{level['left_out']} prompts outside the client's limits, left out")
         if said:
-            notes += entry(level.get("name") or f"{level['concurrency']} at once", "; ".join(said))
-    notes += _unknown(serve["levels"])
+            notes += format_entry(
+                level.get("name") or f"{level['concurrency']} at once", "; ".join(said)
+            )
+    notes += _format_unknown(serve["levels"])
     return [*lines, *notes, ""] if notes else lines
 
 
-def _meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
     between, engine = level.get("itl_s") or {}, level.get("engine") or {}
     power, prefix = level.get("power") or {}, engine.get("prefix_cache") or {}
     cache, waiting, watts = (
@@ -121,34 +132,34 @@ def _meanwhile(level: Mapping[str, Any]) -> tuple[str, ...]:
         )
     )
     return (
-        _at_once(level),
-        _milliseconds(between.get("median")),
-        _milliseconds(between.get("p99")),
-        _told(cache, "{:.0%}"),
-        _told(prefix.get("hit_share"), "{:.0%}"),
-        _told(waiting, "{:.0f}"),
-        _told(engine.get("preemptions"), "{}"),
-        _told(watts, "{:.0f} W"),
-        _told(power.get("tokens_per_joule"), "{:.3g}"),
+        _name_load(level),
+        _format_milliseconds(between.get("median")),
+        _format_milliseconds(between.get("p99")),
+        _format_or_dash(cache, "{:.0%}"),
+        _format_or_dash(prefix.get("hit_share"), "{:.0%}"),
+        _format_or_dash(waiting, "{:.0f}"),
+        _format_or_dash(engine.get("preemptions"), "{}"),
+        _format_or_dash(watts, "{:.0f} W"),
+        _format_or_dash(power.get("tokens_per_joule"), "{:.3g}"),
     )
 
 
-def _at_once(level: Mapping[str, Any]) -> str:
+def _name_load(level: Mapping[str, Any]) -> str:
     """Name a load in a narrow column: how many at once, or how many a second."""
     return (
         str(level.get("name") or level["concurrency"]).removesuffix(" at once").replace(", ", " ")
     )
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return _told(None if seconds is None else seconds * 1e3, "{:.1f} ms")
+def _format_milliseconds(seconds: float | None) -> str:
+    return _format_or_dash(None if seconds is None else seconds * 1e3, "{:.1f} ms")
 
 
-def _told(value: float | None, form: str) -> str:
+def _format_or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
+def _format_unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say once why something is not known of a load."""
     lines = []
     for label, key in (("engine's counts", "engine"), ("power", "power")):
@@ -156,89 +167,92 @@ def _unknown(levels: Sequence[Mapping[str, Any]]) -> list[str]:
         told = next((reason for reason in reasons if reason), None)
         if told:
             of = "" if all(reasons) else " (of some loads)"
-            lines += entry(label, f"not known{of}: {told}")
+            lines += format_entry(label, f"not known{of}: {told}")
     return lines
 
 
-def _layer(layer: Mapping[str, Any]) -> str:
+def _describe_layer(layer: Mapping[str, Any]) -> str:
     if not layer["available"]:
         return f"not measured: {layer['reason']}"
     first = layer["rows"][0]
     whole = first["seconds"] * layer["layers_of_model"]
     steps = ", ".join(f"{row['seconds'] * 1e3:.2f} ms for {row['batch']}" for row in layer["rows"])
     part = f"; {layer['reason']}" if layer["reason"] else ""
+    rate = _format_rate(first["bytes_per_s"])
     return (
         f"{layer['method']}, {layer['experts']} of {layer['experts_of_model']} experts, "
-        f"{layer['threads']} threads: {steps} tokens; {_rate(first['bytes_per_s'])} for one; "
+        f"{layer['threads']} threads: {steps} tokens; {rate} for one; "
         f"{layer['layers_of_model']} such layers alone allow {1 / whole:.1f} tok/s{part}"
     )
 
 
-def _level(level: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_level(level: Mapping[str, Any]) -> tuple[str, ...]:
     first, each = level["ttft_s"]["median"], level["tpot_s"]["median"]
     failed = f" ({level['failed']} failed)" if level["failed"] else ""
     return (
-        _at_once(level),
+        _name_load(level),
         f"{level['requests']}{failed}",
         f"{first:.3f} s" if first else "-",
         f"{each * 1e3:.1f} ms" if each else "-",
-        _number(level["decode_tok_s"]),
-        _number(level["aggregate_tok_s"]),
-        _number(level["prefill_tok_s"]),
+        _format_number(level["decode_tok_s"]),
+        _format_number(level["aggregate_tok_s"]),
+        _format_number(level["prefill_tok_s"]),
     )
 
 
-def _compared(host: Mapping[str, Any]) -> list[str]:
+def _format_comparison(host: Mapping[str, Any]) -> list[str]:
     lines = []
     for row in host["compared"]:
         if row["predicted"] is None or row["measured"] is None:
             continue
         low, expected, high = (
-            _figure(row["predicted"][key], row["unit"]) for key in ("low", "expected", "high")
+            _format_figure(row["predicted"][key], row["unit"])
+            for key in ("low", "expected", "high")
         )
-        text = f"{_figure(row['measured'], row['unit'])}; predicted {expected} ({low} to {high})"
-        lines += entry(_ROWS[row["name"]], f"{row['verdict'].upper()}: {text}")
+        measured = _format_figure(row["measured"], row["unit"])
+        text = f"{measured}; predicted {expected} ({low} to {high})"
+        lines += format_entry(_ROWS[row["name"]], f"{row['verdict'].upper()}: {text}")
     open_rows = [r for r in host["compared"] if r["unit"] == "tok_per_s" and not r["predicted"]]
     if open_rows:
-        lines += entry("predicted", host["basis"])
+        lines += format_entry("predicted", host["basis"])
     return lines
 
 
-def _against_last(host: Mapping[str, Any]) -> list[str]:
+def _format_changes(host: Mapping[str, Any]) -> list[str]:
     last = host["last"]
     if last is None:
-        return entry("last time", "this is the first")
+        return format_entry("last time", "this is the first")
     rows = ", ".join(f"{row['name']} {row['change']:+.1%}" for row in last["rows"])
-    lines = entry(f"since {last['measured_at'][:10]}", rows or "nothing to compare")
-    return lines + [line for text in last["differs"] for line in entry("  differs", text)]
+    lines = format_entry(f"since {last['measured_at'][:10]}", rows or "nothing to compare")
+    return lines + [line for text in last["differs"] for line in format_entry("  differs", text)]
 
 
-def _look_at(host: Mapping[str, Any]) -> list[str]:
+def _format_causes(host: Mapping[str, Any]) -> list[str]:
     return [
         line
         for number, cause in enumerate(host["look_at"], start=1)
-        for line in entry(
+        for line in format_entry(
             f"look at {number}",
             ". ".join(part for part in (cause["title"], cause["observed"], cause["fix"]) if part),
         )
     ]
 
 
-def _normal(host: Mapping[str, Any]) -> str:
+def _describe_verdict(host: Mapping[str, Any]) -> str:
     if host["normal"] is None:
         return "MEASURED; nothing was predicted to judge it by"
     return "NORMAL for this machine" if host["normal"] else "SLOWER than this machine should be"
 
 
-def _figure(value: float, unit: str) -> str:
-    return _rate(value) if unit == "bytes_per_s" else f"{_number(value)} tok/s"
+def _format_figure(value: float, unit: str) -> str:
+    return _format_rate(value) if unit == "bytes_per_s" else f"{_format_number(value)} tok/s"
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{value / 1e9:.1f} GB/s"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"

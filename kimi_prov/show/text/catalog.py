@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_prov.contract import clean_text
-from kimi_prov.show.text.tables import broken
-from kimi_prov.show.text.tables import lines as table_lines
+from kimi_prov.show.text.tables import break_line
+from kimi_prov.show.text.tables import format_table as table_lines
 
 Document = dict[str, Any]
 # Beside name and day.
@@ -42,7 +42,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 _INDENT = "  "
 
 
-def text(document: Document, width: int | None = None) -> str:
+def format_text(document: Document, width: int | None = None) -> str:
     """Lay rows out as tables, or one name's rows with all that is known of them.
 
     `width`: columns of a terminal; without one, each row and each entry is one line.
@@ -76,7 +76,7 @@ def _format_row(row: Document, width: int | None) -> str:
     for key, value in row.items():
         if key not in ("name", "part") and value not in (None, (), [], ""):
             lines += _format_entry(key, value, _INDENT)
-    return "\n".join(part for line in lines for part in broken(line, width))
+    return "\n".join(part for line in lines for part in break_line(line, width))
 
 
 def _format_entry(key: str, value: Any, indent: str) -> list[str]:  # noqa: ANN401

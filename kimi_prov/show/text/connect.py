@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 _WIDTH = 80
 
 
-def several(document: Mapping[str, Any], inventory: str) -> str:
+def format_hosts(document: Mapping[str, Any], inventory: str) -> str:
     """Write the document of an inventory's hosts. `inventory`: as a word of a command."""
     lines: list[str] = []
     for name, row in document["hosts"].items():
         lines.append(clean_text.clean_line(name))
         if "base_url" in row:
-            lines += [f"  {line}" for line in _server(row, inventory)]
+            lines += [f"  {line}" for line in _format_rows(row, inventory)]
         if row["detail"]:
             lines.append(f"  {'detail':12} {clean_text.clean_line(row['detail'])}")
     if any("base_url" in row for row in document["hosts"].values()):
-        lines += _snippets(inventory)
+        lines += _format_snippets(inventory)
     return "\n".join(lines)
 
 
-def one(document: Mapping[str, Any], url: str) -> str:
+def format_server(document: Mapping[str, Any], url: str) -> str:
     """Write the document of one server."""
-    return "\n".join([*_server(document, url), *_snippets(clean_text.quote_word(url))])
+    return "\n".join([*_format_rows(document, url), *_format_snippets(clean_text.quote_word(url))])
 
 
-def cluster(document: Mapping[str, Any]) -> str:
+def format_cluster(document: Mapping[str, Any]) -> str:
     """Write what a client of a cluster needs; the key itself is never written."""
     url, name = document["base_url"], clean_text.clean_line(document["model"])
     certificate, key = (shlex.quote(document[n]) for n in ("certificate_file", "key_file"))
@@ -62,7 +62,7 @@ def cluster(document: Mapping[str, Any]) -> str:
     )
 
 
-def _server(row: Mapping[str, Any], target: str) -> list[str]:
+def _format_rows(row: Mapping[str, Any], target: str) -> list[str]:
     rows = [("base URL", row["base_url"]), ("model", ", ".join(row["models"]))]
     if row["engine"]:
         engine = row["engine"]
@@ -76,7 +76,7 @@ def _server(row: Mapping[str, Any], target: str) -> list[str]:
     if row["resolve"]:
         name, address = row["resolve"]["name"], row["resolve"]["address"]
         rows.append(("name", f"{name} has to lead to {address} (a line in /etc/hosts)"))
-    rows.append(("key", _key(row, target)))
+    rows.append(("key", _describe_key(row, target)))
     rows.append(("anthropic", _ANTHROPIC[row["messages_api"]]))
     rows += [("stand-in", told) for told in row["stand_ins"]]
     return [f"{name:12} {clean_text.clean_line(value)}" for name, value in rows]
@@ -89,14 +89,14 @@ _ANTHROPIC = {
 }
 
 
-def _key(row: Mapping[str, Any], target: str) -> str:
+def _describe_key(row: Mapping[str, Any], target: str) -> str:
     where = row["key_file"] or "KIMI_API_KEY"
     if row["answers"] is None:
         return f"none given; kimi-prov key {target}  shows a new one, once"
     return f"{where}: the server takes it" if row["answers"] else f"{where}: not proven"
 
 
-def _snippets(target: str) -> list[str]:
+def _format_snippets(target: str) -> list[str]:
     names = {"clients": snippets.CLIENTS, "topics": snippets.TOPICS}
     lines = ["", f"A snippet to paste:  kimi-prov connect {target} --for NAME"]
     for kind, rows in names.items():

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write for each host what was recognised, then where the bundle is."""
     lines: list[str] = []
     for name, host in document["hosts"].items():
         lines += terminal.wrap(f"{name}: {host['detail']}", "", "  ")
         if host["findings"]:
-            lines.append(terminal.findings(host["findings"]))
+            lines.append(terminal.format_findings(host["findings"]))
         elif host["reached"]:
             lines.append("  nothing was recognised in its logs and metrics")
         for part, why in sorted(host["missing"].items()):

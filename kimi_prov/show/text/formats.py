@@ -26,8 +26,9 @@ class Span:
         if self.expected is None:
             return UNKNOWN
         if self.low is None or self.high is None or self.low == self.high:
-            return figure(self.expected)
-        return f"{figure(self.expected)} ({figure(self.low)} to {figure(self.high)})"
+            return format_figure(self.expected)
+        low, high = format_figure(self.low), format_figure(self.high)
+        return f"{format_figure(self.expected)} ({low} to {high})"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Cell:
     best: bool = False
 
 
-def cells(
+def mark_best(
     texts: Sequence[str],
     values: Sequence[float | None] = (),
     pick: Callable[[Iterable[float]], float] | None = None,
@@ -61,42 +62,44 @@ def clean(value: object) -> str:
     return clean_text.clean_line(value)
 
 
-def sentence(value: object) -> str:
+def format_sentence(value: object) -> str:
     """Give clean text that ends as a sentence does."""
     text = clean(value)
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
-def figure(value: float | None) -> str:
+def format_figure(value: float | None) -> str:
     """Give a number with three significant figures, thousands set apart."""
     if value is None:
         return UNKNOWN
     if value == 0:
         return "0"
-    digits = max(0, 2 - _magnitude(value))
+    digits = max(0, 2 - _get_magnitude(value))
     return (
-        f"{round(value, 2 - _magnitude(value)):,.{digits}f}" if abs(value) < 1e15 else f"{value:g}"
+        f"{round(value, 2 - _get_magnitude(value)):,.{digits}f}"
+        if abs(value) < 1e15
+        else f"{value:g}"
     )
 
 
-def money(value: float | None) -> str:
+def format_money(value: float | None) -> str:
     """Give dollars: cents below a hundred, whole dollars above."""
     if value is None:
         return UNKNOWN
     return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
 
 
-def short_money(value: float | None) -> str:
+def format_short_money(value: float | None) -> str:
     """Give dollars in at most six characters or so: thousands and millions by their letter."""
     if value is None:
         return UNKNOWN
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
-            return f"${figure(value / (size if letter != 'k' else 1e3))}{letter}"
-    return money(value)
+            return f"${format_figure(value / (size if letter != 'k' else 1e3))}{letter}"
+    return format_money(value)
 
 
-def rounded_duration(seconds: float | None) -> str:
+def format_rounded_duration(seconds: float | None) -> str:
     """Give an estimated time: tenths below ten seconds, whole minutes above two minutes."""
     if seconds is None:
         return UNKNOWN
@@ -105,37 +108,39 @@ def rounded_duration(seconds: float | None) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def years(value: float) -> str:
+def format_years(value: float) -> str:
     """Give a number of years."""
     return f"{value:g} year{'s' * (value != 1)}"
 
 
-def share(value: float) -> str:
+def format_share(value: float) -> str:
     """Give a share as a percentage that stays honest near nothing."""
     return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
 
 
-def span(values: Mapping[str, float | None]) -> Span:
+def read_span(values: Mapping[str, float | None]) -> Span:
     """Read {low, expected, high}."""
     return Span(values.get("low"), values.get("expected"), values.get("high"))
 
 
-def duration_range(found: Span) -> str:
+def format_duration_range(found: Span) -> str:
     """Give a range of times."""
     if found.expected is None or found.low is None or found.high is None:
-        return rounded_duration(found.expected)
-    low, high = rounded_duration(found.low), rounded_duration(found.high)
-    return f"{rounded_duration(found.expected)} ({low} to {high})"
+        return format_rounded_duration(found.expected)
+    low, high = format_rounded_duration(found.low), format_rounded_duration(found.high)
+    return f"{format_rounded_duration(found.expected)} ({low} to {high})"
 
 
-def money_range(found: Span) -> str:
+def format_money_range(found: Span) -> str:
     """Give a range of dollars."""
     if found.expected is None:
         return UNKNOWN
     if found.low is None or found.high is None:
-        return money(found.expected)
-    return f"{money(found.expected)} ({money(found.low)} to {money(found.high)})"
+        return format_money(found.expected)
+    return (
+        f"{format_money(found.expected)} ({format_money(found.low)} to {format_money(found.high)})"
+    )
 
 
-def _magnitude(value: float) -> int:
+def _get_magnitude(value: float) -> int:
     return int(f"{abs(value):.2e}".partition("e")[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.durations import format_duration
-from kimi_prov.show.text.host_lines import entry, head
+from kimi_prov.show.text.host_lines import format_entry, format_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,41 +26,41 @@ _SERVES = {
 }
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write the history document: for each host its entries, oldest first."""
-    return _text(document, lambda rows: rows)
+    return _format_hosts(document, lambda rows: rows)
 
 
-def last(document: Mapping[str, Any]) -> str:
+def format_newest(document: Mapping[str, Any]) -> str:
     """Write for each host the newest entry alone."""
-    return _text(document, lambda rows: rows[-1:])
+    return _format_hosts(document, lambda rows: rows[-1:])
 
 
-def _text(document: Mapping[str, Any], chosen: Any) -> str:  # noqa: ANN401
+def _format_hosts(document: Mapping[str, Any], chosen: Any) -> str:  # noqa: ANN401
     lines: list[str] = []
     for name, host in document["hosts"].items():
-        lines += head(name, host["detail"])
+        lines += format_head(name, host["detail"])
         if host.get("ok"):
-            lines += _host(host, chosen(host["entries"]))
+            lines += _format_host(host, chosen(host["entries"]))
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _host(host: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _format_host(host: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     for row in rows:
-        lines += _entry(row, current=row["number"] == host["current"])
+        lines += _format_row(row, current=row["number"] == host["current"])
     state = host.get("switch")
     if state:
         how = "under way" if state["under_way"] else "CUT: the next apply takes it over"
         serves = _SERVES.get(state["serves"], state["serves"])
-        lines += entry(
+        lines += format_entry(
             "switch", f"to entry {state['entry']}, {how} ({state['phase']}); meanwhile {serves}"
         )
     return lines
 
 
-def _entry(row: Mapping[str, Any], *, current: bool) -> list[str]:
+def _format_row(row: Mapping[str, Any], *, current: bool) -> list[str]:
     by = row.get("by") or {}
     who = f" by {by.get('user')}@{by.get('control_host')}" if by else ""
     kind = _KINDS.get(row["kind"], row["kind"])
@@ -70,24 +70,30 @@ def _entry(row: Mapping[str, Any], *, current: bool) -> list[str]:
     now = ", in place now" if current else ""
     kept = "" if row["restorable"] else ", not kept"
     mark = f"{row['number']}{' *' if current else ''}"
-    lines = entry(mark, f"{row['started_at']} {kind}{who}: {result}{now}{kept}")
-    lines += entry("  serves", _serves(row)) if row.get("serves") else []
-    lines += entry("  sends to", _sends(row["gateway"])) if row.get("gateway") else []
-    lines += entry("  speed", _speed(row)) if row.get("speed") or row.get("speed_before") else []
+    lines = format_entry(mark, f"{row['started_at']} {kind}{who}: {result}{now}{kept}")
+    lines += format_entry("  serves", _describe_served(row)) if row.get("serves") else []
+    lines += (
+        format_entry("  sends to", _describe_targets(row["gateway"])) if row.get("gateway") else []
+    )
+    lines += (
+        format_entry("  speed", _describe_speed(row))
+        if row.get("speed") or row.get("speed_before")
+        else []
+    )
     away = row.get("seconds_without_service")
-    lines += entry("  without service", format_duration(away)) if away is not None else []
-    lines += entry("  why", row["why"]) if row.get("why") else []
+    lines += format_entry("  without service", format_duration(away)) if away is not None else []
+    lines += format_entry("  why", row["why"]) if row.get("why") else []
     if row.get("inventory"):
-        lines += entry("  from", f"{row['inventory']}, kimi-prov {row['kimi_prov']}")
+        lines += format_entry("  from", f"{row['inventory']}, kimi-prov {row['kimi_prov']}")
     return lines
 
 
-def _sends(gateway: Mapping[str, Any]) -> str:
+def _describe_targets(gateway: Mapping[str, Any]) -> str:
     at = f", by {gateway['address']}" if gateway["address"] else ""
     return f"{', '.join(gateway['hosts'])}{at}"
 
 
-def _serves(row: Mapping[str, Any]) -> str:
+def _describe_served(row: Mapping[str, Any]) -> str:
     found = row["serves"]
     form = f" ({found['format']})" if found["format"] else ""
     return (
@@ -96,7 +102,7 @@ def _serves(row: Mapping[str, Any]) -> str:
     )
 
 
-def _speed(row: Mapping[str, Any]) -> str:
+def _describe_speed(row: Mapping[str, Any]) -> str:
     now, before = row.get("speed"), row.get("speed_before")
     told = f"{now['decode_tok_s']:.1f} tok/s" if now else "not measured"
     return told + (f", {before['decode_tok_s']:.1f} before" if before else "")

@@ -14,12 +14,12 @@ WIDTH = 80
 LABEL = 22
 
 
-def head(name: str, text: str) -> list[str]:
+def format_head(name: str, text: str) -> list[str]:
     """Write a host's name and a line of text, underlined."""
     return [f"{clean_text.clean_line(name)}  {clean_text.clean_line(text)}".rstrip(), "-" * WIDTH]
 
 
-def entry(label: str, text: str, width: int = LABEL, *, whole: bool = False) -> list[str]:
+def format_entry(label: str, text: str, width: int = LABEL, *, whole: bool = False) -> list[str]:
     """Wrap one labelled entry; further lines stand under the first. `width`: of the label.
 
     `whole`: a word that is longer than a line, such as a path, is not broken.
@@ -32,20 +32,22 @@ def entry(label: str, text: str, width: int = LABEL, *, whole: bool = False) -> 
     return [f"{label:<{width - 1}} {first}".rstrip(), *(" " * width + line for line in rest)]
 
 
-def stand_ins(host: Mapping[str, Any], width: int = LABEL) -> list[str]:
+def format_stand_ins(host: Mapping[str, Any], width: int = LABEL) -> list[str]:
     """Write what is a stand-in in a host's document. `width`: of the label."""
     told = host.get("stand_ins") or []
-    return [line for text in told for line in entry("stand-in", text, width)]
+    return [line for text in told for line in format_entry("stand-in", text, width)]
 
 
-def pending(found: Mapping[str, Any]) -> list[str]:
+def format_pending(found: Mapping[str, Any]) -> list[str]:
     """Write why a host has to start again, and what of ours runs what was replaced since."""
     lines = [
         line
         for reason in found["restart_reasons"]
-        for line in entry("restart", f"REQUIRED: {reason}")
+        for line in format_entry("restart", f"REQUIRED: {reason}")
     ]
     if found["stale_units"]:
         units = ", ".join(name.removesuffix(".service") for name in found["stale_units"])
-        lines += entry("", f"{units} run libraries that were replaced since: a restart ends that")
+        lines += format_entry(
+            "", f"{units} run libraries that were replaced since: a restart ends that"
+        )
     return lines

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write a suite for each host and a case for each check.
 
     What was not run is `skipped`, neither failed nor passed. Characters that XML does not take are
@@ -19,13 +19,13 @@ def text(document: Mapping[str, Any]) -> str:
     """
     root = ElementTree.Element("testsuites", name="kimi-prov verify")
     for name, host in document["hosts"].items():
-        root.append(_suite(name, host))
+        root.append(_build_suite(name, host))
     _count(root, [check for host in document["hosts"].values() for check in host["checks"]])
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, "unicode") + "\n"
 
 
-def _suite(name: str, host: Mapping[str, Any]) -> ElementTree.Element:
+def _build_suite(name: str, host: Mapping[str, Any]) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=_clean(name))
     _count(suite, host["checks"])
     told = {
@@ -40,11 +40,11 @@ def _suite(name: str, host: Mapping[str, Any]) -> ElementTree.Element:
         for value in values:
             ElementTree.SubElement(properties, "property", name=key, value=_clean(value))
     for check in host["checks"]:
-        suite.append(_case(name, check))
+        suite.append(_build_case(name, check))
     return suite
 
 
-def _case(host: str, check: Mapping[str, Any]) -> ElementTree.Element:
+def _build_case(host: str, check: Mapping[str, Any]) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase",
         classname=_clean(f"kimi-prov.verify.{host}"),

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import format_duration
-from kimi_prov.show.text.host_lines import entry, head, stand_ins
+from kimi_prov.show.text.host_lines import format_entry, format_head, format_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def changed(rows: Sequence[tuple[str, str, Sequence[str]]], *, diff: bool) -> str:
+def format_changes(rows: Sequence[tuple[str, str, Sequence[str]]], *, diff: bool) -> str:
     """Write what an apply changes. Rows: object, what becomes of it, values that differ."""
     lines = []
     for name, verdict, values in rows:
@@ -26,41 +26,43 @@ def changed(rows: Sequence[tuple[str, str, Sequence[str]]], *, diff: bool) -> st
     return "\n".join([*lines, f"objects: {total}"]) + "\n"
 
 
-def served(urls: Sequence[str], model: str, path: str) -> str:
+def format_served(urls: Sequence[str], model: str, path: str) -> str:
     """Write where a model is served, after an apply or a start."""
-    lines = [line for url in urls for line in entry("served at", url)]
-    lines += entry("model", model)
-    lines += entry("reach it from here", f"kimi-prov connect {path}")
+    lines = [line for url in urls for line in format_entry("served at", url)]
+    lines += format_entry("model", model)
+    lines += format_entry("reach it from here", f"kimi-prov connect {path}")
     return "\n".join(lines) + "\n"
 
 
-def status(document: Mapping[str, Any]) -> str:
+def format_status(document: Mapping[str, Any]) -> str:
     """Write the status document of a folder."""
     lines: list[str] = []
     for name, host in document["hosts"].items():
-        lines += head(name, host["detail"])
+        lines += format_head(name, host["detail"])
         if host["provisioned"]:
-            lines += _standing(host)
-        lines += [*stand_ins(host), ""]
+            lines += _format_state(host)
+        lines += [*format_stand_ins(host), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _standing(host: Mapping[str, Any]) -> list[str]:
+def _format_state(host: Mapping[str, Any]) -> list[str]:
     found = host["kubernetes"]
     since = found["since_seconds"]
     up = f" for {format_duration(since)}" if since is not None else ""
     plan = "the folder's" if found["plan_current"] else "another than the folder's: apply"
     lines = [
-        *entry("state", f"{host['state']}{up}"),
-        *entry("cluster", f"{found['context'] or 'of kubectl'}, namespace {found['namespace']}"),
-        *entry(found["kind"], f"{found['ready']} of {found['replicas']} ready"),
-        *[line for url in found["endpoints"] for line in entry("endpoint", url)],
-        *entry("plan", plan),
+        *format_entry("state", f"{host['state']}{up}"),
+        *format_entry(
+            "cluster", f"{found['context'] or 'of kubectl'}, namespace {found['namespace']}"
+        ),
+        *format_entry(found["kind"], f"{found['ready']} of {found['replicas']} ready"),
+        *[line for url in found["endpoints"] for line in format_entry("endpoint", url)],
+        *format_entry("plan", plan),
     ]
     if found["fetch"]:
-        lines += entry("weights", f"{found['fetch']['job']}: {found['fetch']['detail']}")
+        lines += format_entry("weights", f"{found['fetch']['job']}: {found['fetch']['detail']}")
     for pod in found["pods"]:
-        lines += entry("pod", pod["name"])
+        lines += format_entry("pod", pod["name"])
         again = f", restarted {pod['restarts']} times" if pod["restarts"] else ""
         ready = "ready" if pod["ready"] else "not ready"
         age = (
@@ -69,9 +71,9 @@ def _standing(host: Mapping[str, Any]) -> list[str]:
             else ""
         )
         reason = f" ({pod['reason']})" if pod["reason"] else ""
-        lines += entry(
+        lines += format_entry(
             "", f"{pod['phase']}{reason}{age} on {pod['node'] or 'no node'}, {ready}{again}"
         )
     if host["fix"]:
-        lines += entry("fix", host["fix"])
+        lines += format_entry("fix", host["fix"])
     return lines

@@ -79,11 +79,11 @@ class Timeline:
         return sorted(line for _, line in held)
 
 
-def document(line: Line) -> dict[str, object]:
+def build_document(line: Line) -> dict[str, object]:
     """Return a line as the JSON document that `--format json` writes, one on each line."""
     return {
         "schema": SCHEMA,
-        "time": _time(line).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "time": _get_time(line).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "host": line.host,
         "unit": line.entry.unit,
         "priority": line.entry.priority,
@@ -91,12 +91,12 @@ def document(line: Line) -> dict[str, object]:
     }
 
 
-def text(line: Line, *, width: int | None = None, colour: bool = False) -> str:
+def format_line(line: Line, *, width: int | None = None, colour: bool = False) -> str:
     """Write a line for people: time of this computer, host, unit, message.
 
     `width`: columns of a terminal, where what is longer goes on set in; None for one line.
     """
-    at = _time(line).astimezone().strftime("%m-%d %H:%M:%S")
+    at = _get_time(line).astimezone().strftime("%m-%d %H:%M:%S")
     host, unit = (
         clean_text.clean_line(line.host),
         clean_text.clean_line(unit_names.shorten(line.entry.unit)),
@@ -117,7 +117,7 @@ def text(line: Line, *, width: int | None = None, colour: bool = False) -> str:
     return "\n".join(rows)
 
 
-def _time(line: Line) -> datetime:
+def _get_time(line: Line) -> datetime:
     return datetime.fromtimestamp(line.time_us / 1e6, UTC)
 
 
@@ -171,18 +171,18 @@ class LogScreen:
 
     def _written(self, line: Line) -> str:
         if self._form == "json":
-            return clean_text.as_json(document(line), indent=None)
+            return clean_text.as_json(build_document(line), indent=None)
         width = shutil.get_terminal_size().columns if self._terminal else None
-        return text(line, width=width, colour=self._colour)
+        return format_line(line, width=width, colour=self._colour)
 
 
-def to_standard_output(lines: str) -> None:
+def write_lines(lines: str) -> None:
     """Write lines that are clean, with colours of ours perhaps, at once."""
     sys.stdout.write(lines)
     sys.stdout.flush()
 
 
-def colours() -> bool:
+def has_colours() -> bool:
     """Whether standard output is a terminal that takes colours, and nobody wants none."""
     term = os.environ.get("TERM", "dumb")
     return (

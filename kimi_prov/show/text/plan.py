@@ -6,8 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.show.text.formats import duration_range, span
-from kimi_prov.show.text.terminal import findings, wrap
+from kimi_prov.show.text.formats import format_duration_range, read_span
+from kimi_prov.show.text.terminal import format_findings, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,67 +15,77 @@ if TYPE_CHECKING:
 _LABEL = 14
 
 
-def plan(document: Mapping[str, Any]) -> str:
+def format_plan(document: Mapping[str, Any]) -> str:
     """Describe one host's plan: every decision with its reason, then the findings."""
     engine, model, ram = document["engine"], document["model"], document["ram_disk"]
     memory, tuning, proxy = document["memory"], document["tuning"], document["proxy"]
     warm = document["warm"]
     replaced = document.get("stand_in")
     lines = [
-        *_row("STAND-IN", replaced["said"] if replaced else None),
-        *_row(
+        *_format_row("STAND-IN", replaced["said"] if replaced else None),
+        *_format_row(
             "model", f"{model['name']} ({model['weights_format']}, {format_bytes(model['bytes'])})"
         ),
-        *_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
-        *_row("", "trained on the suite's questions alone" if model.get("trained_on") else None),
-        *_row("weights from", document["weights"]["source"]),
-        *_row("weights at", model["dir"]),
-        *_row("engine", _engine(engine)),
-        *_row("", engine["reason"] if not replaced else None),
-        *_row("python", f"{engine['python']} ({engine['python_version']})"),
-        *_row("", engine.get("python_reason")),
-        *_row("context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"),
-        *_row("memory", _memory(memory)),
-        *_row("RAM disk", "no" if not ram["enabled"] else format_bytes(ram["size_bytes"])),
-        *_row("", ram["reason"]),
-        *_row("page cache", warm["reason"] if warm["enabled"] else None),
-        *_row(
+        *_format_row("", "random weights: it talks nonsense" if model["random_weights"] else None),
+        *_format_row(
+            "", "trained on the suite's questions alone" if model.get("trained_on") else None
+        ),
+        *_format_row("weights from", document["weights"]["source"]),
+        *_format_row("weights at", model["dir"]),
+        *_format_row("engine", _describe_engine(engine)),
+        *_format_row("", engine["reason"] if not replaced else None),
+        *_format_row("python", f"{engine['python']} ({engine['python_version']})"),
+        *_format_row("", engine.get("python_reason")),
+        *_format_row(
+            "context", f"{model['context']} tokens, cache for {memory['kv_tokens_max']} in all"
+        ),
+        *_format_row("memory", _describe_memory(memory)),
+        *_format_row("RAM disk", "no" if not ram["enabled"] else format_bytes(ram["size_bytes"])),
+        *_format_row("", ram["reason"]),
+        *_format_row("page cache", warm["reason"] if warm["enabled"] else None),
+        *_format_row(
             "disk",
             f"{format_bytes(document['disk']['required_bytes'])} below {document['disk']['path']}",
         ),
-        *_row("parallel", _parallel(document["parallel"], len(document["instances"]))),
-        *_row("speed", _speed(document["throughput"])),
-        *_row("tuning", _tuning(tuning)),
-        *[line for text in _skipped(tuning["skipped"]) for line in _row("", text)],
-        *[line for label, text in _group(document.get("group")) for line in _row(label, text)],
-        *[line for label, text in _door(proxy) for line in _row(label, text)],
-        *_row("firewall", document["firewall"]["manager"]),
+        *_format_row(
+            "parallel", _describe_parallel(document["parallel"], len(document["instances"]))
+        ),
+        *_format_row("speed", _describe_speed(document["throughput"])),
+        *_format_row("tuning", _describe_tuning(tuning)),
+        *[line for text in _describe_skipped(tuning["skipped"]) for line in _format_row("", text)],
+        *[
+            line
+            for label, text in _describe_group(document.get("group"))
+            for line in _format_row(label, text)
+        ],
+        *[line for label, text in _describe_port(proxy) for line in _format_row(label, text)],
+        *_format_row("firewall", document["firewall"]["manager"]),
     ]
     for instance in document["instances"]:
         words = shlex.join([*instance["numactl"], *instance["argv"]])
         port = "no port" if instance["port"] is None else f"port {instance['port']}"
-        lines += ["", *_row(f"instance {instance['index']}", port)]
-        lines += _row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
-        lines += _row("", _near(instance))
-        lines += _row("", words)
+        lines += ["", *_format_row(f"instance {instance['index']}", port)]
+        lines += _format_row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
+        lines += _format_row("", _describe_near_nodes(instance))
+        lines += _format_row("", words)
     if replaced:
-        lines += ["", *_row("in place of", _engine(replaced["engine"]))]
+        lines += ["", *_format_row("in place of", _describe_engine(replaced["engine"]))]
         for instance in replaced["instances"]:
-            lines += _row("", shlex.join([*instance["numactl"], *instance["argv"]]))
+            lines += _format_row("", shlex.join([*instance["numactl"], *instance["argv"]]))
     shown = [row for row in document["findings"] if row["severity"] != "pass"]
     passed = len(document["findings"]) - len(shown)
-    lines += ["", findings(shown)] if shown else [""]
+    lines += ["", format_findings(shown)] if shown else [""]
     lines.append(f"{passed} requirement(s) met")
     return "\n".join(lines) + "\n"
 
 
-def _engine(engine: Mapping[str, Any]) -> str:
+def _describe_engine(engine: Mapping[str, Any]) -> str:
     built = f", torch {engine['torch']}" if engine.get("torch") else ""
     built += f" for CUDA {engine['cuda']}" if engine.get("cuda") else ""
     return f"{engine['name']} {engine['version']} ({engine['variant']}{built})"
 
 
-def _near(instance: Mapping[str, Any]) -> str | None:
+def _describe_near_nodes(instance: Mapping[str, Any]) -> str | None:
     """Say which GPUs work and which NUMA node each is near."""
     gpus, nodes = instance["gpus"], instance.get("gpu_nodes") or []
     if not gpus:
@@ -86,7 +96,7 @@ def _near(instance: Mapping[str, Any]) -> str | None:
     return "; ".join(f"GPUs {cards} near node {node}" for node, cards in sorted(near.items()))
 
 
-def _group(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _describe_group(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Name the hosts that serve the model together, and which of them this one is."""
     if group is None:
         return []
@@ -101,7 +111,7 @@ def _group(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     ]
 
 
-def _door(proxy: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _describe_port(proxy: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Say at which port who may ask; nobody where no engine is asked."""
     if not proxy["backends"]:
         return [("port", "none: the group is reached at its head")]
@@ -112,13 +122,13 @@ def _door(proxy: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _row(label: str, value: str | None) -> list[str]:
+def _format_row(label: str, value: str | None) -> list[str]:
     if not value:
         return []
     return wrap(value, label.ljust(_LABEL), " " * _LABEL)
 
 
-def _memory(memory: Mapping[str, Any]) -> str:
+def _describe_memory(memory: Mapping[str, Any]) -> str:
     host = (
         f"{format_bytes(memory['host_ram_required_bytes'])} needed of "
         f"{format_bytes(memory['host_ram_available_bytes'])}"
@@ -131,7 +141,7 @@ def _memory(memory: Mapping[str, Any]) -> str:
     )
 
 
-def _parallel(found: Mapping[str, Any], instances: int) -> str | None:
+def _describe_parallel(found: Mapping[str, Any], instances: int) -> str | None:
     """Name the ways in which the model is shared out, where there is more than one part."""
     ways = [
         f"{name.replace('_', ' ')} {found[name]}"
@@ -143,19 +153,19 @@ def _parallel(found: Mapping[str, Any], instances: int) -> str | None:
     return ", ".join(ways) or None
 
 
-def _speed(found: Mapping[str, Any]) -> str:
-    one = span(found["decode_tok_s"])
+def _describe_speed(found: Mapping[str, Any]) -> str:
+    one = read_span(found["decode_tok_s"])
     if one.expected is None:
         return str(found["basis"])
-    everyone, reading = span(found["aggregate_tok_s"]), span(found["prefill_tok_s"])
+    everyone, reading = read_span(found["aggregate_tok_s"]), read_span(found["prefill_tok_s"])
     return (
         f"estimated, {found['basis']}: {one} tokens/s for each of {found['concurrency']} "
         f"request(s), {everyone} together; reading {reading} tokens/s; first answer after "
-        f"{duration_range(span(found['load_s']))}"
+        f"{format_duration_range(read_span(found['load_s']))}"
     )
 
 
-def _skipped(rows: Iterable[Mapping[str, str]]) -> list[str]:
+def _describe_skipped(rows: Iterable[Mapping[str, str]]) -> list[str]:
     """Name what was left alone, together where the reason is the same."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -163,7 +173,7 @@ def _skipped(rows: Iterable[Mapping[str, str]]) -> list[str]:
     return [f"not {', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
-def _tuning(tuning: Mapping[str, Any]) -> str:
+def _describe_tuning(tuning: Mapping[str, Any]) -> str:
     parts = [f"{name}={value}" for name, value in sorted(tuning["sysctl"].items())]
     parts += [f"{name} {tuning[name]}" for name in ("thp", "governor") if tuning[name]]
     return ", ".join(parts) or "nothing that may be changed here"

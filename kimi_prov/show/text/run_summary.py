@@ -26,13 +26,13 @@ _KIND = {
 _BLOCKER = "blocker"
 
 
-def failures(found: Sequence[Failure], log: Path) -> str:
+def format_failures(found: Sequence[Failure], log: Path) -> str:
     """Write each failure: where, why, what to do; and once where the whole log is."""
-    blocks = [_failure(failure) for failure in _merged(found)]
+    blocks = [_format_failure(failure) for failure in _merge_failures(found)]
     return "\n".join([*blocks, f"  log: {log}"]) if blocks else ""
 
 
-def _merged(found: Sequence[Failure]) -> list[Failure]:
+def _merge_failures(found: Sequence[Failure]) -> list[Failure]:
     """Keep one failure for each reason of a host, however many tasks met it."""
     kept: dict[tuple[str, str], Failure] = {}
     for failure in found:
@@ -40,14 +40,14 @@ def _merged(found: Sequence[Failure]) -> list[Failure]:
     return list(kept.values())
 
 
-def _failure(failure: Failure) -> str:
+def _format_failure(failure: Failure) -> str:
     kind = _KIND.get(failure.exit_code, "failed")
     where = f"{failure.phase}: {failure.task}" if failure.task else failure.phase
     head = f"{kind}: " + ", ".join(part for part in (failure.host, where) if part)
     lines = [clean_text.clean_line(head).rstrip(" ,:")]
     rows = [row for row in failure.findings if row.get("severity") == _BLOCKER]
     if rows:
-        lines += [clean_text.clean_row(line) for row in rows for line in _finding(row)]
+        lines += [clean_text.clean_row(line) for row in rows for line in _format_finding(row)]
     else:
         lines.append(f"  why: {clean_text.clean_line(failure.cause)}")
         if failure.fix != LOG:
@@ -55,17 +55,17 @@ def _failure(failure: Failure) -> str:
     return "\n".join(lines)
 
 
-def findings(found: Sequence[HostFinding]) -> str:
+def format_findings(found: Sequence[HostFinding]) -> str:
     """Write what plugins found while the run went on, by host; what is as it should be is not."""
     return "\n".join(
         clean_text.clean_row(line)
         for row in found
         if row.finding.get("severity") != "pass"
-        for line in (f"{row.finding.get('severity')}: {row.host}", *_finding(row.finding))
+        for line in (f"{row.finding.get('severity')}: {row.host}", *_format_finding(row.finding))
     )
 
 
-def _finding(row: Mapping[str, Any]) -> list[str]:
+def _format_finding(row: Mapping[str, Any]) -> list[str]:
     lines = [f"  why: {row.get('title')} ({row.get('id')})"]
     for key, label in (("observed", "found"), ("required", "needs"), ("fix", "fix")):
         if row.get(key):
@@ -75,7 +75,7 @@ def _finding(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def times(outcome: Outcome) -> str:
+def format_times(outcome: Outcome) -> str:
     """Write a small table: for each host what each phase took, longest runs of phases in order."""
     hosts = list(dict.fromkeys(phase.host for phase in outcome.phases.values()))
     by_host = {host: [p for p in outcome.phases.values() if p.host == host] for host in hosts}
@@ -83,7 +83,7 @@ def times(outcome: Outcome) -> str:
     for host in hosts:
         lines.append(f"  {clean_text.clean_row(host)}")
         spent = [phase for phase in by_host[host] if phase.seconds >= 0.05]
-        lines += [_time(phase, outcome.wall_seconds) for phase in spent]
+        lines += [_format_phase(phase, outcome.wall_seconds) for phase in spent]
         rest = outcome.wall_seconds - sum(phase.seconds for phase in spent)
         if rest >= 0.05:
             lines.append(f"    {'waiting, Ansible itself':<24} {format_duration(rest):>8}")
@@ -91,33 +91,39 @@ def times(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _time(phase: PhaseTime, wall: float) -> str:
+def _format_phase(phase: PhaseTime, wall: float) -> str:
     bar = "#" * (round(phase.seconds * 30 / wall) if wall else 0)
     changed = f" ({phase.changed} changed)" if phase.changed else ""
     took = format_duration(phase.seconds)
     return f"    {clean_text.clean_row(phase.phase):<24} {took:>8} {bar}{changed}".rstrip()
 
 
-def _endpoint(plan: Mapping[str, Any], address: str) -> str:
+def _describe_endpoint(plan: Mapping[str, Any], address: str) -> str:
     """Return the URL at which clients find the API, or who has it."""
     if not groups.serves_clients(plan):
         return f"that of {groups.get_head(plan)}, the head of group {plan['group']['name']}"
-    return f"{_at(address, plan['proxy']['port'])}/v1"
+    return f"{_build_url(address, plan['proxy']['port'])}/v1"
 
 
-def _at(address: str, port: int) -> str:
+def _build_url(address: str, port: int) -> str:
     shown = f"[{address}]" if ":" in address else address
     return f"https://{shown}:{port}"
 
 
-def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence[str]) -> str:
+def format_served(
+    plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence[str]
+) -> str:
     """Write what a host serves now, and what in that is a stand-in."""
     engine, model = plan["engine"], plan["model"]
     about = f"{model['name']}, {format_bytes(model['bytes'])}, context {model['context']}"
     lines = [
         f"  {host}",
-        f"    endpoint  {_endpoint(plan, address)}",
-        *([f"    page      {_at(address, plan['web']['port'])}/"] if plan.get("web") else []),
+        f"    endpoint  {_describe_endpoint(plan, address)}",
+        *(
+            [f"    page      {_build_url(address, plan['web']['port'])}/"]
+            if plan.get("web")
+            else []
+        ),
         f"    model     {', '.join(model['served_names'])} ({about})",
         f"    engine    {engine['name']} {engine['version']} ({engine['variant']})",
     ]
@@ -128,7 +134,7 @@ def served(plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence
     return "\n".join([*map(clean_text.clean_row, lines), *notes])
 
 
-def counts(outcome: Outcome) -> str:
+def format_counts(outcome: Outcome) -> str:
     """Write how many tasks changed something, by host."""
     hosts = sorted(outcome.stats.ok) if outcome.stats else []
     total = sum(outcome.changed.get(host, 0) for host in hosts)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Say what was done, and what to write into an inventory."""
     if not document["complete"]:
         return f"{document['bucket']}: {format_bytes(document['missing_bytes'])} would be copied"
@@ -25,7 +25,7 @@ def text(document: Mapping[str, Any]) -> str:
     )
 
 
-def storage_cost(cost: Mapping[str, Any] | None) -> str:
+def describe_storage_cost(cost: Mapping[str, Any] | None) -> str:
     """Say what storing costs, and what is not in it."""
     if cost is None:
         return "storing it: no price is known of this provider"

@@ -13,12 +13,12 @@ _HEADS = ("since", "machine", "model", "hours", "cost", "starts", "answers", "id
 _TO_THE_RIGHT = ("hours", "cost", "starts", "answers", "idling")
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write a session a line, and the sum below."""
     rows = document["sessions"]
     if not rows:
         return f"no session is kept in {document['bucket']}\n"
-    cells = [_HEADS, *(tuple(map(clean_text.clean_row, _cells(row))) for row in rows)]
+    cells = [_HEADS, *(tuple(map(clean_text.clean_row, _format_cells(row))) for row in rows)]
     widths = [max(len(row[n]) for row in cells) for n in range(len(_HEADS))]
     lines = [
         "  ".join(
@@ -31,7 +31,7 @@ def text(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{many}, ${document['usd']:.2f}"]) + "\n"
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     money = (f"${row[name]:.2f}" for name in ("usd", "starting_usd", "serving_usd", "idle_usd"))
     # Of one that was taken without a notice nobody knows more.
     ended = row["end"] or f"not told; last seen {row['until']}"

@@ -16,17 +16,17 @@ _ROW = "{:<12} {:<9} {:<13} {:<16} {:<12} {}"
 _INDENT = "  "
 
 
-def jobs(document: Mapping[str, Any]) -> str:
+def format_jobs(document: Mapping[str, Any]) -> str:
     """Write the folder's jobs: one a line, and below a server where it answers."""
     if not document["jobs"]:
         return f"{clean_text.clean_line(document['folder'])}: no jobs"
     lines = [_ROW.format("JOB", "ID", "STATE", "NODES", "TIME LEFT", "SERVER").rstrip()]
     for row in document["jobs"]:
-        lines += _job(row)
+        lines += _format_job(row)
     return "\n".join(lines)
 
 
-def _job(row: Mapping[str, Any]) -> list[str]:
+def _format_job(row: Mapping[str, Any]) -> list[str]:
     found = row["endpoint"]
     left = format_duration(row["left_s"]) if row["left_s"] is not None else "-"
     name = row["name"] or clean_text.clean_line(row["job_name"]) or "-"
@@ -35,30 +35,30 @@ def _job(row: Mapping[str, Any]) -> list[str]:
         _ROW.format(*map(clean_text.clean_line, words), found["state"] if found else "").rstrip()
     ]
     if row["reason"]:
-        lines += _wrapped(f"reason: {row['reason']}")
+        lines += _wrap(f"reason: {row['reason']}")
     if found and found["state"] in ("loading", "ready", "draining"):
-        lines += _wrapped(f"{found['url']}  {found['model']}")
+        lines += _wrap(f"{found['url']}  {found['model']}")
     if found and found["successor"]:
-        lines += _wrapped(f"job {found['successor']} takes over")
+        lines += _wrap(f"job {found['successor']} takes over")
     for note in found["notes"] if found else ():
-        lines += _wrapped(f"note: {note}")
-    if row["log"] and (_failed(row) or row["state"] == "FAILED"):
-        lines += _wrapped(f"log: {row['log']}")
+        lines += _wrap(f"note: {note}")
+    if row["log"] and (_has_failed(row) or row["state"] == "FAILED"):
+        lines += _wrap(f"log: {row['log']}")
     return lines
 
 
-def serves_no_more(document: Mapping[str, Any]) -> bool:
+def has_lost_server(document: Mapping[str, Any]) -> bool:
     """Whether the newest server that is known has failed or was lost."""
     servers = [row for row in document["jobs"] if row["name"] == "serve"]
-    return bool(servers) and _failed(servers[0])
+    return bool(servers) and _has_failed(servers[0])
 
 
-def _failed(row: Mapping[str, Any]) -> bool:
+def _has_failed(row: Mapping[str, Any]) -> bool:
     found = row["endpoint"]
     return bool(found) and found["state"] in ("failed", "lost")
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     return textwrap.wrap(
         clean_text.clean_line(text),
         _WIDTH,
@@ -69,12 +69,12 @@ def _wrapped(text: str) -> list[str]:
     )
 
 
-def submitted(document: Mapping[str, Any]) -> str:
+def format_submitted(document: Mapping[str, Any]) -> str:
     """Write what became of each job."""
-    return "\n".join(f"{row['name']:<12} {_outcome(row)}" for row in document["jobs"])
+    return "\n".join(f"{row['name']:<12} {_describe_outcome(row)}" for row in document["jobs"])
 
 
-def _outcome(row: Mapping[str, Any]) -> str:
+def _describe_outcome(row: Mapping[str, Any]) -> str:
     if row["outcome"] == "complete":
         return "is complete already"
     if row["outcome"] == "queued":
@@ -83,7 +83,7 @@ def _outcome(row: Mapping[str, Any]) -> str:
     return f"job {row['id']}{after}"
 
 
-def cancelled(document: Mapping[str, Any]) -> str:
+def format_cancelled(document: Mapping[str, Any]) -> str:
     """Write what became of each job."""
     if not document["jobs"]:
         return f"{clean_text.clean_line(document['folder'])}: no job waits or runs"

@@ -8,89 +8,110 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.durations import describe_duration, format_duration
 from kimi_prov.contract.sizes import format_bytes, is_nearly_full
 from kimi_prov.show.text import activity
-from kimi_prov.show.text.host_lines import entry, head, pending, stand_ins
+from kimi_prov.show.text.host_lines import (
+    format_entry,
+    format_head,
+    format_pending,
+    format_stand_ins,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write the status document: for each host what runs, from what, and how full it is."""
     lines: list[str] = []
     for name, host in document["hosts"].items():
-        lines += head(name, host["detail"])
+        lines += format_head(name, host["detail"])
         if "monitor" in host:
-            lines += _monitor(host["monitor"])
+            lines += _format_monitor(host["monitor"])
         elif "gateway" in host:
-            lines += _applied(host.get("applied")) + _gateway(host["gateway"]) + _page(host)
-            lines += _updates(host) + _drift(host.get("drift"))
+            lines += (
+                _format_applied(host.get("applied"))
+                + _format_gateway(host["gateway"])
+                + _format_web_ui(host)
+            )
+            lines += _format_updates(host) + _format_drift(host.get("drift"))
         elif host.get("provisioned"):
-            lines += _served(host) + activity.lines(host)
-            lines += _page(host) + _units(host) + _space(host)
-        lines += [*stand_ins(host), ""]
+            lines += _format_served(host) + activity.format_lines(host)
+            lines += _format_web_ui(host) + _format_units(host) + _format_space(host)
+        lines += [*format_stand_ins(host), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _served(host: Mapping[str, Any]) -> list[str]:
+def _format_served(host: Mapping[str, Any]) -> list[str]:
     model, versions, port = host["model"], host["versions"], host["port"]
     engine = f"{versions['engine']} {versions['engine_version']} ({versions['engine_variant']})"
     verified = "weights verified" if model["weights_verified"] else "weights not verified"
     return [
-        *entry(
+        *format_entry(
             "model",
             f"{model['name']} ({model['revision']}), {format_bytes(model['bytes'])}, {verified}",
         ),
-        *entry("served as", ", ".join(model["served_names"])),
-        *entry("from", model["directory"]),
-        *entry("context", f"{model['context']} tokens"),
-        *entry("engine", engine),
-        *entry("python", versions.get("engine_python")),
-        *(entry("driver", versions["driver_failed"]) if versions.get("driver_failed") else []),
-        *_applied(host.get("applied")),
-        *_rest(host.get("rest")),
-        *_group(host.get("group")),
-        *(_port(versions, port) if port else []),
+        *format_entry("served as", ", ".join(model["served_names"])),
+        *format_entry("from", model["directory"]),
+        *format_entry("context", f"{model['context']} tokens"),
+        *format_entry("engine", engine),
+        *format_entry("python", versions.get("engine_python")),
+        *(
+            format_entry("driver", versions["driver_failed"])
+            if versions.get("driver_failed")
+            else []
+        ),
+        *_format_applied(host.get("applied")),
+        *_format_lifecycle(host.get("rest")),
+        *_format_group(host.get("group")),
+        *(_format_port(versions, port) if port else []),
     ]
 
 
-def _applied(found: Mapping[str, Any] | None) -> list[str]:
+def _format_applied(found: Mapping[str, Any] | None) -> list[str]:
     """Tell which entry of the history is in place; an earlier version has none."""
     if not found:
         return []
     by = found["by"] or {}
     who = f" by {by['user']}@{by['control_host']}" if by else ""
-    lines = entry("applied", f"{found['at']}{who}, entry {found['entry']} of `kimi-prov history`")
+    lines = format_entry(
+        "applied", f"{found['at']}{who}, entry {found['entry']} of `kimi-prov history`"
+    )
     state = found["switch"]
     if state:
         how = "UNDER WAY" if state["under_way"] else "CUT: run `kimi-prov apply` again"
-        lines += entry("  switch", f"to entry {state['entry']}, {how}")
+        lines += format_entry("  switch", f"to entry {state['entry']}, {how}")
     return lines
 
 
-def _rest(found: Mapping[str, Any] | None) -> list[str]:
+def _format_lifecycle(found: Mapping[str, Any] | None) -> list[str]:
     """Tell what the last start took, and what the next one will; an earlier version does not."""
     if not found:
         return []
     lines: list[str] = []
     if found["since"]:
         cut = found["requests_cut"]
-        lines += entry("stopped", f"since {found['since']}; {cut or 'no'} requests were cut")
+        lines += format_entry("stopped", f"since {found['since']}; {cut or 'no'} requests were cut")
     if found["failed"]:
-        lines += entry("woken", f"in vain: {found['failed']}")
-    lines += _idle(found["idle"]) + _paid(found.get("paid")) + _rested(found["rested"])
+        lines += format_entry("woken", f"in vain: {found['failed']}")
+    lines += (
+        _format_idle(found["idle"])
+        + _format_cost(found.get("paid"))
+        + _format_savings(found["rested"])
+    )
     if found["start"]:
-        lines += entry("a start", _expected(found["start"]))
+        lines += format_entry("a start", _describe_start(found["start"]))
     last = found["last_start"]
     if last and not found["start"]:
         place = f", weights in the {last['held']}" if last["held"] != "unknown" else ""
-        lines += entry("last start", f"{format_duration(last['seconds'])}{place}, at {last['at']}")
+        lines += format_entry(
+            "last start", f"{format_duration(last['seconds'])}{place}, at {last['at']}"
+        )
     woken = [f"{format_duration(row['seconds'])} ({row['held']})" for row in found["first_answers"]]
     if woken:
-        lines += entry("wakes in", f"{', '.join(woken)} from the first request to an answer")
+        lines += format_entry("wakes in", f"{', '.join(woken)} from the first request to an answer")
     return lines
 
 
-def _idle(found: Mapping[str, Any] | None) -> list[str]:
+def _format_idle(found: Mapping[str, Any] | None) -> list[str]:
     """Announce when the machine will rest."""
     if not found:
         return []
@@ -103,10 +124,10 @@ def _idle(found: Mapping[str, Any] | None) -> list[str]:
             f"{found['why_not']}"
         )
     failed = f"; the last time it failed: {found['failed']}" if found["failed"] else ""
-    return entry("rests", told + failed)
+    return format_entry("rests", told + failed)
 
 
-def _paid(found: Mapping[str, Any] | None) -> list[str]:
+def _format_cost(found: Mapping[str, Any] | None) -> list[str]:
     """Tell what this session has cost, against its budget, and what those before it did."""
     if not found:
         return []
@@ -116,7 +137,7 @@ def _paid(found: Mapping[str, Any] | None) -> list[str]:
         share = 100 * row["usd"] / budget
         against = f", {share:.0f} % of a budget of ${budget:.2f}"
         against += "; USED UP" if share >= 100 else "; NEARLY USED UP" if share >= 80 else ""
-    lines = entry(
+    lines = format_entry(
         "cost",
         f"${row['usd']:.2f} since {row['since']} ({row['hours']:g} h at ${found['usd_hour']:.2f}): "
         f"starts ${row['starting_usd']:.2f}, answers ${row['serving_usd']:.2f}, idling "
@@ -125,45 +146,45 @@ def _paid(found: Mapping[str, Any] | None) -> list[str]:
     before = found["before"]
     if before:
         total, last = sum(session["usd"] for session in before), before[-1]
-        lines += entry(
+        lines += format_entry(
             "before",
             f"{len(before)} session{'s' if len(before) != 1 else ''}, ${total:.2f}; the last "
             f"${last['usd']:.2f} in {last['hours']:g} h until {last['until']}",
         )
-    return lines + _kept(found.get("kept"))
+    return lines + _format_session_history(found.get("kept"))
 
 
-def _kept(found: Mapping[str, Any] | None) -> list[str]:
+def _format_session_history(found: Mapping[str, Any] | None) -> list[str]:
     """Tell where the history of sessions is, and whether it outlives the machine."""
     if not found:
         return []
     if found["in"] is None:
-        return entry("history", "ends with this machine: its weights come from no bucket")
+        return format_entry("history", "ends with this machine: its weights come from no bucket")
     if found["failed"]:
         last = f"; last kept {found['at']}" if found["at"] else ""
         fix = f"; {found['fix']}" if found["fix"] else ""
-        return entry("history", f"NOT KEPT in {found['in']}: {found['failed']}{fix}{last}")
+        return format_entry("history", f"NOT KEPT in {found['in']}: {found['failed']}{fix}{last}")
     told = f"kept {found['at']}" if found["at"] else "not kept yet"
-    return entry("history", f"{told} in {found['in']}: kimi-prov sessions {found['in']}")
+    return format_entry("history", f"{told} in {found['in']}: kimi-prov sessions {found['in']}")
 
 
-def _rested(found: Mapping[str, Any]) -> list[str]:
+def _format_savings(found: Mapping[str, Any]) -> list[str]:
     """Tell how long it has rested in all, and the most that it saved."""
     if not found["times"]:
         return []
     times = f"{found['times']} time{'s' if found['times'] != 1 else ''}"
     kwh, usd = found["kwh_at_most"], found["usd_at_most"]
     saved = f": at most {kwh:g} kWh and ${usd:.2f} saved" if kwh is not None else ""
-    return entry("rested", f"{times}, {found['hours']:g} h{saved}")
+    return format_entry("rested", f"{times}, {found['hours']:g} h{saved}")
 
 
-def _expected(found: Mapping[str, Any]) -> str:
+def _describe_start(found: Mapping[str, Any]) -> str:
     if found["seconds"] is None:
         return str(found["basis"])
     return f"takes about {format_duration(found['seconds'])}: {found['basis']}"
 
 
-def _group(group: Mapping[str, Any] | None) -> list[str]:
+def _format_group(group: Mapping[str, Any] | None) -> list[str]:
     """Tell who serves the model together; an earlier version says nothing of it."""
     if not group:
         return []
@@ -172,29 +193,31 @@ def _group(group: Mapping[str, Any] | None) -> list[str]:
     failed = group["failed_rounds"]
     count = f"; {failed} starts in a row failed though all were there" if failed else ""
     return [
-        *entry("group", f"{group['name']}: {hosts}; this host is {place}"),
-        *entry("  is", f"{group['phase']}: {group['said']}{count}"),
+        *format_entry("group", f"{group['name']}: {hosts}; this host is {place}"),
+        *format_entry("  is", f"{group['phase']}: {group['said']}{count}"),
     ]
 
 
-def _port(versions: Mapping[str, Any], port: Mapping[str, Any]) -> list[str]:
+def _format_port(versions: Mapping[str, Any], port: Mapping[str, Any]) -> list[str]:
     guard = "guarded" if port["guarded"] else "NOT GUARDED by nftables"
     networks = ", ".join(port["allowed_networks"]) or "the machine itself alone"
     waiting = "; the operator's is waiting: `kimi-prov key`" if port["key_not_shown_yet"] else ""
     return [
-        *entry("proxy", f"HAProxy {versions['proxy']}"),
-        *entry("port", f"{port['number']}, {guard}, for {networks}"),
-        *_certificate(port.get("certificate")),
-        *entry("keys", ", ".join(port["keys"]) + waiting),
+        *format_entry("proxy", f"HAProxy {versions['proxy']}"),
+        *format_entry("port", f"{port['number']}, {guard}, for {networks}"),
+        *_format_certificate(port.get("certificate")),
+        *format_entry("keys", ", ".join(port["keys"]) + waiting),
         *[
             line
             for engine in port["engines"]
-            for line in entry(engine["name"], f"{engine['status']}, {engine['requests']} requests")
+            for line in format_entry(
+                engine["name"], f"{engine['status']}, {engine['requests']} requests"
+            )
         ],
     ]
 
 
-def _page(host: Mapping[str, Any]) -> list[str]:
+def _format_web_ui(host: Mapping[str, Any]) -> list[str]:
     web = host.get("web")
     if not web:
         return []
@@ -205,8 +228,8 @@ def _page(host: Mapping[str, Any]) -> list[str]:
     closed = "sign-up open" if web["signup"] else "sign-up closed"
     waiting = "; its administrator's password is waiting: `kimi-prov key`"
     return [
-        *entry("page", f"{web['name']} {version}{other}, {runs} on {web['port']}, {closed}"),
-        *entry(
+        *format_entry("page", f"{web['name']} {version}{other}, {runs} on {web['port']}, {closed}"),
+        *format_entry(
             "  keeps",
             f"{format_bytes(web['data_bytes'])} in {web['data']}"
             + (waiting if web["admin_not_shown_yet"] else ""),
@@ -214,28 +237,31 @@ def _page(host: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _certificate(found: Mapping[str, Any] | None) -> list[str]:
+def _format_certificate(found: Mapping[str, Any] | None) -> list[str]:
     """Tell of the certificate; a machine that an earlier version provisioned says nothing."""
     if not found:
         return []
     names = " for " + ", ".join(found["names"]) if found["names"] else ""
-    lines = entry("certificate", f"{found['mode']}{names}: {found['detail']}")
+    lines = format_entry("certificate", f"{found['mode']}{names}: {found['detail']}")
     if found["state"] != "ok":
-        lines += [*entry("", f"{found['state'].upper()}"), *entry("fix", found["fix"])]
+        lines += [
+            *format_entry("", f"{found['state'].upper()}"),
+            *format_entry("fix", found["fix"]),
+        ]
     return lines
 
 
-def _units(host: Mapping[str, Any]) -> list[str]:
+def _format_units(host: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     for name, unit in sorted(host["units"].items()):
         since = unit["uptime_seconds"]
         up = f" for {format_duration(since)}" if since is not None else ""
         again = f", restarted {unit['restarts']} times" if unit["restarts"] else ""
-        lines += entry(name.removesuffix(".service"), f"{unit['state']}{up}{again}")
+        lines += format_entry(name.removesuffix(".service"), f"{unit['state']}{up}{again}")
     return lines
 
 
-def _space(host: Mapping[str, Any]) -> list[str]:
+def _format_space(host: Mapping[str, Any]) -> list[str]:
     memory, ram = host["memory"], host["ram_disk"]
     mounted = ram["mounted"]
     disk = (
@@ -245,13 +271,13 @@ def _space(host: Mapping[str, Any]) -> list[str]:
     )
     available, total = memory["host_available_bytes"], memory["host_total_bytes"]
     free = f"{format_bytes(available)} of {format_bytes(total)} available"
-    lines = [*entry("RAM disk", f"{disk}: {ram['reason']}"), *entry("memory", free)]
+    lines = [*format_entry("RAM disk", f"{disk}: {ram['reason']}"), *format_entry("memory", free)]
     for row in host.get("disks") or ():
         full = ", FULL" if is_nearly_full(row["free_bytes"], row["size_bytes"]) else ""
         told = f"{format_bytes(row['free_bytes'])} of {format_bytes(row['size_bytes'])} free{full}"
-        lines += entry("disk", f"{row['path']}: {told}")
+        lines += format_entry("disk", f"{row['path']}: {told}")
     for engine in memory["engines"]:
-        lines += entry(
+        lines += format_entry(
             f"  engine {engine['index']}", f"{format_bytes(engine['resident_bytes'])} resident"
         )
     for placed in host["placement"]:
@@ -262,26 +288,26 @@ def _space(host: Mapping[str, Any]) -> list[str]:
         cpus = " and ".join(placed["cpus"]) or "none"
         policy = f", policy {placed['policies'][0]}" if placed["policies"] else ""
         huge = placed["huge_bytes"]
-        lines += entry(
+        lines += format_entry(
             f"  placed {placed['index']}",
             f"CPUs {cpus}; {nodes or 'no NUMA figures'}{policy}; {placed['threads']} threads"
             + (f"; {format_bytes(huge)} in huge pages" if huge is not None else ""),
         )
     return [
         *lines,
-        *entry("machine up", format_duration(host["uptime_seconds"])),
-        *_updates(host),
-        *_drift(host.get("drift")),
-        *_metrics(host.get("metrics")),
+        *format_entry("machine up", format_duration(host["uptime_seconds"])),
+        *_format_updates(host),
+        *_format_drift(host.get("drift")),
+        *_format_metrics(host.get("metrics")),
     ]
 
 
-def _updates(host: Mapping[str, Any]) -> list[str]:
+def _format_updates(host: Mapping[str, Any]) -> list[str]:
     """Tell what of the operating system waits; an earlier version says nothing of it."""
     found = host.get("updates")
     if host.get("updates_error"):
         told = f"not known: {host['updates_error']} (see there: apt-get --simulate dist-upgrade)"
-        return entry("updates", told)
+        return format_entry("updates", told)
     if not found:
         return []
     age = found["lists_age_seconds"]
@@ -291,32 +317,32 @@ def _updates(host: Mapping[str, Any]) -> list[str]:
     kinds = Counter(row["kind"] for row in found["waiting"])
     counted = [f"{count} {kind}" for kind, count in sorted(kinds.items())]
     others = [f"{found['others']} others"] if found["others"] else []
-    lines = entry("updates", f"{', '.join(counted + others) or 'none'} waiting, {seen}")
+    lines = format_entry("updates", f"{', '.join(counted + others) or 'none'} waiting, {seen}")
     # Of security packages there may be dozens: the document has their names.
     for row in (row for row in found["waiting"] if row["kind"] != "security"):
         held = ", held" if row["held"] else ""
-        lines += entry(
+        lines += format_entry(
             f"  {row['kind']}", f"{row['name']} {row['installed']} to {row['candidate']}{held}"
         )
-    return lines + pending(found)
+    return lines + format_pending(found)
 
 
-def _metrics(found: Mapping[str, Any] | None) -> list[str]:
+def _format_metrics(found: Mapping[str, Any] | None) -> list[str]:
     """Tell where metrics are read, and how the machine watches itself; else nothing."""
     if not found:
         return []
     state = "open" if found["listening"] else "not open"
     who = ", ".join(found["allowed_networks"]) or "this machine alone"
     written = f"written {found['written_at']}" if found["written_at"] else "nothing written yet"
-    lines = entry("metrics", f"port {found['port']} {state}, for {who}; {written}")
-    return lines + _monitor(found["monitor"])
+    lines = format_entry("metrics", f"port {found['port']} {state}, for {who}; {written}")
+    return lines + _format_monitor(found["monitor"])
 
 
-def _monitor(found: Mapping[str, Any] | None) -> list[str]:
+def _format_monitor(found: Mapping[str, Any] | None) -> list[str]:
     """Tell what a host that watches sees, and what it takes of the disk."""
     if not found:
         return []
-    lines = entry(
+    lines = format_entry(
         "monitor",
         f"Prometheus {found['prometheus']} on {found['listen']} port {found['port']}, "
         f"Alertmanager {found['alertmanager']}",
@@ -324,43 +350,45 @@ def _monitor(found: Mapping[str, Any] | None) -> list[str]:
     if not found["answers"]:
         return lines
     down = f", {found['targets_down']} DOWN" if found["targets_down"] else ""
-    lines += entry("  targets", f"{found['targets']}{down}")
+    lines += format_entry("  targets", f"{found['targets']}{down}")
     for row in found["down"]:
         instance = f" {row['engine']}" if row["engine"] else ""
-        lines += entry("  down", f"{row['host']}: {row['job']}{instance}")
-    lines += entry("  alerts", f"{found['alerts_firing'] or 'none'} firing")
+        lines += format_entry("  down", f"{row['host']}: {row['job']}{instance}")
+    lines += format_entry("  alerts", f"{found['alerts_firing'] or 'none'} firing")
     for row in found["alerts"]:
-        lines += entry(f"  {row['severity']}", f"{row['summary']} ({row['name']}, {row['since']})")
+        lines += format_entry(
+            f"  {row['severity']}", f"{row['summary']} ({row['name']}, {row['since']})"
+        )
     limit = found["series_limit_bytes"]
     most = f" of at most {format_bytes(limit)}" if limit else ""
-    return lines + entry("  series", f"{format_bytes(found['series_bytes'])}{most}")
+    return lines + format_entry("  series", f"{format_bytes(found['series_bytes'])}{most}")
 
 
-def _gateway(found: Mapping[str, Any]) -> list[str]:
+def _format_gateway(found: Mapping[str, Any]) -> list[str]:
     """Tell to which hosts a gateway sends, and at which address it answers."""
     who = ", ".join(found["allowed_networks"]) or "this machine alone"
     state = "open" if found["listening"] else "not open"
-    lines = entry("port", f"{found['port']} {state}, for {who}")
-    lines += entry("certificate", found["certificate"]["detail"])
+    lines = format_entry("port", f"{found['port']} {state}, for {who}")
+    lines += format_entry("certificate", found["certificate"]["detail"])
     if found["address"]:
         has = "here" if found["has_address"] else f"at {' or '.join(found['peers']) or 'no one'}"
-        lines += entry("address", f"{found['address']}, now {has}")
+        lines += format_entry("address", f"{found['address']}, now {has}")
     for row in found["hosts"]:
         under_way = f"{row['requests']} of {row['requests_at_once']} requests"
         shown = row["state"] if row["state"] == "up" else row["state"].upper()
-        lines += entry(f"  {row['host']}", f"{shown}, {under_way}")
+        lines += format_entry(f"  {row['host']}", f"{shown}, {under_way}")
     for text in found.get("warnings") or ():
-        lines += entry("  warning", text)
-    return lines + entry("up for", describe_duration(found["uptime_seconds"]))
+        lines += format_entry("  warning", text)
+    return lines + format_entry("up for", describe_duration(found["uptime_seconds"]))
 
 
-def _drift(found: Mapping[str, Any] | None) -> list[str]:
+def _format_drift(found: Mapping[str, Any] | None) -> list[str]:
     """Tell what the timer found last; without one, and in an earlier version, nothing."""
     if not found:
         return []
     when = f", looked at {found['looked_at']}" if found["looked_at"] else ""
     stopped = "" if found["timer"] == "active" else f"; the timer is {found['timer']}"
-    lines = entry("drift", f"{found['detail']}{when}{stopped}")
+    lines = format_entry("drift", f"{found['detail']}{when}{stopped}")
     if found["differences"] or found["complete"] is False:
-        lines += entry("", "kimi-prov drift tells what, since when and through what")
+        lines += format_entry("", "kimi-prov drift tells what, since when and through what")
     return lines

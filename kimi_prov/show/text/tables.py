@@ -16,32 +16,36 @@ _HIGHEST = 3
 _TIED = "\N{NO-BREAK SPACE}"
 
 
-def lines(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def format_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> list[str]:
     """Lay rows out in `width` columns; without a width each row is one line.
 
     Where a table does not fit, its heads are broken at underscores and its cells at spaces; where
     that is not enough, each row becomes a block of its own.
     """
     table = [head, *rows]
-    natural = _widths(table)
-    if width is None or _total(natural) <= width:
-        return [line for row in table for line in _beside([[cell] for cell in row], natural)]
+    natural = _measure_columns(table)
+    if width is None or _sum_widths(natural) <= width:
+        return [line for row in table for line in _join_cells([[cell] for cell in row], natural)]
     # Heads are the cheaper to break: they stand there once.
-    short = [max(_pieces(column), key=len) for column in head]
-    least = _widths(
+    short = [max(_split_head(column), key=len) for column in head]
+    least = _measure_columns(
         [short, *([max(cell.split(), key=len, default="") for cell in row] for row in rows)]
     )
-    widths = _narrowed(_widths([short, *rows]), least, width)
+    widths = _reduce_widths(_measure_columns([short, *rows]), least, width)
     if widths is None:
-        return [line for row in rows for line in _block(head, row, width)]
-    heads = [_head(column, room) for column, room in zip(head, widths, strict=True)]
-    cells = [[_cell(cell, room) for cell, room in zip(row, widths, strict=True)] for row in rows]
+        return [line for row in rows for line in _format_block(head, row, width)]
+    heads = [_wrap_head(column, room) for column, room in zip(head, widths, strict=True)]
+    cells = [
+        [_wrap_cell(cell, room) for cell, room in zip(row, widths, strict=True)] for row in rows
+    ]
     if any(len(cell) > _HIGHEST for row in cells for cell in row):
-        return [line for row in rows for line in _block(head, row, width)]
-    return [line for row in [heads, *cells] for line in _beside(row, widths)]
+        return [line for row in rows for line in _format_block(head, row, width)]
+    return [line for row in [heads, *cells] for line in _join_cells(row, widths)]
 
 
-def broken(text: str, width: int | None) -> list[str]:
+def break_line(text: str, width: int | None) -> list[str]:
     """Break a line at spaces, what follows set in below it; a word that is too long stays whole."""
     if width is None or len(text) <= width:
         return [text]
@@ -55,45 +59,45 @@ def broken(text: str, width: int | None) -> list[str]:
     )
 
 
-def _widths(table: Sequence[Sequence[str]]) -> list[int]:
+def _measure_columns(table: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*table, strict=True)]
 
 
-def _total(widths: Sequence[int]) -> int:
+def _sum_widths(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
-def _narrowed(widths: Sequence[int], least: Sequence[int], width: int) -> list[int] | None:
+def _reduce_widths(widths: Sequence[int], least: Sequence[int], width: int) -> list[int] | None:
     """Take from the widest columns what is too much; None where even the least does not fit."""
-    if _total(least) > width:
+    if _sum_widths(least) > width:
         return None
     found = list(widths)
-    while _total(found) > width:
+    while _sum_widths(found) > width:
         spare = [(wide, place) for place, wide in enumerate(found) if wide > least[place]]
         found[max(spare)[1]] -= 1
     return found
 
 
-def _pieces(column: str) -> list[str]:
+def _split_head(column: str) -> list[str]:
     """Break the name of a column so that its underscores stay: memory_, gb."""
     words = column.split("_")
     return [f"{word}_" for word in words[:-1]] + words[-1:]
 
 
-def _head(column: str, width: int) -> list[str]:
+def _wrap_head(column: str, width: int) -> list[str]:
     found = [""]
-    for piece in _pieces(column):
+    for piece in _split_head(column):
         if found[-1] and len(found[-1]) + len(piece) > width:
             found.append("")
         found[-1] += piece
     return found
 
 
-def _cell(text: str, width: int) -> list[str]:
+def _wrap_cell(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
-def _beside(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     """Set cells of several lines beside each other."""
     height = max(map(len, cells))
     parts = [
@@ -103,10 +107,10 @@ def _beside(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     return [_GAP.join(line).rstrip() for line in zip(*parts, strict=True)]
 
 
-def _block(head: Sequence[str], row: Sequence[str], width: int) -> list[str]:
+def _format_block(head: Sequence[str], row: Sequence[str], width: int) -> list[str]:
     """Give a row as its first cell, and below it what the others say, short ones unbroken."""
     told = [f"{column}: {cell}" for column, cell in zip(head[1:], row[1:], strict=True)]
     room = width - len(_GAP + _FURTHER)
     tied = [text.replace(" ", _TIED) if len(text) <= room else text for text in told]
-    below = broken(_GAP + _GAP.join(tied), width)
-    return [*broken(row[0], width), *(line.replace(_TIED, " ") for line in below)]
+    below = break_line(_GAP + _GAP.join(tied), width)
+    return [*break_line(row[0], width), *(line.replace(_TIED, " ") for line in below)]

@@ -14,7 +14,7 @@ _WIDTH = 80
 _MARKS = {"blocker": "BLOCKER", "warning": "warning", "info": "info", "pass": "ok"}
 
 
-def findings(rows: Iterable[Mapping[str, Any]]) -> str:
+def format_findings(rows: Iterable[Mapping[str, Any]]) -> str:
     """Describe findings: the title, what was found, what is needed, and the fix."""
     lines: list[str] = []
     for row in rows:

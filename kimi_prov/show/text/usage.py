@@ -15,13 +15,15 @@ _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 _HEADS = {"prompt_tokens": "tokens in", "completion_tokens": "tokens out"}
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write the rows under each other, and what was not counted below."""
-    heads, rows = _table(document)
+    heads, rows = _build_table(document)
     cells = [[_HEADS.get(head, head) for head in heads], *rows]
     widths = [max(len(row[n]) for row in cells) for n in range(len(heads))]
     names = len(heads) - len(_NUMBERS) - 1
-    lines = ["  ".join(_cell(row, n, widths[n], names) for n in range(len(heads))) for row in cells]
+    lines = [
+        "  ".join(_pad_cell(row, n, widths[n], names) for n in range(len(heads))) for row in cells
+    ]
     lines = [line.rstrip() for line in lines] if rows else ["nothing was used"]
     for host, found in document["hosts"].items():
         if not found.get("ok"):
@@ -29,15 +31,15 @@ def text(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def csv(document: Mapping[str, Any]) -> str:
+def format_csv(document: Mapping[str, Any]) -> str:
     """Write the rows as CSV, with a line of names first."""
-    heads, rows = _table(document)
+    heads, rows = _build_table(document)
     out = io.StringIO()
     writer.writer(out, lineterminator="\n").writerows([heads, *rows])
     return out.getvalue()
 
 
-def _table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _build_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     first = [] if document["by"] == "key" else [document["by"]]
     heads = [*first, "key", *_NUMBERS, "refused"]
     rows = [
@@ -50,6 +52,6 @@ def _table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _cell(row: Sequence[str], number: int, width: int, names: int) -> str:
+def _pad_cell(row: Sequence[str], number: int, width: int, names: int) -> str:
     """Names to the left, numbers to the right."""
     return f"{row[number]:<{width}}" if number < names else f"{row[number]:>{width}}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.text.host_lines import entry, head, stand_ins
+from kimi_prov.show.text.host_lines import format_entry, format_head, format_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
 _NAMES = 27
 
 
-def text(document: Mapping[str, Any]) -> str:
+def format_text(document: Mapping[str, Any]) -> str:
     """Write the verify document: for each host its checks, one a line, then the verdict."""
     lines: list[str] = []
     for name, host in document["hosts"].items():
-        lines += head(name, host.get("endpoint", ""))
-        lines += entry("seen from", f"{host['vantage']}: {host['vantage_reason']}", _NAMES)
+        lines += format_head(name, host.get("endpoint", ""))
+        lines += format_entry("seen from", f"{host['vantage']}: {host['vantage_reason']}", _NAMES)
         for check in host["checks"]:
-            lines += _check(check)
+            lines += _format_check(check)
         for told in host.get("unproven") or []:
-            lines += entry("not proven", told, _NAMES)
-        lines += stand_ins(host, _NAMES)
-        lines += ["", _verdict(host["checks"]), ""]
+            lines += format_entry("not proven", told, _NAMES)
+        lines += format_stand_ins(host, _NAMES)
+        lines += ["", _describe_verdict(host["checks"]), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _check(check: Mapping[str, Any]) -> list[str]:
+def _format_check(check: Mapping[str, Any]) -> list[str]:
     """Write one check; of one that failed also what was expected, and what came."""
     label = f"{check['status']:<4} {check['name']}"
-    lines = entry(label, f"{check['detail']} ({check['seconds']:.2f} s)", _NAMES)
+    lines = format_entry(label, f"{check['detail']} ({check['seconds']:.2f} s)", _NAMES)
     for key, word in (("expected", "expected"), ("observed", "came")):
         if check.get(key):
-            lines += entry(f"     {word}", check[key], _NAMES)
+            lines += format_entry(f"     {word}", check[key], _NAMES)
     return lines
 
 
-def _verdict(checks: Iterable[Mapping[str, Any]]) -> str:
+def _describe_verdict(checks: Iterable[Mapping[str, Any]]) -> str:
     found = [check["status"] for check in checks]
     failed, skipped = found.count("fail"), found.count("skip")
     passed = f"{found.count('ok')} passed"

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from kimi_prov.cli import cli
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 
 def asked(*words):
     """Run the command; give its exit code and what it printed."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = guarded(partial(cli.main, ["bench", *map(str, words)], standalone_mode=False))
+        code = run_guarded(partial(cli.main, ["bench", *map(str, words)], standalone_mode=False))
     return code, out.getvalue() + err.getvalue()
 
 

@@ -36,7 +36,7 @@ from kimi_prov.cli import cli
 from kimi_prov.commands.kubernetes import follow
 from kimi_prov.on_host.endpoint import tls
 from kimi_prov.on_host.lifecycle import session_history
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # A title, a cleared screen, a colour, C1, backspace, turned writing, invisible and tag characters.
@@ -76,7 +76,7 @@ def here(*words):
     """Run a command that needs no Ansible in this process; give what it printed."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        guarded(partial(cli.main, [str(word) for word in words], standalone_mode=False))
+        run_guarded(partial(cli.main, [str(word) for word in words], standalone_mode=False))
     # Where --catalog hands its rows on to other processes: no test after this one has them.
     os.environ.pop("KIMI_PROV_CATALOG", None)
     assert "unexpected:" not in err.getvalue()

@@ -18,7 +18,7 @@ from kimi_prov import cli
 from kimi_prov.catalog import loader
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.render.cloud import ranking
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ kimi_allowed_networks: [10.0.0.0/8]
 
 
 def run(*words: str) -> int:
-    return int(guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
+    return int(run_guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
 
 
 def render(kind: str, output: Path, text: str, *more: str) -> int:

@@ -16,7 +16,7 @@ import pytest
 from kubernetes_kinds import VERSIONS, check_schema, loaded, objects, one, templates
 
 from kimi_prov import cli
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ WORKLOADS = {
 
 
 def run(*words: str) -> int:
-    return int(guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
+    return int(run_guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
 
 
 def render(target: str, output: Path, *more: str, variables: str | None = None) -> int:

@@ -11,7 +11,7 @@ import pytest
 from cluster_stand_in import Cluster
 
 from kimi_prov import cli
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 ROOT = Path(__file__).parents[3]
 SPECS = ROOT / "inventories" / "specs"
@@ -41,7 +41,7 @@ kimi_https_proxy: http://me:canary-secret@proxy.example.com:3128
 
 
 def run(*words: str) -> int:
-    return int(guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
+    return int(run_guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
 
 
 def render(target: str, output: Path, *more: str, variables: str | None = None) -> int:

@@ -45,7 +45,7 @@ def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
 
 def test_a_failure_is_told_without_noise(play):
     finished, _ = play("- name: Break it\n  command: sh -c 'echo the disk said no >&2; exit 3'")
-    text = run_summary.failures(finished.outcome.failures, finished.log)
+    text = run_summary.format_failures(finished.outcome.failures, finished.log)
     assert finished.outcome.exit_code() is ExitCode.FAILED
     assert "failed: one, other: Break it" in text
     assert "the disk said no" in text
@@ -230,7 +230,7 @@ def test_secrets_reach_neither_log_nor_result_nor_arguments(play, tmp_path, host
     kept = "".join(path.read_text() for path in finished.folder.iterdir())
     assert "canary" not in kept
     assert "canary" not in shown
-    assert "canary" not in run_summary.failures(finished.outcome.failures, finished.log)
+    assert "canary" not in run_summary.format_failures(finished.outcome.failures, finished.log)
     assert "seen 0" in finished.outcome.failures[0].cause
 
 

@@ -44,8 +44,8 @@ def test_every_file_of_a_run_is_this_users_alone(
     listing = tmp_path / "listing"
     with locks.hold_lock(hosts_file, "apply", state):
         play(LOOK.replace("LISTING", str(listing)), variables={"kimi_secret": SECRET})
-    bench_results.save(bench_results.folder_of(state, hosts_file, "one"), {"n": 1})
-    exit_handling.guarded(failing)
+    bench_results.save(bench_results.find_folder(state, hosts_file, "one"), {"n": 1})
+    exit_handling.run_guarded(failing)
 
     seen = [line.split(" ", 2) for line in listing.read_text().splitlines()]
     during = {name: mode for kind, mode, name in seen if kind in "fd"}

@@ -164,7 +164,7 @@ def test_random_weights_are_a_stand_in_and_nothing_is_judged() -> None:
     assert found["normal"] is None
     assert len(found["stand_ins"]) == 2
     valid(report(found))
-    assert "nothing was predicted" in bench_text.text(report(found))
+    assert "nothing was predicted" in bench_text.format_text(report(found))
 
 
 def test_requests_that_failed_make_it_fail() -> None:
@@ -194,7 +194,9 @@ def test_the_text_keeps_to_eighty_columns_and_gives_the_verdict() -> None:
     slow["serve"]["levels"][0]["decode_tok_s"] = 1.0  # type: ignore[index]
     found = bench.make_document(slow, FINDINGS, {})
     again = {**found, "last": bench.compare_results(found, found)}
-    text = bench_text.text(report(found, again, {"ok": False, "detail": "away", "stand_ins": []}))
+    text = bench_text.format_text(
+        report(found, again, {"ok": False, "detail": "away", "stand_ins": []})
+    )
     assert max(map(len, text.splitlines())) <= 80
     assert "SLOWER than this machine should be" in text
     assert "8 of 16 channels" in text
@@ -212,7 +214,7 @@ def sweep(**asked: object) -> dict[str, object]:
 def test_a_sweep_is_told_with_its_rounds_what_the_engine_counted_and_power() -> None:
     found = sweep()
     valid(report(found))
-    text = bench_text.text(report(found))
+    text = bench_text.format_text(report(found))
     assert max(map(len, text.splitlines())) <= 80
     said = " ".join(text.split())
     assert "1440 to 1760 tok/s of all in 3 rounds; PREEMPTED" in said
@@ -225,7 +227,7 @@ def test_a_load_that_the_plan_did_not_predict_is_measured_and_not_judged() -> No
     valid(report(found))
     tokens = [row for row in found["compared"] if row["unit"] == "tok_per_s"]  # type: ignore[attr-defined]
     assert {row["verdict"] for row in tokens} == {"unjudged"}
-    text = " ".join(bench_text.text(report(found)).split())
+    text = " ".join(bench_text.format_text(report(found)).split())
     assert "none is of this load: 20 requests a second, images" in text
 
 
@@ -243,7 +245,7 @@ def test_why_something_is_not_known_is_told_once() -> None:
     ]
     found = bench_inputs.result(*levels, asked={"rounds": 3})
     valid(report(found))
-    assert " ".join(bench_text.text(report(found)).split()).count(reason) == 1
+    assert " ".join(bench_text.format_text(report(found)).split()).count(reason) == 1
 
 
 def test_conversations_of_a_file_that_were_left_out_are_told() -> None:
@@ -251,10 +253,14 @@ def test_conversations_of_a_file_that_were_left_out_are_told() -> None:
     level = bench_inputs.loaded(bench_inputs.level(4, 9.0, 9.0, 9.0))
     found = report(bench_inputs.result(level, asked={**asked, "unanswered_of_file": 3}))
     valid(found)
-    for text in (bench_text.text(found), bench_html.page(found), bench_markdown.page(found)):
+    for text in (
+        bench_text.format_text(found),
+        bench_html.render_page(found),
+        bench_markdown.format_page(found),
+    ):
         assert "3 conversations of the file left out: they have no answer" in " ".join(text.split())
     found = report(bench_inputs.result(level, asked={**asked, "unanswered_of_file": 0}))
-    assert "left out" not in bench_text.text(found)
+    assert "left out" not in bench_text.format_text(found)
 
 
 def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
@@ -262,7 +268,7 @@ def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
     asked = {"rate_per_s": 20.0, "requests": 1000, "chosen_lengths": False}
     found = bench_inputs.result(level, asked=asked)
     valid(report(found))
-    text = bench_text.text(report(found))
+    text = bench_text.format_text(report(found))
     assert "   20/s " in text
     assert "1000 at once" not in text
     assert [row["name"] for row in bench.compare_results(found, found)["rows"]] == [
@@ -271,11 +277,11 @@ def test_a_load_at_a_rate_is_called_by_its_rate() -> None:
     ]
     most = bench_inputs.loaded(bench_inputs.level(64, 20.0, 1500.0, 300.0), rounds=1)
     bounded = bench_inputs.result(most, asked=asked)
-    assert "20/s, 64 at once" in bench_text.text(report(bounded))
+    assert "20/s, 64 at once" in bench_text.format_text(report(bounded))
     # What bounds them tells several apart, though one of them is reached by none.
     several = bench_inputs.result(most, level, asked=asked)
     names = [row["name"] for row in several["serve"]["levels"]]
     assert names == ["20/s, 64 at once", "20/s, 1000 at once"]
     assert len(bench.compare_results(several, several)["rows"]) == 1 + len(names)
-    assert max(map(len, bench_text.text(report(several)).splitlines())) <= 80
-    assert max(map(len, bench_text.text(report(bounded)).splitlines())) <= 80
+    assert max(map(len, bench_text.format_text(report(several)).splitlines())) <= 80
+    assert max(map(len, bench_text.format_text(report(bounded)).splitlines())) <= 80

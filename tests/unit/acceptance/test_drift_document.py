@@ -129,7 +129,7 @@ def test_the_machines_own_code_makes_no_finding_that_the_registry_lacks():
 
 def test_text_keeps_to_eighty_columns_but_for_paths_and_breaks_no_word_of_a_command():
     planned = {**PLAN, "engine": {"version": "0.33.0" * 40, "locks": ["a"]}}
-    text = drift_text.text(document(planned))
+    text = drift_text.format_text(document(planned))
     wide = [line for line in text.splitlines() if len(line) > 80]
     assert [line.split()[-1] for line in wide] == [ROW["subject"]]
     words = " ".join(text.split())
@@ -141,5 +141,5 @@ def test_text_keeps_to_eighty_columns_but_for_paths_and_breaks_no_word_of_a_comm
 
 def test_text_says_why_nothing_was_planned():
     assert "is not known: no such model" in " ".join(
-        drift_text.text(document(None, "no such model")).split()
+        drift_text.format_text(document(None, "no such model")).split()
     )

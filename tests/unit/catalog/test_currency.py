@@ -15,7 +15,7 @@ from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.catalog.model_bytes import count_checkpoint_bytes, count_state_bytes
 from kimi_prov.commands import catalog
 from kimi_prov.errors import UserError
-from kimi_prov.show.report.prices import for_machine
+from kimi_prov.show.report.prices import find_prices
 from kimi_prov.show.text import catalog as catalog_text
 
 if TYPE_CHECKING:
@@ -47,14 +47,16 @@ def test_the_document_fits_its_schema() -> None:
 @pytest.mark.parametrize("kind", list(catalog._KINDS))
 def test_each_line_of_a_table_says_when_it_was_checked(kind: str) -> None:
     document = catalog.collect(load_catalogue(), kind, None)
-    lines = [line for line in catalog_text.text(document).splitlines() if line.startswith("  ")]
+    lines = [
+        line for line in catalog_text.format_text(document).splitlines() if line.startswith("  ")
+    ]
     dates = {row["checked"] for row in document["rows"]}
     headers = {row["part"] for row in document["rows"]}
     assert sum(any(day in line for day in dates) for line in lines) == len(lines) - len(headers)
 
 
 def test_one_row_says_when_it_was_checked_and_how_it_stands() -> None:
-    text = catalog_text.text(catalog.collect(load_catalogue(), "gpus", "h200"))
+    text = catalog_text.format_text(catalog.collect(load_catalogue(), "gpus", "h200"))
     assert re.search(r"^  checked: \d{4}-\d\d-\d\d$", text, re.MULTILINE)
     assert "  status: available" in text
 
@@ -100,7 +102,7 @@ def test_a_day_or_status_that_is_none_is_refused(
 
 def test_prices_in_a_report_name_their_day() -> None:
     eight = {"gpus": [{"model": "H200 SXM"}] * 8}
-    known = for_machine(eight, load_catalogue())
+    known = find_prices(eight, load_catalogue())
     told = [*(api.source for api in known.apis)]
     told += [known.usual_rent.source, known.usual_gpu_price[2], known.power_kw.source]
     assert all(re.search(r"; checked \d{4}-\d\d-\d\d", source) for source in told)
@@ -110,10 +112,10 @@ def test_what_is_only_announced_is_marked_in_every_form() -> None:
     document = catalog.collect(load_catalogue(), "gpus", None)
     announced = [row["name"] for row in document["rows"] if row["status"] == "announced"]
     assert announced
-    text = catalog_text.text(document)
+    text = catalog_text.format_text(document)
     for name in announced:
         assert f"{name}, announced" in text
-        assert "  status: announced" in catalog_text.text(
+        assert "  status: announced" in catalog_text.format_text(
             catalog.collect(load_catalogue(), "gpus", name)
         )
     assert "H200 SXM, " not in text

@@ -15,7 +15,7 @@ from kimi_prov.acceptance import bench_prompts
 from kimi_prov.cli import cli
 from kimi_prov.commands.common import bench_load
 from kimi_prov.errors import UserError
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n and what follows").decode()
@@ -28,7 +28,7 @@ def asked(*words):
     """Run the command; give its exit code and what it printed."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = guarded(partial(cli.main, ["bench", *map(str, words)], standalone_mode=False))
+        code = run_guarded(partial(cli.main, ["bench", *map(str, words)], standalone_mode=False))
     return code, out.getvalue() + err.getvalue()
 
 
@@ -59,22 +59,22 @@ def test_a_load_that_is_none_is_refused_before_anything_runs(words, told) -> Non
 def test_every_shipped_inventory_that_is_no_second_lab_has_its_load() -> None:
     shipped = {path.parent.name for path in (REPOSITORY / "inventories").glob("*/hosts.yml")}
     others = {"lab-amx", "lab-group", "lab-qemu", "localhost"}
-    assert set(bench_load.profiles()) == shipped - others
+    assert set(bench_load.list_profiles()) == shipped - others
 
 
 def test_options_win_over_a_profile_and_the_rest_of_it_stays() -> None:
-    found = bench_load.parse({"profile": "dgx-h200", "requests": 5, "image_size": (640, 480)})
+    found = bench_load.parse_load({"profile": "dgx-h200", "requests": 5, "image_size": (640, 480)})
     assert found.request["requests"] == 5
     assert found.request["rate_per_s"] == 20
     assert (found.request["image_width"], found.request["image_height"]) == (640, 480)
-    found = bench_load.parse({"profile": "dgx-h200", "chat": False, "images": 0})
+    found = bench_load.parse_load({"profile": "dgx-h200", "chat": False, "images": 0})
     assert found.request["chat"] is False
 
 
 def test_a_load_file_of_a_team_is_measured_with_its_users(tmp_path) -> None:
     file = tmp_path / "load.yml"
     file.write_text("schema: kimi-prov/load/v1\nusers: 12\ninput_tokens: 2048\n")
-    found = bench_load.parse({"load_file": file}).request
+    found = bench_load.parse_load({"load_file": file}).request
     assert (found["concurrency"], found["input_tokens"]) == ([12], 2048)
     file.write_text("schema: kimi-prov/load/v1\nusers: 10001\n")
     code, said = asked("inventories/localhost", "--load", file)

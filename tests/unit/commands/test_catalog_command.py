@@ -34,7 +34,7 @@ from kimi_prov.show.text import catalog as catalog_text
 def test_one_name_shows_its_rows_with_their_source(kind: str, name: str, rows: list[str]) -> None:
     document = catalog.collect(load_catalogue(), kind, name)
     assert [row["name"] for row in document["rows"]] == rows
-    text = catalog_text.text(document)
+    text = catalog_text.format_text(document)
     assert "source: " in text
     assert "confidence: " in text
 

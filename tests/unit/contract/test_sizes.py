@@ -30,8 +30,8 @@ def plan() -> dict[str, Any]:
 
 
 def test_plan_and_apply(plan: dict[str, Any]) -> None:
-    assert SHOWN in plan_text.plan(plan)
-    assert SHOWN in run_summary.served(plan, "box", "192.0.2.1", [])
+    assert SHOWN in plan_text.format_plan(plan)
+    assert SHOWN in run_summary.format_served(plan, "box", "192.0.2.1", [])
 
 
 def test_progress(plan: dict[str, Any]) -> None:

@@ -164,5 +164,5 @@ def test_odd_facts_are_judged_and_shown(changes: Any) -> None:
     plan = make_plan(
         found, parsing.parse_settings({"kimi_model": "kimi-k2.5"}, host="h"), catalogue
     )
-    target = check.target("h", found, plan, Use(), prices.for_machine(found, catalogue))
-    assert find_writer("text")(check.document([target]))
+    target = check.build_target("h", found, plan, Use(), prices.find_prices(found, catalogue))
+    assert find_writer("text")(check.build_document([target]))

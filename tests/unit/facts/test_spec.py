@@ -273,8 +273,8 @@ def test_what_the_issue_asks_to_ship_is_there() -> None:
 
 
 def test_sheets_are_no_inventory_to_start_from() -> None:
-    assert "specs" not in init.profiles()
-    assert "localhost" in init.profiles()
+    assert "specs" not in init.list_profiles()
+    assert "localhost" in init.list_profiles()
 
 
 # --- whatever is in the file ------------------------------------------------------------------

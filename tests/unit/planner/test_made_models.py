@@ -34,7 +34,7 @@ def test_a_model_trained_on_the_suite_is_told_from_real_weights(plan: dict) -> N
     assert plan["model"]["trained_on"] == "suite"
     assert plan["model"]["random_weights"] is False
     assert suite.list_stand_ins(plan, {})
-    assert "trained on the suite's questions" in plan_text.plan(plan)
+    assert "trained on the suite's questions" in plan_text.format_plan(plan)
     assert plan["throughput"]["decode_tok_s"]["expected"] is None
 
 

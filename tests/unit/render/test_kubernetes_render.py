@@ -33,7 +33,7 @@ from kimi_prov import cli
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.render import planned
 from kimi_prov.render.kubernetes import quota
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ _NOT_GOLDEN = ("plan.json", "render.json")
 
 
 def run(*words: str) -> int:
-    return int(guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
+    return int(run_guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
 
 
 def render(target: str, output: Path, *more: str, variables: str | None = None) -> int:

@@ -16,7 +16,7 @@ import pytest
 from kimi_prov import cli
 from kimi_prov.planner.registry import DEFINITIONS
 from kimi_prov.render import planned
-from kimi_prov.show.exit_handling import guarded
+from kimi_prov.show.exit_handling import run_guarded
 
 ROOT = Path(__file__).parents[3]
 SPECS = ROOT / "inventories" / "specs"
@@ -47,7 +47,7 @@ _NOT_GOLDEN = ("kimi-cluster.pyz", "plan.json", "render.json")
 
 
 def run(*words: str) -> int:
-    return int(guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
+    return int(run_guarded(lambda: cli.cli.main(list(words), standalone_mode=False)))
 
 
 def render(target: str, output: Path, *more: str, variables: str | None = None) -> int:

@@ -99,7 +99,7 @@ class ActionModule(HostAction):
         if blockers:
             return build_refusal(self.host, blockers)
         warnings = [row for row in findings if row["severity"] == "warning"]
-        result: dict[str, Any] = {"msg": terminal.findings(findings)} if findings else {}
+        result: dict[str, Any] = {"msg": terminal.format_findings(findings)} if findings else {}
         if warnings:
             result["warnings"] = [f"{row['title']}: {row['observed']}" for row in warnings]
             result["kimi"] = {"findings": warnings}

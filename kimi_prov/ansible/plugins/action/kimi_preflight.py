@@ -40,4 +40,6 @@ class ActionModule(HostAction):
                 message = f"{self.host} waits for its group: {'; '.join(refused)}"
                 return build_failure(message, "correct that host first", code="blockers")
         warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
-        return {"msg": terminal.findings(warnings) if warnings else "nothing stands in the way"}
+        return {
+            "msg": terminal.format_findings(warnings) if warnings else "nothing stands in the way"
+        }

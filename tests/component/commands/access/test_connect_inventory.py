@@ -26,7 +26,7 @@ from ssh_stand_in import Machine
 from waiting import until
 
 from kimi_prov.clients.server import describe_server
-from kimi_prov.commands.access.connect_inventory import sorted_out
+from kimi_prov.commands.access.connect_inventory import sort_hosts
 from kimi_prov.contract import gateways
 from kimi_prov.on_host.endpoint import tls
 
@@ -210,7 +210,7 @@ def test_what_a_gateway_answers_with_is_told_by_who_is_behind_it(site: Site) -> 
         for name, document in (("gpu1", plan | behind), ("gw1", gateway))
     }
     finished = SimpleNamespace(outcome=SimpleNamespace(documents=found, failures=[]))
-    serving, report = sorted_out(cast("FinishedRun", finished))
+    serving, report = sort_hosts(cast("FinishedRun", finished))
     assert list(report.hosts) == ["gpu1"]
     assert serving["gw1"]["context"] == 262144
     assert serving["gw1"]["engine"]["name"] == "vllm"

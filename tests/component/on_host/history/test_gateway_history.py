@@ -80,8 +80,8 @@ def test_each_apply_that_decides_otherwise_is_an_entry(gateway: Applied) -> None
     assert [row["gateway"]["hosts"] for row in rows] == [["gpu1", "gpu2"], ["gpu1", "gpu2", "gpu3"]]
     assert [row["serves"] for row in rows] == [None, None]
     assert not any(row["restorable"] for row in rows)
-    assert "sends to" in history_text.text(document)
-    assert "gpu1, gpu2, gpu3" in history_text.text(document)
+    assert "sends to" in history_text.format_text(document)
+    assert "gpu1, gpu2, gpu3" in history_text.format_text(document)
     assert "inventory" in str(
         entries.explain_not_restorable(gateway.places, entries.read_last(gateway.places))
     )

@@ -106,7 +106,7 @@ class Machine:
         return found
 
     def line(self) -> str:
-        return " ".join(" ".join(status_text._paid(self.status())).split())
+        return " ".join(" ".join(status_text._format_cost(self.status())).split())
 
 
 @pytest.fixture

@@ -66,14 +66,14 @@ def test_a_gateway_tells_of_the_page_that_it_has(paths: Paths) -> None:
         False,
         400_000_000,
     )
-    assert "open-webui 0.12.4, DOES NOT ANSWER on 8443" in status.text(whole)
+    assert "open-webui 0.12.4, DOES NOT ANSWER on 8443" in status.format_text(whole)
 
 
 def test_a_gateway_without_a_page_tells_of_none(paths: Paths) -> None:
     whole = told(paths, None)
     assert whole["ok"]
     assert whole["hosts"]["gw1"]["web"] is None
-    assert "page" not in status.text(whole)
+    assert "page" not in status.format_text(whole)
 
 
 def test_a_page_that_does_not_run_is_no_good_gateway(

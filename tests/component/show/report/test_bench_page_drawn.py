@@ -48,7 +48,7 @@ def twice() -> dict[str, Any]:
 @pytest.mark.parametrize("width", [500, 1280])
 def test_the_page_fits_its_window(tmp_path: Path, width: int) -> None:
     page = tmp_path / "page.html"
-    text = bench_html.page(document(node1=twice(), node2=sweep()))
+    text = bench_html.render_page(document(node1=twice(), node2=sweep()))
     page.write_text(text.replace("</body>", MEASURE))
     done = subprocess.run(
         [

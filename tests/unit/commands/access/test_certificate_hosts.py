@@ -20,4 +20,4 @@ from kimi_prov.commands.access import trust
     ],
 )
 def test_which_hosts_a_certificate_is_for(names: list[str], host: str, covered: bool) -> None:
-    assert trust.covers(names, host) is covered
+    assert trust.is_covered(names, host) is covered

@@ -130,18 +130,18 @@ def plans() -> dict[str, dict[str, Any]]:
 
 
 def test_the_hosts_of_an_inventory_that_serve_together_are_one_target() -> None:
-    found = group_targets.joined(plans())
+    found = group_targets.join_groups(plans())
     assert list(found) == ["pair", "c"]
-    assert group_targets.head("pair", found["pair"]) == "a"
-    assert group_targets.head("c", found["c"]) == "c"
+    assert group_targets.find_head("pair", found["pair"]) == "a"
+    assert group_targets.find_head("c", found["c"]) == "c"
     assert [row["observed"] for row in found["pair"]["findings"]] == ["1 GiB", "b: 2 GiB"]
 
 
 def test_a_host_whose_head_was_not_reached_stands_for_itself() -> None:
     left = {host: plan for host, plan in plans().items() if host != "a"}
-    found = group_targets.joined(left)
+    found = group_targets.join_groups(left)
     assert list(found) == ["b", "c"]
-    assert group_targets.head("b", found["b"]) == "b"
+    assert group_targets.find_head("b", found["b"]) == "b"
 
 
 def found(*arguments: object) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from kimi_prov.commands.common import bench_results
 
 @pytest.mark.parametrize("host", ["node1", "../up", "a b"])
 def test_results_are_kept_apart_and_the_newest_is_the_last(tmp_path, host) -> None:
-    place = bench_results.folder_of(tmp_path, tmp_path / "inv", host)
+    place = bench_results.find_folder(tmp_path, tmp_path / "inv", host)
     assert place.resolve().is_relative_to((tmp_path / "bench").resolve())
     assert bench_results.read_last(place) is None
     place.mkdir(parents=True)
@@ -17,4 +17,4 @@ def test_results_are_kept_apart_and_the_newest_is_the_last(tmp_path, host) -> No
     bench_results.save(place, {"n": 2})
     (place / "99999999-000000.json").write_text("{cut")
     assert bench_results.read_last(place) == {"n": 2}
-    assert bench_results.folder_of(tmp_path, tmp_path / "other", host) != place
+    assert bench_results.find_folder(tmp_path, tmp_path / "other", host) != place

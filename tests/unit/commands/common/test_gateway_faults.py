@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.commands.common.gateway_faults import judged
+from kimi_prov.commands.common.gateway_faults import mark_split_gateways
 
 
 def gateway(*, has: bool | None, address: str | None = "10.0.9.100") -> dict[str, Any]:
@@ -16,7 +16,9 @@ def gateway(*, has: bool | None, address: str | None = "10.0.9.100") -> dict[str
 
 def test_two_that_have_one_address_are_told() -> None:
     machine = {"ok": True, "detail": "serves"}
-    found = judged({"gpu1": machine, "gw1": gateway(has=True), "gw2": gateway(has=True)})
+    found = mark_split_gateways(
+        {"gpu1": machine, "gw1": gateway(has=True), "gw2": gateway(has=True)}
+    )
     assert [found[host]["ok"] for host in ("gpu1", "gw1", "gw2")] == [True, False, False]
     assert "gw1 and gw2 both have 10.0.9.100" in found["gw2"]["detail"]
 
@@ -32,4 +34,4 @@ def test_two_that_have_one_address_are_told() -> None:
 )
 def test_one_that_has_it_is_well(other: dict[str, Any]) -> None:
     documents = {"gw1": gateway(has=True), "gw2": other}
-    assert judged(documents) == documents
+    assert mark_split_gateways(documents) == documents

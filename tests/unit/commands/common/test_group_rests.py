@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.commands.common.group_lifecycle import judged
+from kimi_prov.commands.common.group_lifecycle import mark_sleeping_ranks
 from kimi_prov.on_host.group import lifecycle
 
 WAITS = "waiting for gpu1, the head"
@@ -39,7 +39,7 @@ def test_a_host_that_waits_for_a_head_that_sleeps_or_is_woken_is_well(
     head: str, phase: str, state: str
 ) -> None:
     sleeper = {**HEAD, "state": head}
-    found = judged({"gpu1": sleeper, "gpu2": rank(phase)})
+    found = mark_sleeping_ranks({"gpu1": sleeper, "gpu2": rank(phase)})
     assert found["gpu1"] == sleeper
     assert (found["gpu2"]["ok"], found["gpu2"]["state"]) == (True, state)
     does = "is asleep" if state == "asleep" else "is being woken, asleep"
@@ -60,15 +60,15 @@ def test_a_host_that_ended_with_a_head_that_falls_asleep_is_well(head: str, unit
     """As long as the head may wait for requests; later one whose unit ends again is not."""
     units = {"units": {"kimi-rank.service": {"state": unit}}}
     documents = {"gpu1": {**HEAD, "state": head}, "gpu2": rank("", **{**ENDED, **units})}
-    found = judged(documents, SOON)["gpu2"]
+    found = mark_sleeping_ranks(documents, SOON)["gpu2"]
     assert (found["ok"], found["state"]) == (True, "asleep")
-    assert judged(documents, LATE)["gpu2"]["ok"] == (head == "stopping")
+    assert mark_sleeping_ranks(documents, LATE)["gpu2"]["ok"] == (head == "stopping")
 
 
 @pytest.mark.parametrize("since", ["yesterday", 1795845600, True, "2026-11-28T06:00:00"])
 def test_a_head_that_tells_no_time_changes_nothing(since: object) -> None:
     documents = {"gpu1": {**HEAD, "rest": {"since": since}}, "gpu2": rank("", **ENDED)}
-    assert judged(documents, SOON) == documents
+    assert mark_sleeping_ranks(documents, SOON) == documents
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_head_that_tells_no_time_changes_nothing(since: object) -> None:
 )
 def test_one_that_lacks_more_than_its_unit_s_next_start_is_left(lacks: dict[str, Any]) -> None:
     documents = {"gpu1": HEAD, "gpu2": rank("", **{**ENDED, **lacks})}
-    assert judged(documents, SOON) == documents
+    assert mark_sleeping_ranks(documents, SOON) == documents
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_one_that_lacks_more_than_its_unit_s_next_start_is_left(lacks: dict[str,
     ],
 )
 def test_others_are_left_as_they_are(documents: dict[str, Any]) -> None:
-    assert judged(documents) == documents
+    assert mark_sleeping_ranks(documents) == documents

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.commands.slurm.connect import Identity, next_step
+from kimi_prov.commands.slurm.connect import Identity, decide_step
 
 
 def row(number: str, state: str | None, shown: str | None, successor: str | None = None) -> Any:
@@ -28,11 +28,11 @@ def row(number: str, state: str | None, shown: str | None, successor: str | None
     ],
 )
 def test_whom_it_follows(servers: list[Any], to: str | None, ends: bool) -> None:
-    step = next_step(servers, Identity("1", "c1"))
+    step = decide_step(servers, Identity("1", "c1"))
     assert (step.to and step.to["id"], step.ends) == (to, ends)
 
 
 def test_a_job_that_was_queued_again_is_another_server() -> None:
     again = row("1", "RUNNING", "ready")
-    step = next_step([again], Identity("1", "of before"))
+    step = decide_step([again], Identity("1", "of before"))
     assert step.to is again

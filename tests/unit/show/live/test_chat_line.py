@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kimi_prov.runner.redaction import Masker
-from kimi_prov.show.live.chat_line import keeps
+from kimi_prov.show.live.chat_line import is_kept_in_history
 
 KEY = "sk-kimi-canary-of-the-chat"
 
@@ -26,4 +26,4 @@ KEY = "sk-kimi-canary-of-the-chat"
     ],
 )
 def test_which_lines_are_kept(line: str, kept: bool) -> None:
-    assert keeps(line, Masker([KEY])) is kept
+    assert is_kept_in_history(line, Masker([KEY])) is kept

@@ -9,7 +9,7 @@ import pytest
 
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.runner.progress import ProgressUpdate
-from kimi_prov.show.live.watch import WatchScreen, draws, fitted, picture
+from kimi_prov.show.live.watch import WatchScreen, cut_to_size, format_host, is_drawable
 
 GPU = {
     "index": 0,
@@ -67,7 +67,7 @@ def update(host: str, found: dict[str, Any]) -> ProgressUpdate:
 
 
 def test_the_picture_has_80_columns_and_says_what_is_bad() -> None:
-    lines = picture("node1", "12:00:00", document())
+    lines = format_host("node1", "12:00:00", document())
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert "3 running, 1 waiting, 110.9 tokens/s out" in text
@@ -80,14 +80,14 @@ def test_the_picture_has_80_columns_and_says_what_is_bad() -> None:
 
 def test_an_engine_that_tells_nothing_is_told_so() -> None:
     silent = {**ENGINE, "answers": False}
-    text = " ".join(picture("node1", "12:00:00", document(engines=[silent])))
+    text = " ".join(format_host("node1", "12:00:00", document(engines=[silent])))
     assert "tells nothing of itself" in text
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (60, 10), (20, 3), (1, 1)])
 def test_it_fits_every_terminal(columns: int, rows: int) -> None:
-    lines = picture("node1", "12:00:00", document(gpus=[{**GPU, "index": n} for n in range(8)]))
-    cut = fitted(lines, columns, rows)
+    lines = format_host("node1", "12:00:00", document(gpus=[{**GPU, "index": n} for n in range(8)]))
+    cut = cut_to_size(lines, columns, rows)
     assert len(cut) <= max(rows, 2)
     assert max(map(len, cut)) <= columns
 
@@ -111,7 +111,7 @@ def test_a_terminal_gets_its_screen_back_with_the_last_picture() -> None:
 
 def test_without_a_terminal_each_look_is_a_plain_line() -> None:
     stream = io.StringIO()
-    screen = WatchScreen(stream, 5.0, terminal=draws(stream))
+    screen = WatchScreen(stream, 5.0, terminal=is_drawable(stream))
     screen.start("status")
     screen.progress(update("node1", document()))
     screen.tick()

@@ -14,7 +14,7 @@ from kimi_prov.sizing.load import Load
 
 
 def answer(*targets: dict[str, Any], load: Load | None = None) -> dict[str, Any]:
-    document = check.document(targets, load)
+    document = check.build_document(targets, load)
     closed_form.validate(document, "check")
     found: dict[str, Any] = document["answer"]
     return found
@@ -83,4 +83,4 @@ def _for(load: Load, made: dict[str, Any]) -> dict[str, Any]:
     """The target judged for a load."""
     from check_inputs import KNOWN  # noqa: PLC0415
 
-    return check.target(made["name"], made["facts"], made["plan"], Use(), KNOWN, load)
+    return check.build_target(made["name"], made["facts"], made["plan"], Use(), KNOWN, load)

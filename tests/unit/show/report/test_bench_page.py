@@ -32,7 +32,7 @@ def twice() -> dict[str, Any]:
 
 
 def test_a_sweep_is_two_curves_beside_the_prediction_and_the_last_time() -> None:
-    page = bench_html.page(document(node1=twice()))
+    page = bench_html.render_page(document(node1=twice()))
     assert page.count('class="plot"') == 2
     for name in ("this time", "the last time", "predicted"):
         assert name in page
@@ -41,14 +41,14 @@ def test_a_sweep_is_two_curves_beside_the_prediction_and_the_last_time() -> None
 
 
 def test_nothing_is_fetched_when_it_is_opened() -> None:
-    page = bench_html.page(document(node1=twice()))
+    page = bench_html.render_page(document(node1=twice()))
     assert not re.search(r"<(script|link|img|iframe)|src=|@import|url\(", page)
 
 
 def test_a_single_load_and_a_host_without_one_have_no_curve() -> None:
     alone = bench_inputs.result(bench_inputs.level(1, 9.0, 9.0, 9.0))
     away = {"ok": False, "detail": "away", "stand_ins": []}
-    page = bench_html.page(document(one=alone, two=away))
+    page = bench_html.render_page(document(one=alone, two=away))
     assert "<svg" not in page
     assert "Not measured: away" in page
 
@@ -58,14 +58,14 @@ def test_what_a_machine_says_is_text() -> None:
     found["machine"]["processor"] = found["model"] = HOSTILE
     found["stand_ins"] = [HOSTILE]
     found["last"]["differs"] = [HOSTILE]
-    page = bench_html.page(document(**{HOSTILE: found}))
+    page = bench_html.render_page(document(**{HOSTILE: found}))
     assert "<script" not in page
     assert "<img" not in page
-    text = bench_markdown.page(document(**{HOSTILE: found}))
+    text = bench_markdown.format_page(document(**{HOSTILE: found}))
     assert "<script>" not in text
 
 
 def test_markdown_has_the_same_tables() -> None:
-    text = bench_markdown.page(document(node1=twice()))
+    text = bench_markdown.format_page(document(node1=twice()))
     assert "| 16 | 32 |" in text
     assert "| 16 at once | 1,010 tokens/s | 840 tokens/s | -16.7% |" in text

@@ -39,7 +39,7 @@ def targets(draw):
 @settings(max_examples=25)
 @given(some.lists(targets(), min_size=1, max_size=3))
 def test_every_form_of_any_document_is_whole(found: list[dict[str, object]]) -> None:
-    report = check.document(found)
+    report = check.build_document(found)
     reader = read(find_writer("html")(report))
     assert not {"script", "img", "iframe"} & {tag for tag, _ in reader.tags}
     for form in ("text", "markdown"):

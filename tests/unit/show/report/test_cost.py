@@ -14,7 +14,7 @@ PLAN = {"model": {"name": "kimi-k2.5"}, "throughput": speeds(50, 20, 8000, 300)}
 
 
 def of(price: dict[str, float] | None, use: Use | None = None, plan=PLAN, known=KNOWN):
-    return cost.of({"price": price}, plan, use or Use(), known)
+    return cost.compute_cost({"price": price}, plan, use or Use(), known)
 
 
 def test_a_rented_machine_costs_its_rent_and_nothing_for_power() -> None:
@@ -124,9 +124,9 @@ def sentences(plan: dict[str, object], price: dict[str, float]) -> tuple[str, st
     found, _ = of(price, plan=plan)
     judged = {"plan": plan, "facts": {"price": price}, "cost": found, "findings": []}
     return (
-        " ".join(cost_text.money_sentences(judged)),
-        cost_text.money_short(judged),
-        cost_text.cheaper_from(judged),
+        " ".join(cost_text.describe_costs(judged)),
+        cost_text.describe_costs_briefly(judged),
+        cost_text.describe_break_even(judged),
     )
 
 

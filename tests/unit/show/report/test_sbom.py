@@ -32,7 +32,7 @@ def machine(name: str, *locks: str, driver: str | None = None, model: str = "kim
 
 def valid(*machines: sbom.Machine) -> dict[str, dict[str, object]]:
     """Give the document's components by their reference, once it is valid."""
-    document = sbom.document(machines)
+    document = sbom.build_document(machines)
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document))
     assert fault is None, fault
     return {row["bom-ref"]: row for row in document["components"]}
@@ -75,7 +75,7 @@ def test_engine_driver_and_weights_stand_beside_the_packages() -> None:
     assert named["device-driver"] == ("nvidia-driver", "580.159.04")
     assert named["data"] == ("kimi-k2.5", "0123456")
     assert named["application"] == ("vllm", "0.19.1")
-    without = sbom.document([machine("one", CUDA)])
+    without = sbom.build_document([machine("one", CUDA)])
     assert "device-driver" not in {row["type"] for row in without["components"]}
 
 
@@ -85,14 +85,14 @@ def test_an_interpreter_that_was_brought_is_a_component_of_the_environment() -> 
     one.status["versions"]["engine_interpreter"] = brought  # type: ignore[index]
     row = valid(one)[f"interpreter:{'ab' * 32}"]
     assert (row["name"], row["version"]) == ("cpython", "3.12.16")
-    assert f"interpreter:{'ab' * 32}" in below(sbom.document([one]), "machine:one")
-    assert "cpython 3.12.16, brought" in sbom.text([one])
-    assert "cpython" not in sbom.text([machine("one", CUDA)])
+    assert f"interpreter:{'ab' * 32}" in below(sbom.build_document([one]), "machine:one")
+    assert "cpython 3.12.16, brought" in sbom.format_text([one])
+    assert "cpython" not in sbom.format_text([machine("one", CUDA)])
 
 
 def test_several_machines_make_one_document_that_says_what_each_depends_on() -> None:
     machines = [machine("a", CUDA), machine("b", CUDA), machine("c", *KT)]
-    document = sbom.document(machines)
+    document = sbom.build_document(machines)
     found = {row["bom-ref"] for row in document["components"]}
     assert below(document, "machine:a") == below(document, "machine:b")
     plugin = f"{KT[1]}:pkg:generic/kimi-kt-experts@0.1.0"
@@ -103,5 +103,8 @@ def test_several_machines_make_one_document_that_says_what_each_depends_on() -> 
 
 def test_what_a_machine_says_of_itself_is_cleaned() -> None:
     poisoned = machine("one", CUDA, driver="580\x1b[31m", model="kimi\u202e\x9b2J")
-    for page in (json.dumps(sbom.document([poisoned]), ensure_ascii=False), sbom.text([poisoned])):
+    for page in (
+        json.dumps(sbom.build_document([poisoned]), ensure_ascii=False),
+        sbom.format_text([poisoned]),
+    ):
         assert not {"\x1b", "\u202e", "\x9b"} & set(page)

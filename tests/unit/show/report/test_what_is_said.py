@@ -20,7 +20,7 @@ DEAR = (Api("kimi-k2.5", "kimi-k2.5", 300, 3000, "made up: everything is cheaper
 
 def said(form: str, *targets: dict[str, Any], load: Load | None = None) -> str:
     """The words of a form, without its marks and line breaks."""
-    page = find_writer(form)(check.document(targets, load))
+    page = find_writer(form)(check.build_document(targets, load))
     if form == "html":
         page = " ".join(read(page).text)
     return " ".join(re.sub(r"[\\\\*|]", " ", page).split())
@@ -54,7 +54,7 @@ def test_a_machine_without_a_price_is_named_where_costs_are_shown(form: str) -> 
     assert "Not shown here, for lack of a price: unpriced;" in text
     silent = target("silent", facts(price={"hourly_usd": 3}), speeds(None, 16, None, 1))
     silent["findings"].clear()
-    lack = plots.without_costs(check.document([eight_h200(), silent]))
+    lack = plots.describe_missing_costs(check.build_document([eight_h200(), silent]))
     assert lack == ["Not shown here, for lack of an estimate of speed: silent."]
 
 
@@ -64,7 +64,7 @@ def test_the_money_of_a_blocked_machine_is_not_praised(form: str) -> None:
     assert "Counted as if its blockers were fixed" in text
     assert "Once the blockers are fixed, cheaper than the API" in text
     assert not re.search(r"from [0-9.]+% use(?! once its blockers are fixed|[,.(]| \()", text)
-    cells = {label: cells[0].text for label, cells in comparison.table([blocked()])}
+    cells = {label: cells[0].text for label, cells in comparison.build_table([blocked()])}
     assert cells["Cheaper than the API"].endswith("once its blockers are fixed")
 
 
@@ -82,7 +82,9 @@ def test_a_load_of_millions_of_tokens_is_written_out_and_its_columns_explained(f
 
 
 def test_units_keep_their_letters() -> None:
-    assert "$0.15 a kWh" in cost_text.assumed([eight_h200(price={"purchase_usd": 1e5})])
+    assert "$0.15 a kWh" in cost_text.describe_assumptions(
+        [eight_h200(price={"purchase_usd": 1e5})]
+    )
 
 
 @FORMS
@@ -99,7 +101,7 @@ def test_the_api_that_is_compared_with_is_named() -> None:
         known=replace(KNOWN, apis=(Api("another", None, 300, 3000, "made up"),)),
         use=Use(utilisation=1),
     )
-    caption = plots.load_table(check.document([cheap])).caption
+    caption = plots.build_load_table(check.build_document([cheap])).caption
     assert "wins: cheaper than the API of another" in caption
 
 

@@ -135,7 +135,10 @@ def test_documents_fit_their_schema_and_a_renamed_key_does_not(name, document):
 
 @pytest.mark.parametrize(
     "text",
-    [verify.text(VERIFY), *map(status.text, (STATUS, RANK, WATCHED, WATCHER, MEASURED))],
+    [
+        verify.format_text(VERIFY),
+        *map(status.format_text, (STATUS, RANK, WATCHED, WATCHER, MEASURED)),
+    ],
 )
 def test_text_keeps_to_eighty_columns(text):
     assert max(map(len, text.splitlines())) <= 80
@@ -143,7 +146,7 @@ def test_text_keeps_to_eighty_columns(text):
 
 
 def test_verify_text_shows_each_check_and_the_verdict():
-    text = verify.text(VERIFY)
+    text = verify.format_text(VERIFY)
     assert "ok   chat" in text
     assert "fail placement" in text
     assert "FAILED: 1 passed, 1 failed, 1 skipped" in text
@@ -151,7 +154,7 @@ def test_verify_text_shows_each_check_and_the_verdict():
 
 
 def test_status_text_warns_of_what_is_not_as_it_should_be():
-    text = " ".join(status.text(STATUS).split())
+    text = " ".join(status.format_text(STATUS).split())
     assert "NOT GUARDED" in text
     assert "kimi-prov key" in text
     assert "restarted 2 times" in text
@@ -160,7 +163,7 @@ def test_status_text_warns_of_what_is_not_as_it_should_be():
 
 
 def test_status_tells_of_a_disk_without_room():
-    text = " ".join(status.text(STATUS).split())
+    text = " ".join(status.format_text(STATUS).split())
     assert "disk /srv/kimi: 2.0 TiB of 4.0 TiB free disk" in text
     assert "disk /etc/kimi: 0 B of 12.0 GiB free, FULL" in text
 
@@ -168,18 +171,18 @@ def test_status_tells_of_a_disk_without_room():
 def test_status_names_nobody_where_there_is_no_certificate():
     absent = {**SERVING["port"]["certificate"], "names": [], "state": "absent", "detail": "none"}
     host = {**SERVING, "port": {**SERVING["port"], "certificate": absent}}
-    text = " ".join(status.text({**STATUS, "hosts": {"node1": host}}).split())
+    text = " ".join(status.format_text({**STATUS, "hosts": {"node1": host}}).split())
     assert "certificate acme: none" in text
 
 
 def test_status_tells_of_a_renewal_that_fails_with_its_fix():
-    text = " ".join(status.text(STATUS).split())
+    text = " ".join(status.format_text(STATUS).split())
     assert "certificate acme for kimi.example.com: it ends on" in text
     assert "FAILING" in text
     assert "let the authority reach port 80" in text
     port = {name: value for name, value in SERVING["port"].items() if name != "certificate"}
     older = {**STATUS, "hosts": {"node1": {**SERVING, "port": port}}}
-    assert "certificate" not in status.text(older)
+    assert "certificate" not in status.format_text(older)
 
 
 def test_a_page_that_was_never_installed_is_told_as_such():
@@ -194,13 +197,13 @@ def test_a_page_that_was_never_installed_is_told_as_such():
         "data_bytes": 0,
         "admin_not_shown_yet": False,
     }
-    text = status.text({"hosts": {"node1": {**SERVING, "web": page}}})
+    text = status.format_text({"hosts": {"node1": {**SERVING, "web": page}}})
     words = "Open WebUI not installed, 0.12.4 is planned, DOES NOT ANSWER"
     assert words in " ".join(text.split())
 
 
 def test_status_of_a_rank_tells_its_group_and_no_port():
-    text = " ".join(status.text(RANK).split())
+    text = " ".join(status.format_text(RANK).split())
     assert "group pair: a (10.0.0.1), b (10.0.0.2); this host is rank 1" in text
     assert "waiting: waiting for a, the head, at 10.0.0.1: Connection refused" in text
     assert "2 starts in a row failed though all were there" in text
@@ -208,19 +211,19 @@ def test_status_of_a_rank_tells_its_group_and_no_port():
 
 
 def test_status_tells_what_the_timer_found_and_who_tells_more():
-    words = " ".join(status.text(WATCHED).split())
+    words = " ".join(status.format_text(WATCHED).split())
     assert "drift 1 difference; could not look at the firewall" in words
     assert "looked at 2026-11-24T03:00:00Z" in words
     assert "kimi-prov drift tells what" in words
-    assert "drift" not in status.text(STATUS)
+    assert "drift" not in status.format_text(STATUS)
 
 
 def test_status_of_a_host_that_watches_tells_what_is_down_what_fires_and_what_it_takes():
-    words = " ".join(status.text(WATCHER).split())
+    words = " ".join(status.format_text(WATCHER).split())
     assert "Prometheus active on 127.0.0.1 port 9090, Alertmanager active" in words
     assert "targets 4, 1 DOWN down node1: kimi-engine 0" in words
     assert "alerts 1 firing critical node1: instance 0 of the engine ended by itself" in words
     assert "series 3.0 GiB of at most 10.0 GiB" in words
     silent = {**MONITOR, "answers": False, "prometheus": "failed"}
     document = {"hosts": {"watcher": {**WATCHER["hosts"]["watcher"], "monitor": silent}}}
-    assert "targets" not in status.text(document).partition("Prometheus failed")[2]
+    assert "targets" not in status.format_text(document).partition("Prometheus failed")[2]

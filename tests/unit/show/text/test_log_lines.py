@@ -9,7 +9,7 @@ import pytest
 
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.runner.progress import LogEntry, ProgressUpdate
-from kimi_prov.show.text.logs import LogScreen, Timeline, document, text
+from kimi_prov.show.text.logs import LogScreen, Timeline, build_document, format_line
 
 START_US = 1_760_000_000_000_000
 HOSTILE = "MARK\x1b]0;t\x07\x1b[31m\u202e\nforged"
@@ -84,10 +84,10 @@ def test_a_terminal_of_80_columns_shows_all_of_it():
     line = Timeline(0, 0)
     line.add("a-host-with-a-name", [entry(1, "word " * 60 + "x" * 300)], now=0)
     (one,) = line.rest()
-    rows = text(one, width=80).splitlines()
+    rows = format_line(one, width=80).splitlines()
     assert max(map(len, rows)) <= 80
     assert all(row.startswith("    ") for row in rows[1:])
-    assert "".join(text(one, width=80).split()) == "".join(text(one).split())
+    assert "".join(format_line(one, width=80).split()) == "".join(format_line(one).split())
 
 
 @pytest.mark.parametrize(("priority", "mark"), [(3, "31"), (4, "33"), (6, "36"), (None, "36")])
@@ -95,13 +95,13 @@ def test_colours_are_ours_and_nobody_elses(priority, mark):
     line = Timeline(0, 0)
     line.add(f"h{HOSTILE}", [entry(1, HOSTILE, priority=priority)], now=0)
     (one,) = line.rest()
-    plain = text(one)
+    plain = format_line(one)
     assert "\x1b" not in plain
     assert "\n" not in plain
-    coloured = text(one, width=200, colour=True)
+    coloured = format_line(one, width=200, colour=True)
     assert coloured.startswith(f"\x1b[{mark}m")
     assert coloured.count("\x1b") == 2
-    assert document(one)["priority"] == priority
+    assert build_document(one)["priority"] == priority
 
 
 def test_a_host_that_fails_is_told_of_at_once(capsys):

@@ -22,7 +22,9 @@ def shown(**settings: object) -> str:
     given = {"kimi_model": "kimi-k2-lab", "kimi_weights_source": "file:///srv/model"}
     given |= {f"kimi_{name}": value for name, value in settings.items()}
     facts = json.loads(FACTS.read_text())
-    return plan_text.plan(make_plan(facts, parse_settings(given, host="lab1"), load_catalogue()))
+    return plan_text.format_plan(
+        make_plan(facts, parse_settings(given, host="lab1"), load_catalogue())
+    )
 
 
 def test_it_fits_80_columns_and_names_every_decision() -> None:
@@ -34,7 +36,7 @@ def test_it_fits_80_columns_and_names_every_decision() -> None:
 
 def test_speeds_and_how_the_model_is_shared_out_are_shown() -> None:
     facts = spec.read_sheet(SHEETS / "quote-8x-h200.yml", load_catalogue())
-    page = plan_text.plan(
+    page = plan_text.format_plan(
         make_plan(facts, parse_settings({"kimi_model": "kimi-k2.5"}, host="q"), load_catalogue())
     )
     words = " ".join(page.split())
@@ -57,11 +59,11 @@ def test_a_group_s_hosts_are_named_and_a_rank_has_no_port() -> None:
         "proxy": {**head["proxy"], "backends": []},
         "instances": [{**head["instances"][0], "port": None}],
     }
-    page = plan_text.plan(rank)
+    page = plan_text.format_plan(rank)
     assert "pair: host-1 (" in page
     assert "this host is rank 1" in page
     assert "none: the group is reached at its head" in page
     assert "no port" in page
     assert "8000" not in page.partition("instance 0")[0]
-    assert "this host is the head" in plan_text.plan(head)
+    assert "this host is the head" in plan_text.format_plan(head)
     assert "group  " not in shown()

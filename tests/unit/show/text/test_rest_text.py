@@ -44,7 +44,7 @@ def told(places: Paths, plan: dict[str, Any] = PLAN) -> str:
     """The text, made of a document that keeps to its type."""
     document = status.build_document(places, plan, stop_state.read(places))
     closed_form.validate_part(document, RestStatus)
-    return " ".join(" ".join(status_text._rest(document)).split())
+    return " ".join(" ".join(status_text._format_lifecycle(document)).split())
 
 
 def test_what_all_rests_saved_is_told(places: Paths) -> None:
