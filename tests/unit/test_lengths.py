@@ -18,10 +18,10 @@ FOLDERS = {
     "catalog": 40,
 }
 FILES = {
-    "planner/settings/definitions.py": 1306,
-    "planner/settings/parsing.py": 776,
-    "lab/model.py": 712,
+    "lab/model.py": 720,
     "operate/diagnosis/rules.py": 604,
+    "planner/settings/definitions.py": 1306,
+    "planner/settings/parsing.py": 779,
 }
 # The longest function of a file.
 FUNCTIONS = {
