@@ -52,6 +52,19 @@ class Stream(io.TextIOWrapper):
         return content.decode()
 
 
+@contextlib.contextmanager
+def surroundings(environment: Mapping[str, str]) -> Iterator[None]:
+    """Have this environment and no other, as a process that is started with it has."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def run(*words: object, given: str = "") -> Done:
     """Run the command line as `main` does; `given` is what standard input has."""
     out, err = Stream(), Stream()

@@ -11,9 +11,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest import mock
 
 import closed_form
+import command_line
+
+from kimi_prov.commands.kubernetes import follow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -210,16 +214,14 @@ class Cluster:
     def argv(self, *words: object) -> list[str]:
         return [sys.executable, "-c", COMMAND, str(self.patience_s), *map(str, words)]
 
-    def run(self, *words: object, code: int = 0, **environment: str) -> Any:
-        done = subprocess.run(
-            self.argv(*words),
-            capture_output=True,
-            text=True,
-            env={**self.environment, **environment},
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-            check=False,
-        )
+    def run(self, *words: object, code: int = 0, **environment: str) -> command_line.Done:
+        """Run a command in this process, a person's patience cut short."""
+        waits = {"STEP_S": 0.2, "AWAY_S": 1.0, "PATIENCE_S": self.patience_s}
+        with (
+            command_line.surroundings({**self.environment, **environment}),
+            mock.patch.multiple(follow, **waits),
+        ):
+            done = command_line.run(*words)
         assert done.returncode == code, done.stdout + done.stderr
         assert "unexpected:" not in done.stderr
         return done
