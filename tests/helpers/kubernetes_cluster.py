@@ -69,8 +69,8 @@ exec {real} "$@"
 COMMAND = """
 import sys
 from kimi_prov.commands.kubernetes import follow
-follow.STEP_S, follow.AWAY_S = 0.2, 1.0
-follow.PATIENCE_S = float(sys.argv.pop(1))
+follow.POLL_INTERVAL_S, follow.AWAY_TIMEOUT_S = 0.2, 1.0
+follow.TROUBLE_TIMEOUT_S = float(sys.argv.pop(1))
 from kimi_prov.cli import main
 main()
 """
@@ -216,7 +216,11 @@ class Cluster:
 
     def run(self, *words: object, code: int = 0, **environment: str) -> command_line.Done:
         """Run a command in this process, a person's patience cut short."""
-        waits = {"STEP_S": 0.2, "AWAY_S": 1.0, "PATIENCE_S": self.patience_s}
+        waits = {
+            "POLL_INTERVAL_S": 0.2,
+            "AWAY_TIMEOUT_S": 1.0,
+            "TROUBLE_TIMEOUT_S": self.patience_s,
+        }
         with (
             command_line.surroundings({**self.environment, **environment}),
             mock.patch.multiple(follow, **waits),
