@@ -34,7 +34,7 @@ REFUSED = {
 
 
 def is_address(host: object) -> bool:
-    """Whether a host is an address already, for which nobody is asked: importing Ansible does it."""
+    """Whether a host is an address already: nobody is asked for it, and Ansible's import does."""
     try:
         ipaddress.ip_address(str(host))
     except ValueError:

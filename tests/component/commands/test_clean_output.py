@@ -790,7 +790,7 @@ def of_kubernetes(command):
 
         path = f"{there}:{os.environ['PATH']}"
         variables = {"PATH": path, "KIMI_API_KEY": "sk-kimi-canary"}
-        waits = {"PATIENCE_S": 0.0, "STEP_S": 0.0, "AWAY_S": 0.0}
+        waits = {"TROUBLE_TIMEOUT_S": 0.0, "POLL_INTERVAL_S": 0.0, "AWAY_TIMEOUT_S": 0.0}
         with (
             mock.patch.dict(os.environ, variables),
             mock.patch.multiple(follow, **waits),
@@ -979,6 +979,11 @@ def plugin(name):
 def test_ansible_itself_prints_a_machines_answer_clean(installed, behind_ssh):
     installed.plugin("kimi_status", plugin("kimi_status"))
     found = {**poisoned(SERVING), HOSTILE: [HOSTILE]}
+    # Of these the answer's type knows each word: another one is refused at the door.
+    certificate = SERVING["port"]["certificate"]
+    found["port"]["certificate"] |= {key: certificate[key] for key in ("mode", "state")}
+    for row, own in zip(found["updates"]["waiting"], SERVING["updates"]["waiting"], strict=True):
+        row["kind"] = own["kind"]
     inventory = behind_ssh(0, json.dumps(found))
     bundle = installed.site / "kimi_prov" / "_bundle"
     done = subprocess.run(

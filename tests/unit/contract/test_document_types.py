@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
@@ -15,6 +17,7 @@ from document_schemas import DOCUMENTS
 from golden import CASES, planned
 
 from kimi_prov import schemas
+from kimi_prov.contract import documents
 from kimi_prov.contract.documents.form import DEPRECATED, NotRequired, Rule
 from kimi_prov.schemas.from_types import make_schema
 
@@ -142,3 +145,18 @@ def test_a_recorded_document_is_still_read(file: Path) -> None:
     name = document["schema"].split("/")[1]
     jsonschema.validate(document, schemas.load(name))
     closed_form.validate(document, name)
+
+
+def document_types() -> Iterator[type]:
+    """Yield each type of a document, of every module of the package."""
+    for row in pkgutil.walk_packages(documents.__path__, f"{documents.__name__}."):
+        module = importlib.import_module(row.name)
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == row.name:
+                yield kind
+
+
+@pytest.mark.parametrize("kind", document_types(), ids=lambda kind: kind.__qualname__)
+def test_a_type_can_be_read_when_an_answer_is_held_to_it(kind: type) -> None:
+    """A name that is imported for types alone would end the run in which an answer arrives."""
+    assert get_type_hints(kind, include_extras=True) is not None

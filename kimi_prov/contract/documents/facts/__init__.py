@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from kimi_prov.contract.documents.facts.gpus import AmdFacts, GibFacts, GpuFacts, NvidiaFacts
 from kimi_prov.contract.documents.facts.kimi import KimiFacts
@@ -23,9 +23,7 @@ from kimi_prov.contract.documents.facts.measured import BenchFacts, MeasuredFact
 from kimi_prov.contract.documents.facts.network import FirewallFacts, NetworkFacts
 from kimi_prov.contract.documents.facts.quote import GroupFacts, NicFacts, PriceFacts
 from kimi_prov.contract.documents.form import NotRequired, Required
-
-if TYPE_CHECKING:
-    from kimi_prov.contract.documents.lock import LockAnswer
+from kimi_prov.contract.documents.lock import LockAnswer
 
 
 class Facts(TypedDict, total=False):
