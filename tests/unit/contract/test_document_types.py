@@ -8,7 +8,7 @@ import json
 import pkgutil
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 import closed_form
 import jsonschema
@@ -156,7 +156,7 @@ def document_types() -> Iterator[type]:
                 yield kind
 
 
-@pytest.mark.parametrize("kind", document_types(), ids=lambda kind: kind.__qualname__)
+@pytest.mark.parametrize("kind", list(document_types()), ids=lambda kind: kind.__qualname__)
 def test_a_type_can_be_read_when_an_answer_is_held_to_it(kind: type) -> None:
     """A name that is imported for types alone would end the run in which an answer arrives."""
     assert get_type_hints(kind, include_extras=True) is not None
