@@ -28,7 +28,10 @@ class Subcommand(NamedTuple):
 
 
 COMMANDS = {
-    "probe": Subcommand("kimi_prov.on_host.probe.collect", "facts:ProbeAnswer"),
+    "probe": Subcommand(
+        "kimi_prov.on_host.probe.collect",
+        {"--lock": "facts:LockedProbeAnswer", "*": "facts:ProbeAnswer"},
+    ),
     "cluster": Subcommand("kimi_prov.on_host.cluster.main"),
     "pod": Subcommand("kimi_prov.on_host.pod.main"),
     "lock": Subcommand("kimi_prov.on_host.system.apply_lock", "lock:LockAnswer"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from kimi_prov.contract.documents.form import NotRequired
 
@@ -32,3 +32,11 @@ class LockAnswer(TypedDict):
     """Seconds since it was renewed."""
     renewed: NotRequired[bool]
     """Whether the same run had it already."""
+
+
+class LockRefusal(TypedDict):
+    """The lock that another run holds."""
+
+    held: Literal[False]
+    holder: LockHolder
+    age_s: int

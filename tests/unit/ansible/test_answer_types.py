@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from host_actions import Machine, run_action
 
-from kimi_prov.ansible import answer_types
+from kimi_prov.ansible import answer_types, remote
 from kimi_prov.ansible.plugins.action.kimi_host import ActionModule as HostAction
 from kimi_prov.ansible.plugins.action.kimi_status import ActionModule as StatusAction
 from kimi_prov.on_host.__main__ import COMMANDS
@@ -122,6 +122,20 @@ def test_a_misfit_among_secrets_names_the_key_alone() -> None:
     assert failed["failed"]
     assert "is not of its form: key" in failed["kimi"]["message"]
     assert "canary" not in str(failed)
+
+
+def test_a_machine_that_another_run_locked_answers_with_its_holder_alone() -> None:
+    holder = {"user": "ana", "pid": 7, "run": "another-7-1"}
+    locked = {"lock": {"held": False, "holder": holder, "age_s": 4}}
+    words = ("probe", "--lock", "{}")
+    assert remote.read_answer(words, locked) == locked
+    for answer, asked in (
+        (locked, ("probe",)),
+        ({"lock": {"held": True, "holder": holder, "age_s": 0}}, words),
+        ({"lock": {"held": False}}, words),
+    ):
+        with pytest.raises(remote.RemoteError, match="is not of its form"):
+            remote.read_answer(asked, answer)
 
 
 def test_a_step_has_a_type_of_its_own() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, Union
 
 from kimi_prov.contract.documents.facts.gpus import AmdFacts, GibFacts, GpuFacts, NvidiaFacts
 from kimi_prov.contract.documents.facts.kimi import KimiFacts
@@ -23,7 +23,7 @@ from kimi_prov.contract.documents.facts.measured import BenchFacts, MeasuredFact
 from kimi_prov.contract.documents.facts.network import FirewallFacts, NetworkFacts
 from kimi_prov.contract.documents.facts.quote import GroupFacts, NicFacts, PriceFacts
 from kimi_prov.contract.documents.form import NotRequired, Required
-from kimi_prov.contract.documents.lock import LockAnswer
+from kimi_prov.contract.documents.lock import LockAnswer, LockRefusal
 
 
 class Facts(TypedDict, total=False):
@@ -67,6 +67,15 @@ class ProbeAnswer(Facts):
     """What `probe` answers: the facts and, where it was asked to lock the machine, the lock."""
 
     lock: NotRequired[LockAnswer]
+
+
+class LockedElsewhere(TypedDict):
+    """What `probe --lock` answers in place of the facts, where another run holds the lock."""
+
+    lock: LockRefusal
+
+
+LockedProbeAnswer = Union[ProbeAnswer, LockedElsewhere]
 
 
 class ClockFacts(TypedDict, total=False):
