@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +15,8 @@ from kimi_prov.show.output import Output, check_file, show
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kimi_prov.contract.documents.facts import Facts
 
 
 @click.command()
@@ -36,7 +38,7 @@ def probe(output: Path | None, bundle: Path | None, *, measure: bool) -> None:
     report.write(describe_machine(measure=measure), str)
 
 
-def describe_machine(*, measure: bool = False) -> dict[str, Any]:
+def describe_machine(*, measure: bool = False) -> Facts:
     """Return the facts of the machine we stand on. Changes nothing and needs no root.
 
     `measure` times memory, disk, hashing and GPUs as well: ten seconds, and a few for each GPU.

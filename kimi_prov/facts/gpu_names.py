@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.gpu_rows import make_gpu_row
+
 if TYPE_CHECKING:
     from kimi_prov.catalog.hardware import Gpu
     from kimi_prov.catalog.loader import Catalogue
@@ -33,12 +35,7 @@ def _find_gpu(catalogue: Catalogue, number: str) -> Gpu | None:
 
 def _make_row(place: int, gpu: Gpu) -> GpuFacts:
     return {
-        "index": place,
-        "vendor": "nvidia",
-        "model": gpu.name,
-        "name_raw": gpu.name,
-        "memory_total_bytes": gpu.memory_bytes,
-        "memory_bytes": gpu.memory_bytes,
+        **make_gpu_row(place, "nvidia", gpu.name, gpu.memory_bytes),
         "compute_capability": gpu.compute_capability,
         "uuid": None,
         "pci": None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from kimi_prov.catalog.versions import parse_version
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
+from kimi_prov.contract.gpu_rows import get_gpu_memory, list_gpu_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -495,9 +496,9 @@ def _read_gpus(
     cards = []
     sizes = []
     for row in rows:
-        size = int(row.get("memory_bytes") or row.get("memory_total_bytes") or 0)
-        names = [row.get("model"), row.get("name_raw")]
-        known = [catalogue.find_gpu(str(n), size or None) for n in names if n] if catalogue else []
+        size = get_gpu_memory(row) or 0
+        names = list_gpu_names(row)
+        known = [catalogue.find_gpu(name, size or None) for name in names] if catalogue else []
         found = next((gpu for gpu in known if gpu is not None), None)
         cards.append(found)
         sizes.append(size or (found.memory_bytes if found else 0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.gpu_rows import get_gpu_memory, get_gpu_name
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,7 +21,7 @@ def make_outline(facts: Facts) -> dict[str, Any]:
     cpu, memory = facts.get("cpu") or {}, facts.get("memory") or {}
     gpus: dict[tuple[Any, Any], int] = {}
     for row in facts.get("gpus") or ():
-        kind = (row.get("model") or row.get("name_raw"), row.get("memory_bytes"))
+        kind = (get_gpu_name(row), get_gpu_memory(row))
         gpus[kind] = gpus.get(kind, 0) + 1
     return {
         "processor": cpu.get("catalogue_name") or cpu.get("model"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kimi_prov import documents
 from kimi_prov.contract.cpu_lists import format_list, parse_list
@@ -57,7 +57,7 @@ def read_recording(path: Path) -> Facts:
     Raises UserError naming the folder, or the file of it, that cannot be read.
     """
     texts = _read_texts(path)
-    found: Facts = cast("Facts", collect.collect(Recording(texts)))
+    found = collect.collect(Recording(texts))
     found["origin"] = {
         "kind": "recording",
         "name": path.resolve().name,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kimi_prov import documents, schemas
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.cpu_lists import format_list
+from kimi_prov.contract.gpu_rows import make_gpu_row
 from kimi_prov.documents import Document, SourceText
 from kimi_prov.facts import natural
 from kimi_prov.facts.form import MisfitError, find_misfits, refuse_misfits
@@ -441,12 +442,7 @@ def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[GpuFac
         for _ in range(group.get("count", 1)):
             rows.append(
                 {
-                    "index": len(rows),
-                    "vendor": row.vendor,
-                    "model": row.name,
-                    "name_raw": group["model"],
-                    "memory_total_bytes": size,
-                    "memory_bytes": size,
+                    **make_gpu_row(len(rows), row.vendor, row.name, size, group["model"]),
                     "uuid": None,
                     "pci": None,
                     "compute_capability": group.get("compute_capability", row.compute_capability),

@@ -6,6 +6,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.gpu_rows import make_gpu_row
+
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.facts.gpus import GpuFacts
@@ -50,7 +52,7 @@ def make_variant(
     }
     origins = found.setdefault("origins", {})
     for number, gpu in enumerate(found["gpus"] if card else []):
-        _change_gpu(gpu, card)
+        found["gpus"][number] = _change_gpu(gpu, card)
         for key in ("model", "memory_bytes", "power_limit_w", "compute_capability"):
             origins[f"gpus[{number}].{key}"] = "made"
     nvidia = found.get("nvidia")
@@ -63,11 +65,13 @@ def make_variant(
     return found
 
 
-def _change_gpu(gpu: GpuFacts, card: Card | None) -> None:
+def _change_gpu(gpu: GpuFacts, card: Card | None) -> GpuFacts:
     if card is None:
-        return
-    size = card.memory_mib << 20
-    gpu["model"] = gpu["name_raw"] = card.name
-    gpu["memory_bytes"] = gpu["memory_total_bytes"] = size
-    gpu["power_limit_w"] = gpu["power_limit_max_w"] = card.power_w
-    gpu["compute_capability"] = card.compute_capability
+        return gpu
+    return {
+        **gpu,
+        **make_gpu_row(gpu["index"], gpu["vendor"], card.name, card.memory_mib << 20),
+        "power_limit_w": card.power_w,
+        "power_limit_max_w": card.power_w,
+        "compute_capability": card.compute_capability,
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from kimi_prov.contract.documents.facts import Facts
 from kimi_prov.contract.documents.form import (
     Bytes,
     Count,
@@ -361,7 +362,7 @@ class BenchAnswer(TypedDict):
     """What was measured."""
 
     plan: dict[str, Any]
-    facts: dict[str, Any]
+    facts: Facts
     load: float
     busy: bool
     memory: dict[str, Any]

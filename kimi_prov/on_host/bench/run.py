@@ -33,6 +33,7 @@ from kimi_prov.on_host.system.progress import Progress
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import BenchAnswer
+    from kimi_prov.contract.documents.facts import Facts
 
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
@@ -175,7 +176,7 @@ def _measured(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:
     }
 
 
-def memory(machine: Machine, facts: dict[str, Any], engine: Engine, say: Say) -> dict[str, Any]:
+def memory(machine: Machine, facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
     """Read memory as `probe --measure` does, else by the engine's torch; `by` names which."""
     say("memory bandwidth")
     found = measure.memory(machine, facts)
@@ -193,7 +194,7 @@ def memory(machine: Machine, facts: dict[str, Any], engine: Engine, say: Say) ->
     return {"bytes_per_s": speed, "by": "torch", "reason": None, "nodes": [], "seconds": None}
 
 
-def layer(plan: dict[str, Any], facts: dict[str, Any], engine: Engine, say: Say) -> dict[str, Any]:
+def layer(plan: dict[str, Any], facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
     """Run one MoE layer of the model's own shape by the installed kernel, where there is one."""
     shape, reason = layer_shape(plan, read_text)
     if shape is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -19,6 +19,7 @@ from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import NcclPluginsAnswer
+    from kimi_prov.contract.documents.facts.gpus import GibFacts
 
 
 def main(argv: list[str]) -> int:
@@ -47,7 +48,7 @@ def quarantine(*, check: bool) -> NcclPluginsAnswer:
     return {"changed": True, "moved": places}
 
 
-def _find_plugins() -> dict[str, Any] | None:
+def _find_plugins() -> GibFacts | None:
     machine = Machine()
     return software.gib(machine, software.loader(machine))
 

@@ -18,7 +18,7 @@ import json
 import os
 import time
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
@@ -27,6 +27,9 @@ from kimi_prov.on_host.system import sandbox
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.machine import Machine
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.network import InterfaceFacts
 
 # The last to come imports torch from a slow disk while its engine serves.
 _MEETING_TIMEOUT_S = 90
@@ -129,7 +132,7 @@ def describe_link(group: dict[str, Any], machine: Machine) -> dict[str, Any]:
     `rdma_bits_per_s` is the slowest of the devices that NCCL takes, None without them.
     """
     rows = {row["name"]: row for row in interfaces.interfaces(machine)}
-    own = rows.get(group["interface"], {})
+    own: InterfaceFacts | dict[str, Any] = rows.get(group["interface"], {})
     rates = [
         devices.rdma_rate(machine, path)
         for name in (group.get("rdma") or {}).get("devices", ())

@@ -268,8 +268,8 @@ def _read_kernel_settings(
             name: (machine.read("/proc/sys/" + name.replace(".", "/")) or "").strip() or None
             for name in sorted(wanted)
         },
-        "thp": (found["thp"] or {}).get("value"),
-        "governor": (found["governor"] or {}).get("value"),
+        "thp": found["thp"]["value"] if found["thp"] else None,
+        "governor": found["governor"]["value"] if found["governor"] else None,
     }
 
 

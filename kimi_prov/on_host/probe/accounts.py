@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import grp
 import pwd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, unit_names
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.kimi import AccountFacts
     from kimi_prov.on_host.system.machine import Machine
 
 NAMES = (paths.USER, paths.PROXY_USER, paths.WEB_USER, paths.ACME_USER)
 _SHOWN = 5
 
 
-def accounts(machine: Machine) -> dict[str, dict[str, Any] | None]:
+def accounts(machine: Machine) -> dict[str, AccountFacts | None]:
     """Return what each of the names is; None where there is no such account."""
     return {name: _account(machine, name) for name in NAMES}
 
@@ -38,7 +39,7 @@ def members(machine: Machine) -> dict[str, list[str] | None]:
     return found
 
 
-def _account(machine: Machine, name: str) -> dict[str, Any] | None:
+def _account(machine: Machine, name: str) -> AccountFacts | None:
     if machine.live:
         # Also an account that only the site's directory knows.
         try:

@@ -6,16 +6,19 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import gpu_rows
+
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.gpus import AmdFacts, GpuFacts
     from kimi_prov.on_host.system.machine import Machine
 
 _AMD = "0x1002"
 _LEAST_BYTES = 4 << 30  # the processor's own graphics have no memory worth telling of
 
 
-def gpus(machine: Machine) -> list[dict[str, Any]]:
+def gpus(machine: Machine) -> list[GpuFacts]:
     """One row for each card that the kernel's driver serves; memory in bytes."""
-    found: list[dict[str, Any]] = []
+    found: list[GpuFacts] = []
     for path in machine.glob("/sys/bus/pci/devices/*"):
         if machine.read(f"{path}/vendor") != _AMD:
             continue
@@ -25,12 +28,7 @@ def gpus(machine: Machine) -> list[dict[str, Any]]:
         name = machine.read(f"{path}/product_name") or None
         found.append(
             {
-                "index": len(found),
-                "vendor": "amd",
-                "model": name,
-                "name_raw": name,
-                "memory_total_bytes": size,
-                "memory_bytes": size,
+                **gpu_rows.make_gpu_row(len(found), "amd", name, size),
                 "memory_used_bytes": machine.read_int(f"{path}/mem_info_vram_used"),
                 "uuid": None,
                 "pci": path.rsplit("/", 1)[1],
@@ -54,7 +52,7 @@ def gpus(machine: Machine) -> list[dict[str, Any]]:
     return found
 
 
-def amd(machine: Machine) -> dict[str, Any] | None:
+def amd(machine: Machine) -> AmdFacts | None:
     """Driver and ROCm, or None where the kernel has no such driver loaded."""
     if not machine.exists("/sys/module/amdgpu"):
         return None
@@ -126,7 +124,7 @@ def _json(text: str | None) -> Any:  # noqa: ANN401  (tools print what they like
         return None
 
 
-def _name(found: list[dict[str, Any]], names: dict[str, str]) -> None:
+def _name(found: list[GpuFacts], names: dict[str, str]) -> None:
     for gpu in found:
         name = gpu["model"] or names.get(str(gpu["pci"]).lower())
-        gpu["model"] = gpu["name_raw"] = name
+        gpu.update(gpu_rows.make_gpu_row(gpu["index"], "amd", name, gpu["memory_bytes"]))

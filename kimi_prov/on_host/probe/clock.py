@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts import ClockFacts
     from kimi_prov.on_host.system.machine import Machine
 
 # adjtimex(2): `status` in struct timex of a 64-bit Linux, and its flag for an unkept clock.
@@ -15,7 +16,7 @@ _UNSYNCHRONIZED = 0x40
 _LARGE_ENOUGH = 512
 
 
-def clock(machine: Machine) -> dict[str, Any]:
+def clock(machine: Machine) -> ClockFacts:
     """Return what the kernel knows; whoever asked adds `offset_s`, by a clock of its own."""
     return {"synchronized": _synchronized() if machine.live else None}
 

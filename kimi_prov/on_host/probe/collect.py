@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kimi_prov.on_host.probe import (
     amd_smi,
@@ -28,10 +28,13 @@ from kimi_prov.on_host.probe import gpu as probe_gpu
 from kimi_prov.on_host.system import apply_lock
 from kimi_prov.on_host.system.machine import Machine
 
-SCHEMA = "kimi-prov/facts/v1"
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts import Facts
+
+SCHEMA: Final = "kimi-prov/facts/v1"
 
 
-def collect(machine: Machine) -> dict[str, Any]:
+def collect(machine: Machine) -> Facts:
     """Every fact of the machine. Sizes in bytes; null is unknown."""
     states = installed.units(machine)
     found = software.Packages(machine)
@@ -73,7 +76,7 @@ def collect(machine: Machine) -> dict[str, Any]:
     }
 
 
-def described(machine: Machine, *, timed: bool) -> dict[str, Any]:
+def described(machine: Machine, *, timed: bool) -> Facts:
     """Collect the facts, and measurements where requested."""
     facts = collect(machine)
     if timed:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
+    from kimi_prov.contract.documents.facts.machine import CpuFacts, NodeFacts, NumaFacts
+
 # What engines and weight formats require, by the kernel's names.
 ISA = (
     "sse4_2",
@@ -74,7 +76,7 @@ _DESIGNS: tuple[tuple[str, int, int, int, str], ...] = (
 )
 
 
-def cpu(machine: Machine) -> dict[str, Any]:
+def cpu(machine: Machine) -> CpuFacts:
     """Model, counts and instruction sets of the CPUs that a process here may run on."""
     named = {**by_kernel(machine), **by_cpuinfo(machine)}
     flags = set(named["flags"])
@@ -87,6 +89,7 @@ def cpu(machine: Machine) -> dict[str, Any]:
     cores = len({place["first"] for place in known}) if complete else None
     found_caches = caches(machine, len(online))
     vendor, family, number = named["vendor"], named["family"], named["model_number"]
+    shared = clusters(machine, vendor, sockets, flags)
     return {
         "model": named["model"],
         "vendor": vendor,
@@ -109,7 +112,9 @@ def cpu(machine: Machine) -> dict[str, Any]:
         "caches": found_caches,
         # Not py-cpuinfo's: on AMD it takes the L2 of one core for it.
         "l3_bytes": (found_caches or {}).get("l3_bytes"),
-        **clusters(machine, vendor, sockets, flags),
+        "nodes_per_socket": shared["nodes_per_socket"],
+        "snc": shared["snc"],
+        "nps": shared["nps"],
         # Not py-cpuinfo's: where the name advertises none, it gives the clock of the moment.
         "frequency_hz": _frequency_hz(machine, named["model"]),
     }
@@ -194,10 +199,10 @@ def _available(sizes: dict[str, str]) -> int | None:
     return free + max(0, files) + (_kilobytes(sizes.get("SReclaimable")) or 0)
 
 
-def numa(machine: Machine) -> dict[str, Any]:
+def numa(machine: Machine) -> NumaFacts:
     """NUMA nodes that have memory or CPUs; an empty list where the kernel lists none."""
     allowed = set(online_cpus(machine))
-    nodes = []
+    nodes: list[NodeFacts] = []
     for path in machine.glob(f"{_NODE}/node[0-9]*"):
         info = parse_fields(machine.read(f"{path}/meminfo"), ":")
         sizes = {key.split()[-1]: value for key, value in info.items()}
@@ -217,18 +222,19 @@ def numa(machine: Machine) -> dict[str, Any]:
             }
         )
     return {
-        "nodes": sorted(nodes, key=lambda node: int(str(node["id"]))),
+        "nodes": sorted(nodes, key=lambda node: node["id"]),
         "memory_grows": _grows(machine, nodes),
     }
 
 
-def _grows(machine: Machine, nodes: list[dict[str, Any]]) -> bool | None:
+def _grows(machine: Machine, nodes: list[NodeFacts]) -> bool | None:
     """Whether the nodes show far less than the total: a virtual machine with ballooned memory."""
     total = _kilobytes(parse_fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
-    shown = [node["memory_total_bytes"] for node in nodes]
-    if not total or not shown or None in shown:
+    sizes = [node["memory_total_bytes"] for node in nodes]
+    shown = [size for size in sizes if size is not None]
+    if not total or not shown or len(shown) < len(sizes):
         return None
-    return bool(sum(shown) < total * _SHOWN)
+    return sum(shown) < total * _SHOWN
 
 
 def clusters(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.machine import DiskFacts
+    from kimi_prov.contract.documents.facts.quote import NicFacts
     from kimi_prov.on_host.system.machine import Machine
 
 _NO_DISK = re.compile(r"(loop|ram|zram|sr|fd|dm-|md|nbd)\d*")
@@ -13,9 +15,9 @@ _SECTOR = 512
 _RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
-def disks(machine: Machine) -> list[dict[str, Any]]:
+def disks(machine: Machine) -> list[DiskFacts]:
     """Disks with their kind and size; only a measurement gives their speed."""
-    found = []
+    found: list[DiskFacts] = []
     for path in machine.glob("/sys/block/*"):
         name = path.rsplit("/", 1)[1]
         sectors = machine.read_int(f"{path}/size")
@@ -43,9 +45,9 @@ def _kind(name: str, rotational: int | None) -> str | None:
     return None if rotational is None else "hdd" if rotational else "ssd"
 
 
-def nics(machine: Machine) -> list[dict[str, Any]]:
+def nics(machine: Machine) -> list[NicFacts]:
     """Network cards, bridges and tunnels aside; speed in bits a second, None while it is down."""
-    found: list[dict[str, Any]] = []
+    found: list[NicFacts] = []
     for path in machine.glob("/sys/class/net/*"):
         if not machine.exists(f"{path}/device"):
             continue

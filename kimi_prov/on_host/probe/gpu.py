@@ -12,6 +12,12 @@ from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.system.machine import Machine, parse_fields
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.gpus import (
+        FabricManagerFacts,
+        GpuFacts,
+        NvidiaFacts,
+        NvlinkFacts,
+    )
     from kimi_prov.on_host.probe.software import Packages
 
 _NVIDIA = "0x10de"
@@ -67,10 +73,10 @@ class Nvidia:
             return None
         return self._machine.run(_COMMANDS[what], timeout_s=_PATIENCE_S)
 
-    def gpus(self) -> list[dict[str, Any]]:
+    def gpus(self) -> list[GpuFacts]:
         """One row for each GPU that the driver serves; memory in bytes."""
         rows = nvidia_smi.table(self._output.get("table"), list(nvidia_smi.COLUMNS))
-        found: list[dict[str, Any]] = list((self._query or {}).get("gpus") or [])
+        found: list[GpuFacts] = list((self._query or {}).get("gpus") or [])
         if not found:
             found = [nvidia_smi.listed(row) for row in rows]
         by_index = {
@@ -91,12 +97,12 @@ class Nvidia:
 
     def facts(
         self,
-        gpus: list[dict[str, Any]],
+        gpus: list[GpuFacts],
         packages: Packages,
         units: dict[str, dict[str, str]],
         *,
         container: bool = False,
-    ) -> dict[str, Any] | None:
+    ) -> NvidiaFacts | None:
         """Driver, fabric and links; None where there is neither such a card nor a driver.
 
         `container`: the bus shows it all devices of its machine, whichever it was given.
@@ -132,16 +138,18 @@ class Nvidia:
             "module_key_enrolled": _enrolled(self._machine),
         }
 
-    def _listed(self, gpus: list[dict[str, Any]]) -> list[str]:
+    def _listed(self, gpus: list[GpuFacts]) -> list[str]:
         """Return those of the cards on the bus that the driver lists."""
         addresses = {_bus_name(gpu.get("pci")) for gpu in gpus}
         return [path for path in self.cards if path.rsplit("/", 1)[1] in addresses]
 
-    def _nvlink(self, matrix: list[list[int | None]] | None) -> dict[str, Any] | None:
+    def _nvlink(self, matrix: list[list[int | None]] | None) -> NvlinkFacts | None:
         reported = nvidia_smi.links(self._output.get("links"))
         if matrix is None and reported is None:
             return None
-        counted = [max((cell or 0 for cell in line), default=0) for line in matrix or []]
+        counted: list[int | None] = [
+            max((cell or 0 for cell in line), default=0) for line in matrix or []
+        ]
         return {
             "matrix": matrix,
             "paths": (self._topology or {}).get("paths"),
@@ -190,7 +198,9 @@ def _enrolled(machine: Machine) -> bool | None:
     return "already enrolled" in output if output else None
 
 
-def _fabric_manager(packages: Packages, units: dict[str, dict[str, str]]) -> dict[str, Any] | None:
+def _fabric_manager(
+    packages: Packages, units: dict[str, dict[str, str]]
+) -> FabricManagerFacts | None:
     version = packages.version(r"(cuda-drivers|nvidia)-fabricmanager(-\d+)?")
     active = _active(units, unit_names.FABRIC_MANAGER)
     if version is None and active is None:

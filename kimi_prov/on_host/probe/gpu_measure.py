@@ -17,16 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import kimi_prov
-from kimi_prov.contract import paths
+from kimi_prov.contract import gpu_rows, paths
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.numbers import parse_int
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.probe.cuda_child import ARENA, PINNED
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts, GpuSpeeds
+    from kimi_prov.contract.documents.facts.measured import MeasuredGpu
     from kimi_prov.on_host.system.machine import Machine
 
 # An idle GPU has some hundred MiB in use by its driver.
@@ -52,7 +55,7 @@ _MATRIX = ("bf16", "fp8")
 _SPEEDS = ("memory", "copy", "copy_together")
 
 
-def measured(machine: Machine, facts: dict[str, Any]) -> list[dict[str, Any]]:
+def measured(machine: Machine, facts: Facts) -> list[MeasuredGpu]:
     """Give a row for each GPU; a figure that there is not is null, with the reason."""
     gpus = facts["gpus"]
     if not gpus:
@@ -64,10 +67,10 @@ def measured(machine: Machine, facts: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def apply(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def apply(facts: Facts, rows: list[MeasuredGpu]) -> None:
     """Write figures to the keys of each GPU that the planner reads."""
     for place, (gpu, row) in enumerate(zip(facts["gpus"], rows)):
-        found = {
+        found: GpuSpeeds = {
             "bandwidth_bytes_per_s": row["memory"]["bytes_per_s"],
             "copy_bytes_per_s": row["copy"]["bytes_per_s"],
             "copy_together_bytes_per_s": row["copy_together"]["bytes_per_s"],
@@ -79,7 +82,7 @@ def apply(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             facts["origins"][f"gpus[{place}].measured"] = "measured"
 
 
-def refusals(machine: Machine, facts: dict[str, Any]) -> list[str | None]:
+def refusals(machine: Machine, facts: Facts) -> list[str | None]:
     """Say of each GPU why it is not measured; None for one that is idle."""
     used = _used(machine.run(_QUERIES["memory"], timeout_s=60.0))
     apps = machine.run(_QUERIES["apps"], timeout_s=60.0)
@@ -92,9 +95,7 @@ def refusals(machine: Machine, facts: dict[str, Any]) -> list[str | None]:
     return reasons
 
 
-def refusal(
-    gpu: dict[str, Any], used: int | None, *, serving: bool, free: int | None
-) -> str | None:
+def refusal(gpu: GpuFacts, used: int | None, *, serving: bool, free: int | None) -> str | None:
     """Say why a GPU is not measured. `used`: bytes of its memory; `free`: of the machine's."""
     if gpu["vendor"] != "nvidia":
         return "only NVIDIA's GPUs are measured"
@@ -104,7 +105,7 @@ def refusal(
         return "busy: a process computes on it"
     if used is None:
         return "nothing says whether it is idle: its memory in use is not known"
-    return _short(gpu.get("memory_bytes") or 0, used, free)
+    return _short(gpu_rows.get_gpu_memory(gpu) or 0, used, free)
 
 
 def _short(total: int, used: int, free: int | None) -> str | None:
@@ -171,12 +172,12 @@ def _trusted(path: str) -> bool:
         path = os.path.dirname(path)
 
 
-def _alone(gpu: dict[str, Any], libraries: list[str]) -> list[dict[str, Any]]:
+def _alone(gpu: GpuFacts, libraries: list[str]) -> list[dict[str, Any]]:
     config = {"together": False, "cpus": _near(gpu), "libraries": libraries}
     return _child(config, [_name(gpu)], _ALONE_S)
 
 
-def _together(gpus: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+def _together(gpus: list[GpuFacts], rows: list[MeasuredGpu]) -> None:
     """Copy to all GPUs at once whose copy alone was measured, and add it to their rows."""
     able = [place for place, row in enumerate(rows) if row["copy"]["bytes_per_s"]]
     if len(able) < 2:
@@ -192,7 +193,7 @@ def _together(gpus: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
         }
 
 
-def _row(gpu: dict[str, Any], answer: Any) -> dict[str, Any]:  # noqa: ANN401
+def _row(gpu: GpuFacts, answer: Any) -> MeasuredGpu:  # noqa: ANN401
     """Give a GPU's row of the lines that its process wrote, or of the reason for none."""
     lines = [{"part": None, "reason": answer}] if isinstance(answer, str) else answer
     by_part = {line["part"]: line for line in lines}
@@ -207,16 +208,16 @@ def _row(gpu: dict[str, Any], answer: Any) -> dict[str, Any]:  # noqa: ANN401
         row[part] = {name: line.get(name) for name in (key, "seconds", "reason")}
         if part in _MATRIX:
             row[part]["by"] = line.get("by")
-    return row
+    return cast("MeasuredGpu", row)
 
 
-def _near(gpu: dict[str, Any]) -> list[int]:
+def _near(gpu: GpuFacts) -> list[int]:
     """Processors near a GPU that we may run on."""
     ours = os.sched_getaffinity(0)
     return [cpu for cpu in parse_list(gpu.get("cpus") or "") if cpu in ours]
 
 
-def _name(gpu: dict[str, Any]) -> str:
+def _name(gpu: GpuFacts) -> str:
     return str(gpu.get("uuid") or gpu["index"])
 
 

@@ -17,6 +17,12 @@ from kimi_prov.on_host.system import units as systemd
 from kimi_prov.on_host.system.files import count_disk_bytes
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.kimi import (
+        FileFacts,
+        KimiFacts,
+        ModelFacts,
+        ServingFacts,
+    )
     from kimi_prov.on_host.system.machine import Machine
 
 # Services that a package of ours brings along; whether they ran before is kept for `destroy`.
@@ -59,7 +65,7 @@ def units(machine: Machine) -> dict[str, dict[str, str]]:
     }
 
 
-def kimi(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, Any]:
+def kimi(machine: Machine, states: dict[str, dict[str, str]]) -> KimiFacts:
     """Engines, models, plan and program of ours; null where access is denied."""
     pythons = _complete(machine, paths.PYTHONS)
     environments = _environments(machine, paths.ENGINES, pythons)
@@ -133,13 +139,13 @@ def _brought(environments: dict[str, str | None]) -> dict[str, str]:
     return {name: python for name, python in sorted(environments.items()) if python}
 
 
-def _serving(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, Any]:
+def _serving(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, ServingFacts]:
     """Return what each running engine depends on; null where that is no longer known.
 
     An engine whose process we may not look at is left out.
     """
     places = started.UnitPaths(machine.root or "/")
-    found: dict[str, Any] = {}
+    found: dict[str, ServingFacts] = {}
     for unit, row in sorted(states.items()):
         if unit_names.is_serve(unit) and started.get_pid(row) != "0":
             stamp = started.read_running_digest(started.get_pid(row), places)
@@ -184,7 +190,7 @@ def _kept_envs(machine: Machine) -> list[str]:
     return sorted(found)
 
 
-def _models(machine: Machine) -> list[dict[str, Any]]:
+def _models(machine: Machine) -> list[ModelFacts]:
     """Bytes that each model takes on the disk, unfinished downloads included."""
     return [
         {"dir": path, "disk_bytes": count_disk_bytes(machine.path(path))}
@@ -208,7 +214,7 @@ def _sha256(machine: Machine, path: str) -> str | None:
         return None
 
 
-def _file(machine: Machine, path: str) -> dict[str, str] | None:
+def _file(machine: Machine, path: str) -> FileFacts | None:
     """Return content, owner and mode of a regular file; None for anything else, or none at all."""
     try:
         descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

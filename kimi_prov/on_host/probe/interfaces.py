@@ -5,11 +5,12 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.probe import devices
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.network import InterfaceFacts
     from kimi_prov.on_host.system.machine import Machine
 
 _NET = "/sys/class/net"
@@ -21,14 +22,14 @@ _MOST_LAYERS = 4
 _GATEWAY = 0x2
 
 
-def interfaces(machine: Machine) -> list[dict[str, Any]]:
+def interfaces(machine: Machine) -> list[InterfaceFacts]:
     """Return the interfaces that have a device or an address, the loopback aside.
 
     `speed_bits_per_s` is None where it is unknown or a constant: a virtual interface says one that
     no card is behind (veth always 10 Gbit/s).
     """
     addresses = _addresses(machine)
-    found = []
+    found: list[InterfaceFacts] = []
     for path in machine.glob(f"{_NET}/*"):
         name = path.rsplit("/", 1)[1]
         own = addresses.get(name, [])

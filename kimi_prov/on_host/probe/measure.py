@@ -15,7 +15,7 @@ import stat
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.cpu_lists import parse_list
@@ -26,6 +26,15 @@ from kimi_prov.on_host.system.process import run as run_program
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.facts.machine import MemoryBandwidth
+    from kimi_prov.contract.documents.facts.measured import (
+        MeasuredDisk,
+        MeasuredFacts,
+        MeasuredMemory,
+        MeasuredNode,
+        MeasuredRate,
+    )
     from kimi_prov.on_host.system.machine import Machine
 
 # Processes that want to run, for each core, above which a measurement would measure them instead.
@@ -47,7 +56,7 @@ _LOOKING_S = 1.0
 _BIG_FILES = ("/usr/lib", "/boot", "/opt")
 
 
-def measured(machine: Machine, facts: dict[str, Any]) -> dict[str, Any]:
+def measured(machine: Machine, facts: Facts) -> MeasuredFacts:
     """Measure all; a thing that could not be measured is null, with the reason."""
     load = os.getloadavg()[0]
     return {
@@ -60,13 +69,13 @@ def measured(machine: Machine, facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def is_busy(load: float, facts: dict[str, Any]) -> bool:
+def is_busy(load: float, facts: Facts) -> bool:
     """Whether so many processes want to run that they would distort a measurement."""
     cores = facts["cpu"]["cores"] or facts["cpu"]["threads"] or 1
     return bool(load > _BUSY * cores)
 
 
-def apply(facts: dict[str, Any], found: dict[str, Any]) -> None:
+def apply(facts: Facts, found: MeasuredFacts) -> None:
     """Write measurements to the keys that the planner reads: they override the catalogue.
 
     What was measured beside other work is reported under `measured` alone.
@@ -74,18 +83,19 @@ def apply(facts: dict[str, Any], found: dict[str, Any]) -> None:
     facts["measured"] = found
     if found["busy"]:
         return
-    speed = found["memory"]["bytes_per_s"]
+    speed = (found["memory"] or {}).get("bytes_per_s")
     if speed:
-        facts["memory"]["bandwidth_bytes_per_s"]["measured"] = speed
+        known: MemoryBandwidth = facts["memory"]["bandwidth_bytes_per_s"] or {}
+        facts["memory"]["bandwidth_bytes_per_s"] = {**known, "measured": speed}
         facts["origins"]["memory.bandwidth_bytes_per_s.measured"] = "measured"
-    disks = facts["disks"]
-    if found["disk"]["bytes_per_s"] and len(disks) == 1:
-        disks[0]["read_bytes_per_s"] = found["disk"]["bytes_per_s"]
+    disks, reading = facts["disks"], (found["disk"] or {}).get("bytes_per_s")
+    if reading and len(disks) == 1:
+        disks[0]["read_bytes_per_s"] = reading
         facts["origins"]["disks[0].read_bytes_per_s"] = "measured"
     gpu_measure.apply(facts, found.get("gpus") or [])
 
 
-def memory(machine: Machine, facts: dict[str, Any]) -> dict[str, Any]:
+def memory(machine: Machine, facts: Facts) -> MeasuredMemory:
     """Read memory with a thread on every core: of all nodes at once, and of each alone."""
     started = time.monotonic()
     folder = tempfile.mkdtemp(prefix="kimi-probe-")
@@ -93,14 +103,14 @@ def memory(machine: Machine, facts: dict[str, Any]) -> dict[str, Any]:
     try:
         compiled, reason = _compile(machine, folder)
         if compiled is None:
-            return _unknown(reason, nodes=[])
+            return {"bytes_per_s": None, "seconds": None, "reason": reason, "nodes": []}
         program = in_memory.enter_context(_in_memory(compiled))
         free = facts["memory"]["available_bytes"] or 8 * _LEAST_BYTES
         size = max(_LEAST_BYTES, _CACHES * (facts["cpu"]["l3_bytes"] or 0))
         size = min(size, free // _SHARE_OF_FREE)
         primary = parse_list(facts["cpu"]["primary"]) or parse_list(facts["cpu"]["online"])
         whole = _run(program, primary, size)
-        nodes = []
+        nodes: list[MeasuredNode] = []
         groups = [(node["id"], parse_list(node["cpus"])) for node in facts["numa"]["nodes"]]
         for number, cpus in groups if len(groups) > 1 else []:
             own = [cpu for cpu in primary if cpu in cpus]
@@ -109,7 +119,8 @@ def memory(machine: Machine, facts: dict[str, Any]) -> dict[str, Any]:
         if len(groups) == 1:
             nodes = [{"id": groups[0][0], "bytes_per_s": whole}]
     except OSError as error:
-        return _unknown(f"the program does not run: {error.strerror}", nodes=[])
+        reason = f"the program does not run: {error.strerror}"
+        return {"bytes_per_s": None, "seconds": None, "reason": reason, "nodes": []}
     finally:
         in_memory.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -159,7 +170,7 @@ def _run(program: str, cpus: list[int], size: int) -> int | None:
     return round(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) else None
 
 
-def sha256() -> dict[str, Any]:
+def sha256() -> MeasuredRate:
     """Bytes a second that one core hashes: verifying weights takes that long."""
     block = memoryview(bytearray(_BLOCK))
     digest = hashlib.sha256()
@@ -172,7 +183,7 @@ def sha256() -> dict[str, Any]:
     return {"bytes_per_s": round(taken / seconds), "seconds": round(seconds, 2), "reason": None}
 
 
-def disk(facts: dict[str, Any]) -> dict[str, Any]:
+def disk(facts: Facts) -> MeasuredDisk:
     """Read from end to end, past the page cache: a model's file, else the disk, else a large file.
 
     The disk of the weights is meant; where only another file can be read, `path` names it.
@@ -183,12 +194,19 @@ def disk(facts: dict[str, Any]) -> dict[str, Any]:
             return _read(path)
         except OSError as error:
             reason = f"{path}: {error.strerror}"
-    return _unknown(reason, path=None, bytes=None, direct=None)
+    return {
+        "bytes_per_s": None,
+        "seconds": None,
+        "reason": reason,
+        "path": None,
+        "bytes": None,
+        "direct": None,
+    }
 
 
-def _candidates(facts: dict[str, Any]) -> list[str]:
-    holding = next((f for f in facts["filesystems"] if paths.ROOT in f.get("holds", [])), None)
-    device = (holding or {}).get("device") or ""
+def _candidates(facts: Facts) -> list[str]:
+    holding = (row for row in facts["filesystems"] if paths.ROOT in row.get("holds", []))
+    device = next((row.get("device") for row in holding), None) or ""
     found = [_largest((paths.MODELS,)), device if device.startswith("/dev/") else None]
     found.append(_largest(_BIG_FILES))
     return [path for path in found if path]
@@ -214,7 +232,7 @@ def _largest(folders: tuple[str, ...]) -> str | None:
     return best[1]
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str) -> MeasuredDisk:
     """Read with several blocks on their way at once, as loading weights does."""
     direct = True
     try:
@@ -256,7 +274,3 @@ def _read_part(descriptor: int, number: int, size: int, until: float) -> int:
                 break
             taken += os.preadv(descriptor, [buffer], offset)
     return taken
-
-
-def _unknown(reason: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"bytes_per_s": None, "seconds": None, "reason": reason, **more}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.numbers import parse_int, parse_leading_int
 from kimi_prov.on_host.system.machine import Machine, parse_fields
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.machine import CgroupFacts, DimmFacts, MemoryFacts
 
 # dmidecode 3.7 writes GiB where older ones write GB; both mean powers of two.
 _UNITS = {"k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -38,7 +41,7 @@ _NAMES = tuple(
 )
 
 
-def memory(machine: Machine, shm_bytes: int | None) -> dict[str, Any]:
+def memory(machine: Machine, shm_bytes: int | None) -> MemoryFacts:
     """Bytes of memory, swap and /dev/shm, the modules, and the limit of our control group."""
     info = parse_fields(machine.read("/proc/meminfo"), ":")
 
@@ -76,12 +79,12 @@ def memory(machine: Machine, shm_bytes: int | None) -> dict[str, Any]:
     }
 
 
-def modules(text: str | None) -> list[dict[str, Any]] | None:
+def modules(text: str | None) -> list[DimmFacts] | None:
     """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it has none.
 
     A virtual machine has a slot that is its whole memory and no speed: that is no module.
     """
-    found = []
+    found: list[DimmFacts] = []
     for block in (text or "").split("\n\n"):
         if "Memory Device" not in block:
             continue
@@ -105,7 +108,7 @@ def modules(text: str | None) -> list[dict[str, Any]] | None:
     return found or None
 
 
-def _channels(slots: list[dict[str, Any]]) -> tuple[int | None, int | None]:
+def _channels(slots: list[DimmFacts]) -> tuple[int | None, int | None]:
     """Channels with a module and channels in all; unknown where the board's names do not say."""
     every, filled = set(), set()
     for slot in slots:
@@ -118,7 +121,7 @@ def _channels(slots: list[dict[str, Any]]) -> tuple[int | None, int | None]:
     return (len(filled), len(every)) if every else (None, None)
 
 
-def _place(slot: dict[str, Any]) -> tuple[str, ...] | None:
+def _place(slot: DimmFacts) -> tuple[str, ...] | None:
     """Processor and channel of a slot, by the bank first; None where the names do not say."""
     for pattern in _NAMES:
         for name in (slot["bank"], slot["locator"]):
@@ -128,10 +131,11 @@ def _place(slot: dict[str, Any]) -> tuple[str, ...] | None:
     return None
 
 
-def _theoretical(filled: list[dict[str, Any]], populated: int | None) -> int | None:
+def _theoretical(filled: list[DimmFacts], populated: int | None) -> int | None:
     """Every channel moves eight bytes a transfer, all at the speed of the slowest module."""
-    speeds = [slot["configured_mt_s"] for slot in filled]
-    if not populated or not speeds or None in speeds:
+    told = [slot["configured_mt_s"] for slot in filled]
+    speeds = [speed for speed in told if speed is not None]
+    if not populated or not speeds or len(speeds) < len(told):
         return None
     return int(populated * min(speeds)) * 10**6 * _WIDTH_BYTES
 
@@ -152,7 +156,7 @@ def _cgroup_limit(machine: Machine, total: int | None) -> int | None:
     return None
 
 
-def cgroup(machine: Machine) -> dict[str, Any]:
+def cgroup(machine: Machine) -> CgroupFacts:
     """Limits of our own group and all above it: bytes of memory, and CPUs by time; None is none."""
     line = next(
         (row for row in (machine.read("/proc/self/cgroup") or "").splitlines() if row[:3] == "0::"),

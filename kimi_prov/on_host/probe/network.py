@@ -5,13 +5,22 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.probe import interfaces, rdma
 from kimi_prov.on_host.system.machine import Machine, parse_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts
+    from kimi_prov.contract.documents.facts.network import (
+        FirewallFacts,
+        FirewallState,
+        ListeningPort,
+        NetworkFacts,
+        RedirectedPort,
+    )
 
 _LISTEN = "0A"
 # As iptables-save writes them; a rule for another address than the machine's says which.
@@ -26,7 +35,7 @@ _MOST_PORTS = 1024
 _SERVICE = re.compile(r"([^/]+\.(?:service|socket|scope))")
 
 
-def network(machine: Machine, gpus: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def network(machine: Machine, gpus: Sequence[GpuFacts] = ()) -> NetworkFacts:
     """Addresses by which others reach the machine, its interfaces, and TCP ports that are taken.
 
     `gpus`: rows with `index` and `pci`, for their way to the RDMA devices.
@@ -41,16 +50,16 @@ def network(machine: Machine, gpus: Sequence[dict[str, Any]] = ()) -> dict[str, 
     }
 
 
-def firewall(machine: Machine, units: dict[str, dict[str, str]]) -> dict[str, Any]:
+def firewall(machine: Machine, units: dict[str, dict[str, str]]) -> FirewallFacts:
     """Which firewall front end is active; `units` as `installed.units` returns them.
 
     ufw has no process, so its configuration is read; firewalld is a daemon, so its unit is.
     """
-    ufw = "absent"
+    ufw: FirewallState = "absent"
     if machine.which("ufw"):
         switch = parse_fields(machine.read("/etc/ufw/ufw.conf"), "=").get("ENABLED", "").lower()
         ufw = "active" if switch == "yes" else "inactive"
-    daemon = "absent"
+    daemon: FirewallState = "absent"
     if machine.which("firewalld") or machine.which("firewall-cmd"):
         state = units.get("firewalld.service", {}).get("ActiveState")
         daemon = "active" if state in ("active", "activating", "reloading") else "inactive"
@@ -62,7 +71,7 @@ def firewall(machine: Machine, units: dict[str, dict[str, str]]) -> dict[str, An
     }
 
 
-def _redirected(machine: Machine) -> list[dict[str, Any]] | None:
+def _redirected(machine: Machine) -> list[RedirectedPort] | None:
     """Return TCP ports that rules of iptables send elsewhere, before a program here sees them.
 
     So Docker, Podman and containerd publish ports of containers, with a listening process or
@@ -71,7 +80,7 @@ def _redirected(machine: Machine) -> list[dict[str, Any]] | None:
     texts = [machine.run([program]) for program in ("iptables-save", "ip6tables-save")]
     if not any(texts):
         return None
-    rows: dict[tuple[int, str | None], dict[str, Any]] = {}
+    rows: dict[tuple[int, str | None], RedirectedPort] = {}
     for line in "\n".join(text or "" for text in texts).splitlines():
         rule = _REDIRECT.search(line)
         first, _, last = (rule.group("ports") if rule else "").partition(":")
@@ -80,7 +89,7 @@ def _redirected(machine: Machine) -> list[dict[str, Any]] | None:
         where = _DESTINATION.search(line)
         address = where.group(1) if where else None
         for port in range(int(first), int(last or first) + 1):
-            row = {"port": port, "address": address, "to": rule.group("to")}
+            row: RedirectedPort = {"port": port, "address": address, "to": rule.group("to")}
             rows.setdefault((port, address), row)
     return sorted(rows.values(), key=lambda row: (row["port"], row["address"] or ""))
 
@@ -93,7 +102,7 @@ def _default_ipv6(machine: Machine) -> bool:
     return False
 
 
-def _listening(machine: Machine) -> list[dict[str, Any]]:
+def _listening(machine: Machine) -> list[ListeningPort]:
     """Each listening TCP port and address; process and unit only where we may see them."""
     sockets: dict[str, tuple[int, str]] = {}
     for name in ("tcp", "tcp6"):
@@ -103,7 +112,7 @@ def _listening(machine: Machine) -> list[dict[str, Any]]:
                 address, _, port = words[1].partition(":")
                 sockets[words[9]] = (int(port, 16), _decode(address))
     owners = _owners(set(sockets)) if machine.live else {}
-    rows = []
+    rows: list[ListeningPort] = []
     for inode, (number, where) in sockets.items():
         pid = owners.get(inode)
         rows.append(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as Xml
 
-from kimi_prov.contract import clean_text
+from kimi_prov.contract import clean_text, gpu_rows
 from kimi_prov.contract.numbers import parse_int, parse_leading_decimal, parse_leading_int
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts
 
 _GPU = re.compile(r"GPU(\d+)")
 _NV = re.compile(r"NV([0-9]{1,4})")
@@ -37,18 +40,13 @@ def query(text: str | None) -> dict[str, Any] | None:
     }
 
 
-def _gpu(number: int, node: Xml.Element) -> dict[str, Any]:
+def _gpu(number: int, node: Xml.Element) -> GpuFacts:
     name = _text(node, "product_name")
     size = _mebibytes(_text(node, "fb_memory_usage/total"))
     link = "pci/pci_gpu_link_info/"
     return {
-        "index": number,
-        "vendor": "nvidia",
-        "model": name,
-        "name_raw": name,
+        **gpu_rows.make_gpu_row(number, "nvidia", name, size),
         "architecture": _text(node, "product_architecture"),
-        "memory_total_bytes": size,
-        "memory_bytes": size,
         "memory_used_bytes": _mebibytes(_text(node, "fb_memory_usage/used")),
         "uuid": _text(node, "uuid"),
         "pci": _text(node, "pci/pci_bus_id") or node.get("id"),
@@ -90,16 +88,11 @@ def table(text: str | None, columns: list[str] | None = None) -> list[dict[str, 
     return rows
 
 
-def listed(row: dict[str, str]) -> dict[str, Any]:
+def listed(row: dict[str, str]) -> GpuFacts:
     """Return a GPU from its row of the table, where the XML is not available."""
     name, size = row.get("name"), _mebibytes(row.get("memory.total"))
     return {
-        "index": parse_int(row["index"]),
-        "vendor": "nvidia",
-        "model": name,
-        "name_raw": name,
-        "memory_total_bytes": size,
-        "memory_bytes": size,
+        **gpu_rows.make_gpu_row(int(row["index"]), "nvidia", name, size),
         "uuid": row.get("uuid"),
         "pci": row.get("pci.bus_id"),
         "compute_capability": capability(row.get("compute_cap")),
@@ -195,7 +188,7 @@ def module(text: str | None) -> dict[str, Any]:
 
 
 def switched(
-    found: list[list[int | None]] | None, gpus: list[dict[str, Any]], bridges: int
+    found: list[list[int | None]] | None, gpus: list[GpuFacts], bridges: int
 ) -> bool | None:
     """Whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
 

@@ -6,11 +6,14 @@ import fcntl
 import os
 import re
 import struct
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.probe.network import unit_of
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.machine import PackageLock
 
 # In the order in which apt takes them.
 LOCKS = (
@@ -29,7 +32,7 @@ _STATE = re.compile(r"^Status: \S+ \S+ (\S+)$", re.MULTILINE)
 _FLOCK = "hhqqi"
 
 
-def holder(machine: Machine) -> dict[str, Any] | None:
+def holder(machine: Machine) -> PackageLock | None:
     """Return who holds a lock of apt or dpkg; None where nobody does, or only root could see it."""
     for path in LOCKS:
         pid = _locked_by(machine.path(path))

@@ -8,13 +8,15 @@ from __future__ import annotations
 import ipaddress
 import re
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.probe import devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kimi_prov.contract.documents.facts.gpus import GpuFacts
+    from kimi_prov.contract.documents.facts.network import BusPath, RdmaFacts
     from kimi_prov.on_host.system.machine import Machine
 
 _CLASS = "/sys/class/infiniband"
@@ -24,12 +26,12 @@ _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _V2 = "RoCE v2"
 
 
-def rdma(machine: Machine, gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def rdma(machine: Machine, gpus: Sequence[GpuFacts]) -> list[RdmaFacts]:
     """Return each port of each device; the GID index is that of RoCE and None for InfiniBand.
 
     `gpus`: rows with `index` and `pci`; each port tells the path on the bus to each of them.
     """
-    found = []
+    found: list[RdmaFacts] = []
     for path in machine.glob(f"{_CLASS}/*/ports/*"):
         device, _, number = path[len(_CLASS) + 1 :].split("/")
         if not _NAME.fullmatch(device) or not number.isdigit():
@@ -96,7 +98,7 @@ def _netdev(
     return next(iter(by_port or names), None)
 
 
-def _distance(machine: Machine, home: str, address: str) -> str | None:
+def _distance(machine: Machine, home: str, address: str) -> BusPath | None:
     """Return the path between a device and a GPU in the words of `nvidia-smi topo -m`.
 
     PIX: one switch; PXB: several; PHB: the host bridge; NODE: host bridges of one NUMA node; SYS:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.machine import SecurityFacts, SelinuxMode
     from kimi_prov.on_host.system.machine import Machine
 
 _LSM = "/sys/kernel/security/lsm"
@@ -16,9 +17,10 @@ _PROFILES = "/sys/kernel/security/apparmor/profiles"
 _LOADED = re.compile(r"^(.+) \((enforce|kill)\)$", re.MULTILINE)
 # Programs of the distribution that our units run.
 _PROGRAMS = ("haproxy", "nft")
+_SELINUX: dict[str, SelinuxMode] = {"0": "permissive", "1": "enforcing"}
 
 
-def security(machine: Machine) -> dict[str, Any]:
+def security(machine: Machine) -> SecurityFacts:
     """Return the modules that are on, SELinux's mode, and enforced profiles of what we run.
 
     `modules` is None where the kernel does not show them, `apparmor_enforced` where its profiles
@@ -28,9 +30,7 @@ def security(machine: Machine) -> dict[str, Any]:
     profiles = machine.read(_PROFILES)
     return {
         "modules": None if modules is None else [name for name in modules.split(",") if name],
-        "selinux": {"0": "permissive", "1": "enforcing"}.get(
-            (machine.read(_ENFORCE) or "").strip()
-        ),
+        "selinux": _SELINUX.get((machine.read(_ENFORCE) or "").strip()),
         "apparmor_enforced": None if profiles is None else _ours(profiles),
     }
 

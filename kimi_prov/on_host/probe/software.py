@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.probe import package_manager
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.gpus import GibFacts
+    from kimi_prov.contract.documents.facts.machine import PackageFacts
     from kimi_prov.on_host.system.machine import Machine
 
 # The versions of these are reported; a plan may read only packages in this list, and those of
@@ -81,11 +83,17 @@ class Packages:
         return all(name in self.on_hold for name in found) if found else None
 
 
-def packages(machine: Machine, found: Packages) -> dict[str, Any]:
+def packages(machine: Machine, found: Packages) -> PackageFacts:
     """Installed packages of interest with their version; None where dpkg is not the manager."""
     if not found.known:
-        unknown = ("installed", "held", "unattended_upgrades", "needrestart", "busy", "unfinished")
-        return dict.fromkeys(unknown)
+        return {
+            "installed": None,
+            "held": None,
+            "unattended_upgrades": None,
+            "needrestart": None,
+            "busy": None,
+            "unfinished": None,
+        }
     return {
         "installed": {
             name: version
@@ -121,7 +129,7 @@ def loader(machine: Machine) -> dict[str, list[str]] | None:
     }
 
 
-def gib(machine: Machine, configured: dict[str, list[str]] | None) -> dict[str, Any] | None:
+def gib(machine: Machine, configured: dict[str, list[str]] | None) -> GibFacts | None:
     """Google's NCCL plugins, wherever the loader may find them; None where nothing can be seen."""
     if configured is None:
         return None

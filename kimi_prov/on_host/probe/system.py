@@ -9,11 +9,23 @@ import platform
 import re
 import stat
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths
 from kimi_prov.on_host.probe import cpu
 from kimi_prov.on_host.system.machine import Machine, parse_fields
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.facts.machine import (
+        CgroupHierarchy,
+        ChoiceFacts,
+        FilesystemFacts,
+        HostFacts,
+        OtherPython,
+        PythonFacts,
+        SysctlFacts,
+        TunableFacts,
+    )
 
 SYSCTLS = (
     "kernel.numa_balancing",
@@ -30,7 +42,7 @@ _PLACES = ("/", "/boot", "/etc", "/var", "/srv", paths.ROOT, paths.ENGINES, path
 _TELLING = ("nodev", "noexec", "nosuid", "ro")
 
 
-def host(machine: Machine) -> dict[str, Any]:
+def host(machine: Machine) -> HostFacts:
     """Return distribution, kernel, C library, and the virtualisation that the machine runs in."""
     release = parse_fields(machine.read("/etc/os-release"), "=")
     version = re.search(r"systemd (\d+)", machine.run(["systemctl", "--version"]) or "")
@@ -72,9 +84,9 @@ def _secure_boot(machine: Machine) -> bool | None:
     return value[-1] == "\x01" if value else None
 
 
-def python(machine: Machine) -> dict[str, Any]:
+def python(machine: Machine) -> PythonFacts:
     """Return the Python that runs the probe, and others that an engine could be installed for."""
-    others = [
+    others: list[OtherPython] = [
         {"path": path, "version": path.rsplit("python", 1)[1]}
         for path in machine.glob("/usr/bin/python3.*")
         if re.fullmatch(r"/usr/bin/python3\.\d+", path)
@@ -92,16 +104,15 @@ def python(machine: Machine) -> dict[str, Any]:
 def shm_bytes(machine: Machine) -> int | None:
     """Size of /dev/shm, through which an engine's processes talk."""
     place = "/dev/shm"  # noqa: S108
-    size: int | None = _space(machine, place)["total_bytes"] if machine.exists(place) else None
-    return size
+    return _measure_space(machine, place)[0] if machine.exists(place) else None
 
 
-def filesystems(machine: Machine) -> list[dict[str, Any]]:
+def filesystems(machine: Machine) -> list[FilesystemFacts]:
     """Return the file systems that kimi-prov writes to, each once, with the paths on it."""
     mounted = mounts(machine)
     if not mounted:
         return []
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, FilesystemFacts] = {}
     for place in _PLACES:
         existing = place
         while existing != "/" and not machine.exists(existing):
@@ -111,9 +122,18 @@ def filesystems(machine: Machine) -> list[dict[str, Any]]:
         row = found.get(mount)
         if row is None:
             device, kind, options = mounted.get(mount, (None, None, []))
-            row = {"mount": mount, "device": device, "fstype": kind, "holds": []}
-            row.update(_space(machine, real), options=options, linked={})
-            row["writable"] = _root_may_write(machine, real)
+            total, free = _measure_space(machine, real)
+            row = {
+                "mount": mount,
+                "device": device,
+                "fstype": kind,
+                "holds": [],
+                "total_bytes": total,
+                "free_bytes": free,
+                "options": options,
+                "linked": {},
+                "writable": _root_may_write(machine, real),
+            }
             found[mount] = row
         row["holds"].append(place)
         if real != existing:
@@ -126,9 +146,9 @@ def _root_may_write(machine: Machine, path: str) -> bool | None:
     return os.access(path, os.W_OK) if machine.live and os.geteuid() == 0 else None
 
 
-def tunables(machine: Machine) -> dict[str, Any]:
+def tunables(machine: Machine) -> TunableFacts:
     """Kernel settings that the plan may want changed, and whether this machine allows it."""
-    sysctl = {}
+    sysctl: dict[str, SysctlFacts] = {}
     for name in SYSCTLS:
         path = "/proc/sys/" + name.replace(".", "/")
         value = machine.read(path)
@@ -142,7 +162,7 @@ def tunables(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _choice(machine: Machine, path: str, *, bracketed: bool) -> dict[str, Any] | None:
+def _choice(machine: Machine, path: str, *, bracketed: bool) -> ChoiceFacts | None:
     """Read a setting with a fixed set of values; None where the machine has no such setting."""
     text = machine.read(path)
     if text is None:
@@ -206,7 +226,7 @@ def _hypervisor(machine: Machine) -> str | None:
     return vendor.lower() if vendor else "vm"
 
 
-def cgroup_hierarchy(machine: Machine) -> str | None:
+def cgroup_hierarchy(machine: Machine) -> CgroupHierarchy | None:
     """Say which control groups systemd has: unified (v2), legacy (v1) or hybrid; None: unknown."""
     mounted = mounts(machine)
     kind = mounted.get("/sys/fs/cgroup", (None, None))[1]
@@ -238,12 +258,10 @@ def _below(path: str, mount: str) -> bool:
     return mount in ("/", path) or path.startswith(mount + "/")
 
 
-def _space(machine: Machine, path: str) -> dict[str, Any]:
+def _measure_space(machine: Machine, path: str) -> tuple[int | None, int | None]:
+    """Measure the whole and the free bytes of a path's file system; None where it is not told."""
     try:
         sizes = os.statvfs(machine.path(path))
     except OSError:
-        return {"total_bytes": None, "free_bytes": None}
-    return {
-        "total_bytes": sizes.f_blocks * sizes.f_frsize,
-        "free_bytes": sizes.f_bavail * sizes.f_frsize,
-    }
+        return None, None
+    return sizes.f_blocks * sizes.f_frsize, sizes.f_bavail * sizes.f_frsize

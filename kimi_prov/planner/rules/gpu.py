@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.catalog import model_bytes
 from kimi_prov.contract import unit_names
+from kimi_prov.contract.gpu_rows import get_gpu_name
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.decisions import Workload
 from kimi_prov.planner.memory import gpu as gpu_memory
@@ -24,7 +25,7 @@ _MAX_USED_BYTES = 2 << 30
 
 @register_rule("gpu.mixed")
 def _check_mixed_models(context: PlanContext) -> Iterator[RuleResult]:
-    kinds = {str(gpu.get("model") or gpu.get("name_raw")) for gpu in context.gpus}
+    kinds = {str(get_gpu_name(gpu)) for gpu in context.gpus}
     sizes = [size for size in context.host.gpu_bytes if size]
     spread = sizes and max(sizes) - min(sizes) > max(sizes) * _MAX_MEMORY_SPREAD
     if len(kinds) > 1 or spread:
@@ -39,7 +40,7 @@ def _check_mixed_models(context: PlanContext) -> Iterator[RuleResult]:
 def _check_unknown_gpu(context: PlanContext) -> Iterator[RuleResult]:
     if context.gpus and context.host.gpu is None:
         yield RuleResult(
-            observed=str(context.gpus[0].get("model") or context.gpus[0].get("name_raw")),
+            observed=str(get_gpu_name(context.gpus[0])),
             required="a card of the catalogue, for speed and power",
             fix="add it to gpus.yaml of your own catalogue",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.gpu_rows import get_gpu_name
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.hosts.groups import SHARED_SETTINGS
 from kimi_prov.planner.rules.context import PlanContext, RuleResult, register_rule
@@ -83,7 +84,7 @@ _COMPARED_FACTS: tuple[tuple[str, str, Callable[[Member], Any], str], ...] = (
     (
         "GPUs",
         "blocker",
-        lambda m: [str(g.get("model") or g.get("name_raw")) for g in m.host.facts["gpus"]],
+        lambda m: [str(get_gpu_name(g)) for g in m.host.facts["gpus"]],
         "use hosts with the same GPUs",
     ),
     (

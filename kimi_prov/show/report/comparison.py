@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kimi_prov.contract.gpu_rows import get_gpu_name
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.show.report import hosts
 from kimi_prov.show.report.capacity import count_cache_tokens
@@ -175,7 +176,7 @@ def describe_gpus(target: Target) -> str:
     """Name the GPUs with their number: "8 x H200 SXM", of two hosts "2 x 8 H200 SXM"."""
     counted: dict[str, int] = {}
     for gpu in target["facts"].get("gpus") or ():
-        name = clean(gpu.get("model") or gpu.get("name_raw") or UNKNOWN)
+        name = clean(get_gpu_name(gpu) or UNKNOWN)
         counted[name] = counted.get(name, 0) + 1
     many = hosts.count_target_hosts(target)
     if many > 1 and len(counted) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract.gpu_rows import get_gpu_memory
 from kimi_prov.show.report import hosts
 from kimi_prov.show.text.formats import clean
 
@@ -49,7 +50,7 @@ def build_bars(target: Target) -> list[Bar]:
     if found["weights_bytes_per_gpu"] is not None:
         groups: dict[tuple[int, bool], list[int]] = {}
         for place, gpu in enumerate(facts.get("gpus") or ()):
-            size = int(gpu.get("memory_bytes") or gpu.get("memory_total_bytes") or 0)
+            size = get_gpu_memory(gpu) or 0
             index = int(gpu.get("index", place))
             groups.setdefault((size, index in used), []).append(index)
         bars += [

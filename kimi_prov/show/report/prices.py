@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.currency import format_dated_source
+from kimi_prov.contract.gpu_rows import get_gpu_memory, get_gpu_name
 from kimi_prov.show.report.cost import Api, MachinePrices, Rate
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ def _find_gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | No
     """Find the machine's GPUs in the catalogue; None where one of them is not there."""
     found = []
     for part in facts.get("gpus") or ():
-        size = part.get("memory_bytes") or part.get("memory_total_bytes")
-        gpu = catalogue.find_gpu(str(part.get("model") or part.get("name_raw") or ""), size)
+        gpu = catalogue.find_gpu(get_gpu_name(part) or "", get_gpu_memory(part))
         if gpu is None:
             return None
         found.append(gpu)

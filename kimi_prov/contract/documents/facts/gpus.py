@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
-from kimi_prov.contract.documents.form import CpuList, NotRequired, Quantity, Required, Whole
+from kimi_prov.contract.documents.form import (
+    DEPRECATED,
+    CpuList,
+    NotRequired,
+    Quantity,
+    Required,
+    Whole,
+)
 
 
 class GpuFacts(TypedDict, total=False):
@@ -13,13 +20,15 @@ class GpuFacts(TypedDict, total=False):
     index: Required[Whole]
     vendor: Required[str]
     model: str | None
-    memory_total_bytes: Required[Whole | None]
+    name_raw: str | None
+    """As the source wrote the name."""
+    memory_total_bytes: Required[Annotated[Whole | None, DEPRECATED]]
+    """The same as `memory_bytes`."""
+    memory_bytes: Whole | None
     uuid: str | None
     pci: str | None
     compute_capability: str | None
-    name_raw: str | None
     architecture: str | None
-    memory_bytes: Whole | None
     memory_used_bytes: Whole | None
     pcie: PcieFacts | None
     power_limit_w: Quantity | None

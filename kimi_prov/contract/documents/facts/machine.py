@@ -144,12 +144,15 @@ class MemoryBandwidth(TypedDict):
     """Populated channels x configured speed x 8 bytes."""
 
 
+CgroupHierarchy = Literal["unified", "hybrid", "legacy"]
+
+
 class CgroupFacts(TypedDict, total=False):
     """The tightest limits of our own control group and those above it; null is no limit."""
 
     memory_bytes: Whole | None
     cpus: Quantity | None
-    hierarchy: Literal["unified", "hybrid", "legacy"] | None
+    hierarchy: CgroupHierarchy | None
     """unified is version 2."""
 
 
@@ -226,10 +229,13 @@ class PackageLock(TypedDict, total=False):
     unit: str | None
 
 
+SelinuxMode = Literal["enforcing", "permissive"]
+
+
 class SecurityFacts(TypedDict, total=False):
     """The kernel's security modules."""
 
     modules: list[str] | None
-    selinux: Literal["enforcing", "permissive"] | None
+    selinux: SelinuxMode | None
     apparmor_enforced: list[str] | None
     """Enforced profiles of haproxy and nft."""

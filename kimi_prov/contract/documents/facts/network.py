@@ -58,20 +58,26 @@ class RdmaFacts(TypedDict, total=False):
     gpus: list[RdmaToGpu]
 
 
+BusPath = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+
+
 class RdmaToGpu(TypedDict):
     """The way from the device to a GPU."""
 
     index: Whole
-    path: Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+    path: BusPath
     """In the words of `nvidia-smi topo -m`."""
+
+
+FirewallState = Literal["active", "inactive", "absent"]
 
 
 class FirewallFacts(TypedDict, total=False):
     """What guards ports."""
 
     nft: bool | None
-    ufw: Literal["active", "inactive", "absent"] | None
-    firewalld: Literal["active", "inactive", "absent"] | None
+    ufw: FirewallState | None
+    firewalld: FirewallState | None
     redirected: list[RedirectedPort] | None
     """TCP ports that rules of iptables send elsewhere, as to containers; null without iptables or
     root."""
