@@ -1,6 +1,7 @@
 """A pod in a folder: mounts below a root, a stand-in of the engine, `kimi-pod` in processes.
 
-What a cluster adds (its user, limits, read-only root) is tried in tests/lab/test_pod.py.
+What a cluster adds (its user, limits, read-only root) is tried in
+tests/component/on_host/pod/test_pod.py.
 """
 
 from __future__ import annotations

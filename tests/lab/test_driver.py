@@ -88,6 +88,7 @@ def untouched(host: Host) -> Iterator[None]:
     assert versions(host) == {nvidia.OLD}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untouched")
 def test_who_may_not_restart_is_refused_and_the_others_go_on(host: Host, other: Host) -> None:
     # Beside what the lab writes there: Ansible reads the folder or a file of its name.
@@ -104,6 +105,7 @@ def test_who_may_not_restart_is_refused_and_the_others_go_on(host: Host, other: 
     assert lock_free(other)
 
 
+@pytest.mark.slow
 def test_the_distributions_own_driver_went_in_the_same_transaction(other: Host) -> None:
     """After the test before. Its packages are kept for a rollback; what is beside it stays."""
     assert set(installed(other)) == {*NVIDIAS, "nvidia-kernel-common"}
@@ -114,6 +116,7 @@ def test_the_distributions_own_driver_went_in_the_same_transaction(other: Host) 
     }
 
 
+@pytest.mark.slow
 def test_the_kernels_headers_were_there_before_the_module_was_built(other: Host) -> None:
     """After the test before: without them the stand-in for DKMS builds nothing, in silence."""
     assert other.ssh("dpkg-query -W -f '${Status}' " + nvidia.HEADERS) == "install ok installed"
@@ -126,6 +129,7 @@ def test_check_on_a_virgin_host_says_what_would_be_done(host: Host) -> None:
     assert "Report what would be done" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untouched")
 def test_a_hold_and_secure_boot_are_named_together(host: Host) -> None:
     firmware = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -144,6 +148,7 @@ def test_a_hold_and_secure_boot_are_named_together(host: Host) -> None:
     assert "mokutil --import" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize(
     ("wrong", "words"),
@@ -163,6 +168,7 @@ def test_a_repository_that_is_not_as_told(
     assert "nothing was changed" in done.stderr or "pinned" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("away", [True, False], ids=["away", "not signed"])
 def test_a_mirror_whose_key_is_had_elsewhere(

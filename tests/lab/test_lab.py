@@ -275,12 +275,12 @@ def _lose_all(inventory: Path) -> None:
 @pytest.mark.parametrize(
     "crash",
     [
-        _kill_nothing,
-        _kill_nspawn,
+        pytest.param(_kill_nothing, marks=pytest.mark.slow),
+        pytest.param(_kill_nspawn, marks=pytest.mark.slow),
         _kill_outermost,
-        _lose_pids,
-        _lose_state,
-        _lose_inventory,
+        pytest.param(_lose_pids, marks=pytest.mark.slow),
+        pytest.param(_lose_state, marks=pytest.mark.slow),
+        pytest.param(_lose_inventory, marks=pytest.mark.slow),
         _lose_all,
     ],
 )

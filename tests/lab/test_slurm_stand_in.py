@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from cluster import Cluster
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 PROJECTS = "/shared/projects"
 ROOT = f"{PROJECTS}/site"

@@ -3,5 +3,5 @@
 Decides: what runs in a pod.
 Held by: tests/component/on_host/pod/test_pod_commands.py,
   tests/unit/on_host/pod/test_pod_limits.py, tests/component/on_host/pod/test_pod_machine.py,
-  tests/lab/test_pod.py.
+  tests/component/on_host/pod/test_pod.py.
 """

@@ -2,7 +2,7 @@
 
 Decides: the firewall.
 Applied by: roles/firewall.
-Held by: tests/unit/planner/service/test_gateway.py, tests/lab/test_guard.py,
+Held by: tests/unit/planner/service/test_gateway.py, tests/component/roles/test_guard.py,
   tests/lab/test_edge.py.
 """
 

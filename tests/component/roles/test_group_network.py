@@ -21,7 +21,6 @@ from kimi_prov.packaging.resources import find_root
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.lab
 
 HEAD, RANK = f"kpn-head-{os.getpid()}", f"kpn-rank-{os.getpid()}"
 # Users that every Debian has, in the engine's part and in another's.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.lab
 
 PROXY, ENGINE, PAGE, ANOTHER = "daemon", "bin", "man", "games"
 # Of the page, and of its way to the proxy.
