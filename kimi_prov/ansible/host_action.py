@@ -14,7 +14,7 @@ from kimi_prov.ansible.remote import RemoteError, build_failure, build_unreachab
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.planner.findings import make_finding
 from kimi_prov.runner import progress
-from kimi_prov.show.text import terminal
+from kimi_prov.show.text.findings import format_findings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,5 +119,5 @@ def complete_findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 def build_refusal(host: str, blockers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the result of an action that stops for blockers of a host, all in one message."""
-    message = f"{host} does not meet what the plan requires:\n{terminal.format_findings(blockers)}"
+    message = f"{host} does not meet what the plan requires:\n{format_findings(blockers)}"
     return build_failure(message, code="blockers", findings=blockers)

@@ -30,6 +30,7 @@ from kimi_prov.render import folder_writer
 from kimi_prov.render.folder_writer import File
 from kimi_prov.show.output import say
 from kimi_prov.show.report import sbom
+from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -157,10 +158,10 @@ def _make_files(
     `find_links`: a folder that has wheels which no index has, as those of torch for CPUs.
     """
     lock = engine.lock_name(python)
+    named = {"name": engine.name, "variant": engine.variant, "version": engine.version}
     if lock not in catalogue.locks:
         raise UserError(
-            f"{engine.name} {engine.version} ({engine.variant}) has no lock file for Python "
-            f"{python}",
+            f"{describe_engine(named)} has no lock file for Python {python}",
             fix="name another version or --python",
         )
     names = [lock, installation.HUB_LOCK]
@@ -168,7 +169,7 @@ def _make_files(
     values = _build_values(engine, python, base, texts[lock])
     materials = sbom.build_image_document(
         values["tag"],
-        {"name": engine.name, "variant": engine.variant, "version": engine.version},
+        named,
         {name: texts[name] for name in names},
     )
     files = [

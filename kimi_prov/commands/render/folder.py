@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from kimi_prov.planner.settings import parsing
 from kimi_prov.planner.settings.locate import make_locator
 from kimi_prov.render import folder_writer
 from kimi_prov.show.output import say
+from kimi_prov.show.text.findings import format_wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from kimi_prov.runner.connection import ConnectionOptions
 
 _MAX_BYTES = 1 << 20
-_WIDTH = 80
 _PREFIX = re.compile(r"^kimi_(slurm_|kubernetes_|cloud_)?")
 _VARS_FIX = "write a mapping such as  kimi_slurm_root: /project/ab12/kimi"
 
@@ -219,7 +218,7 @@ def _render(
     stopped = [row for row in found if row["severity"] == "blocker"]
     if stopped:
         for row in stopped:
-            say(_format_finding(row))
+            say(format_wrapped(row))
         say("nothing was written")
         return ExitCode.BLOCKED
     rendered = kind.render(name, plan, found, settings, facts, catalogue)
@@ -240,7 +239,7 @@ def _report(
     nodes = plan["parallel"]["hosts"]
     for row in found:
         if row["severity"] == "warning":
-            say(_format_finding(row))
+            say(format_wrapped(row))
     infos = [row for row in found if row["severity"] == "info"]
     say(
         f"{clean_text.clean_line(folder)}: {len(done.written)} files written, "
@@ -254,23 +253,3 @@ def _report(
         f"node{'s' if nodes > 1 else ''}; {format_bytes(plan['weights']['bytes'])} of weights"
     )
     say(kind.describe(folder, len(infos)))
-
-
-def _format_finding(row: Finding) -> str:
-    """Write a finding as the commands of machines do, within a terminal's width."""
-    lines = _wrap(f"{row['severity']}: {row['title']} ({row['id']})", "  ")
-    rows = (("found", row["observed"]), ("needs", row["required"]), ("fix", row["fix"]))
-    for label, text in rows:
-        if text:
-            lines += _wrap(f"  {label + ':':<6} {text}", " " * 9)
-    return "\n".join(lines)
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        clean_text.clean_row(text),
-        _WIDTH,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

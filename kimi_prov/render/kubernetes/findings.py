@@ -14,6 +14,7 @@ from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
 from kimi_prov.render.kubernetes import access, quota
 from kimi_prov.render.kubernetes import pod as pods
+from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +152,7 @@ def _check_engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalo
             fix="take nodes whose GPUs hold the weights, or provision the machine itself: "
             "kimi-prov apply INVENTORY",
         )
-    named = f"{engine['name']} {engine['version']} ({engine['variant']})"
+    named = describe_engine(engine)
     if not engine["provisioned"]:
         findings.add(
             "kubernetes.engine_lock",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.planner.findings import Findings
 from kimi_prov.render import planned
+from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,8 +99,7 @@ def _check_engine(plan: Mapping[str, Any], findings: Findings) -> None:
     elif not engine["provisioned"]:
         findings.add(
             "slurm.engine_lock",
-            observed=f"{engine['name']} {engine['version']} ({engine['variant']}) for Python "
-            f"{engine['python_version']}",
+            observed=f"{describe_engine(engine)} for Python {engine['python_version']}",
             required="a lock file of the catalogue",
             fix=f"add {engine['lock']} to the locks of a catalogue of your own",
         )

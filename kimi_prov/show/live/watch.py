@@ -15,7 +15,7 @@ from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.runner.events import TaskFinished
 from kimi_prov.show.output import say
 from kimi_prov.show.text import activity
-from kimi_prov.show.text.host_lines import WIDTH, format_entry, format_head
+from kimi_prov.show.text.lines import WIDTH, format_entry, format_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

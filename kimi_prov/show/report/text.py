@@ -48,6 +48,7 @@ from kimi_prov.show.report.verdict import (
     format_title,
     get_status,
 )
+from kimi_prov.show.text.findings import format_findings
 from kimi_prov.show.text.formats import (
     UNKNOWN,
     clean,
@@ -55,7 +56,8 @@ from kimi_prov.show.text.formats import (
     format_short_money,
     read_span,
 )
-from kimi_prov.show.text.terminal import format_findings, wrap
+from kimi_prov.show.text.lines import WIDTH, wrap
+from kimi_prov.show.text.tables import align_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,8 +126,7 @@ def _format_ranking(document: Mapping[str, Any]) -> list[str]:
     ]
     for row in found.rows:
         cells = [_format_cell(row.cells[place]) for place in (*money, *speeds)]
-        name = row.name if len(row.name) <= _NAME else f"{row.name[: _NAME - 2]}.."
-        pace = SHORT_PACE[row.pace]
+        name, pace = _shorten(row.name, _NAME), SHORT_PACE[row.pace]
         lines.append(_COLUMNS.format(row.number, name, pace, *cells))
         extra = [f"machines: {row.cells[0].text}"] if found.kinds[0] == "count" else []
         extra += ["RECOMMENDED"] if row.recommended else []
@@ -172,13 +173,13 @@ def _format_grid(found: Table) -> list[str]:
     """Set a table in columns; a long name gets a line of its own."""
     rows = (found.head, *found.rows)
     widths = [max(len(row[place]) for row in rows) for place in range(1, len(found.head))]
-    first = 80 - sum(width + 2 for width in widths)
-    lines = []
-    for row in rows:
-        cells = "".join(f"  {text:>{width}}" for text, width in zip(row[1:], widths, strict=True))
-        name = clean(row[0])
-        lines.append(f"{name if len(name) <= first else name[: first - 2] + '..':<{first}}{cells}")
-    return lines
+    first = WIDTH - sum(width + 2 for width in widths)
+    cells = [(_shorten(clean(row[0]), first), *row[1:]) for row in rows]
+    return align_columns(cells, range(1, len(found.head)), [first, *widths])
+
+
+def _shorten(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 2]}.."
 
 
 def _format_block(number: int, target: Target) -> list[str]:
@@ -286,7 +287,7 @@ def _format_bars(bars: Sequence[Bar]) -> list[str]:
 
 
 def _format_heading(title: str) -> list[str]:
-    return ["", title, "=" * min(len(title), 80)]
+    return ["", title, "=" * min(len(title), WIDTH)]
 
 
 def _clean_row(row: Mapping[str, Any]) -> dict[str, Any]:

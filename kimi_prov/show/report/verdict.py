@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kimi_prov.show.report.findings import filter_severity, list_warnings
+from kimi_prov.show.text import formats
 from kimi_prov.show.text.formats import Span, clean, format_figure, format_sentence, read_span
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def count_running(target: Target) -> int:
 
 def describe_engine(target: Target) -> str:
     """Name the engine, its version and build."""
-    found = target["plan"]["engine"]
-    return clean(f"{found['name']} {found['version']} ({found['variant']})")
+    return clean(formats.describe_engine(target["plan"]["engine"]))
 
 
 def _describe_pace(speed: Span) -> str:

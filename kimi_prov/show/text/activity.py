@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.show.text.host_lines import format_entry
+from kimi_prov.show.text.lines import format_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes, format_file_count
-from kimi_prov.show.text.host_lines import format_entry, format_head
+from kimi_prov.show.text.formats import format_utc
+from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,31 +15,22 @@ if TYPE_CHECKING:
 
 def format_backup(document: Mapping[str, Any]) -> str:
     """Write for each host where its archive is, and what it holds."""
-    return _format_text(document, "written to", "holds")
+    return format_hosts(document, partial(_format_host, "written to", "holds"))
 
 
 def format_restore(document: Mapping[str, Any]) -> str:
     """Write what a host has now, and from where."""
-    return _format_text(document, "restored from", "put back")
+    return format_hosts(document, partial(_format_host, "restored from", "put back"))
 
 
-def _format_text(document: Mapping[str, Any], verb: str, holds: str) -> str:
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host["detail"])
-        if host["ok"]:
-            lines += _format_host(host, verb, holds)
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _format_host(host: Mapping[str, Any], verb: str, holds: str) -> list[str]:
-    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(host["made_unix"]))
+def _format_host(verb: str, holds: str, host: Mapping[str, Any]) -> list[str]:
+    if not host["ok"]:
+        return []
     how = host["encrypted_with"]
     secret = f"encrypted by {how}" if how else "IN CLEAR"
     lines = [
         *format_entry(verb, f"{host['file']}, {format_bytes(host['bytes'])}, {secret}"),
-        *format_entry("made", f"{made}, on {host['hostname']}"),
+        *format_entry("made", f"{format_utc(host['made_unix'])}, on {host['hostname']}"),
         *format_entry(holds, _describe_content(host)),
     ]
     for text in host["left_out"]:
@@ -52,10 +44,11 @@ def _describe_content(host: Mapping[str, Any]) -> str:
     parts += [f"certificate {certificate[:16]}" if certificate else "no certificate"]
     parts += ["the ACME account"] if host["acme_account"] else []
     parts += [f"{host['history']} entries of the history"] if host["history"] else []
-    if page:
-        counted = (
-            f"{page['accounts']} accounts, {page['chats']} chats, "
-            f"{format_file_count(page['uploads'])}"
-        )
-        parts.append(f"of the page {counted}")
+    parts += [f"of the page {describe_web_ui(page)}"] if page else []
     return "; ".join(parts)
+
+
+def describe_web_ui(found: Mapping[str, Any]) -> str:
+    """Count what the archive of a web UI holds."""
+    uploads = format_file_count(found["uploads"])
+    return f"{found['accounts']} accounts, {found['chats']} chats, {uploads}"

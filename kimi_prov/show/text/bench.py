@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
-from kimi_prov.show.text.host_lines import format_entry, format_head, format_stand_ins
+from kimi_prov.show.text.lines import format_entry, format_hosts, format_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,20 +38,27 @@ _MORE_HEAD = (
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write the bench document: for each host what was measured, predicted, and last time."""
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        if "compared" not in host:
-            lines += [*format_head(name, host["detail"]), *format_stand_ins(host), ""]
-            continue
-        lines += format_head(name, f"{host['model']} on {host['engine']['name']}")
-        lines += (
-            _format_measurements(host)
-            + _format_comparison(host)
-            + _format_changes(host)
-            + _format_causes(host)
-        )
-        lines += [*format_stand_ins(host), "", _describe_verdict(host), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return format_hosts(document, _format_host, _describe_subject)
+
+
+def _describe_subject(host: Mapping[str, Any]) -> str:
+    if "compared" not in host:
+        return str(host["detail"])
+    return f"{host['model']} on {host['engine']['name']}"
+
+
+def _format_host(host: Mapping[str, Any]) -> list[str]:
+    if "compared" not in host:
+        return format_stand_ins(host)
+    return [
+        *_format_measurements(host),
+        *_format_comparison(host),
+        *_format_changes(host),
+        *_format_causes(host),
+        *format_stand_ins(host),
+        "",
+        _describe_verdict(host),
+    ]
 
 
 def _format_measurements(host: Mapping[str, Any]) -> list[str]:

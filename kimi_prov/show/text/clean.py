@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.show.text.host_lines import format_entry, format_head
+from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,19 +13,22 @@ if TYPE_CHECKING:
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write for each host what goes, how much it frees, and what can still be put back."""
+    return format_hosts(document, _format_host, _describe_sum)
+
+
+def _format_host(host: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host.get("detail") or _describe_sum(host))
-        if host.get("ok"):
-            for item in host["items"]:
-                lines += format_entry(item["kind"], f"{item['of']}, {format_bytes(item['bytes'])}")
-            for kept in host["keeps"]:
-                lines += format_entry("keeps", kept)
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    if host.get("ok"):
+        for item in host["items"]:
+            lines += format_entry(item["kind"], f"{item['of']}, {format_bytes(item['bytes'])}")
+        for kept in host["keeps"]:
+            lines += format_entry("keeps", kept)
+    return lines
 
 
 def _describe_sum(host: Mapping[str, Any]) -> str:
+    if host.get("detail"):
+        return str(host["detail"])
     if not host["items"]:
         return "nothing to free"
     freed = "freed" if host["removed"] else "could be freed"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.clients import snippets
 from kimi_prov.contract import clean_text
+from kimi_prov.show.text.formats import describe_engine
+from kimi_prov.show.text.lines import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_WIDTH = 80
 
 
 def format_hosts(document: Mapping[str, Any], inventory: str) -> str:
@@ -65,8 +64,7 @@ def format_cluster(document: Mapping[str, Any]) -> str:
 def _format_rows(row: Mapping[str, Any], target: str) -> list[str]:
     rows = [("base URL", row["base_url"]), ("model", ", ".join(row["models"]))]
     if row["engine"]:
-        engine = row["engine"]
-        rows.append(("engine", f"{engine['name']} {engine['version']} ({engine['variant']})"))
+        rows.append(("engine", describe_engine(row["engine"])))
     if row["context"]:
         rows.append(("context", f"{row['context']:,} tokens"))
     if row["page_url"]:
@@ -100,11 +98,5 @@ def _format_snippets(target: str) -> list[str]:
     names = {"clients": snippets.CLIENTS, "topics": snippets.TOPICS}
     lines = ["", f"A snippet to paste:  kimi-prov connect {target} --for NAME"]
     for kind, rows in names.items():
-        lines += textwrap.wrap(
-            ", ".join(rows),
-            _WIDTH,
-            initial_indent=f"  {kind:9}",
-            subsequent_indent=" " * 11,
-            break_on_hyphens=False,
-        )
+        lines += wrap(", ".join(rows), f"  {kind:9}", " " * 11)
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.text.host_lines import format_entry, format_head, format_stand_ins
+from kimi_prov.show.text.lines import format_entry, format_hosts, format_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,18 +22,17 @@ _PLACES = {
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write the document: for each host what differs, and what would be planned otherwise."""
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host["detail"])
-        lines += _format_applied(host)
-        for row in host["drift"]:
-            lines += ["", *_format_difference(row)]
-        for row in host["unseen"]:
-            lines += ["", *format_entry("not seen", f"{row['what']}: {row['why']}", _WIDTH)]
-            lines += format_entry("  fix", row["fix"], _WIDTH) if row.get("fix") else []
-        lines += _format_plan_changes(host)
-        lines += [*format_stand_ins(host, _WIDTH), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return format_hosts(document, _format_host)
+
+
+def _format_host(host: Mapping[str, Any]) -> list[str]:
+    lines = _format_applied(host)
+    for row in host["drift"]:
+        lines += ["", *_format_difference(row)]
+    for row in host["unseen"]:
+        lines += ["", *format_entry("not seen", f"{row['what']}: {row['why']}", _WIDTH)]
+        lines += format_entry("  fix", row["fix"], _WIDTH) if row.get("fix") else []
+    return [*lines, *_format_plan_changes(host), *format_stand_ins(host, _WIDTH)]
 
 
 def _format_applied(host: Mapping[str, Any]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text
+from kimi_prov.contract.durations import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,6 +118,21 @@ def format_years(value: float) -> str:
 def format_share(value: float) -> str:
     """Give a share as a percentage that stays honest near nothing."""
     return f"{value:.0%}" if value >= 0.1 else f"{100 * value:.2g}%"
+
+
+def format_utc(seconds: float) -> str:
+    """Give a time of so many seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def describe_engine(engine: Mapping[str, object], built: str = "") -> str:
+    """Name an engine by its name, version and variant. `built`: what is said of the variant."""
+    return f"{engine['name']} {engine['version']} ({engine['variant']}{built})"
+
+
+def describe_uptime(seconds: float | None) -> str:
+    """Say for how long something is up; nothing where that is not known."""
+    return "" if seconds is None else f" for {format_duration(seconds)}"
 
 
 def read_span(values: Mapping[str, float | None]) -> Span:

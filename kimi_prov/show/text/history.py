@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.durations import format_duration
-from kimi_prov.show.text.host_lines import format_entry, format_head
+from kimi_prov.show.text.formats import describe_engine
+from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _RESULTS = {
     None: "under way",
@@ -28,27 +30,19 @@ _SERVES = {
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write the history document: for each host its entries, oldest first."""
-    return _format_hosts(document, lambda rows: rows)
+    return format_hosts(document, _format_host)
 
 
 def format_newest(document: Mapping[str, Any]) -> str:
     """Write for each host the newest entry alone."""
-    return _format_hosts(document, lambda rows: rows[-1:])
+    return format_hosts(document, partial(_format_host, first=-1))
 
 
-def _format_hosts(document: Mapping[str, Any], chosen: Any) -> str:  # noqa: ANN401
+def _format_host(host: Mapping[str, Any], *, first: int = 0) -> list[str]:
     lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host["detail"])
-        if host.get("ok"):
-            lines += _format_host(host, chosen(host["entries"]))
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _format_host(host: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines: list[str] = []
-    for row in rows:
+    if not host.get("ok"):
+        return lines
+    for row in host["entries"][first:]:
         lines += _format_row(row, current=row["number"] == host["current"])
     state = host.get("switch")
     if state:
@@ -96,10 +90,8 @@ def _describe_targets(gateway: Mapping[str, Any]) -> str:
 def _describe_served(row: Mapping[str, Any]) -> str:
     found = row["serves"]
     form = f" ({found['format']})" if found["format"] else ""
-    return (
-        f"{found['model']}{form} {found['revision']} by {found['engine']} {found['version']} "
-        f"({found['variant']}), context {found['context']}"
-    )
+    engine = describe_engine({**found, "name": found["engine"]})
+    return f"{found['model']}{form} {found['revision']} by {engine}, context {found['context']}"
 
 
 def _describe_speed(row: Mapping[str, Any]) -> str:

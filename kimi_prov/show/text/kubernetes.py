@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
-from kimi_prov.contract.durations import format_duration
-from kimi_prov.show.text.host_lines import format_entry, format_head, format_stand_ins
+from kimi_prov.show.text.formats import describe_uptime
+from kimi_prov.show.text.lines import format_entry, format_hosts, format_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,19 +36,16 @@ def format_served(urls: Sequence[str], model: str, path: str) -> str:
 
 def format_status(document: Mapping[str, Any]) -> str:
     """Write the status document of a folder."""
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host["detail"])
-        if host["provisioned"]:
-            lines += _format_state(host)
-        lines += [*format_stand_ins(host), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return format_hosts(document, _format_host)
+
+
+def _format_host(host: Mapping[str, Any]) -> list[str]:
+    return [*(_format_state(host) if host["provisioned"] else []), *format_stand_ins(host)]
 
 
 def _format_state(host: Mapping[str, Any]) -> list[str]:
     found = host["kubernetes"]
-    since = found["since_seconds"]
-    up = f" for {format_duration(since)}" if since is not None else ""
+    up = describe_uptime(found["since_seconds"])
     plan = "the folder's" if found["plan_current"] else "another than the folder's: apply"
     lines = [
         *format_entry("state", f"{host['state']}{up}"),
@@ -65,11 +62,7 @@ def _format_state(host: Mapping[str, Any]) -> list[str]:
         lines += format_entry("pod", pod["name"])
         again = f", restarted {pod['restarts']} times" if pod["restarts"] else ""
         ready = "ready" if pod["ready"] else "not ready"
-        age = (
-            f" for {format_duration(pod['uptime_seconds'])}"
-            if pod["uptime_seconds"] is not None
-            else ""
-        )
+        age = describe_uptime(pod["uptime_seconds"])
         reason = f" ({pod['reason']})" if pod["reason"] else ""
         lines += format_entry(
             "", f"{pod['phase']}{reason}{age} on {pod['node'] or 'no node'}, {ready}{again}"

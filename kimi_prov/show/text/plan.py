@@ -6,8 +6,9 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.show.text.formats import format_duration_range, read_span
-from kimi_prov.show.text.terminal import format_findings, wrap
+from kimi_prov.show.text.findings import format_findings
+from kimi_prov.show.text.formats import describe_engine, format_duration_range, read_span
+from kimi_prov.show.text.lines import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -82,7 +83,7 @@ def format_plan(document: Mapping[str, Any]) -> str:
 def _describe_engine(engine: Mapping[str, Any]) -> str:
     built = f", torch {engine['torch']}" if engine.get("torch") else ""
     built += f" for CUDA {engine['cuda']}" if engine.get("cuda") else ""
-    return f"{engine['name']} {engine['version']} ({engine['variant']}{built})"
+    return describe_engine(engine, built)
 
 
 def _describe_near_nodes(instance: Mapping[str, Any]) -> str | None:

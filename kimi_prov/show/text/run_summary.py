@@ -10,6 +10,8 @@ from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode
 from kimi_prov.runner.failure_reasons import LOG
+from kimi_prov.show.text.findings import format_reason
+from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +49,7 @@ def _format_failure(failure: Failure) -> str:
     lines = [clean_text.clean_line(head).rstrip(" ,:")]
     rows = [row for row in failure.findings if row.get("severity") == _BLOCKER]
     if rows:
-        lines += [clean_text.clean_row(line) for row in rows for line in _format_finding(row)]
+        lines += [clean_text.clean_row(line) for row in rows for line in format_reason(row)]
     else:
         lines.append(f"  why: {clean_text.clean_line(failure.cause)}")
         if failure.fix != LOG:
@@ -61,18 +63,8 @@ def format_findings(found: Sequence[HostFinding]) -> str:
         clean_text.clean_row(line)
         for row in found
         if row.finding.get("severity") != "pass"
-        for line in (f"{row.finding.get('severity')}: {row.host}", *_format_finding(row.finding))
+        for line in (f"{row.finding.get('severity')}: {row.host}", *format_reason(row.finding))
     )
-
-
-def _format_finding(row: Mapping[str, Any]) -> list[str]:
-    lines = [f"  why: {row.get('title')} ({row.get('id')})"]
-    for key, label in (("observed", "found"), ("required", "needs"), ("fix", "fix")):
-        if row.get(key):
-            lines.append(
-                f"  {label + ':':<6} {row[key]}" if label != "fix" else f"  fix: {row[key]}"
-            )
-    return lines
 
 
 def format_times(outcome: Outcome) -> str:
@@ -125,7 +117,7 @@ def format_served(
             else []
         ),
         f"    model     {', '.join(model['served_names'])} ({about})",
-        f"    engine    {engine['name']} {engine['version']} ({engine['variant']})",
+        f"    engine    {describe_engine(engine)}",
     ]
     notes = [
         textwrap.fill(f"note      {text}", 80, initial_indent=" " * 4, subsequent_indent=" " * 14)

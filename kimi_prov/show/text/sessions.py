@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
+from kimi_prov.show.text.tables import align_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HEADS = ("since", "machine", "model", "hours", "cost", "starts", "answers", "idling", "ended")
-_TO_THE_RIGHT = ("hours", "cost", "starts", "answers", "idling")
+_RIGHT = [_HEADS.index(head) for head in ("hours", "cost", "starts", "answers", "idling")]
 
 
 def format_text(document: Mapping[str, Any]) -> str:
@@ -19,14 +20,7 @@ def format_text(document: Mapping[str, Any]) -> str:
     if not rows:
         return f"no session is kept in {document['bucket']}\n"
     cells = [_HEADS, *(tuple(map(clean_text.clean_row, _format_cells(row))) for row in rows)]
-    widths = [max(len(row[n]) for row in cells) for n in range(len(_HEADS))]
-    lines = [
-        "  ".join(
-            f"{cell:>{width}}" if head in _TO_THE_RIGHT else f"{cell:<{width}}"
-            for head, cell, width in zip(_HEADS, row, widths, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
+    lines = align_columns(cells, _RIGHT)
     many = f"{len(rows)} session{'s' if len(rows) != 1 else ''}"
     return "\n".join([*lines, "", f"{many}, ${document['usd']:.2f}"]) + "\n"
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import format_duration
+from kimi_prov.show.text.lines import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_WIDTH = 80
 _ROW = "{:<12} {:<9} {:<13} {:<16} {:<12} {}"
-_INDENT = "  "
 
 
 def format_jobs(document: Mapping[str, Any]) -> str:
@@ -59,14 +57,7 @@ def _has_failed(row: Mapping[str, Any]) -> bool:
 
 
 def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(
-        clean_text.clean_line(text),
-        _WIDTH,
-        initial_indent=_INDENT,
-        subsequent_indent=_INDENT * 2,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrap(clean_text.clean_line(text), "  ", "    ")
 
 
 def format_submitted(document: Mapping[str, Any]) -> str:

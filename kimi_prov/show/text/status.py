@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract.durations import describe_duration, format_duration
 from kimi_prov.contract.sizes import format_bytes, is_nearly_full
 from kimi_prov.show.text import activity
-from kimi_prov.show.text.host_lines import (
-    format_entry,
-    format_head,
-    format_pending,
-    format_stand_ins,
-)
+from kimi_prov.show.text.formats import describe_engine, describe_uptime
+from kimi_prov.show.text.lines import format_entry, format_hosts, format_stand_ins
+from kimi_prov.show.text.update import format_pending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,28 +18,38 @@ if TYPE_CHECKING:
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write the status document: for each host what runs, from what, and how full it is."""
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host["detail"])
-        if "monitor" in host:
-            lines += _format_monitor(host["monitor"])
-        elif "gateway" in host:
-            lines += (
-                _format_applied(host.get("applied"))
-                + _format_gateway(host["gateway"])
-                + _format_web_ui(host)
-            )
-            lines += _format_updates(host) + _format_drift(host.get("drift"))
-        elif host.get("provisioned"):
-            lines += _format_served(host) + activity.format_lines(host)
-            lines += _format_web_ui(host) + _format_units(host) + _format_space(host)
-        lines += [*format_stand_ins(host), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return format_hosts(document, lambda host: [*_format_host(host), *format_stand_ins(host)])
+
+
+def _format_host(host: Mapping[str, Any]) -> list[str]:
+    if "monitor" in host:
+        return _format_monitor(host["monitor"])
+    if "gateway" in host:
+        return [
+            *_format_applied(host.get("applied")),
+            *_format_gateway(host["gateway"]),
+            *_format_web_ui(host),
+            *_format_updates(host),
+            *_format_drift(host.get("drift")),
+        ]
+    if not host.get("provisioned"):
+        return []
+    return [
+        *_format_served(host),
+        *activity.format_lines(host),
+        *_format_web_ui(host),
+        *_format_units(host),
+        *_format_space(host),
+    ]
 
 
 def _format_served(host: Mapping[str, Any]) -> list[str]:
     model, versions, port = host["model"], host["versions"], host["port"]
-    engine = f"{versions['engine']} {versions['engine_version']} ({versions['engine_variant']})"
+    engine = {
+        "name": versions["engine"],
+        "version": versions["engine_version"],
+        "variant": versions["engine_variant"],
+    }
     verified = "weights verified" if model["weights_verified"] else "weights not verified"
     return [
         *format_entry(
@@ -52,7 +59,7 @@ def _format_served(host: Mapping[str, Any]) -> list[str]:
         *format_entry("served as", ", ".join(model["served_names"])),
         *format_entry("from", model["directory"]),
         *format_entry("context", f"{model['context']} tokens"),
-        *format_entry("engine", engine),
+        *format_entry("engine", describe_engine(engine)),
         *format_entry("python", versions.get("engine_python")),
         *(
             format_entry("driver", versions["driver_failed"])
@@ -254,8 +261,7 @@ def _format_certificate(found: Mapping[str, Any] | None) -> list[str]:
 def _format_units(host: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     for name, unit in sorted(host["units"].items()):
-        since = unit["uptime_seconds"]
-        up = f" for {format_duration(since)}" if since is not None else ""
+        up = describe_uptime(unit["uptime_seconds"])
         again = f", restarted {unit['restarts']} times" if unit["restarts"] else ""
         lines += format_entry(name.removesuffix(".service"), f"{unit['state']}{up}{again}")
     return lines

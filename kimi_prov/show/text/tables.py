@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 _GAP = "  "
 _FURTHER = "  "
@@ -27,7 +28,7 @@ def format_table(
     table = [head, *rows]
     natural = _measure_columns(table)
     if width is None or _sum_widths(natural) <= width:
-        return [line for row in table for line in _join_cells([[cell] for cell in row], natural)]
+        return align_columns(table)
     # Heads are the cheaper to break: they stand there once.
     short = [max(_split_head(column), key=len) for column in head]
     least = _measure_columns(
@@ -43,6 +44,25 @@ def format_table(
     if any(len(cell) > _HIGHEST for row in cells for cell in row):
         return [line for row in rows for line in _format_block(head, row, width)]
     return [line for row in [heads, *cells] for line in _join_cells(row, widths)]
+
+
+def align_columns(
+    rows: Sequence[Sequence[str]],
+    right: Container[int] = (),
+    widths: Sequence[int] | None = None,
+) -> list[str]:
+    """Set cells below each other: those of the columns in `right` end together, others begin so.
+
+    `widths`: of the columns, where they are not as wide as their widest cell.
+    """
+    measured = widths or _measure_columns(rows)
+    return [
+        _GAP.join(
+            f"{cell:>{width}}" if number in right else f"{cell:<{width}}"
+            for number, (cell, width) in enumerate(zip(row, measured, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def break_line(text: str, width: int | None) -> list[str]:
@@ -99,12 +119,7 @@ def _wrap_cell(text: str, width: int) -> list[str]:
 
 def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     """Set cells of several lines beside each other."""
-    height = max(map(len, cells))
-    parts = [
-        [f"{line:<{width}}" for line in (*cell, *[""] * (height - len(cell)))]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    return [_GAP.join(line).rstrip() for line in zip(*parts, strict=True)]
+    return align_columns([*zip_longest(*cells, fillvalue="")], widths=widths)
 
 
 def _format_block(head: Sequence[str], row: Sequence[str], width: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.text.host_lines import format_entry, format_head, format_pending
+from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,17 +12,13 @@ if TYPE_CHECKING:
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write for each host what was installed, what was left, and what it took."""
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host["detail"])
-        if host["ok"]:
-            lines += _format_host(host)
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    return format_hosts(document, _format_host)
 
 
 def _format_host(host: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
+    if not host["ok"]:
+        return lines
     for row in host["installed"]:
         before = f"{row['from']} to " if row["from"] else "new: "
         lines += format_entry(row["kind"], f"{row['name']} {before}{row['to']}")
@@ -41,3 +37,18 @@ def _format_host(host: Mapping[str, Any]) -> list[str]:
     lines += format_pending(host)
     verified = "passed" if host["verified"] else "not run: nothing was served before"
     return [*lines, *format_entry("verify", verified)]
+
+
+def format_pending(found: Mapping[str, Any]) -> list[str]:
+    """Write why a host has to start again, and what of ours runs what was replaced since."""
+    lines = [
+        line
+        for reason in found["restart_reasons"]
+        for line in format_entry("restart", f"REQUIRED: {reason}")
+    ]
+    if found["stale_units"]:
+        units = ", ".join(name.removesuffix(".service") for name in found["stale_units"])
+        lines += format_entry(
+            "", f"{units} run libraries that were replaced since: a restart ends that"
+        )
+    return lines

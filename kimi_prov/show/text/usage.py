@@ -7,9 +7,10 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
+from kimi_prov.show.text.tables import align_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 _HEADS = {"prompt_tokens": "tokens in", "completion_tokens": "tokens out"}
@@ -19,12 +20,8 @@ def format_text(document: Mapping[str, Any]) -> str:
     """Write the rows under each other, and what was not counted below."""
     heads, rows = _build_table(document)
     cells = [[_HEADS.get(head, head) for head in heads], *rows]
-    widths = [max(len(row[n]) for row in cells) for n in range(len(heads))]
     names = len(heads) - len(_NUMBERS) - 1
-    lines = [
-        "  ".join(_pad_cell(row, n, widths[n], names) for n in range(len(heads))) for row in cells
-    ]
-    lines = [line.rstrip() for line in lines] if rows else ["nothing was used"]
+    lines = align_columns(cells, range(names, len(heads))) if rows else ["nothing was used"]
     for host, found in document["hosts"].items():
         if not found.get("ok"):
             lines.append(clean_text.clean_row(f"{host}: {found['detail']}"))
@@ -50,8 +47,3 @@ def _build_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]
         for row in document["rows"]
     ]
     return heads, rows
-
-
-def _pad_cell(row: Sequence[str], number: int, width: int, names: int) -> str:
-    """Names to the left, numbers to the right."""
-    return f"{row[number]:<{width}}" if number < names else f"{row[number]:>{width}}"

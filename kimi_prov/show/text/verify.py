@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.text.host_lines import format_entry, format_head, format_stand_ins
+from kimi_prov.show.text.lines import format_entry, format_hosts, format_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,17 +15,16 @@ _NAMES = 27
 
 def format_text(document: Mapping[str, Any]) -> str:
     """Write the verify document: for each host its checks, one a line, then the verdict."""
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host.get("endpoint", ""))
-        lines += format_entry("seen from", f"{host['vantage']}: {host['vantage_reason']}", _NAMES)
-        for check in host["checks"]:
-            lines += _format_check(check)
-        for told in host.get("unproven") or []:
-            lines += format_entry("not proven", told, _NAMES)
-        lines += format_stand_ins(host, _NAMES)
-        lines += ["", _describe_verdict(host["checks"]), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return format_hosts(document, _format_host, lambda host: host.get("endpoint", ""))
+
+
+def _format_host(host: Mapping[str, Any]) -> list[str]:
+    lines = format_entry("seen from", f"{host['vantage']}: {host['vantage_reason']}", _NAMES)
+    for check in host["checks"]:
+        lines += _format_check(check)
+    for told in host.get("unproven") or []:
+        lines += format_entry("not proven", told, _NAMES)
+    return [*lines, *format_stand_ins(host, _NAMES), "", _describe_verdict(host["checks"])]
 
 
 def _format_check(check: Mapping[str, Any]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract.sizes import format_bytes, format_file_count
-from kimi_prov.show.text.host_lines import format_entry, format_head
+from kimi_prov.show.text.backup import describe_web_ui
+from kimi_prov.show.text.formats import format_utc
+from kimi_prov.show.text.lines import format_entry, format_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,38 +16,24 @@ if TYPE_CHECKING:
 
 def format_backup(document: Mapping[str, Any]) -> str:
     """Write for each host where its archive is, and what it holds."""
-    return _format_text(document, "written to")
+    return format_hosts(document, partial(_format_host, "written to"))
 
 
 def format_restore(document: Mapping[str, Any]) -> str:
     """Write what a host's page has now, and from where."""
-    return _format_text(document, "restored from")
+    return format_hosts(document, partial(_format_host, "restored from"))
 
 
-def _format_text(document: Mapping[str, Any], verb: str) -> str:
-    lines: list[str] = []
-    for name, host in document["hosts"].items():
-        lines += format_head(name, host["detail"])
-        if host["ok"]:
-            lines += _format_host(host, verb)
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _format_host(host: Mapping[str, Any], verb: str) -> list[str]:
-    left_out = host.get("left_out") or []
-    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(host["made_unix"]))
-    return [
+def _format_host(verb: str, host: Mapping[str, Any]) -> list[str]:
+    if not host["ok"]:
+        return []
+    made = f"{format_utc(host['made_unix'])}, by version {host['version']} of the page"
+    lines = [
         *format_entry(verb, f"{host['file']}, {format_bytes(host['bytes'])}"),
-        *format_entry("made", f"{made}, by version {host['version']} of the page"),
-        *format_entry(
-            "holds",
-            f"{host['accounts']} accounts, {host['chats']} chats, "
-            f"{format_file_count(host['uploads'])}",
-        ),
-        *(
-            format_entry("left out", f"{format_file_count(len(left_out))} with names too long")
-            if left_out
-            else []
-        ),
+        *format_entry("made", made),
+        *format_entry("holds", describe_web_ui(host)),
     ]
+    left_out = host.get("left_out")
+    if left_out:
+        lines += format_entry("left out", f"{format_file_count(len(left_out))} with names too long")
+    return lines

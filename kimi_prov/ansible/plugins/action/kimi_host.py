@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.ansible.host_action import HostAction, build_refusal, complete_findings
 from kimi_prov.ansible.remote import RemoteError, build_failure, call
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.show.text import terminal
+from kimi_prov.show.text.findings import format_findings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,7 @@ class ActionModule(HostAction):
         if blockers:
             return build_refusal(self.host, blockers)
         warnings = [row for row in findings if row["severity"] == "warning"]
-        result: dict[str, Any] = {"msg": terminal.format_findings(findings)} if findings else {}
+        result: dict[str, Any] = {"msg": format_findings(findings)} if findings else {}
         if warnings:
             result["warnings"] = [f"{row['title']}: {row['observed']}" for row in warnings]
             result["kimi"] = {"findings": warnings}

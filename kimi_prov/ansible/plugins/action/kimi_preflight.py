@@ -8,7 +8,7 @@ from kimi_prov.ansible.group_hosts import find_refused_peers
 from kimi_prov.ansible.host_action import HostAction, build_refusal
 from kimi_prov.ansible.remote import build_failure
 from kimi_prov.planner.plan import find_refusals
-from kimi_prov.show.text import terminal
+from kimi_prov.show.text.findings import format_findings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +40,4 @@ class ActionModule(HostAction):
                 message = f"{self.host} waits for its group: {'; '.join(refused)}"
                 return build_failure(message, "correct that host first", code="blockers")
         warnings = [row for row in plan["findings"] if row["severity"] == "warning"]
-        return {
-            "msg": terminal.format_findings(warnings) if warnings else "nothing stands in the way"
-        }
+        return {"msg": format_findings(warnings) if warnings else "nothing stands in the way"}

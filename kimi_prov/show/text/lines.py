@@ -1,17 +1,42 @@
-"""Lines of a host's entry in a document, for a terminal of 80 columns."""
+"""Lines for a terminal of 80 columns: wrapped text, labelled entries, and a document's hosts."""
 
 from __future__ import annotations
 
 import textwrap
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 WIDTH = 80
 LABEL = 22
+
+
+def wrap(text: str, first: str = "", rest: str = "") -> list[str]:
+    """Break a line at 80 columns; words are never cut."""
+    return textwrap.wrap(
+        clean_text.clean_row(text),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def format_hosts(
+    document: Mapping[str, Any],
+    format_host: Callable[[Any], list[str]],
+    describe: Callable[[Any], str] = itemgetter("detail"),
+) -> str:
+    """Write each host of a document: name and description, `format_host`'s lines, an empty line."""
+    lines: list[str] = []
+    for name, host in document["hosts"].items():
+        lines += [*format_head(name, describe(host)), *format_host(host), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def format_head(name: str, text: str) -> list[str]:
@@ -36,18 +61,3 @@ def format_stand_ins(host: Mapping[str, Any], width: int = LABEL) -> list[str]:
     """Write what is a stand-in in a host's document. `width`: of the label."""
     told = host.get("stand_ins") or []
     return [line for text in told for line in format_entry("stand-in", text, width)]
-
-
-def format_pending(found: Mapping[str, Any]) -> list[str]:
-    """Write why a host has to start again, and what of ours runs what was replaced since."""
-    lines = [
-        line
-        for reason in found["restart_reasons"]
-        for line in format_entry("restart", f"REQUIRED: {reason}")
-    ]
-    if found["stale_units"]:
-        units = ", ".join(name.removesuffix(".service") for name in found["stale_units"])
-        lines += format_entry(
-            "", f"{units} run libraries that were replaced since: a restart ends that"
-        )
-    return lines
