@@ -8,14 +8,7 @@ import click
 
 from kimi_prov.acceptance import suite
 from kimi_prov.commands.common import playbook_run, rendered
-from kimi_prov.commands.common.options import (
-    CATALOG,
-    EXTRA,
-    INVENTORY_OR_FOLDER,
-    LIMIT,
-    add_cluster_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import CATALOG, EXTRA, add_folder_options
 from kimi_prov.commands.kubernetes import apply as kubernetes
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
@@ -32,16 +25,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY_OR_FOLDER
-@LIMIT
-@click.option("--tags", metavar="TAGS", help="Only these parts, by role name.")
-@click.option("--skip-tags", metavar="TAGS", help="All but these parts.")
-@click.option("--check", is_flag=True, help="Change nothing, say what would change.")
-@click.option("--diff", is_flag=True, help="Show what changes in files.")
-@EXTRA
-@CATALOG
-@add_cluster_options
-@add_playbook_options
+@add_folder_options(
+    click.option("--tags", metavar="TAGS", help="Only these parts, by role name."),
+    click.option("--skip-tags", metavar="TAGS", help="All but these parts."),
+    click.option("--check", is_flag=True, help="Change nothing, say what would change."),
+    click.option("--diff", is_flag=True, help="Show what changes in files."),
+    EXTRA,
+    CATALOG,
+    report=None,
+)
 def apply(path: Path, options: PlaybookOptions, target: Target) -> ExitCode:
     """Bring machines, or a cluster, to a served model; the same command again changes nothing.
 

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    PATH,
-    YES,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import PATH, YES, add_inventory_options
 from kimi_prov.operate import encryption
 from kimi_prov.show.output import say
 from kimi_prov.show.text import backup as backup_text
@@ -35,24 +28,22 @@ _REPLACED = "API keys, certificate, history, and ALL accounts and chats of the p
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option(
-    "--to",
-    type=PATH,
-    metavar="FILE",
-    help="The file to write, of one host.  [default: HOST-backup-TIME.tar.gz here]",
+@add_inventory_options(
+    click.option(
+        "--to",
+        type=PATH,
+        metavar="FILE",
+        help="The file to write, of one host.  [default: HOST-backup-TIME.tar.gz here]",
+    ),
+    click.option(
+        "--recipient",
+        "recipients",
+        multiple=True,
+        metavar="KEY",
+        help="Encrypt it to age1..., an SSH public key, a gpg fingerprint, or a file of such. "
+        "May be repeated.",
+    ),
 )
-@click.option(
-    "--recipient",
-    "recipients",
-    multiple=True,
-    metavar="KEY",
-    help="Encrypt it to age1..., an SSH public key, a gpg fingerprint, or a file of such. "
-    "May be repeated.",
-)
-@add_output_options
-@add_playbook_options
 def backup(
     path: Path,
     options: PlaybookOptions,
@@ -90,15 +81,16 @@ def _format_recipient(recipient: str) -> str:
 
 
 @click.command()
-@INVENTORY
-@click.argument("file", type=PATH)
-@LIMIT
-@click.option(
-    "--identity", type=PATH, metavar="FILE", help="The private key of a backup encrypted by age."
+@add_inventory_options(
+    click.argument("file", type=PATH),
+    click.option(
+        "--identity",
+        type=PATH,
+        metavar="FILE",
+        help="The private key of a backup encrypted by age.",
+    ),
+    YES,
 )
-@YES
-@add_output_options
-@add_playbook_options
 def restore(
     path: Path,
     file: Path,

@@ -8,12 +8,7 @@ import click
 
 from kimi_prov.acceptance.bench import compare_results
 from kimi_prov.commands.common import bench_load, bench_results, host_reports
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    add_playbook_options,
-    add_report_options,
-)
+from kimi_prov.commands.common.options import add_inventory_options, add_report_options
 from kimi_prov.show.text import bench as bench_text
 from kimi_prov.user_dirs import find_state_home
 
@@ -27,11 +22,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@bench_load.add_load_options
-@add_report_options("text", "json", "markdown", "html", by_suffix=True)
-@add_playbook_options
+@add_inventory_options(
+    bench_load.add_load_options,
+    report=add_report_options("text", "json", "markdown", "html", by_suffix=True),
+)
 def bench(path: Path, options: PlaybookOptions, output: Output, **load: Any) -> ExitCode:  # noqa: ANN401
     """Measure memory, the kernel and the served model, and say whether that is normal here.
 

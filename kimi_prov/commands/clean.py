@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import host_reports
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    YES,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import YES, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.errors import ExitCode, UserError
@@ -31,12 +25,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option("--check", "only_check", is_flag=True, help="Only say what would be freed.")
-@YES
-@add_output_options
-@add_playbook_options
+@add_inventory_options(
+    click.option("--check", "only_check", is_flag=True, help="Only say what would be freed."),
+    YES,
+)
 def clean(
     path: Path, options: PlaybookOptions, output: Output, *, only_check: bool, yes: bool
 ) -> ExitCode:

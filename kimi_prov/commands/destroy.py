@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import playbook_run
-from kimi_prov.commands.common.options import INVENTORY, LIMIT, YES, add_playbook_options
+from kimi_prov.commands.common.options import YES, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import show
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@YES
-@click.option("--purge-weights", is_flag=True, help="Remove the weights too.")
-@click.option("--purge-web", is_flag=True, help="Remove the page's chats and accounts too.")
-@add_playbook_options
+@add_inventory_options(
+    YES,
+    click.option("--purge-weights", is_flag=True, help="Remove the weights too."),
+    click.option("--purge-web", is_flag=True, help="Remove the page's chats and accounts too."),
+    report=None,
+)
 def destroy(
     path: Path, options: PlaybookOptions, *, yes: bool, purge_weights: bool, purge_web: bool
 ) -> ExitCode:

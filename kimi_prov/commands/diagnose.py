@@ -13,13 +13,7 @@ import click
 
 from kimi_prov import __version__
 from kimi_prov.commands.common import file_transfer, gateway_faults, group_lifecycle, playbook_run
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    PATH,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import PATH, add_inventory_options
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.diagnosis import bundle, evidence, rules
 from kimi_prov.runner import redaction
@@ -34,16 +28,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option(
-    "--to",
-    type=PATH,
-    metavar="FILE",
-    help="The bundle to write.  [default: kimi-diagnose-TIME.tar.gz here]",
+@add_inventory_options(
+    click.option(
+        "--to",
+        type=PATH,
+        metavar="FILE",
+        help="The bundle to write.  [default: kimi-diagnose-TIME.tar.gz here]",
+    ),
 )
-@add_output_options
-@add_playbook_options
 def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
     """Write a bundle for a bug report, and say what is recognised in logs and metrics.
 

@@ -8,14 +8,7 @@ import click
 
 from kimi_prov.acceptance.drift import make_unreached_entry
 from kimi_prov.commands.common import host_reports
-from kimi_prov.commands.common.options import (
-    CATALOG,
-    EXTRA,
-    INVENTORY,
-    LIMIT,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
 from kimi_prov.show.text import drift as drift_text
 
 if TYPE_CHECKING:
@@ -27,13 +20,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option("--weights", is_flag=True, help="Read every byte of the weights again: minutes.")
-@EXTRA
-@CATALOG
-@add_output_options
-@add_playbook_options
+@add_inventory_options(
+    click.option("--weights", is_flag=True, help="Read every byte of the weights again: minutes."),
+    EXTRA,
+    CATALOG,
+)
 def drift(path: Path, options: PlaybookOptions, output: Output, *, weights: bool) -> ExitCode:
     """Say what on the machines is not as it was applied, since when and through what.
 

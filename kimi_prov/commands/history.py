@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import add_inventory_options
 from kimi_prov.show.text import history as history_text
 
 if TYPE_CHECKING:
@@ -24,10 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@add_output_options
-@add_playbook_options
+@add_inventory_options()
 def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Say what was applied when, by whom and from where, what served, how fast, how it ended."""
     output.check()
@@ -36,17 +28,15 @@ def history(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option(
-    "--to",
-    "number",
-    type=click.IntRange(1),
-    metavar="N",
-    help="The entry of `history`.  [default: the last that served something else]",
+@add_inventory_options(
+    click.option(
+        "--to",
+        "number",
+        type=click.IntRange(1),
+        metavar="N",
+        help="The entry of `history`.  [default: the last that served something else]",
+    ),
 )
-@add_output_options
-@add_playbook_options
 def rollback(path: Path, number: int | None, options: PlaybookOptions, output: Output) -> ExitCode:
     """Put back the files of an entry of the history, start what they say, and verify it.
 

@@ -11,7 +11,7 @@ import click
 
 from kimi_prov.commands.common import playbook_run
 from kimi_prov.commands.common.option_types import Expiry, add_key_limits
-from kimi_prov.commands.common.options import INVENTORY, LIMIT, add_playbook_options
+from kimi_prov.commands.common.options import add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say, show
@@ -27,18 +27,25 @@ _BACK = "`kimi-prov apply` makes the page another, and brings back what kimi_api
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted.")
-@click.option("--list", "listed", is_flag=True, help="Print the keys: made, expires, limits, used.")
-@click.option("--add", metavar="NAME", help="Make a key of this name, and print it once.")
-@click.option("--set", "change", metavar="NAME", help="Change when a key ends, or its limits.")
-@click.option("--remove", metavar="NAME", help="Take a key away, and print those that are left.")
-@click.option(
-    "--expires", type=Expiry(), metavar="TIME", help="30d, 12h, 45m, a day as 2027-01-31, or never."
+@add_inventory_options(
+    click.option("--rotate", is_flag=True, help="Make a new key; the engine is not restarted."),
+    click.option(
+        "--list", "listed", is_flag=True, help="Print the keys: made, expires, limits, used."
+    ),
+    click.option("--add", metavar="NAME", help="Make a key of this name, and print it once."),
+    click.option("--set", "change", metavar="NAME", help="Change when a key ends, or its limits."),
+    click.option(
+        "--remove", metavar="NAME", help="Take a key away, and print those that are left."
+    ),
+    click.option(
+        "--expires",
+        type=Expiry(),
+        metavar="TIME",
+        help="30d, 12h, 45m, a day as 2027-01-31, or never.",
+    ),
+    add_key_limits,
+    report=None,
 )
-@add_key_limits
-@add_playbook_options
 def key(  # noqa: PLR0913  (one for each option)
     path: Path,
     options: PlaybookOptions,

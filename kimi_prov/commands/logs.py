@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import playbook_run
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import add_inventory_options
 from kimi_prov.contract import clean_text, unit_names
 from kimi_prov.errors import UserError
 from kimi_prov.show.output import write_whole
@@ -45,27 +40,25 @@ _YEAR = re.compile(r"\d{4}-")
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option("--follow", is_flag=True, help="Go on as they grow, until Ctrl-C.")
-@click.option(
-    "--unit",
-    "units",
-    multiple=True,
-    metavar="NAME",
-    help="Only this one: serve, serve@0, proxy, fetch, ...; may be given again.",
+@add_inventory_options(
+    click.option("--follow", is_flag=True, help="Go on as they grow, until Ctrl-C."),
+    click.option(
+        "--unit",
+        "units",
+        multiple=True,
+        metavar="NAME",
+        help="Only this one: serve, serve@0, proxy, fetch, ...; may be given again.",
+    ),
+    click.option(
+        "--since", metavar="TIME", help="No older lines: 10min, 2h, 3d, 14:05, '2026-11-24 14:05'."
+    ),
+    click.option(
+        "--lines",
+        type=click.IntRange(1, _MAX_LINES),
+        metavar="N",
+        help="The last N of each host.  [default: 100; all, with --since]",
+    ),
 )
-@click.option(
-    "--since", metavar="TIME", help="No older lines: 10min, 2h, 3d, 14:05, '2026-11-24 14:05'."
-)
-@click.option(
-    "--lines",
-    type=click.IntRange(1, _MAX_LINES),
-    metavar="N",
-    help="The last N of each host.  [default: 100; all, with --since]",
-)
-@add_output_options
-@add_playbook_options
 def logs(
     path: Path,
     options: PlaybookOptions,

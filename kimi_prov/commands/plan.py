@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import playbook_run
-from kimi_prov.commands.common.options import (
-    CATALOG,
-    EXTRA,
-    INVENTORY,
-    LIMIT,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode
 from kimi_prov.show.text import plan as plan_text
@@ -30,12 +23,7 @@ _BLOCKER = "blocker"
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@EXTRA
-@CATALOG
-@add_output_options
-@add_playbook_options
+@add_inventory_options(EXTRA, CATALOG)
 def plan(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     """Print what would be done and why; changes nothing. Exits 3 where that is blocked."""
     output.check()

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run, rendered
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    INVENTORY_OR_FOLDER,
-    LIMIT,
-    add_cluster_options,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import add_folder_options, add_inventory_options
 from kimi_prov.commands.kubernetes import apply
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
@@ -39,12 +32,7 @@ DRAIN = click.option(
 
 
 @click.command()
-@INVENTORY_OR_FOLDER
-@LIMIT
-@DRAIN
-@add_output_options
-@add_cluster_options
-@add_playbook_options
+@add_folder_options(DRAIN)
 def stop(
     path: Path, options: PlaybookOptions, output: Output, target: Target, drain_s: int | None
 ) -> ExitCode:
@@ -61,11 +49,7 @@ def stop(
 
 
 @click.command()
-@INVENTORY_OR_FOLDER
-@LIMIT
-@add_output_options
-@add_cluster_options
-@add_playbook_options
+@add_folder_options()
 def start(path: Path, options: PlaybookOptions, output: Output, target: Target) -> ExitCode:
     """Start what was stopped or is asleep, and wait until it answers.
 
@@ -78,11 +62,7 @@ def start(path: Path, options: PlaybookOptions, output: Output, target: Target) 
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@DRAIN
-@add_output_options
-@add_playbook_options
+@add_inventory_options(DRAIN)
 def restart(path: Path, options: PlaybookOptions, output: Output, drain_s: int | None) -> ExitCode:
     """Restart what is served: instance after instance, so that the others go on serving."""
     if rendered.is_kubernetes(path, "restart", Target()):

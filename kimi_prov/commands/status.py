@@ -16,13 +16,7 @@ from kimi_prov.commands.common import (
     playbook_run,
     rendered,
 )
-from kimi_prov.commands.common.options import (
-    INVENTORY_OR_FOLDER,
-    LIMIT,
-    add_cluster_options,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import add_folder_options
 from kimi_prov.commands.kubernetes import status as kubernetes
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.live.watch import WatchScreen, is_drawable
@@ -40,21 +34,22 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY_OR_FOLDER
-@LIMIT
-@click.option("--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON.")
-@click.option("--watch", is_flag=True, help="Go on showing what each machine does, until Ctrl-C.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(1, 3600),
-    default=5.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Between two looks of --watch.",
+@add_folder_options(
+    click.option(
+        "--sbom", is_flag=True, help="Write what the engines are made of: CycloneDX JSON."
+    ),
+    click.option(
+        "--watch", is_flag=True, help="Go on showing what each machine does, until Ctrl-C."
+    ),
+    click.option(
+        "--interval",
+        type=click.FloatRange(1, 3600),
+        default=5.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Between two looks of --watch.",
+    ),
 )
-@add_output_options
-@add_cluster_options
-@add_playbook_options
 @click.pass_context
 def status(  # noqa: PLR0913  (one for each option)
     context: click.Context,

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
-from kimi_prov.commands.common.options import (
-    CATALOG,
-    EXTRA,
-    INVENTORY,
-    LIMIT,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import CATALOG, EXTRA, add_inventory_options
 from kimi_prov.errors import UserError
 from kimi_prov.show.text import update as update_text
 
@@ -28,20 +21,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option(
-    "--reboot-ok",
-    is_flag=True,
-    help="Restart the machines that have to.  [default: as update_reboot_ok says]",
+@add_inventory_options(
+    click.option(
+        "--reboot-ok",
+        is_flag=True,
+        help="Restart the machines that have to.  [default: as update_reboot_ok says]",
+    ),
+    click.option(
+        "--defer-restart", is_flag=True, help="Leave out what takes effect by a restart alone."
+    ),
+    EXTRA,
+    CATALOG,
 )
-@click.option(
-    "--defer-restart", is_flag=True, help="Leave out what takes effect by a restart alone."
-)
-@EXTRA
-@CATALOG
-@add_output_options
-@add_playbook_options
 def update(
     path: Path,
     options: PlaybookOptions,

@@ -11,12 +11,7 @@ import click
 
 from kimi_prov.commands.common import host_reports, playbook_run
 from kimi_prov.commands.common.option_types import Day
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    add_playbook_options,
-    add_report_options,
-)
+from kimi_prov.commands.common.options import add_inventory_options, add_report_options
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.text import usage as usage_text
 
@@ -32,13 +27,16 @@ _NUMBERS = ("requests", "prompt_tokens", "completion_tokens")
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option("--since", type=Day(), metavar="DAY", help="First day, as 2026-11-24 or 30d (UTC).")
-@click.option("--until", type=Day(), metavar="DAY", help="Last day.  [default: today]")
-@click.option("--by", type=click.Choice(["key", "day", "host"]), default="key", show_default=True)
-@add_report_options("text", "json", "csv")
-@add_playbook_options
+@add_inventory_options(
+    click.option(
+        "--since", type=Day(), metavar="DAY", help="First day, as 2026-11-24 or 30d (UTC)."
+    ),
+    click.option("--until", type=Day(), metavar="DAY", help="Last day.  [default: today]"),
+    click.option(
+        "--by", type=click.Choice(["key", "day", "host"]), default="key", show_default=True
+    ),
+    report=add_report_options("text", "json", "csv"),
+)
 def usage(
     path: Path,
     *,

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kimi_prov.commands.common import file_transfer, host_reports, playbook_run
-from kimi_prov.commands.common.options import (
-    INVENTORY,
-    LIMIT,
-    PATH,
-    YES,
-    add_output_options,
-    add_playbook_options,
-)
+from kimi_prov.commands.common.options import PATH, YES, add_inventory_options
 from kimi_prov.errors import UserError
 from kimi_prov.operate import encryption
 from kimi_prov.show.text import web as web_text
@@ -28,16 +21,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@INVENTORY
-@LIMIT
-@click.option(
-    "--to",
-    type=PATH,
-    metavar="FILE",
-    help="The archive to write, of one host.  [default: HOST-web-TIME.tar.gz here]",
+@add_inventory_options(
+    click.option(
+        "--to",
+        type=PATH,
+        metavar="FILE",
+        help="The archive to write, of one host.  [default: HOST-web-TIME.tar.gz here]",
+    ),
 )
-@add_output_options
-@add_playbook_options
 def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None) -> ExitCode:
     """Copy it from each host while the page runs, into a file here that only you may read."""
     output.check()
@@ -47,12 +38,7 @@ def backup(path: Path, options: PlaybookOptions, output: Output, to: Path | None
 
 
 @click.command()
-@INVENTORY
-@click.argument("file", type=PATH)
-@LIMIT
-@YES
-@add_output_options
-@add_playbook_options
+@add_inventory_options(click.argument("file", type=PATH), YES)
 def restore(
     path: Path, file: Path, options: PlaybookOptions, output: Output, *, yes: bool
 ) -> ExitCode:

@@ -224,6 +224,26 @@ def add_playbook_options_beside_api_key(command: Callable[..., Any]) -> Callable
     return pack_options(command, _CONNECTION_BESIDE_API_KEY.values(), _pack_playbook)
 
 
+def add_inventory_options(
+    *own: Decorator, report: Decorator | None = add_output_options
+) -> Decorator:
+    """Give a command what each on an inventory's hosts has, around options of its `own`.
+
+    That is the inventory, --limit, the report's options (`report`, None for none) and Ansible's;
+    it gets them as `path`, `output` and `options`.
+    """
+    reported = () if report is None else (report,)
+    return add_options(INVENTORY, LIMIT, *own, *reported, add_playbook_options)
+
+
+def add_folder_options(*own: Decorator, report: Decorator | None = add_output_options) -> Decorator:
+    """Do the same for a command that a folder sends to a cluster, which is its `target`."""
+    reported = () if report is None else (report,)
+    return add_options(
+        INVENTORY_OR_FOLDER, LIMIT, *own, *reported, add_cluster_options, add_playbook_options
+    )
+
+
 def _pack_connection(values: dict[str, Any]) -> dict[str, Any]:
     from kimi_prov.runner.connection import ConnectionOptions  # noqa: PLC0415  (at its run)
 
