@@ -123,7 +123,7 @@ def _build_entry(
     row: Mapping[str, Any], web: Web, base: str, headers: dict[str, str]
 ) -> manifests.Entry:
     path = str(row["rfilename"])
-    if not manifests.safe_path(path):
+    if not manifests.is_safe_path(path):
         raise HostError(f"{path!r} is not a plain relative path")
     large = row.get("lfs")
     if large:

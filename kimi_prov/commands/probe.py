@@ -43,7 +43,7 @@ def describe_machine(*, measure: bool = False) -> Facts:
 
     `measure` times memory, disk, hashing and GPUs as well: ten seconds, and a few for each GPU.
     """
-    return target_probe.described(Machine(), timed=measure)
+    return target_probe.describe(Machine(), timed=measure)
 
 
 def write_bundle(dest: Path) -> Path:

@@ -43,7 +43,7 @@ def _select(suite: str, only: Sequence[str], skip: Sequence[str]) -> Selection:
     for option, patterns in (("--only", only), ("--skip", skip)):
         for pattern in patterns:
             length = catalogue.may_be_needle(pattern)
-            taken = any(Selection(only=(pattern,)).takes(check) for check in known)
+            taken = any(Selection(only=(pattern,)).includes(check) for check in known)
             if not taken and not (length and suite == catalogue.FULL):
                 elsewhere = length or pattern in catalogue.NAMES
                 raise UserError(

@@ -158,7 +158,7 @@ class Recording(Machine):
 
 def _sort_columns(text: str) -> str:
     """Put the recorded columns into the order in which the probe asks for them."""
-    rows = nvidia_smi.table(text)
+    rows = nvidia_smi.parse_table(text)
     return "\n".join(
         ", ".join(row.get(name, "").removesuffix(" MiB") for name in nvidia_smi.COLUMNS)
         for row in rows

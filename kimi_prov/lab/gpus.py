@@ -274,7 +274,7 @@ def _find_by_linker(root: Path, devices: tuple[str, ...], libraries: str) -> Gpu
 
 def _read_version(root: Path) -> str:
     told = root / "proc/driver/nvidia/version"
-    version = nvidia_smi.module(told.read_text() if told.exists() else None)["version"]
+    version = nvidia_smi.parse_module(told.read_text() if told.exists() else None)["version"]
     if version is None:
         raise UserError(
             "/proc/driver/nvidia/version does not say which driver runs",

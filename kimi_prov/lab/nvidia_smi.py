@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.probe.nvidia_smi import query, table
+from kimi_prov.on_host.probe.nvidia_smi import parse_query, parse_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,8 +55,8 @@ def make_program(folder: Path) -> str:
     Raises UserError where the folder holds no answer of nvidia-smi.
     """
     said = {name: _read_text(folder / file) for name, file in _FILES.items()}
-    listed = table(_read_text(folder / "gpus.csv") or None)
-    known = query(said["query"])
+    listed = parse_table(_read_text(folder / "gpus.csv") or None)
+    known = parse_query(said["query"])
     if known is None or not listed:
         raise UserError(
             f"{folder}: it holds no recorded nvidia-smi",

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "kimi-prov/backup-archive/v1"
 KEYS = "keys.map"
-BOOK = "book.json"
+KEY_METADATA = "book.json"
 USAGE = "usage.json"
 OPERATOR = "operator.new"
 WEB_ADMIN = "web-admin.new"
@@ -68,25 +68,25 @@ ISSUED = "acme.pem"
 ORDER = "acme.json"
 ACCOUNTS = "acme/accounts/"
 HISTORY = "history/"
-PAGE = "page.tar.gz"
+WEB_UI = "page.tar.gz"
 # Of these an archive has at most one; none is larger than any that a machine has.
-_SINGLE = (KEYS, BOOK, OPERATOR, WEB_ADMIN, CERTIFICATE, ISSUED, ORDER, PAGE, USAGE)
-_SMALL_AT_MOST = 1 << 20
+_SINGLE = (KEYS, KEY_METADATA, OPERATOR, WEB_ADMIN, CERTIFICATE, ISSUED, ORDER, WEB_UI, USAGE)
+_MAX_SMALL_BYTES = 1 << 20
 # A row a key and day, of hundreds of keys over years.
-_USAGE_AT_MOST = 256 << 20
+_MAX_USAGE_BYTES = 256 << 20
 _ENTRY = re.compile(rf"history/(\d{{4,9}})/{re.escape(entries.ENTRY)}")
 _KEY = re.compile(r"[!-~]{8,200}")
 # Each machine makes its own, and has it in a file beside the hashes.
 _MACHINES = (publish.VERIFY, layout.WEB_KEY_NAME)
 
 
-def make(paths: Paths, reader: int) -> dict[str, Any]:
+def make_archive(paths: Paths, reader: int) -> dict[str, Any]:
     """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
-    plan = _plan(paths)
+    plan = _read_plan(paths)
     return transfer.make_archive(paths, reader, lambda descriptor: _save(paths, plan, descriptor))
 
 
-def _plan(paths: Paths) -> dict[str, Any]:
+def _read_plan(paths: Paths) -> dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         raise HostError(
@@ -102,24 +102,27 @@ def _save(paths: Paths, plan: dict[str, Any], descriptor: int) -> dict[str, Any]
     told = {"made_unix": int(time.time()), "hostname": os.uname().nodename}
     with os.fdopen(os.dup(descriptor), "wb") as out:
         with archives.open_archive(out) as archive:
-            for name, path in _files(paths, plan):
-                with open(path, "rb", opener=_regular) as stream:
+            for name, path in _list_files(paths, plan):
+                with open(path, "rb", opener=_open_regular) as stream:
                     rows[name] = archives.add(archive, name, stream)
             _add_usage(archive, rows, paths)
-            page = _add_page(archive, rows, paths, plan, left_out)
+            page = _add_web_ui(archive, rows, paths, plan, left_out)
             archives.close(archive, SCHEMA, told, rows)
         out.flush()
         os.fsync(out.fileno())
     return {
         **told,
-        **_held(
-            sorted(rows), read_text(paths.key_map), read_text(_certificate(paths, plan)[1]), page
+        **_describe_contents(
+            sorted(rows),
+            read_text(paths.key_map),
+            read_text(_find_certificate(paths, plan)[1]),
+            page,
         ),
         "left_out": left_out,
     }
 
 
-def _held(names: list[str], key_map: str, pem: str, page: Any) -> dict[str, Any]:  # noqa: ANN401
+def _describe_contents(names: list[str], key_map: str, pem: str, page: Any) -> dict[str, Any]:  # noqa: ANN401
     """Tell what an archive with these files holds."""
     there = set(names)
     known = sorted(set(publish.parse_map(key_map)) - {*_MACHINES}) if KEYS in there else []
@@ -135,18 +138,18 @@ def _held(names: list[str], key_map: str, pem: str, page: Any) -> dict[str, Any]
     }
 
 
-def _certificate(paths: Paths, plan: dict[str, Any]) -> tuple[str, Path]:
+def _find_certificate(paths: Paths, plan: dict[str, Any]) -> tuple[str, Path]:
     """Return under which name which file with the certificate goes along."""
     issued = plan["proxy"]["tls"]["mode"] == "acme" and paths.acme_pem.exists()
     return (ISSUED, paths.acme_pem) if issued else (CERTIFICATE, paths.tls_pem)
 
 
-def _files(paths: Paths, plan: dict[str, Any]) -> Iterator[tuple[str, Path]]:
+def _list_files(paths: Paths, plan: dict[str, Any]) -> Iterator[tuple[str, Path]]:
     """Give the files of an archive, by their name in it."""
-    single = {KEYS: paths.key_map, BOOK: paths.key_book, OPERATOR: paths.operator_new}
+    single = {KEYS: paths.key_map, KEY_METADATA: paths.key_book, OPERATOR: paths.operator_new}
     if plan["proxy"]["tls"]["mode"] != "files":
         # The inventory has the others.
-        single |= dict([_certificate(paths, plan)])
+        single |= dict([_find_certificate(paths, plan)])
     if ISSUED in single:
         single[ORDER] = paths.acme_state
     if plan.get("web"):
@@ -155,10 +158,10 @@ def _files(paths: Paths, plan: dict[str, Any]) -> Iterator[tuple[str, Path]]:
     for name in archives.list_names(paths.history):
         if _is_known(HISTORY + name):
             yield HISTORY + name, paths.history / name
-    yield from _account_files(paths)
+    yield from _list_account_files(paths)
 
 
-def _account_files(paths: Paths) -> Iterator[tuple[str, Path]]:
+def _list_account_files(paths: Paths) -> Iterator[tuple[str, Path]]:
     """Give the files of the client's account; its folder is its user's, who could lay a trap."""
     top = paths.acme / "client" / "config" / "accounts"
     uid, _ = find_owner_ids(layout.ACME_USER, layout.ACME_USER)
@@ -168,7 +171,7 @@ def _account_files(paths: Paths) -> Iterator[tuple[str, Path]]:
             yield ACCOUNTS + name, top / name
 
 
-def _regular(name: str, _flags: int) -> int:
+def _open_regular(name: str, _flags: int) -> int:
     """Open a regular file, and nothing that a link leads to."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -186,7 +189,7 @@ def _add_usage(archive: tarfile.TarFile, rows: dict[str, archives.Row], paths: P
         rows[USAGE] = archives.add(archive, USAGE, stream)
 
 
-def _add_page(
+def _add_web_ui(
     archive: tarfile.TarFile,
     rows: dict[str, archives.Row],
     paths: Paths,
@@ -194,7 +197,7 @@ def _add_page(
     left_out: list[str],
 ) -> Any:  # noqa: ANN401
     """Add the page's own archive; return what it holds, None without one."""
-    web = _web(paths, plan)
+    web = _find_web_ui(paths, plan)
     if not web:
         if paths.locate(layout.WEB).is_dir():
             left_out.append(f"the page's data in {layout.WEB}: no page is planned here")
@@ -202,19 +205,19 @@ def _add_page(
     if not Path(web["data"], DATABASE).exists():
         return None
     with tempfile.TemporaryFile(dir=paths.transfer) as stream:
-        told = web_backup.in_the_folder(web, "save", stream.fileno())
+        told = web_backup.run_in_folder(web, "save", stream.fileno())
         stream.seek(0)
-        rows[PAGE] = archives.add(archive, PAGE, stream)
-    return _page(told)
+        rows[WEB_UI] = archives.add(archive, WEB_UI, stream)
+    return _describe_web_ui(told)
 
 
-def _web(paths: Paths, plan: dict[str, Any]) -> dict[str, Any] | None:
+def _find_web_ui(paths: Paths, plan: dict[str, Any]) -> dict[str, Any] | None:
     """Return the plan's page, None where none is planned."""
     web = plan.get("web")
     return {**web, "data": str(paths.locate(web["data"]))} if web else None
 
 
-def _page(told: dict[str, Any]) -> dict[str, Any]:
+def _describe_web_ui(told: dict[str, Any]) -> dict[str, Any]:
     names = ("version", "made_unix", "accounts", "chats", "uploads")
     return {**{name: told[name] for name in names}, "left_out": told.get("left_out") or []}
 
@@ -257,38 +260,38 @@ def read(source: IO[bytes], folder: Path) -> Contents:
         raise HostError(
             "the archive's manifest tells neither when nor where it was made", archives.BAD
         )
-    single = {*_SINGLE} - {PAGE, USAGE}
-    small = {name: _small(folder / name) for name in names if name in single}
+    single = {*_SINGLE} - {WEB_UI, USAGE}
+    small = {name: _read_small(folder / name) for name in names if name in single}
     lines = [line for line in small.get(KEYS, "").splitlines() if line.strip()]
     found = publish.parse_map("\n".join(lines))
     if len(found) != len(lines):
         raise HostError(f"its {KEYS} has lines that are no hash of a key", archives.BAD)
-    book = _book(small.get(BOOK))
-    usage = _usage(folder / USAGE) if USAGE in names else ()
+    book = _parse_key_metadata(small.get(KEY_METADATA))
+    usage = _read_usage(folder / USAGE) if USAGE in names else ()
     operator = small.get(OPERATOR, "").strip()
     if OPERATOR in small and not _KEY.fullmatch(operator):
         raise HostError(f"its {OPERATOR} is no key", archives.BAD)
     pem = small.get(ISSUED) or small.get(CERTIFICATE) or ""
     if pem:
         _require_pair(pem)
-    order = _order(folder / ORDER)
-    history = tuple(_entry(folder, name) for name in sorted(names) if _ENTRY.fullmatch(name))
+    order = _read_order(folder / ORDER)
+    history = tuple(_read_entry(folder, name) for name in sorted(names) if _ENTRY.fullmatch(name))
     return Contents(
         folder, names, made, hostname, found, book, usage, operator, pem, order, history
     )
 
 
-def _book(text: str | None) -> metadata.KeyMetadata:
+def _parse_key_metadata(text: str | None) -> metadata.KeyMetadata:
     """Read the rules of keys; none where the archive is of a version before them."""
     try:
         return metadata.parse(json.loads(text)) if text is not None else {}
     except (ValueError, AttributeError, HostError) as error:
-        raise HostError(f"its {BOOK} holds no rules of keys", archives.BAD) from error
+        raise HostError(f"its {KEY_METADATA} holds no rules of keys", archives.BAD) from error
 
 
-def _usage(path: Path) -> tuple[dict[str, Any], ...]:
+def _read_usage(path: Path) -> tuple[dict[str, Any], ...]:
     """Read what was used, by key and day."""
-    if path.stat().st_size > _USAGE_AT_MOST:
+    if path.stat().st_size > _MAX_USAGE_BYTES:
         raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
     try:
         return tuple(usage_store.parse_rows(json.loads(path.read_bytes())))
@@ -296,9 +299,9 @@ def _usage(path: Path) -> tuple[dict[str, Any], ...]:
         raise HostError(f"its {USAGE} tells of no use", archives.BAD) from error
 
 
-def _entry(folder: Path, name: str) -> dict[str, Any]:
+def _read_entry(folder: Path, name: str) -> dict[str, Any]:
     """Return an entry of the history as a line of the list."""
-    if (folder / name).stat().st_size > _SMALL_AT_MOST:
+    if (folder / name).stat().st_size > _MAX_SMALL_BYTES:
         raise HostError(f"its {name} is larger than any that a machine has", archives.BAD)
     try:
         entry = entries.from_other_machine(read_json(folder / name))
@@ -309,8 +312,8 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     return entry
 
 
-def _small(path: Path) -> str:
-    if path.stat().st_size > _SMALL_AT_MOST:
+def _read_small(path: Path) -> str:
+    if path.stat().st_size > _MAX_SMALL_BYTES:
         raise HostError(f"its {path.name} is larger than any that a machine has", archives.BAD)
     try:
         return path.read_text(encoding="utf-8")
@@ -325,7 +328,7 @@ def _require_pair(pem: str) -> None:
         raise HostError("its certificate is none, or has another key", archives.BAD) from error
 
 
-def _order(path: Path) -> dict[str, Any]:
+def _read_order(path: Path) -> dict[str, Any]:
     """Return for what the certificate was issued; empty where the archive does not tell."""
     issued = read_json(path).get("issued")
     issued = issued if isinstance(issued, dict) else {}
@@ -346,42 +349,42 @@ def restore(paths: Paths, sha256: str) -> dict[str, Any]:
     was put back gets its own again, HostError is raised, and nothing else is changed. Return what
     is there now, and with a reason each what was left out.
     """
-    plan = _plan(paths)
+    plan = _read_plan(paths)
     with transfer.open_received(paths, sha256) as descriptor:
         folder = transfer.clear_folder(paths)
         try:
             with os.fdopen(os.dup(descriptor), "rb") as source:
                 contents = read(source, folder)
-            return _put_back(paths, plan, contents)
+            return _restore(paths, plan, contents)
         finally:
             transfer.remove_archive(paths)
 
 
-def _put_back(paths: Paths, plan: dict[str, Any], contents: Contents) -> dict[str, Any]:
+def _restore(paths: Paths, plan: dict[str, Any], contents: Contents) -> dict[str, Any]:
     left_out: list[str] = []
-    page = _put_page(paths, plan, contents, left_out)
+    page = _restore_web_ui(paths, plan, contents, left_out)
     first = gateways.find_key_gateway(plan) if gateways.is_gateway(plan) else None
     if first:
         if contents.keys:
             left_out.append(f"keys and certificate: {first} has them for all gateways")
     elif groups.serves_clients(plan):
-        _put_keys(paths, contents)
-        _put_usage(paths, contents, left_out)
-        _put_certificate(paths, plan, contents, left_out)
-        _put_accounts(paths, plan, contents, left_out)
+        _restore_keys(paths, contents)
+        _restore_usage(paths, contents, left_out)
+        _restore_certificate(paths, plan, contents, left_out)
+        _restore_accounts(paths, plan, contents, left_out)
         converge.converge(paths)
     elif contents.keys:
         left_out.append(f"keys and certificate: {groups.get_head(plan)} serves for this host")
-    _put_history(paths, contents, left_out)
+    _restore_history(paths, contents, left_out)
     return {
         "made_unix": contents.made_unix,
         "hostname": contents.hostname,
-        **_held(contents.names, publish.render_map(contents.keys), contents.pem, page),
+        **_describe_contents(contents.names, publish.render_map(contents.keys), contents.pem, page),
         "left_out": left_out,
     }
 
 
-def _put_history(paths: Paths, contents: Contents, left_out: list[str]) -> None:
+def _restore_history(paths: Paths, contents: Contents, left_out: list[str]) -> None:
     """Put back the entries whose numbers this machine has not: as a list, for reading alone."""
     there = {*entries.list_numbers(paths)}
     both = sorted(there & {entry["number"] for entry in contents.history})
@@ -394,10 +397,12 @@ def _put_history(paths: Paths, contents: Contents, left_out: list[str]) -> None:
         )
 
 
-def _put_page(paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]) -> Any:  # noqa: ANN401
-    if not contents.has(PAGE):
+def _restore_web_ui(
+    paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
+) -> Any:  # noqa: ANN401
+    if not contents.has(WEB_UI):
         return None
-    web = _web(paths, plan)
+    web = _find_web_ui(paths, plan)
     if not web:
         first = gateways.find_key_gateway(plan)
         left_out.append(
@@ -406,9 +411,9 @@ def _put_page(paths: Paths, plan: dict[str, Any], contents: Contents, left_out: 
             else "the page's data: set kimi_web_ui: true, apply, and restore again"
         )
         return None
-    with (contents.folder / PAGE).open("rb") as stream:
+    with (contents.folder / WEB_UI).open("rb") as stream:
         told = web_backup.stage(web, stream.fileno())
-    web_backup.put_in_place(web)
+    web_backup.switch(web)
     # The password that nobody has seen yet opens the accounts that it was made with, no others.
     unseen = contents.folder / WEB_ADMIN
     admin = read_json(unseen) if contents.has(WEB_ADMIN) else {}
@@ -416,10 +421,10 @@ def _put_page(paths: Paths, plan: dict[str, Any], contents: Contents, left_out: 
         write_atomic(paths.web_admin_new, read_text(unseen), 0o600)
     else:
         remove(str(paths.web_admin_new))
-    return _page(told)
+    return _describe_web_ui(told)
 
 
-def _put_keys(paths: Paths, contents: Contents) -> None:
+def _restore_keys(paths: Paths, contents: Contents) -> None:
     """Put back the operator's key, and those that this machine has not.
 
     Of a name that both have this machine's counts: it is the inventory's. The next apply takes
@@ -443,7 +448,7 @@ def _put_keys(paths: Paths, contents: Contents) -> None:
     publish.publish(paths, wanted, {**known, **metadata.read(paths)})
 
 
-def _put_usage(paths: Paths, contents: Contents, left_out: list[str]) -> None:
+def _restore_usage(paths: Paths, contents: Contents, left_out: list[str]) -> None:
     """Put back what was used on days of which this machine knows nothing of that key."""
     if not contents.usage:
         return
@@ -455,7 +460,7 @@ def _put_usage(paths: Paths, contents: Contents, left_out: list[str]) -> None:
     usage_store.import_rows(paths.usage_db, contents.usage)
 
 
-def _put_certificate(
+def _restore_certificate(
     paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
 ) -> None:
     planned = plan["proxy"]["tls"]
@@ -479,7 +484,7 @@ def _put_certificate(
         left_out.append("the certificate: it is not what the plan takes, or it ends soon")
 
 
-def _put_accounts(
+def _restore_accounts(
     paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
 ) -> None:
     """Put the client's account back, in a folder of its own that takes the place of the other.
@@ -517,13 +522,15 @@ def _replace(source: Path, folder: Path, name: str, owner: str = "root") -> None
     shutil.rmtree(str(old), ignore_errors=True)
 
 
-def receive(paths: Paths, writer: int) -> dict[str, Any]:
+def prepare_folder(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
-    _plan(paths)
+    _read_plan(paths)
     return transfer.prepare_folder(paths, writer)
 
 
 def main(argv: list[str]) -> int:
     """Do one of the four; prints JSON."""
     archives.limit_memory()
-    return transfer.run_command("backup", transfer.Steps(make, receive, restore), argv)
+    return transfer.run_command(
+        "backup", transfer.Steps(make_archive, prepare_folder, restore), argv
+    )

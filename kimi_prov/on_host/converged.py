@@ -25,14 +25,14 @@ from kimi_prov.on_host.weights import fetch, stage
 def main(argv: list[str]) -> int:
     """Print {"settled", "differs"}: the first thing that is not converged, or null."""
     del argv
-    difference = differs(json.load(sys.stdin))
+    difference = find_difference(json.load(sys.stdin))
     return answer({"settled": difference is None, "differs": difference})
 
 
-def differs(wanted: dict[str, Any]) -> str | None:
+def find_difference(wanted: dict[str, Any]) -> str | None:
     """Return the first thing that is not converged."""
     for path, sha256 in wanted.get("files", {}).items():
-        if not _is(path, sha256):
+        if not _is_file_current(path, sha256):
             return str(path)
     names = wanted.get("units", [])
     shown = units.read_states(*names) if names else {}
@@ -42,17 +42,17 @@ def differs(wanted: dict[str, Any]) -> str | None:
         enabled = unit.get("enabled") or not name.endswith(".service")
         if unit.get("state") != "active" or not enabled:
             return str(name)
-    return _unprepared(wanted)
+    return _find_unprepared(wanted)
 
 
-def _unprepared(wanted: dict[str, Any]) -> str | None:
+def _find_unprepared(wanted: dict[str, Any]) -> str | None:
     """Return the weights that are not fetched, in memory or converted as planned."""
     try:
         if wanted.get("weights"):
             parts = fetch.Config.load(paths.WEIGHTS).parts()
-            if not all(fetch.verified(part) for part in parts):
+            if not all(fetch.find_verified_manifest(part) for part in parts):
                 return "weights"
-        if wanted.get("staged") and not stage.in_place(stage.Config.load(paths.STAGE)):
+        if wanted.get("staged") and not stage.is_in_place(stage.Config.load(paths.STAGE)):
             return "staged weights"
         if wanted.get("converted") and not convert.read_verified(
             convert.Config.load(paths.CONVERT)
@@ -63,7 +63,7 @@ def _unprepared(wanted: dict[str, Any]) -> str | None:
     return None
 
 
-def _is(path: str, sha256: str) -> bool:
+def _is_file_current(path: str, sha256: str) -> bool:
     """Whether a file has these bytes, belongs to root, and may be read by all."""
     try:
         with open(path, "rb") as stream:

@@ -26,7 +26,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_USER, Paths
 from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.on_host.monitor.ensure import BEFORE
-from kimi_prov.on_host.probe.system import mounts
+from kimi_prov.on_host.probe.system import list_mounts
 from kimi_prov.on_host.system import units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, write_atomic
@@ -83,7 +83,7 @@ class Undo:
         except (OSError, HostError) as error:
             self.errors.append(f"{what}: {error}")
 
-    def _at(self, pattern: str) -> list[Path]:
+    def _glob(self, pattern: str) -> list[Path]:
         return sorted(self.paths.root.glob(pattern))
 
     def _is_ours(self, path: Path) -> bool:
@@ -102,27 +102,27 @@ class Undo:
         """Our unit files, and our drop-ins of the engine's instances."""
         found = [
             path
-            for path in self._at(f"{UNIT_DIRECTORY}/*")
+            for path in self._glob(f"{UNIT_DIRECTORY}/*")
             if unit_names.is_ours(path.name) and not path.is_dir() and self._is_ours(path)
         ]
         drop_ins = [
             path
             for unit in (unit_names.ALL_SERVE, unit_names.RANK)
-            for path in self._at(f"{UNIT_DIRECTORY}/{unit}.d/{layout.SERVE_DROP_IN}")
+            for path in self._glob(f"{UNIT_DIRECTORY}/{unit}.d/{layout.SERVE_DROP_IN}")
         ]
         return sorted(found + [path for path in drop_ins if self._is_ours(path)])
 
     def units(self) -> None:
         """Stop, disable and remove every unit of ours, the firewall's last."""
         files = self.unit_files()
-        foreign = {path.name for path in self._at(f"{UNIT_DIRECTORY}/*") if path not in files}
+        foreign = {path.name for path in self._glob(f"{UNIT_DIRECTORY}/*") if path not in files}
         listed = run(
             *("systemctl", "list-units", "--all", "--plain", "--no-legend"),
             *(unit_names.ALL_SERVE, *unit_names.OURS),
         )
         rows = [line.split() for line in listed.stdout.splitlines() if line.split()]
         loaded = [row[0] for row in rows if row[1] != "not-found" or row[2] == "active"]
-        linked = [link.name for link in self._at(UNIT_DIRECTORY + "/*.wants/*kimi*")]
+        linked = [link.name for link in self._glob(UNIT_DIRECTORY + "/*.wants/*kimi*")]
         names = {
             name
             for name in (*loaded, *linked, *[path.name for path in files])
@@ -178,15 +178,15 @@ class Undo:
         ours = read_json(self.paths.plan).get("tuning") or {}
         recorded = self.before.get("tunables") or {}
         for name in sorted(ours.get("sysctl") or {}):
-            value = _value((recorded.get("sysctl") or {}).get(name))
+            value = _format_value((recorded.get("sysctl") or {}).get(name))
             path = self.paths.root / "proc/sys" / name.replace(".", "/")
             self._set(f"sysctl {name} = {value}", path, value)
         if ours.get("thp"):
-            thp = _value(recorded.get("thp"))
+            thp = _format_value(recorded.get("thp"))
             self._set(f"transparent huge pages: {thp}", self.paths.root / THP, thp)
         if ours.get("governor"):
-            governor = _value(recorded.get("governor"))
-            for path in self._at(GOVERNORS):
+            governor = _format_value(recorded.get("governor"))
+            for path in self._glob(GOVERNORS):
                 self._set(f"governor {governor} of {path.parts[-3]}", path, governor)
 
     def _set(self, what: str, path: Path, value: object) -> None:
@@ -206,7 +206,7 @@ class Undo:
                 ("enabled", "enable", "disable", "is-enabled"),
                 ("active", "start", "stop", "is-active"),
             ):
-                if was.get(key) is None or _exists(name) is False:
+                if was.get(key) is None or _has_unit(name) is False:
                     continue
                 is_on = run("systemctl", ask, name).stdout.strip() in ("enabled", "active")
                 if is_on != bool(was[key]):
@@ -225,7 +225,7 @@ class Undo:
                 (layout.MODELS, self.purge_weights),
                 (layout.WEB, self.purge_web),
             )
-            if not purge and _holds_something(self.paths.locate(name))
+            if not purge and _is_filled(self.paths.locate(name))
         ]
         self.kept += kept
         for name in kept if not self.check else []:
@@ -234,7 +234,7 @@ class Undo:
         for path in map(self.paths.locate, sorted(ours)):
             if path.exists() or path.is_symlink():
                 mounted = self._is_mounted(path) and path != self.paths.locate(layout.RAM)
-                work = partial(_empty if mounted else _delete, path)
+                work = partial(_clear_folder if mounted else _delete, path)
                 self.act(self.removed, self._name(path), work)
         if self.paths.srv.is_dir():
             self._root(keep=bool(kept))
@@ -275,12 +275,12 @@ class Undo:
         """Ask the kernel's list: a bind mount of the same file system shows in nothing else."""
         machine = Machine(str(self.paths.root))
         real = os.path.realpath(path.parent) + "/" + path.name
-        return real[len(machine.root) :] in mounts(machine)
+        return real[len(machine.root) :] in list_mounts(machine)
 
     def others(self) -> None:
         """Tell what bears a name like ours, is not ours and stays."""
         gone = {name.partition(" ")[2] for name in self.removed}
-        for path in sorted({path for pattern in SHARED for path in self._at(pattern)}):
+        for path in sorted({path for pattern in SHARED for path in self._glob(pattern)}):
             inside = sorted(path.iterdir()) if path.is_dir() and path.suffix == ".d" else [path]
             self.kept += [name for name in map(self._name, inside) if name not in gone]
 
@@ -344,16 +344,16 @@ class Undo:
             self.act(self.removed, layout.HOME, lambda: _delete(self.paths.home))
 
 
-def _holds_something(directory: Path) -> bool:
+def _is_filled(directory: Path) -> bool:
     return directory.is_dir() and any(directory.iterdir())
 
 
-def _value(setting: object) -> str | None:
+def _format_value(setting: object) -> str | None:
     value = setting.get("value") if isinstance(setting, dict) else setting
     return None if value is None else str(value)
 
 
-def _exists(name: str) -> bool:
+def _has_unit(name: str) -> bool:
     return units.read_states(name).get(name, {}).get("load_state") == "loaded"
 
 
@@ -364,7 +364,7 @@ def _end_unit(name: str) -> None:
     done = run("systemctl", "disable", "--now", name, timeout=180)
     if done.returncode != 0:
         stopped = run("systemctl", "stop", name, timeout=180)
-        if stopped.returncode != 0 and _exists(name):
+        if stopped.returncode != 0 and _has_unit(name):
             raise HostError(stopped.stderr.strip() or done.stderr.strip())
 
 
@@ -378,7 +378,7 @@ def _delete(path: Path) -> None:
             path.parent.rmdir()
 
 
-def _empty(directory: Path) -> None:
+def _clear_folder(directory: Path) -> None:
     """Remove what lies in a file system of its own; it stays mounted, as it was found."""
     for path in directory.iterdir():
         if path.name != "lost+found":

@@ -24,7 +24,7 @@ from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.system import process
 from kimi_prov.on_host.weights import manifest as manifests
-from kimi_prov.on_host.weights.bucket_check import lacking
+from kimi_prov.on_host.weights.bucket_check import list_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,7 +114,7 @@ class Seeding:
 
     def _finish(self) -> None:
         rows = self.bucket.objects()
-        wrong = lacking(self.manifest, rows)
+        wrong = list_missing(self.manifest, rows)
         if wrong:
             raise HostError(f"{self.bucket.name}: {', '.join(wrong)}", "run the same command again")
         text = json.dumps(self.manifest.to_json(), indent=1) + "\n"
@@ -215,7 +215,11 @@ class Seeding:
         self.bucket.require_credentials()
         return subprocess.Popen(
             self.bucket.command(
-                "rcat", "--size", str(entry.size), *_MULTIPART_OPTIONS, self.bucket.at(entry.path)
+                "rcat",
+                "--size",
+                str(entry.size),
+                *_MULTIPART_OPTIONS,
+                self.bucket.locate(entry.path),
             ),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -261,7 +265,7 @@ class Seeding:
 
     def _remove(self, name: str) -> None:
         done = process.run(
-            *self.bucket.command("deletefile", self.bucket.at(name)),
+            *self.bucket.command("deletefile", self.bucket.locate(name)),
             env=self.bucket.environment(),
             timeout=None,
         )

@@ -53,7 +53,7 @@ def test_the_client_of_the_version_takes_every_load(
     lines = [
         run["argv"][2:]
         for load in LOADS.values()
-        for run in client.runs(plan(), load, (None if load.form else 256, 64), 7)
+        for run in client.list_runs(plan(), load, (None if load.form else 256, 64), 7)
     ]
     done = subprocess.run(
         [str(parser_of(version) / "bin" / "python"), "-c", _PARSED],

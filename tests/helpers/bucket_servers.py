@@ -277,7 +277,7 @@ class Cloud:
         bucket = self.bucket(folder)
         for name, content in files.items():
             done = subprocess.run(
-                bucket.command("rcat", bucket.at(name)),
+                bucket.command("rcat", bucket.locate(name)),
                 input=content,
                 env=bucket.environment(),
                 capture_output=True,

@@ -20,7 +20,7 @@ def gpu_answer(**other: str) -> str:
     """One line of the answer; `other` are fields of another moment, `__` for a dot."""
     said: dict[str, str] = {}
     for file in _FILES:
-        (row,) = nvidia_smi.table((_RECORDINGS / file).read_text())
+        (row,) = nvidia_smi.parse_table((_RECORDINGS / file).read_text())
         said |= {name: _bare(value) for name, value in row.items()}
     said |= {name.replace("__", "."): value for name, value in other.items()}
     columns = (*gpu_now.COLUMNS, gpu_now.REASONS[0])

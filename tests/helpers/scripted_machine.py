@@ -47,12 +47,12 @@ class Served:
         paths = Paths(self.root)
         self.model.context = self.plan["model"]["context"]
         paths.plan.write_text(json.dumps(self.plan))
-        return run.here(paths)
+        return run.build_exam(paths)
 
     def rows(self, *only: str, leave: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
         """Run checks of the full suite; each row by its name."""
         exam = self.exam()
-        found = run.whole(
+        found = run.run_selection(
             Selection(FULL, only, leave), exam, lambda names: run.run(exam, names, self.told.append)
         )
         return {row["name"]: row for row in found if row["detail"] != LEFT_OUT}

@@ -31,7 +31,7 @@ TEMPLATE = (
     "{%- if thinking is defined and not thinking -%}<think></think>{%- else -%}<think>{%- endif -%}"
 )
 _KNOWN = {**dict(knowledge.FACTS), **dict(knowledge.PROBLEMS), **dict(checks.KNOWN)}
-_SEEN = {picture: answer for _, picture, answer in images.questions()}
+_SEEN = {picture: answer for _, picture, answer in images.build_questions()}
 _CODE = {
     "roman": """
 def roman(n):

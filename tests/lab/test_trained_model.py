@@ -40,7 +40,7 @@ UNIT = "/etc/systemd/system/kimi-serve@0.service.d/10-plan.conf"
 SERVED = "/root/served"
 # Not to be had on processors.
 NOT_RUN = {"speculative-decoding", "prefix-cache"}
-NEEDLES = {catalogue.needle_name(length) for length in needles.lengths(model.SEEING.context)}
+NEEDLES = {catalogue.name_needle(length) for length in needles.list_lengths(model.SEEING.context)}
 ASKED = {*catalogue.NAMES, *NEEDLES} - {catalogue.NEEDLES}
 # Writes zeros over tensors of a checkpoint, by their names.
 ZERO = """

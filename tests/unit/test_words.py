@@ -25,27 +25,14 @@ PACKAGE = ROOT / "kimi_prov"
 NOT_YET = {
     "cli.py",
     "commands",
-    "on_host/acceptance",
-    "on_host/backup.py",
-    "on_host/bench",
-    "on_host/cloud",
-    "on_host/cluster",
-    "on_host/converged.py",
-    "on_host/destroy.py",
-    "on_host/diagnose.py",
-    "on_host/drift",
-    "on_host/driver",
-    "on_host/probe",
-    "on_host/web",
-    "on_host/weights",
     "schemas",
     "show",
 }
 
 # What a function's name begins with.
 _VERBS = """
-abort accept acquire activate adapt add adjust admit adopt advance allow amend anchor announce
-answer append apply archive arrange ask assemble assign await
+abort accept acquire act activate adapt add adjust admit adopt advance allow amend anchor
+announce answer append apply archive arrange ask assemble assign await
 balance begin bind bracket break build
 calculate call can cancel capture catch change check choose classify clean clear close collect
 combine compare compile complete compress compute configure confirm connect contain control
@@ -54,14 +41,15 @@ decide decode decompress decrypt define delete dequantise derive describe detach
 disable discard discover divide download drain draw drop dump
 edit emit enable encode encrypt end ensure enter escape estimate evaluate exclude execute exit
 expand expect explain export extend extract
-fail fetch fill filter find finish fit flatten flush fold follow forbid forget format free freeze
+fail fetch fill filter find finish fit flatten flush fold follow forbid forget format free
+freeze
 gather generate get give go group guard
 halt handle has hash hide hold
 identify ignore import improve include index infer inspect install interpolate interpret invert
 invoke is isolate iterate
 join judge
 keep kill
-label launch limit link list listen load locate lock log look lower
+label launch leave limit link list listen load locate lock log look lower
 main make map mark mask match may measure merge migrate mount move multiply must
 name needs negotiate normalise normalize note notify
 observe offer open order
@@ -69,14 +57,15 @@ pack pad parse partition pass patch pause pick pin place plan poll position post
 prefer prepare prepend price print probe process promote propose protect prove provide prune
 publish pull put
 quantise quarantine query queue quote
-raise rank read reap rebuild receive reclaim record recover redact redirect reduce refill refresh
-refuse register reject release reload remember remove rename render renew repair repeat replace
-reply report represent request require reserve reset resolve restart restore resume retire retry
-return reuse revert revoke rewrite roll rotate round run
+raise rank read reap rebuild receive reclaim record recover redact redirect reduce refill
+refresh refuse register reject release reload remember remove rename render renew repair repeat
+replace reply report represent request require reserve reset resolve restart restore resume
+retire retry return reuse revert revoke rewrite roll rotate round run
 sample save scale scan schedule score search select send serialize serve serves set settle shift
 shorten should show shrink shut simulate size skip sleep slow sort split stack stage start stop
-store stream strip submit subtract suggest sum supervise supports survey suspend switch sync
-take tell terminate test tokenize total touch transfer translate trim trust try tune
+store stream strip submit subtract suggest sum supervise supports survey suspend sweep switch
+sync
+take tell terminate test time tokenize total touch transfer translate trim trust try tune
 undo undrain unescape uninstall unlock unpack unregister unwrap update upgrade upload use
 validate verify
 wait wake walk warm warn was watch weigh widen withdraw wrap write

@@ -10,8 +10,8 @@ from kimi_prov.errors import ExitCode
 from kimi_prov.on_host.acceptance import expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import FULL, Exam
-from kimi_prov.on_host.acceptance.target import Door
-from kimi_prov.on_host.cluster.accept import subject
+from kimi_prov.on_host.acceptance.target import MachineTarget
+from kimi_prov.on_host.cluster.accept import build_subject
 from kimi_prov.operate.kubernetes import answers, diagnosis, observe
 from kimi_prov.operate.kubernetes.folder import Folder
 from kimi_prov.show.output import say
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # A model on CPUs may take minutes for one whole answer.
 _ANSWER_TIMEOUT_S = 600.0
-_CLOSED = Door(None, "a pod is asked through its service alone")
+_CLOSED = MachineTarget(None, "a pod is asked through its service alone")
 
 
 def run(
@@ -51,9 +51,11 @@ def run(
         raise access.make_silent_error(folder, found, standing)
     plan, key = folder.plan, access.read_key(folder, key_file)
     with access.open_way(folder, None, _ANSWER_TIMEOUT_S) as way:
-        exam = Exam(subject(plan, way.endpoint, key), expectations.of_plan(plan), _CLOSED)
+        exam = Exam(build_subject(plan, way.endpoint, key), expectations.from_plan(plan), _CLOSED)
         tell = say if chosen.suite == FULL else _ignore
-        rows = acceptance.whole(chosen, exam, lambda names: acceptance.run(exam, names, tell))
+        rows = acceptance.run_selection(
+            chosen, exam, lambda names: acceptance.run(exam, names, tell)
+        )
     service = answers.read_name(folder.service)
     host = suite.make_document(
         endpoint=folder.urls[0],

@@ -219,7 +219,7 @@ def _make_endpoint_error(folder: Folder, number: str, why: str) -> UserError:
 
 def _make_client(found: Mapping[str, Any]) -> api_client.Endpoint:
     try:
-        there = endpoint.client(found)
+        there = endpoint.build_client_endpoint(found)
     except HostError as error:
         raise UserError(error.message, fix=error.fix, exit_code=ExitCode.FAILED) from None
     if not 0 < there.port < 1 << 16:

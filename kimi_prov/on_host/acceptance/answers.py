@@ -20,7 +20,7 @@ Messages = Sequence[Mapping[str, Any]]
 # What no part of an answer may show: the marks by which a tokenizer's special tokens are written.
 MARKS = ("<think>", "</think>", "<|im_", "<|tool_call", "[EOS]", "[BOS]", "<|media_")
 INSTANT: Body = {"chat_template_kwargs": {"thinking": False}, "temperature": 0}
-_LEAST_S = 1.0
+_MIN_S = 1.0
 
 
 class OutOfTimeError(ApiError):
@@ -62,7 +62,7 @@ class Answer:
     tokens: int = 0
     cached_tokens: int = 0
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Say what came, for a report: the answer, or why there is none."""
         if self.calls:
             return " ".join([*map(str, self.calls), self.text]).strip()
@@ -80,9 +80,9 @@ class Answer:
 Found = Union[Answer, ApiError]
 
 
-def said(found: Found) -> str:
+def describe_answer(found: Found) -> str:
     """Return what came of a question as text for a report."""
-    return str(found) if isinstance(found, ApiError) else found.told()
+    return str(found) if isinstance(found, ApiError) else found.describe()
 
 
 class Asker:
@@ -113,16 +113,16 @@ class Asker:
 
     def send(self, body: Body) -> Answer:
         """Send a request, streamed where it says so. Raises ApiError."""
-        endpoint = replace(self.subject.endpoint, timeout_s=self._left())
+        endpoint = replace(self.subject.endpoint, timeout_s=self._find_time_left())
         try:
             if body.get("stream"):
                 options = {"stream_options": {"include_usage": True}}
                 pieces = api_client.stream(endpoint, self.subject.key, {**body, **options})
-                return assembled([piece for _, piece in self._in_time(pieces) if piece])
-            return read(api_client.request_chat(endpoint, self.subject.key, body))
+                return assemble_stream([piece for _, piece in self._limit_time(pieces) if piece])
+            return parse_reply(api_client.request_chat(endpoint, self.subject.key, body))
         except ApiError as error:
             if time.monotonic() >= self._until:
-                raise self._over() from error
+                raise self._make_out_of_time_error() from error
             raise
 
     def many(self, bodies: Sequence[Body], *, all_at_once: bool = False) -> list[Found]:
@@ -132,40 +132,40 @@ class Asker:
         """
         most = len(bodies) if all_at_once else self.at_once
         with ThreadPoolExecutor(max_workers=max(1, min(most, len(bodies)))) as pool:
-            return list(pool.map(self._tried, bodies))
+            return list(pool.map(self._try, bodies))
 
-    def _tried(self, body: Body) -> Found:
+    def _try(self, body: Body) -> Found:
         try:
             return self.send(body)
         except ApiError as error:
             return error
 
-    def _left(self) -> float:
+    def _find_time_left(self) -> float:
         left = self._until - time.monotonic()
         if left <= 0:
-            raise self._over()
-        return max(_LEAST_S, left)
+            raise self._make_out_of_time_error()
+        return max(_MIN_S, left)
 
-    def _in_time(self, pieces: Any) -> Any:  # noqa: ANN401
+    def _limit_time(self, pieces: Any) -> Any:  # noqa: ANN401
         for piece in pieces:
-            self._left()
+            self._find_time_left()
             yield piece
 
-    def _over(self) -> OutOfTimeError:
+    def _make_out_of_time_error(self) -> OutOfTimeError:
         return OutOfTimeError(f"no answer within the check's {self._seconds:.0f} s")
 
 
-def read(reply: api_client.Reply) -> Answer:
+def parse_reply(reply: api_client.Reply) -> Answer:
     """Read a whole answer. Raises ApiError for what is none."""
     document = reply.json()
-    choice = _first(document.get("choices"))
+    choice = _get_first(document.get("choices"))
     message = choice.get("message")
     if reply.status != 200 or not isinstance(message, dict):
         raise ApiError(f"HTTP {reply.status}: {reply.body[:300].decode(errors='replace')}")
-    return _answer(message, choice, document)
+    return _build_answer(message, choice, document)
 
 
-def assembled(pieces: Sequence[Mapping[str, Any]]) -> Answer:
+def assemble_stream(pieces: Sequence[Mapping[str, Any]]) -> Answer:
     """Put a streamed answer together. Raises ApiError where the stream ends with an error."""
     texts: dict[str, str] = {"content": "", "reasoning": ""}
     calls: dict[int, dict[str, str]] = {}
@@ -175,62 +175,62 @@ def assembled(pieces: Sequence[Mapping[str, Any]]) -> Answer:
         if piece.get("error"):
             raise ApiError(f"the stream ended with an error: {str(piece['error'])[:300]}")
         usage = piece.get("usage") or usage
-        choice = _first(piece.get("choices"))
-        delta = _object(choice.get("delta"))
-        texts["content"] += _text(delta.get("content"))
-        texts["reasoning"] += _text(delta.get("reasoning") or delta.get("reasoning_content"))
-        for part in _dicts(delta.get("tool_calls")):
+        choice = _get_first(piece.get("choices"))
+        delta = _as_object(choice.get("delta"))
+        texts["content"] += _as_text(delta.get("content"))
+        texts["reasoning"] += _as_text(delta.get("reasoning") or delta.get("reasoning_content"))
+        for part in _as_dicts(delta.get("tool_calls")):
             at = part.get("index")
             known = calls.setdefault(at if isinstance(at, int) else 0, dict.fromkeys(_CALL, ""))
-            function = _object(part.get("function"))
-            known["id"] = known["id"] or _text(part.get("id"))
-            known["name"] += _text(function.get("name"))
-            known["arguments"] += _text(function.get("arguments"))
-        finish = _text(choice.get("finish_reason")) or finish
+            function = _as_object(part.get("function"))
+            known["id"] = known["id"] or _as_text(part.get("id"))
+            known["name"] += _as_text(function.get("name"))
+            known["arguments"] += _as_text(function.get("arguments"))
+        finish = _as_text(choice.get("finish_reason")) or finish
     made = [{"id": c["id"], "function": c} for _, c in sorted(calls.items())]
-    return _answer({**texts, "tool_calls": made}, {"finish_reason": finish}, {"usage": usage})
+    return _build_answer({**texts, "tool_calls": made}, {"finish_reason": finish}, {"usage": usage})
 
 
 _CALL = ("id", "name", "arguments")
 
 
-def _answer(
+def _build_answer(
     message: Mapping[str, Any], choice: Mapping[str, Any], document: Mapping[str, Any]
 ) -> Answer:
-    usage = _object(document.get("usage"))
+    usage = _as_object(document.get("usage"))
     calls = []
-    for row in _dicts(message.get("tool_calls")):
-        function = _object(row.get("function"))
-        made = Call(_text(row.get("id")), _text(function.get("name")), "")
-        calls.append(replace(made, arguments=_text(function.get("arguments"))))
+    for row in _as_dicts(message.get("tool_calls")):
+        function = _as_object(row.get("function"))
+        made = Call(_as_text(row.get("id")), _as_text(function.get("name")), "")
+        calls.append(replace(made, arguments=_as_text(function.get("arguments"))))
     return Answer(
-        text=_text(message.get("content")),
-        thought=_text(message.get("reasoning") or message.get("reasoning_content")),
+        text=_as_text(message.get("content")),
+        thought=_as_text(message.get("reasoning") or message.get("reasoning_content")),
         calls=tuple(calls),
-        finish=_text(choice.get("finish_reason")),
-        prompt_tokens=_count(usage, "prompt_tokens"),
-        tokens=_count(usage, "completion_tokens"),
-        cached_tokens=_count(_object(usage.get("prompt_tokens_details")), "cached_tokens"),
+        finish=_as_text(choice.get("finish_reason")),
+        prompt_tokens=_get_count(usage, "prompt_tokens"),
+        tokens=_get_count(usage, "completion_tokens"),
+        cached_tokens=_get_count(_as_object(usage.get("prompt_tokens_details")), "cached_tokens"),
     )
 
 
-def _first(value: object) -> dict[str, Any]:
-    found = _dicts(value)
+def _get_first(value: object) -> dict[str, Any]:
+    found = _as_dicts(value)
     return found[0] if found else {}
 
 
-def _dicts(value: object) -> list[dict[str, Any]]:
+def _as_dicts(value: object) -> list[dict[str, Any]]:
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
-def _object(value: object) -> dict[str, Any]:
+def _as_object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _text(value: object) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int:
+def _get_count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
     return value if isinstance(value, int) and value > 0 else 0

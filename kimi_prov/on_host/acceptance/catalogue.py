@@ -20,14 +20,14 @@ from kimi_prov.on_host.acceptance import (
     tools,
 )
 from kimi_prov.on_host.acceptance.answers import Asker
-from kimi_prov.on_host.acceptance.verdicts import Verdict, skipped
+from kimi_prov.on_host.acceptance.verdicts import Verdict, make_skip
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kimi_prov.on_host.acceptance.expectations import Promise
-    from kimi_prov.on_host.acceptance.target import Door
+    from kimi_prov.on_host.acceptance.expectations import Expectations
+    from kimi_prov.on_host.acceptance.target import MachineTarget
     from kimi_prov.on_host.endpoint.checks import Subject
 
 # Seconds for all that a check asks. An answer with a long thought takes minutes on processors.
@@ -35,10 +35,10 @@ _LIMIT_S = 900.0
 NEEDLE_S = 1800.0
 NEEDLES = "needles"
 # The longest answer of a check. A plan's speed is an estimate: an answer may take longer.
-_LONGEST_TOKENS = 4096
+_MAX_TOKENS = 4096
 _SLACK = 1.5
 # No context is as long, in thousands of tokens.
-_MOST_K = 2000
+_MAX_K = 2000
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Exam:
     """One served model: what is asked, what was promised, and the way to its machine."""
 
     subject: Subject
-    promise: Promise
-    door: Door
+    promise: Expectations
+    door: MachineTarget
 
     def asker(self, seconds: float) -> Asker:
         """Return who asks for one check, within its own time."""
@@ -80,85 +80,100 @@ class Check:
     in_turn: bool = False
 
 
-def _no_tools(exam: Exam) -> str | None:
+def _explain_no_tools(exam: Exam) -> str | None:
     return None if exam.subject.tools else "the engine runs without a tool call parser"
 
 
-def _no_thought(exam: Exam) -> str | None:
+def _explain_no_reasoning(exam: Exam) -> str | None:
     if not exam.subject.reasons:
         return "the engine runs without a reasoning parser"
-    return _no_tools(exam)
+    return _explain_no_tools(exam)
 
 
-def _blind(exam: Exam) -> str | None:
+def _explain_no_vision(exam: Exam) -> str | None:
     return None if exam.promise.vision else "the model takes no images"
 
 
-def _no_draft(exam: Exam) -> str | None:
+def _explain_no_draft(exam: Exam) -> str | None:
     return None if exam.promise.speculative else "no speculative decoding is planned"
 
 
-def _no_cache(exam: Exam) -> str | None:
+def _explain_no_cache(exam: Exam) -> str | None:
     return None if exam.promise.cache else "no prefix cache is planned"
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("facts", lambda _, asker: knowledge.facts(asker), answers=len(knowledge.FACTS)),
-    Check("problems", lambda _, asker: knowledge.problems(asker), answers=len(knowledge.PROBLEMS)),
-    Check("image", lambda _, asker: images.image(asker), unable=_blind, answers=5),
-    Check("tool-single", lambda _, asker: tools.single(asker), unable=_no_tools, answers=4),
-    Check("tool-parallel", lambda _, asker: tools.parallel(asker), unable=_no_tools),
+    Check("facts", lambda _, asker: knowledge.check_facts(asker), answers=len(knowledge.FACTS)),
+    Check(
+        "problems",
+        lambda _, asker: knowledge.check_problems(asker),
+        answers=len(knowledge.PROBLEMS),
+    ),
+    Check(
+        "image", lambda _, asker: images.check_images(asker), unable=_explain_no_vision, answers=5
+    ),
+    Check(
+        "tool-single",
+        lambda _, asker: tools.check_single(asker),
+        unable=_explain_no_tools,
+        answers=4,
+    ),
+    Check("tool-parallel", lambda _, asker: tools.check_parallel(asker), unable=_explain_no_tools),
     Check(
         "tool-in-reasoning",
-        lambda _, asker: tools.inside_reasoning(asker),
-        unable=_no_thought,
+        lambda _, asker: tools.check_inside_reasoning(asker),
+        unable=_explain_no_reasoning,
         answers=6,
     ),
     Check(
         "tool-rounds",
-        lambda _, asker: tools.rounds(asker),
-        unable=_no_tools,
+        lambda _, asker: tools.check_rounds(asker),
+        unable=_explain_no_tools,
         answers=6,
         in_turn=True,
     ),
-    Check("structured-output", lambda _, asker: forms.structured(asker), meant=False, answers=2),
-    Check("instant", lambda exam, asker: forms.instant(asker, exam.door), alone=True),
+    Check(
+        "structured-output", lambda _, asker: forms.check_structured(asker), meant=False, answers=2
+    ),
+    Check("instant", lambda exam, asker: forms.check_instant(asker, exam.door), alone=True),
     Check(
         "parallel-requests",
-        lambda _, asker: forms.mixing(asker),
+        lambda _, asker: forms.check_mixing(asker),
         alone=True,
         answers=len(forms.MARKERS),
     ),
-    Check("code", lambda exam, asker: programs.programs(asker, exam.door), alone=True, answers=3),
+    Check(
+        "code", lambda exam, asker: programs.check_programs(asker, exam.door), alone=True, answers=3
+    ),
     Check(
         "special-tokens",
-        lambda exam, asker: tokens.special_tokens(asker, exam.door),
+        lambda exam, asker: tokens.check_special_tokens(asker, exam.door),
         meant=False,
         alone=True,
     ),
     Check(
         "chat-template",
-        lambda exam, _: tokens.chat_template(exam.door),
+        lambda exam, _: tokens.check_chat_template(exam.door),
         meant=False,
         alone=True,
     ),
     Check(
         "speculative-decoding",
-        lambda exam, asker: counters.speculative(
+        lambda exam, asker: counters.check_speculative(
             asker, exam.door, meant=not exam.subject.random_weights
         ),
         meant=False,
         alone=True,
-        unable=_no_draft,
+        unable=_explain_no_draft,
     ),
     Check(
         "prefix-cache",
-        lambda exam, asker: counters.prefix_cache(
+        lambda exam, asker: counters.check_prefix_cache(
             asker, exam.door, exam.promise.engine, exam.promise.copies
         ),
         meant=False,
         alone=True,
-        unable=_no_cache,
+        unable=_explain_no_cache,
     ),
 )
 NAMES = (*(check.name for check in CHECKS), NEEDLES)
@@ -168,20 +183,20 @@ BASIC, FULL = "basic", "full"
 SUITES = (BASIC, FULL)
 
 
-def limit_s(check: Check, promise: Promise) -> float:
+def compute_limit_s(check: Check, promise: Expectations) -> float:
     """Return the seconds of a check: more than its own where the planned speed needs more."""
     turns = check.answers if check.in_turn else -(-check.answers // max(1, promise.at_once))
-    return max(check.limit_s, answer_s(turns * _LONGEST_TOKENS, promise))
+    return max(check.limit_s, estimate_answer_s(turns * _MAX_TOKENS, promise))
 
 
-def answer_s(tokens: int, promise: Promise) -> float:
+def estimate_answer_s(tokens: int, promise: Expectations) -> float:
     """Return the seconds that so many tokens may take to write; 0 where no speed is planned."""
     return _SLACK * tokens / promise.decode_tok_s if promise.decode_tok_s else 0.0
 
 
-def needle_name(length: int) -> str:
+def name_needle(length: int) -> str:
     """Name the check of a prompt's length in tokens."""
-    return f"{NEEDLES}-{needles.label(length)}"
+    return f"{NEEDLES}-{needles.format_length(length)}"
 
 
 @dataclass(frozen=True)
@@ -195,9 +210,9 @@ class Selection:
     only: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
 
-    def takes(self, name: str) -> bool:
+    def includes(self, name: str) -> bool:
         """Whether a check is to be run."""
-        return (not self.only or _fits(name, self.only)) and not _fits(name, self.leave)
+        return (not self.only or _is_match(name, self.only)) and not _is_match(name, self.leave)
 
     def names(self, subject: Subject) -> list[str]:
         """Return the checks that ask this model, in order, those that are left out among them."""
@@ -217,26 +232,26 @@ def is_needle(name: str) -> bool:
 
 def may_be_needle(pattern: str) -> bool:
     """Whether a pattern fits the name of a length: which there are, the context served decides."""
-    return any(fnmatch(needle_name(size * 1000), pattern) for size in range(1, _MOST_K))
+    return any(fnmatch(name_needle(size * 1000), pattern) for size in range(1, _MAX_K))
 
 
-def expanded(names: Sequence[str], exam: Exam) -> list[str]:
+def expand_needles(names: Sequence[str], exam: Exam) -> list[str]:
     """Return the names with each length of the needles in place of their one name."""
-    lengths = [needle_name(length) for length in needles.lengths(exam.promise.context)]
+    lengths = [name_needle(length) for length in needles.list_lengths(exam.promise.context)]
     return [one for name in names for one in (lengths if name == NEEDLES else [name])]
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
+def _is_match(name: str, patterns: Sequence[str]) -> bool:
     called = (name, NEEDLES) if is_needle(name) else (name,)
     return any(fnmatch(word, pattern) for word in called for pattern in patterns)
 
 
-def reason(check: Check, exam: Exam) -> Verdict | None:
+def explain_skip(check: Check, exam: Exam) -> Verdict | None:
     """Return why a check is not run on this model; None where it is."""
     told = check.unable(exam)
     if told is None and check.meant and exam.subject.random_weights:
         told = MEANINGLESS
-    return skipped(told) if told else None
+    return make_skip(told) if told else None
 
 
 MEANINGLESS = "random weights: answers have no meaning"

@@ -54,13 +54,13 @@ def run(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
                     stderr=subprocess.STDOUT,
                 ) as running,
             ):
-                output, ended = _watched(running, limit_s)
+                output, ended = _watch(running, limit_s)
         except HostError as error:
             return {"reason": error.line}
     return {"out": clean_text.clean_block(output.decode(errors="replace")), "ended": ended}
 
 
-def _watched(running: subprocess.Popen[Any], limit_s: float) -> tuple[bytes, str]:
+def _watch(running: subprocess.Popen[Any], limit_s: float) -> tuple[bytes, str]:
     """Read until the program ends, writes too much or takes too long; the unit ends after that."""
     descriptor = running.stdout.fileno() if running.stdout else -1
     started = time.monotonic()

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kimi_prov.on_host.acceptance import needles
-from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipped
+from kimi_prov.on_host.acceptance.verdicts import Verdict, make_failure, make_pass, make_skip
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.answers import Asker
-    from kimi_prov.on_host.acceptance.target import Door
+    from kimi_prov.on_host.acceptance.target import MachineTarget
 
 Counts = Mapping[str, float]
 # By engine: tokens looked up in the cache, and found there.
@@ -34,27 +34,29 @@ _OURS = 1.1
 _COUNTING = "Count from one to sixty in words, with a comma after each. Write nothing else."
 
 
-def prefix_cache(asker: Asker, door: Door, engine: str, copies: int) -> Verdict:
+def check_prefix_cache(asker: Asker, door: MachineTarget, engine: str, copies: int) -> Verdict:
     """Send one long prompt again and again: the engine has to find it in its cache.
 
     `copies`: caches that requests are spread over; one more request meets one of them twice. What
     the engine says of each answer goes before its counters, in which are others' requests too.
     """
-    before, reason = _counts(door)
+    before, reason = _read_counts(door)
     if reason:
-        return skipped(f"the engine's counters cannot be read: {reason}")
+        return make_skip(f"the engine's counters cannot be read: {reason}")
     # Of its own in each run, so that nothing of it is there before.
     lines = min(_LINES, asker.context // _TOKENS_OF_LINE)
-    text = f"{secrets.token_hex(8)}\n{needles.prompt(lines)}"
+    text = f"{secrets.token_hex(8)}\n{needles.build_prompt(lines)}"
     answers = [asker.ask(text, 1, temperature=0) for _ in range(copies + 1)]
     tokens = answers[-1].prompt_tokens
     cached = max(answer.cached_tokens for answer in answers)
     if cached >= _HIT_SHARE * max(1, tokens):
-        return passed(f"{cached} of the prompt's {tokens} tokens were in the cache, by the answer")
-    after, reason = _counts(door)
+        return make_pass(
+            f"{cached} of the prompt's {tokens} tokens were in the cache, by the answer"
+        )
+    after, reason = _read_counts(door)
     if reason:
-        return skipped(f"the engine's counters cannot be read: {reason}")
-    return judge_cache(engine, gained(before, after), tokens, len(answers))
+        return make_skip(f"the engine's counters cannot be read: {reason}")
+    return judge_cache(engine, sum_growth(before, after), tokens, len(answers))
 
 
 def judge_cache(engine: str, grown: Counts, tokens: int, requests: int) -> Verdict:
@@ -65,33 +67,33 @@ def judge_cache(engine: str, grown: Counts, tokens: int, requests: int) -> Verdi
     names = _CACHE.get(engine, _CACHE["vllm"])
     missing = [name for name in names if name not in grown]
     if missing:
-        return failed("the engine has no such counter", ", ".join(names), f"no {missing[0]}")
+        return make_failure("the engine has no such counter", ", ".join(names), f"no {missing[0]}")
     asked, hit = (grown[name] for name in names)
     told = f"{hit:.0f} of {asked:.0f} tokens were in the cache, the prompt has {tokens}"
     if hit < _HIT_SHARE * max(1, tokens):
-        return failed(
+        return make_failure(
             "a repeated prompt is not found in the prefix cache",
             f"at least {_HIT_SHARE * tokens:.0f} tokens more in {names[1]}",
             told,
         )
     if asked > _OURS * requests * tokens:
-        return skipped(f"others asked meanwhile, and the hits may be theirs: {told}")
-    return passed(told)
+        return make_skip(f"others asked meanwhile, and the hits may be theirs: {told}")
+    return make_pass(told)
 
 
-def speculative(asker: Asker, door: Door, *, meant: bool) -> Verdict:
+def check_speculative(asker: Asker, door: MachineTarget, *, meant: bool) -> Verdict:
     """Have the model write something plain: its draft has to guess, and to be right at times.
 
     `meant`: guesses that are right are wanted too, which random weights do not give.
     """
-    before, reason = _counts(door)
+    before, reason = _read_counts(door)
     if reason:
-        return skipped(f"the engine's counters cannot be read: {reason}")
+        return make_skip(f"the engine's counters cannot be read: {reason}")
     asker.ask(_COUNTING, 512, temperature=0)
-    after, reason = _counts(door)
+    after, reason = _read_counts(door)
     if reason:
-        return skipped(f"the engine's counters cannot be read: {reason}")
-    return judge_speculative(gained(before, after), after, meant=meant)
+        return make_skip(f"the engine's counters cannot be read: {reason}")
+    return judge_speculative(sum_growth(before, after), after, meant=meant)
 
 
 def judge_speculative(grown: Counts, after: Sequence[Counts], *, meant: bool) -> Verdict:
@@ -100,10 +102,10 @@ def judge_speculative(grown: Counts, after: Sequence[Counts], *, meant: bool) ->
     if _DRAFTS not in grown and lengths:
         told = f"{max(lengths):.2f} tokens a step"
         if meant and max(lengths) <= 1:
-            return failed("no guess of the draft was right", "more than 1 token a step", told)
-        return passed(told)
+            return make_failure("no guess of the draft was right", "more than 1 token a step", told)
+        return make_pass(told)
     if not grown.get(_DRAFTS):
-        return failed(
+        return make_failure(
             "the draft guessed nothing",
             f"more in {_DRAFTS}",
             str(grown.get(_DRAFTS, "no counter")),
@@ -111,11 +113,11 @@ def judge_speculative(grown: Counts, after: Sequence[Counts], *, meant: bool) ->
     accepted, drafted = grown.get(_ACCEPTED, 0.0), grown.get(_DRAFTED, 0.0)
     told = f"{accepted:.0f} of {drafted:.0f} guessed tokens were right"
     if meant and not accepted:
-        return failed("no guess of the draft was right", f"more in {_ACCEPTED}", told)
-    return passed(told)
+        return make_failure("no guess of the draft was right", f"more in {_ACCEPTED}", told)
+    return make_pass(told)
 
 
-def gained(before: Sequence[Counts], after: Sequence[Counts]) -> dict[str, float]:
+def sum_growth(before: Sequence[Counts], after: Sequence[Counts]) -> dict[str, float]:
     """Sum over the instances by how much each counter grew; a restarted engine's begins anew."""
     found: dict[str, float] = {}
     for then, now in zip(before, after):
@@ -125,7 +127,7 @@ def gained(before: Sequence[Counts], after: Sequence[Counts]) -> dict[str, float
     return found
 
 
-def _counts(door: Door) -> tuple[list[Counts], str]:
-    found = door.found("metrics")
+def _read_counts(door: MachineTarget) -> tuple[list[Counts], str]:
+    found = door.request("metrics")
     rows = found.get("instances")
     return (rows if isinstance(rows, list) else []), str(found["reason"])

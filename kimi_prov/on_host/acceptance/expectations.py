@@ -8,7 +8,7 @@ from typing import Any
 
 # An engine that a plan says nothing of takes this many requests at once.
 _AT_ONCE = 8
-_MOST_AT_ONCE = 16
+_MAX_AT_ONCE = 16
 # The classes of models that take more than text end so, as transformers names them.
 _SEES = "ForConditionalGeneration"
 # As small as any that is served.
@@ -17,7 +17,7 @@ _NO_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache")
 
 
 @dataclass(frozen=True)
-class Promise:
+class Expectations:
     """`cache`: whether a prefix cache is planned; `copies`: how many requests are spread over.
 
     Rates in tokens per second, of decoding for one of the requests at once.
@@ -34,7 +34,7 @@ class Promise:
     decode_tok_s: float | None
 
 
-def of_plan(plan: Mapping[str, Any]) -> Promise:
+def from_plan(plan: Mapping[str, Any]) -> Expectations:
     """Read a plan, also one that an earlier version applied."""
     model, instances = plan["model"], plan["instances"]
     speeds = plan.get("throughput") or {}
@@ -42,16 +42,16 @@ def of_plan(plan: Mapping[str, Any]) -> Promise:
     engine = str((plan.get("engine") or {}).get("name") or "vllm")
     draft = plan.get("speculative") or {}
     data = int((plan.get("parallel") or {}).get("data") or 1)
-    return Promise(
+    return Expectations(
         engine=engine,
         context=int(model.get("context") or _CONTEXT),
-        at_once=min(_MOST_AT_ONCE, int(speeds.get("concurrency") or _AT_ONCE)),
+        at_once=min(_MAX_AT_ONCE, int(speeds.get("concurrency") or _AT_ONCE)),
         vision=str(model.get("architecture") or "").endswith(_SEES),
         speculative=str(draft.get("name") or ""),
         cache=_has_cache(engine, argv),
         copies=max(1, len(instances)) * data,
-        prefill_tok_s=_expected(speeds.get("prefill_tok_s")),
-        decode_tok_s=_expected(speeds.get("decode_tok_s")),
+        prefill_tok_s=_get_expected(speeds.get("prefill_tok_s")),
+        decode_tok_s=_get_expected(speeds.get("decode_tok_s")),
     )
 
 
@@ -62,6 +62,6 @@ def _has_cache(engine: str, argv: list[str]) -> bool:
     return engine == "ktransformers" or "--enable-prefix-caching" in argv
 
 
-def _expected(speed: object) -> float | None:
+def _get_expected(speed: object) -> float | None:
     value = speed.get("expected") if isinstance(speed, Mapping) else None
     return float(value) if isinstance(value, (int, float)) and value > 0 else None

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.acceptance.answers import INSTANT, Answer, Asker, Found, said
-from kimi_prov.on_host.acceptance.knowledge import holds
+from kimi_prov.on_host.acceptance.answers import INSTANT, Answer, Asker, Found, describe_answer
+from kimi_prov.on_host.acceptance.knowledge import has_word
 from kimi_prov.on_host.acceptance.verdicts import (
     Verdict,
     Wrong,
-    failed,
-    of_answers,
-    passed,
-    skipped,
+    judge_answers,
+    make_failure,
+    make_pass,
+    make_skip,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kimi_prov.on_host.acceptance.target import Door
+    from kimi_prov.on_host.acceptance.target import MachineTarget
 
 _INSTANT = ("What is 25 plus 17? Answer with the number alone.", "42")
 # A thinking model that was told not to think answers such a question in few tokens.
@@ -49,13 +49,13 @@ MARKERS = (
 )  # fmt: skip
 
 
-def instant(asker: Asker, door: Door) -> Verdict:
+def check_instant(asker: Asker, door: MachineTarget) -> Verdict:
     """Ask without thinking: an answer, no reasoning, and no marks of it."""
-    files = door.found("files")
+    files = door.request("files")
     if files["reason"]:
-        return skipped(f"whether the model has an instant mode is not known: {files['reason']}")
+        return make_skip(f"whether the model has an instant mode is not known: {files['reason']}")
     if not files.get("instant"):
-        return skipped("the model's chat template has no switch for thinking")
+        return make_skip("the model's chat template has no switch for thinking")
     question, expected = _INSTANT
     return judge_instant(asker.ask(question, _INSTANT_TOKENS, **INSTANT), expected)
 
@@ -64,15 +64,15 @@ def judge_instant(answer: Answer, expected: str) -> Verdict:
     """Judge an answer that was to come without thinking."""
     wanted = f"{expected}, no reasoning"
     if answer.thought:
-        return failed("it thought, though it was told not to", wanted, answer.thought)
+        return make_failure("it thought, though it was told not to", wanted, answer.thought)
     if answer.marks():
-        return failed("the marks of thinking are in the answer", wanted, answer.text)
-    if not holds(answer.text, expected):
-        return failed("not the answer", wanted, answer.told())
-    return passed(f"{answer.text} ({answer.tokens} tokens, no reasoning)")
+        return make_failure("the marks of thinking are in the answer", wanted, answer.text)
+    if not has_word(answer.text, expected):
+        return make_failure("not the answer", wanted, answer.describe())
+    return make_pass(f"{answer.text} ({answer.tokens} tokens, no reasoning)")
 
 
-def structured(asker: Asker) -> Verdict:
+def check_structured(asker: Asker) -> Verdict:
     """Ask for JSON of a schema, at once and, where the model thinks, after its reasoning.
 
     Random weights are held to the form alone.
@@ -82,13 +82,15 @@ def structured(asker: Asker) -> Verdict:
         "json_schema": {"name": "weather", "strict": True, "schema": SCHEMA},
     }
     meant = not asker.subject.random_weights
-    bodies = [asker.body(_FORM, _room(asker, _FORM_TOKENS), response_format=form, **INSTANT)]
+    bodies = [
+        asker.body(_FORM, _find_max_tokens(asker, _FORM_TOKENS), response_format=form, **INSTANT)
+    ]
     if meant and asker.subject.reasons:
         bodies.append(asker.body(_FORM, _THINKING_TOKENS, response_format=form))
     return judge_structured(asker.many(bodies), meant=meant)
 
 
-def _room(asker: Asker, tokens: int) -> int:
+def _find_max_tokens(asker: Asker, tokens: int) -> int:
     """Return the most tokens of an answer without thought: some models have no switch for it."""
     return _THINKING_TOKENS if asker.subject.reasons else tokens
 
@@ -97,38 +99,42 @@ def judge_structured(found: Sequence[Found], *, meant: bool) -> Verdict:
     """Judge answers that were to keep to the schema; `meant`: and to say what was asked."""
     wrong = []
     for answer in found:
-        fault = said(answer) if not isinstance(answer, Answer) else _unlike(answer.text, meant)
+        fault = (
+            describe_answer(answer)
+            if not isinstance(answer, Answer)
+            else _explain_mismatch(answer.text, meant)
+        )
         if fault:
             wrong.append(Wrong("JSON of the schema", json.dumps(_FILLED), fault))
-    return of_answers(len(found), wrong, "answers are JSON of the schema")
+    return judge_answers(len(found), wrong, "answers are JSON of the schema")
 
 
-def _unlike(text: str, meant: bool) -> str:
+def _explain_mismatch(text: str, meant: bool) -> str:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text or "no text"
     kept = isinstance(value, dict) and set(value) == set(SCHEMA["required"])
-    kept = kept and all(_fits(value[name], rule) for name, rule in SCHEMA["properties"].items())
+    kept = kept and all(_is_valid(value[name], rule) for name, rule in SCHEMA["properties"].items())
     return "" if kept and (not meant or value == _FILLED) else text
 
 
-def _fits(value: object, rule: dict[str, Any]) -> bool:
+def _is_valid(value: object, rule: dict[str, Any]) -> bool:
     return value in rule["enum"] if "enum" in rule else isinstance(value, bool)
 
 
-def mixing(asker: Asker) -> Verdict:
+def check_mixing(asker: Asker) -> Verdict:
     """Ask many times at once for a word each; half of the answers are streamed."""
     markers = list(MARKERS)
-    room = _room(asker, _ECHO_TOKENS)
+    room = _find_max_tokens(asker, _ECHO_TOKENS)
     bodies = [
-        {**asker.body(_echo(marker), room, **INSTANT), "stream": number % 2 == 1}
+        {**asker.body(_build_echo_question(marker), room, **INSTANT), "stream": number % 2 == 1}
         for number, marker in enumerate(markers)
     ]
     return judge_mixing(markers, asker.many(bodies, all_at_once=True))
 
 
-def _echo(marker: str) -> str:
+def _build_echo_question(marker: str) -> str:
     return f"Repeat this word and write nothing else: {marker}"
 
 
@@ -138,12 +144,14 @@ def judge_mixing(markers: Sequence[str], found: Sequence[Found]) -> Verdict:
     strange = False
     for marker, answer in zip(markers, found):
         text = answer.text if isinstance(answer, Answer) else ""
-        others = [other for other in markers if other != marker and holds(text, other)]
+        others = [other for other in markers if other != marker and has_word(text, other)]
         strange = strange or bool(others)
-        if others or not holds(text, marker):
-            wrong.append(Wrong(marker, marker, said(answer)))
+        if others or not has_word(text, marker):
+            wrong.append(Wrong(marker, marker, describe_answer(answer)))
     what = "requests at once have their own answer"
-    verdict = of_answers(len(markers), wrong, what)
+    verdict = judge_answers(len(markers), wrong, what)
     if strange:
-        return failed(f"answers got mixed: {verdict.detail}", verdict.expected, verdict.observed)
+        return make_failure(
+            f"answers got mixed: {verdict.detail}", verdict.expected, verdict.observed
+        )
     return verdict

@@ -7,9 +7,9 @@ import struct
 import zlib
 from typing import Any, Callable
 
-from kimi_prov.on_host.acceptance.answers import Answer, Asker, said
-from kimi_prov.on_host.acceptance.knowledge import chooses
-from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, describe_answer
+from kimi_prov.on_host.acceptance.knowledge import is_choosing
+from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, judge_answers
 
 Colour = tuple[int, int, int]
 # Ten tokens wide and high: 28 pixels of Kimi K2.5 are a token's.
@@ -21,7 +21,7 @@ _BARS = "How many black bars are in the picture? Answer with the number alone."
 _TOKENS = 2048
 
 
-def png(pixel: Callable[[int, int], Colour], side: int = SIDE) -> bytes:
+def encode_png(pixel: Callable[[int, int], Colour], side: int = SIDE) -> bytes:
     """Return a square picture as PNG; `pixel` gives the colour at x and y."""
     rows = b"".join(b"\0" + b"".join(bytes(pixel(x, y)) for x in range(side)) for y in range(side))
 
@@ -35,30 +35,32 @@ def png(pixel: Callable[[int, int], Colour], side: int = SIDE) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def square(colour: Colour) -> bytes:
+def draw_square(colour: Colour) -> bytes:
     """Return a picture of one square on white."""
     low, high = SIDE // 4, 3 * SIDE // 4
-    return png(lambda x, y: colour if low <= x < high and low <= y < high else _WHITE)
+    return encode_png(lambda x, y: colour if low <= x < high and low <= y < high else _WHITE)
 
 
-def bars(count: int) -> bytes:
+def draw_bars(count: int) -> bytes:
     """Return a picture of black upright bars on white, each as wide as the gaps."""
     width = SIDE // (2 * count + 1)
-    return png(lambda x, _: _BLACK if x // width % 2 and x // width < 2 * count + 1 else _WHITE)
+    return encode_png(
+        lambda x, _: _BLACK if x // width % 2 and x // width < 2 * count + 1 else _WHITE
+    )
 
 
-def questions() -> list[tuple[str, bytes, str]]:
+def build_questions() -> list[tuple[str, bytes, str]]:
     """Return question, picture and answer; the same question with several pictures."""
-    squares = [(_SQUARE, square(colour), name) for name, colour in COLOURS.items()]
-    return [*squares, *((_BARS, bars(count), str(count)) for count in (2, 5))]
+    squares = [(_SQUARE, draw_square(colour), name) for name, colour in COLOURS.items()]
+    return [*squares, *((_BARS, draw_bars(count), str(count)) for count in (2, 5))]
 
 
-def rivals(expected: str) -> tuple[str, ...]:
+def list_rivals(expected: str) -> tuple[str, ...]:
     """Return the colours of which the answer is one; none for a number."""
     return tuple(COLOURS) if expected in COLOURS else ()
 
 
-def content(question: str, picture: bytes) -> list[dict[str, Any]]:
+def build_content(question: str, picture: bytes) -> list[dict[str, Any]]:
     """Return the message's content: the picture as a data URL, then the question."""
     url = "data:image/png;base64," + base64.b64encode(picture).decode()
     return [
@@ -67,18 +69,20 @@ def content(question: str, picture: bytes) -> list[dict[str, Any]]:
     ]
 
 
-def image(asker: Asker) -> Verdict:
+def check_images(asker: Asker) -> Verdict:
     """Ask about pictures; whoever does not see them answers the same to each."""
-    asked = questions()
+    asked = build_questions()
     found = asker.many(
         [
-            asker.body([{"role": "user", "content": content(question, picture)}], _TOKENS)
+            asker.body([{"role": "user", "content": build_content(question, picture)}], _TOKENS)
             for question, picture, _ in asked
         ]
     )
     wrong = [
-        Wrong(f"{question} ({expected})", expected, said(answer))
+        Wrong(f"{question} ({expected})", expected, describe_answer(answer))
         for (question, _, expected), answer in zip(asked, found)
-        if not (isinstance(answer, Answer) and chooses(answer.text, expected, rivals(expected)))
+        if not (
+            isinstance(answer, Answer) and is_choosing(answer.text, expected, list_rivals(expected))
+        )
     ]
-    return of_answers(len(asked), wrong, "pictures seen rightly")
+    return judge_answers(len(asked), wrong, "pictures seen rightly")

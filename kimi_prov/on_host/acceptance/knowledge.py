@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, said
-from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, describe_answer
+from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, judge_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,42 +88,43 @@ _COMMAND = re.compile(r"\\[A-Za-z]+\{([^{}]*)\}")
 _PLAIN = str.maketrans("\u2080\u2081\u2082\u2083\u2084\u2085\u2086\u2087\u2088\u2089", "0123456789")
 
 
-def facts(asker: Asker) -> Verdict:
+def check_facts(asker: Asker) -> Verdict:
     """Ask facts of several kinds; all have to be right."""
-    return _judged(FACTS, _asked(asker, FACTS), "facts right")
+    return _judge_answers(FACTS, _ask_all(asker, FACTS), "facts right")
 
 
-def problems(asker: Asker) -> Verdict:
+def check_problems(asker: Asker) -> Verdict:
     """Ask problems of several steps; one may be missed."""
-    found = _asked(asker, PROBLEMS)
-    return _judged(PROBLEMS, found, "problems solved", allowed=_PROBLEMS_MISSED)
+    found = _ask_all(asker, PROBLEMS)
+    return _judge_answers(PROBLEMS, found, "problems solved", allowed=_PROBLEMS_MISSED)
 
 
-def _asked(asker: Asker, questions: Sequence[Question]) -> Sequence[Found]:
+def _ask_all(asker: Asker, questions: Sequence[Question]) -> Sequence[Found]:
     return asker.many([asker.body(question, _TOKENS) for question, _ in questions])
 
 
-def _judged(
+def _judge_answers(
     questions: Sequence[Question], found: Sequence[Found], what: str, *, allowed: int = 0
 ) -> Verdict:
     wrong = [
-        Wrong(question, expected, said(answer))
+        Wrong(question, expected, describe_answer(answer))
         for (question, expected), answer in zip(questions, found)
         if not (
-            isinstance(answer, Answer) and chooses(answer.text, expected, _RIVALS.get(expected, ()))
+            isinstance(answer, Answer)
+            and is_choosing(answer.text, expected, _RIVALS.get(expected, ()))
         )
     ]
-    return of_answers(len(questions), wrong, what, allowed=allowed)
+    return judge_answers(len(questions), wrong, what, allowed=allowed)
 
 
-def chooses(text: str, expected: str, rivals: Iterable[str]) -> bool:
+def is_choosing(text: str, expected: str, rivals: Iterable[str]) -> bool:
     """Whether an answer has the expected word and none of its rivals."""
-    return holds(text, expected) and not any(
-        holds(text, rival) for rival in rivals if rival != expected
+    return has_word(text, expected) and not any(
+        has_word(text, rival) for rival in rivals if rival != expected
     )
 
 
-def holds(text: str, expected: str) -> bool:
+def has_word(text: str, expected: str) -> bool:
     """Whether an answer has the expected word or number, as a word of its own."""
     plain, found = text.translate(_PLAIN), 1
     while found:  # from within: one command of LaTeX may hold another

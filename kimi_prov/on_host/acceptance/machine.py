@@ -58,7 +58,7 @@ print(json.dumps({"text": text}))
 
 
 @dataclass(frozen=True)
-class Place:
+class MachineFiles:
     """The machine's files and its plan."""
 
     paths: Paths
@@ -69,7 +69,7 @@ class Place:
         return self.paths.locate(str(self.plan["model"][key])) / name
 
 
-def answer(place: Place, question: Mapping[str, Any]) -> Found:
+def answer(place: MachineFiles, question: Mapping[str, Any]) -> Found:
     """Answer one question. Raises HostError for one that is not known."""
     what = question.get("what")
     known = ANSWERS.get(what) if isinstance(what, str) else None
@@ -78,11 +78,11 @@ def answer(place: Place, question: Mapping[str, Any]) -> Found:
     return known(place, question)
 
 
-def counts(place: Place, question: Mapping[str, Any]) -> Found:
+def read_counts(place: MachineFiles, question: Mapping[str, Any]) -> Found:
     """Return the counters of each instance's engine."""
     del question
     rows = []
-    for port in _ports(place):
+    for port in _list_ports(place):
         reason, text = ready.send_request(port, "GET", "/metrics")
         if reason:
             return {"reason": f"{reason} (port {port})"}
@@ -90,20 +90,20 @@ def counts(place: Place, question: Mapping[str, Any]) -> Found:
     return {"instances": rows}
 
 
-def tokens(place: Place, question: Mapping[str, Any]) -> Found:
+def tokenize(place: MachineFiles, question: Mapping[str, Any]) -> Found:
     """Return the token ids that each text is cut into, by the first instance's engine."""
     found = []
     for text in question.get("texts") or ():
         asked = {"prompt": str(text), "add_special_tokens": False}
-        reason, ids = _tokens(place, asked)
+        reason, ids = _tokenize_one(place, asked)
         if reason:
             return {"reason": reason}
         found.append(ids)
     return {"ids": found}
 
 
-def _tokens(place: Place, asked: Mapping[str, Any]) -> tuple[str, list[int]]:
-    value = _posted(place, "/tokenize", asked)
+def _tokenize_one(place: MachineFiles, asked: Mapping[str, Any]) -> tuple[str, list[int]]:
+    value = _post(place, "/tokenize", asked)
     if isinstance(value, str):
         return f"the engine has no /tokenize ({value})", []
     ids = value.get("tokens")
@@ -112,10 +112,10 @@ def _tokens(place: Place, asked: Mapping[str, Any]) -> tuple[str, list[int]]:
     return "", ids
 
 
-def _posted(place: Place, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _post(place: MachineFiles, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the object that the first instance answers with, or why there is none."""
     asked = json.dumps({"model": place.plan["model"]["served_names"][0], **body})
-    reason, text = ready.send_request(_ports(place)[0], "POST", path, asked)
+    reason, text = ready.send_request(_list_ports(place)[0], "POST", path, asked)
     if reason:
         return clean_text.clean_line(reason)[:200]
     try:
@@ -125,18 +125,18 @@ def _posted(place: Place, path: str, body: Mapping[str, Any]) -> Any:  # noqa: A
     return value if isinstance(value, dict) else f"{path} answers no JSON"
 
 
-def _ports(place: Place) -> list[int]:
+def _list_ports(place: MachineFiles) -> list[int]:
     ports = [int(item["port"]) for item in place.plan["instances"] if item.get("port")]
     if not ports:
         raise HostError("no engine of this machine has a port: the head of its group serves")
     return ports
 
 
-def files(place: Place, question: Mapping[str, Any]) -> Found:
+def describe_files(place: MachineFiles, question: Mapping[str, Any]) -> Found:
     """Return what the weights' files say of tokens and template."""
     del question
-    template, text = _template(place)
-    known = special(place)
+    template, text = _describe_template(place)
+    known = list_special_tokens(place)
     return {
         "special": known,
         # What the template writes as a mark has to be a token of its own.
@@ -146,7 +146,7 @@ def files(place: Place, question: Mapping[str, Any]) -> Found:
     }
 
 
-def special(place: Place) -> dict[str, int]:
+def list_special_tokens(place: MachineFiles) -> dict[str, int]:
     """Return the special tokens that a chat uses, by their text, as the tokenizer's files say."""
     found: dict[str, int] = {}
     by_number = read_json(str(place.model("serve_dir", _TOKENIZER))).get("added_tokens_decoder")
@@ -160,20 +160,20 @@ def special(place: Place) -> dict[str, int]:
     return {text: found[text] for text in _CHAT if text in found}
 
 
-def _template(place: Place) -> tuple[Found, str]:
+def _describe_template(place: MachineFiles) -> tuple[Found, str]:
     """Return the hashes of the template that is used and of the verified one, and its text."""
-    name, used = _own(place, "serve_dir")
-    told: Found = {"file": name, "verified": _verified(place)}
-    given = _flag([word for item in place.plan["instances"] for word in item["argv"]])
+    name, used = _read_own_template(place, "serve_dir")
+    told: Found = {"file": name, "verified": _read_verified_digest(place)}
+    given = _find_flag([word for item in place.plan["instances"] for word in item["argv"]])
     if given:
         told["given"] = f"{_FLAG} {given}"
-        used = _bytes(place.paths.locate(given)) if os.path.isabs(given) else given.encode()
-    return {**told, "used": _sha256(used)}, used.decode(errors="replace")
+        used = _read_bytes(place.paths.locate(given)) if os.path.isabs(given) else given.encode()
+    return {**told, "used": _hash_content(used)}, used.decode(errors="replace")
 
 
-def _own(place: Place, key: str) -> tuple[str, bytes]:
+def _read_own_template(place: MachineFiles, key: str) -> tuple[str, bytes]:
     """Return the name of the file that holds the model's template, and the template."""
-    content = _bytes(place.model(key, _TEMPLATE))
+    content = _read_bytes(place.model(key, _TEMPLATE))
     if content:
         return _TEMPLATE, content
     inside = read_json(str(place.model(key, _TOKENIZER))).get("chat_template")
@@ -182,33 +182,33 @@ def _own(place: Place, key: str) -> tuple[str, bytes]:
     return _TOKENIZER, inside.encode("utf-8", "replace") if isinstance(inside, str) else b""
 
 
-def _verified(place: Place) -> str:
+def _read_verified_digest(place: MachineFiles) -> str:
     """Return the SHA-256 of the template as it was when the weights were verified.
 
     The mark of the verification has that of each file. A template inside another file is the
     verified one as long as that file is. Empty where the mark says nothing.
     """
-    name, content = _own(place, "dir")
+    name, content = _read_own_template(place, "dir")
     mark = read_json(str(place.model("dir", manifest.MARK)))
-    record = manifest.records_from(mark).get(name)
+    record = manifest.parse_records(mark).get(name)
     if record is None:
         return ""
-    whole = _sha256(_bytes(place.model("dir", name)))
-    return _sha256(content) if whole == record.sha256 else record.sha256
+    whole = _hash_content(_read_bytes(place.model("dir", name)))
+    return _hash_content(content) if whole == record.sha256 else record.sha256
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return b""
 
 
-def _sha256(content: bytes) -> str:
+def _hash_content(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest() if content else ""
 
 
-def _flag(argv: list[str]) -> str:
+def _find_flag(argv: list[str]) -> str:
     for number, word in enumerate(argv):
         if word.startswith(f"{_FLAG}="):
             return word.partition("=")[2]
@@ -217,16 +217,16 @@ def _flag(argv: list[str]) -> str:
     return ""
 
 
-def rendered(place: Place, question: Mapping[str, Any]) -> Found:
+def render_conversation(place: MachineFiles, question: Mapping[str, Any]) -> Found:
     """Return a conversation as the engine writes it, and as the model's own template does."""
     messages = question.get("messages")
-    cut = _posted(place, "/tokenize", {"messages": messages, "add_special_tokens": False})
+    cut = _post(place, "/tokenize", {"messages": messages, "add_special_tokens": False})
     if isinstance(cut, str) or not isinstance(cut.get("tokens"), list):
         return {"reason": "not known, the engine has no /tokenize for a chat"}
-    engine = _posted(place, "/detokenize", {"tokens": cut["tokens"]})
+    engine = _post(place, "/detokenize", {"tokens": cut["tokens"]})
     if isinstance(engine, str) or not isinstance(engine.get("prompt"), str):
         return {"reason": "not known, the engine has no /detokenize"}
-    _, content = _own(place, "dir")
+    _, content = _read_own_template(place, "dir")
     named = read_json(str(place.model("dir", _TOKENIZER)))
     marks = {k: v for k, v in named.items() if k.endswith("_token") and isinstance(v, str)}
     own = content.decode(errors="replace")
@@ -241,16 +241,16 @@ def rendered(place: Place, question: Mapping[str, Any]) -> Found:
     return {"own": str(own), "engine": engine["prompt"]}
 
 
-def code(place: Place, question: Mapping[str, Any]) -> Found:
+def run_code(place: MachineFiles, question: Mapping[str, Any]) -> Found:
     """Run a program in the unit for code that a model wrote."""
     del place
     return code_unit.run(str(question.get("source") or ""))
 
 
-ANSWERS: dict[str, Callable[[Place, Mapping[str, Any]], Found]] = {
-    "metrics": counts,
-    "tokens": tokens,
-    "files": files,
-    "rendered": rendered,
-    "code": code,
+ANSWERS: dict[str, Callable[[MachineFiles, Mapping[str, Any]], Found]] = {
+    "metrics": read_counts,
+    "tokens": tokenize,
+    "files": describe_files,
+    "rendered": render_conversation,
+    "code": run_code,
 }

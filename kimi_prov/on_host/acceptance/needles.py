@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.acceptance.knowledge import holds
-from kimi_prov.on_host.acceptance.verdicts import Verdict, failed, passed, skipped
+from kimi_prov.on_host.acceptance.knowledge import has_word
+from kimi_prov.on_host.acceptance.verdicts import Verdict, make_failure, make_pass, make_skip
 from kimi_prov.on_host.endpoint.api_client import ApiError
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.acceptance.answers import Asker
 
-_LEAST_TOKENS = 10_000
+_MIN_TOKENS = 10_000
 # A question at the end of the context: the answer, its thought, and what the template adds.
 _ROOM_TOKENS = 2048
 # Of the length that was aimed at; the text is made of whole lines.
@@ -45,36 +45,36 @@ class Scale:
         return max(len(NEEDLES), int((tokens * _MARGIN - self.fixed) / self.line))
 
 
-def room(context: int) -> int:
+def count_answer_tokens(context: int) -> int:
     """Return the tokens that are left for an answer at the end of a context."""
     return min(_ROOM_TOKENS, context // 4)
 
 
-def lengths(context: int) -> list[int]:
+def list_lengths(context: int) -> list[int]:
     """Return the prompts' lengths in tokens: 10,000, doubling, and what the context holds."""
-    most = context - room(context)
+    most = context - count_answer_tokens(context)
     found = []
-    length = _LEAST_TOKENS
+    length = _MIN_TOKENS
     while length < most * _CLOSE:
         found.append(length)
         length *= 2
     return [*found, most]
 
 
-def label(tokens: int) -> str:
+def format_length(tokens: int) -> str:
     """Name a length, for a check's name: 10k, 160k."""
     return f"{tokens / 1000:.0f}k" if tokens >= 1000 else str(tokens)
 
 
-def prompt(lines: int) -> str:
+def build_prompt(lines: int) -> str:
     """Return notes of so many lines with the words hidden in them, and the question."""
-    notes = [_note(number) for number in range(lines)]
+    notes = [_build_note(number) for number in range(lines)]
     for depth, city, word in NEEDLES:
         notes[int(depth * lines)] = f"The access word of the warehouse in {city} is {word}."
     return "\n".join([*notes, "", _QUESTION])
 
 
-def _note(number: int) -> str:
+def _build_note(number: int) -> str:
     place = _PLACES[number * 5 % len(_PLACES)]
     thing = _THINGS[number * 7 % len(_THINGS)]
     day = _DAYS[number * 3 % len(_DAYS)]
@@ -83,43 +83,45 @@ def _note(number: int) -> str:
     return f"Note {number % 900 + 100}: on {day} {number % 90 + 10} {thing} went to the {place}."
 
 
-def scale(asker: Asker) -> Scale:
+def measure_scale(asker: Asker) -> Scale:
     """Measure tokens a line by two short prompts. Raises ApiError."""
     few, more = 10, 60
-    counts = [asker.ask(prompt(lines), 1, temperature=0).prompt_tokens for lines in (few, more)]
+    counts = [
+        asker.ask(build_prompt(lines), 1, temperature=0).prompt_tokens for lines in (few, more)
+    ]
     line = (counts[1] - counts[0]) / (more - few)
     if line <= 0:
         raise ApiError(f"the engine counts {counts[0]} and {counts[1]} tokens: no usage is told")
     return Scale(max(0.0, counts[0] - few * line), line)
 
 
-def needle(asker: Asker, tokens: int, measured: Scale) -> Verdict:
+def check_needle(asker: Asker, tokens: int, measured: Scale) -> Verdict:
     """Ask for the words in a prompt of about so many tokens."""
-    answer = asker.ask(prompt(measured.lines(tokens)), room(asker.context))
-    return judge(tokens, answer.prompt_tokens, answer.text, answer.told())
+    answer = asker.ask(build_prompt(measured.lines(tokens)), count_answer_tokens(asker.context))
+    return judge(tokens, answer.prompt_tokens, answer.text, answer.describe())
 
 
 def judge(aimed: int, counted: int, text: str, told: str) -> Verdict:
     """Judge an answer: every word has to be in it, and the prompt as long as was aimed at."""
     words = [word for _, _, word in NEEDLES]
     if counted < aimed * _CLOSE:
-        return failed(
+        return make_failure(
             f"the prompt had {counted} tokens by the engine's count, {aimed} were aimed at",
             f"at least {int(aimed * _CLOSE)} tokens",
             f"{counted} tokens",
         )
-    missed = [word for word in words if not holds(text, word)]
+    missed = [word for word in words if not has_word(text, word)]
     count = f"{len(words) - len(missed)} of {len(words)} words found in {counted} tokens"
     if missed:
-        return failed(f"{count}, not {', '.join(missed)}", ", ".join(words), told)
-    return passed(count)
+        return make_failure(f"{count}, not {', '.join(missed)}", ", ".join(words), told)
+    return make_pass(count)
 
 
-def too_slow(tokens: int, prefill_tok_s: float | None, limit_s: float) -> Verdict | None:
+def explain_too_slow(tokens: int, prefill_tok_s: float | None, limit_s: float) -> Verdict | None:
     """Return why a length is not tried: by the plan's own speed it takes longer than the limit."""
     if not prefill_tok_s or tokens / prefill_tok_s <= limit_s:
         return None
-    return skipped(
+    return make_skip(
         f"the plan expects {tokens / prefill_tok_s:.0f} s for a prompt of {tokens} tokens, the "
         f"suite's limit is {limit_s:.0f} s"
     )

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, said
-from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, of_answers, skipped
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, Found, describe_answer
+from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, judge_answers, make_skip
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.acceptance.target import Door
+    from kimi_prov.on_host.acceptance.target import MachineTarget
 
 _TOKENS = 4096
 _BLOCK = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
@@ -87,24 +87,24 @@ TASKS: tuple[Task, ...] = (
 )
 
 
-def programs(asker: Asker, door: Door) -> Verdict:
+def check_programs(asker: Asker, door: MachineTarget) -> Verdict:
     """Have the model write functions, and run them where they can do no harm."""
-    tried = door.found("code", source="print('ready')")
+    tried = door.request("code", source="print('ready')")
     output = str(tried.get("out") or "")
     if tried["reason"] or output.strip() != "ready":
         why = tried["reason"] or f"{tried.get('ended')}: {output}"
-        return skipped(f"there is no unit to run it in: {why}")
+        return make_skip(f"there is no unit to run it in: {why}")
     found = asker.many([asker.body(task.question(), _TOKENS) for task in TASKS])
-    judged = [_judged(task, answer, door) for task, answer in zip(TASKS, found)]
+    judged = [_judge_program(task, answer, door) for task, answer in zip(TASKS, found)]
     wrong = [item for item in judged if item]
-    return of_answers(len(TASKS), wrong, "programs right, run in a unit without network")
+    return judge_answers(len(TASKS), wrong, "programs right, run in a unit without network")
 
 
-def _judged(task: Task, found: Found, door: Door) -> Wrong | None:
-    code = code_of(found.text, task.name) if isinstance(found, Answer) else None
+def _judge_program(task: Task, found: Found, door: MachineTarget) -> Wrong | None:
+    code = extract_code(found.text, task.name) if isinstance(found, Answer) else None
     if code is None:
-        return Wrong(task.name, "a block of Python code", said(found))
-    done = door.found("code", source=task.program(code))
+        return Wrong(task.name, "a block of Python code", describe_answer(found))
+    done = door.request("code", source=task.program(code))
     if done["reason"]:
         return Wrong(task.name, "a program that ends", done["reason"])
     output, ended = str(done.get("out") or ""), str(done.get("ended") or "")
@@ -112,7 +112,7 @@ def _judged(task: Task, found: Found, door: Door) -> Wrong | None:
     return replace(wrong, observed=f"{ended}; {wrong.observed}") if wrong and ended else wrong
 
 
-def code_of(text: str, name: str) -> str | None:
+def extract_code(text: str, name: str) -> str | None:
     """Return the code of an answer: its blocks with the function, or all of it without blocks.
 
     It is not compiled here: that is for the unit as well.

@@ -16,8 +16,8 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.acceptance import catalogue, expectations, machine, needles
 from kimi_prov.on_host.acceptance.catalogue import BY_NAME, Check, Exam, Selection
-from kimi_prov.on_host.acceptance.target import Door
-from kimi_prov.on_host.acceptance.verdicts import Row, Verdict, failed, skipped
+from kimi_prov.on_host.acceptance.target import MachineTarget
+from kimi_prov.on_host.acceptance.verdicts import Row, Verdict, make_failure, make_skip
 from kimi_prov.on_host.endpoint import checks, tls
 from kimi_prov.on_host.endpoint.api_client import ApiError
 from kimi_prov.on_host.system.envelope import answer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 
 
-def batches(names: Sequence[str]) -> list[list[str]]:
+def split_batches(names: Sequence[str]) -> list[list[str]]:
     """Cut the checks into what is run together, in order: what others would disturb runs alone."""
     port = [name for name in names if name in catalogue.PORT]
     together = [name for name in names if name in BY_NAME and not BY_NAME[name].alone]
@@ -39,19 +39,21 @@ def batches(names: Sequence[str]) -> list[list[str]]:
     return [batch for batch in (port, together, *alone, lengths) if batch]
 
 
-def whole(selection: Selection, exam: Exam, batch: Callable[[list[str]], list[Row]]) -> list[Row]:
+def run_selection(
+    selection: Selection, exam: Exam, batch: Callable[[list[str]], list[Row]]
+) -> list[Row]:
     """Return the rows of all checks of a selection, in order; `batch` runs some of them."""
-    names = catalogue.expanded(selection.names(exam.subject), exam)
+    names = catalogue.expand_needles(selection.names(exam.subject), exam)
     rows: list[Row] = []
-    for chosen in batches(names):
-        taken = [name for name in chosen if selection.takes(name)]
+    for chosen in split_batches(names):
+        taken = [name for name in chosen if selection.includes(name)]
         found = batch(taken) if taken else []
-        left = [skipped(catalogue.LEFT_OUT).row(n, 0.0) for n in chosen if n not in taken]
-        rows += sorted([*found, *left], key=lambda row: _place(row["name"], chosen))
+        left = [make_skip(catalogue.LEFT_OUT).row(n, 0.0) for n in chosen if n not in taken]
+        rows += sorted([*found, *left], key=lambda row: _find_position(row["name"], chosen))
     return rows
 
 
-def _place(name: str, names: list[str]) -> int:
+def _find_position(name: str, names: list[str]) -> int:
     """Return where a row stands; the rows of one check keep their own order."""
     return names.index(name) if name in names else len(names)
 
@@ -62,105 +64,107 @@ def run(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
     Each has as many requests at once as the engine takes: two checks at once would have more.
     """
     if catalogue.is_needle(names[0]):
-        return _needles(exam, names, tell)
+        return _run_needles(exam, names, tell)
     if names[0] in catalogue.PORT:
         tell("the checks of the port")
         return checks.run_checks(exam.subject, names)
     rows = []
     for check in (BY_NAME[name] for name in names):
-        told = catalogue.reason(check, exam)
+        told = catalogue.explain_skip(check, exam)
         if told:
             rows.append(told.row(check.name, 0.0))
             continue
         tell(check.name)
-        rows.append(_tried(check, exam))
+        rows.append(_run_check(check, exam))
         tell(f"{check.name}: {rows[-1]['status']}")
     return rows
 
 
-def _tried(check: Check, exam: Exam) -> Row:
-    asker = exam.asker(catalogue.limit_s(check, exam.promise))
-    return _timed(check.name, lambda: check.judge(exam, asker))
+def _run_check(check: Check, exam: Exam) -> Row:
+    asker = exam.asker(catalogue.compute_limit_s(check, exam.promise))
+    return _time_check(check.name, lambda: check.judge(exam, asker))
 
 
-def _timed(name: str, work: Callable[[], Verdict]) -> Row:
+def _time_check(name: str, work: Callable[[], Verdict]) -> Row:
     started = time.monotonic()
     try:
         verdict = work()
     except ApiError as error:
-        verdict = failed("no answer", "an answer", str(error))
+        verdict = make_failure("no answer", "an answer", str(error))
     except Exception as error:  # noqa: BLE001 - one check's end is not that of the run
         told = f"{type(error).__name__}: {error}"
-        verdict = failed("the answer could not be judged", "an answer of the API's form", told)
+        verdict = make_failure(
+            "the answer could not be judged", "an answer of the API's form", told
+        )
     return verdict.row(name, time.monotonic() - started)
 
 
-def _needles(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
+def _run_needles(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
     """Try one length after the other; a length after one that had no answer is not tried."""
     promised = exam.promise
     lengths = [
         length
-        for length in needles.lengths(promised.context)
-        if catalogue.needle_name(length) in names
+        for length in needles.list_lengths(promised.context)
+        if catalogue.name_needle(length) in names
     ]
-    answer_s = catalogue.answer_s(needles.room(promised.context), promised)
+    answer_s = catalogue.estimate_answer_s(needles.count_answer_tokens(promised.context), promised)
     if exam.subject.random_weights:
-        told = skipped(catalogue.MEANINGLESS)
-        return [told.row(catalogue.needle_name(length), 0.0) for length in lengths]
+        told = make_skip(catalogue.MEANINGLESS)
+        return [told.row(catalogue.name_needle(length), 0.0) for length in lengths]
     rows: list[Row] = []
     scale: list[needles.Scale] = []
     unanswered: str | None = None
     for length in lengths:
-        name = catalogue.needle_name(length)
-        slow = needles.too_slow(length, exam.promise.prefill_tok_s, catalogue.NEEDLE_S)
+        name = catalogue.name_needle(length)
+        slow = needles.explain_too_slow(length, exam.promise.prefill_tok_s, catalogue.NEEDLE_S)
         if slow or unanswered:
-            told = slow or skipped(f"{unanswered} was not answered")
+            told = slow or make_skip(f"{unanswered} was not answered")
             rows.append(told.row(name, 0.0))
             continue
-        tell(f"{name} of {catalogue.needle_name(lengths[-1])}")
+        tell(f"{name} of {catalogue.name_needle(lengths[-1])}")
         asker = exam.asker(catalogue.NEEDLE_S + answer_s)
 
         def work() -> Verdict:
             if not scale:
-                scale.append(needles.scale(asker))  # noqa: B023 - called at once
-            return needles.needle(asker, length, scale[0])  # noqa: B023
+                scale.append(needles.measure_scale(asker))  # noqa: B023 - called at once
+            return needles.check_needle(asker, length, scale[0])  # noqa: B023
 
-        rows.append(_timed(name, work))
+        rows.append(_time_check(name, work))
         if rows[-1]["status"] == "fail" and rows[-1]["detail"] == "no answer":
             unanswered = name
     return rows
 
 
-def _plan(paths: Paths) -> dict[str, Any]:
+def _read_plan(paths: Paths) -> dict[str, Any]:
     plan = read_json(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
     return plan
 
 
-def here(paths: Paths) -> Exam:
+def build_exam(paths: Paths) -> Exam:
     """Return this machine's own exam. Raises HostError where it serves nothing."""
-    plan = _plan(paths)
+    plan = _read_plan(paths)
     if not groups.serves_clients(plan):
         raise groups.make_head_only_error(plan, "the model is asked")
-    place = machine.Place(paths, plan)
+    place = machine.MachineFiles(paths, plan)
     subject = checks.build_subject(
         plan,
         "127.0.0.1",
         tls.compute_fingerprint(read_text(paths.tls_crt)),
         read_text(paths.verify_key).strip(),
     )
-    door = Door(lambda question: machine.answer(place, question))
-    return Exam(subject, expectations.of_plan(plan), door)
+    door = MachineTarget(lambda question: machine.answer(place, question))
+    return Exam(subject, expectations.from_plan(plan), door)
 
 
 def main(argv: list[str]) -> int:
     """Run what the request on standard input asks for."""
     request: dict[str, Any] = json.load(sys.stdin)
     if argv[:1] == ["ask"]:
-        plan = _plan(Paths())
-        return answer({"ok": True, **machine.answer(machine.Place(Paths(), plan), request)})
+        plan = _read_plan(Paths())
+        return answer({"ok": True, **machine.answer(machine.MachineFiles(Paths(), plan), request)})
     if argv[:1] == ["run"]:
         names = [str(name) for name in request["names"]]
-        return answer({"ok": True, "checks": run(here(Paths()), names, lambda _: None)})
+        return answer({"ok": True, "checks": run(build_exam(Paths()), names, lambda _: None)})
     raise HostError("usage: suite run|ask")

@@ -12,7 +12,7 @@ Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Door:
+class MachineTarget:
     """`ask` puts a question of `machine.ANSWERS` to the machine; None where there is no way.
 
     `why`: the reason for none.
@@ -21,7 +21,7 @@ class Door:
     ask: Callable[[Question], Found] | None
     why: str = ""
 
-    def found(self, what: str, **more: object) -> Found:
+    def request(self, what: str, **more: object) -> Found:
         """Return the machine's answer: `reason` is why there is none, empty where there is one."""
         if self.ask is None:
             return {"reason": self.why}

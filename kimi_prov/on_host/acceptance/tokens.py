@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.on_host.acceptance.verdicts import (
     Verdict,
     Wrong,
-    failed,
-    of_answers,
-    passed,
-    skipped,
+    judge_answers,
+    make_failure,
+    make_pass,
+    make_skip,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.on_host.acceptance.answers import Asker
-    from kimi_prov.on_host.acceptance.target import Door
+    from kimi_prov.on_host.acceptance.target import MachineTarget
 
 # A conversation that every template can write.
 MESSAGES: list[dict[str, str]] = [
@@ -28,42 +28,42 @@ _HELLO = "Say hello."
 _TOKENS = 4096
 
 
-def special_tokens(asker: Asker, door: Door) -> Verdict:
+def check_special_tokens(asker: Asker, door: MachineTarget) -> Verdict:
     """Ask the engine how it cuts the special tokens, and look for their marks in an answer."""
-    files = door.found("files")
+    files = door.request("files")
     known: dict[str, int] = files.get("special") or {}
     fault = judge_files(known, files.get("unknown") or [], str(files["reason"]))
     if fault:
         return fault
-    cut = door.found("tokens", texts=list(known))
+    cut = door.request("tokens", texts=list(known))
     if cut["reason"]:
         whole = f"the files have {len(known)} special tokens with an id of their own"
-        return skipped(f"{cut['reason']}; {whole}, and how the engine cuts them is not known")
+        return make_skip(f"{cut['reason']}; {whole}, and how the engine cuts them is not known")
     verdict = judge_tokens(known, cut.get("ids") or [])
     if verdict.status != "ok" or asker.subject.random_weights:
         return verdict
     answer = asker.ask(_HELLO, _TOKENS)
     if answer.marks():
-        return failed(
+        return make_failure(
             "marks of special tokens are in an answer",
             f"none of {', '.join(answer.marks())}",
             answer.text or answer.thought,
         )
-    return passed(f"{verdict.detail}, none in an answer")
+    return make_pass(f"{verdict.detail}, none in an answer")
 
 
 def judge_files(known: Mapping[str, int], unknown: Sequence[str], reason: str) -> Verdict | None:
     """Judge the tokenizer's files; None where they have every mark that the template writes."""
     if reason:
-        return skipped(f"the tokenizer's files cannot be read: {reason}")
+        return make_skip(f"the tokenizer's files cannot be read: {reason}")
     if unknown:
-        return failed(
+        return make_failure(
             "the chat template writes marks that the tokenizer's files do not know",
             f"special tokens {', '.join(unknown)}",
             f"the files have {', '.join(known) or 'none'}",
         )
     if not known:
-        return skipped("the tokenizer's files name no special tokens that a chat uses")
+        return make_skip("the tokenizer's files name no special tokens that a chat uses")
     return None
 
 
@@ -74,47 +74,49 @@ def judge_tokens(known: Mapping[str, int], ids: Sequence[Sequence[int]]) -> Verd
         for (text, number), found in zip(known.items(), [*ids, *[[]] * len(known)])
         if list(found) != [number]
     ]
-    return of_answers(len(known), wrong, "special tokens are single tokens, as in the files")
+    return judge_answers(len(known), wrong, "special tokens are single tokens, as in the files")
 
 
-def chat_template(door: Door) -> Verdict:
+def check_chat_template(door: MachineTarget) -> Verdict:
     """Hold the template that the engine uses against the one in the verified weights."""
-    files = door.found("files")
+    files = door.request("files")
     if files["reason"]:
-        return skipped(f"the template's file cannot be read: {files['reason']}")
+        return make_skip(f"the template's file cannot be read: {files['reason']}")
     verdict = judge_template(files.get("template") or {})
     if verdict.status != "ok":
         return verdict
-    written = door.found("rendered", messages=MESSAGES)
+    written = door.request("rendered", messages=MESSAGES)
     if written["reason"]:
-        return passed(f"{verdict.detail}; what the engine makes of it: {written['reason']}")
+        return make_pass(f"{verdict.detail}; what the engine makes of it: {written['reason']}")
     return judge_rendered(verdict, str(written.get("own")), str(written.get("engine")))
 
 
 def judge_template(found: Mapping[str, Any]) -> Verdict:
     """Judge the files: `used` and `verified` are their SHA-256, `given` what a flag names."""
-    used, verified = _text(found.get("used")), _text(found.get("verified"))
+    used, verified = _as_text(found.get("used")), _as_text(found.get("verified"))
     if used is None:
         name = found.get("given") or "chat_template.jinja or tokenizer_config.json"
-        return failed("the engine has no chat template", f"a template in {name}", "none")
+        return make_failure("the engine has no chat template", f"a template in {name}", "none")
     if verified is None:
-        return skipped("nothing is known of the template in the verified weights")
+        return make_skip("nothing is known of the template in the verified weights")
     if used != verified:
         where = found.get("given") or found.get("file")
-        return failed(
+        return make_failure(
             f"the engine's template, {where}, is not the one of the verified weights",
             f"sha256 {verified[:16]}",
             f"sha256 {used[:16]}",
         )
-    return passed(f"{found.get('file')}, sha256 {used[:16]}, as verified")
+    return make_pass(f"{found.get('file')}, sha256 {used[:16]}, as verified")
 
 
 def judge_rendered(files: Verdict, own: str, engine: str) -> Verdict:
     """Judge what the engine makes of a conversation against what the model's template makes."""
     if own != engine:
-        return failed("the engine writes a chat otherwise than the model's template", own, engine)
-    return passed(f"{files.detail}; the engine writes a chat as it does")
+        return make_failure(
+            "the engine writes a chat otherwise than the model's template", own, engine
+        )
+    return make_pass(f"{files.detail}; the engine writes a chat as it does")
 
 
-def _text(value: object) -> str | None:
+def _as_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None

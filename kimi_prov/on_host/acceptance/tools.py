@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.on_host.acceptance.answers import Answer, Asker, Call, said
-from kimi_prov.on_host.acceptance.knowledge import chooses
-from kimi_prov.on_host.acceptance.verdicts import Verdict, Wrong, failed, of_answers, passed
+from kimi_prov.on_host.acceptance.answers import Answer, Asker, Call, describe_answer
+from kimi_prov.on_host.acceptance.knowledge import is_choosing
+from kimi_prov.on_host.acceptance.verdicts import (
+    Verdict,
+    Wrong,
+    judge_answers,
+    make_failure,
+    make_pass,
+)
 from kimi_prov.on_host.endpoint.api_client import ApiError
 
 if TYPE_CHECKING:
@@ -17,7 +23,7 @@ _TOKENS = 4096
 Wanted = tuple[str, dict[str, Any]]
 
 
-def _tool(name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:
+def _build_tool(name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
@@ -37,11 +43,11 @@ _CITIES = ("Oslo", "Rome", "Lima", "Cairo")
 # Of a list, so that none is written with its country.
 _CITY = {"type": "string", "enum": list(_CITIES)}
 _NUMBER = {"type": "integer"}
-TEMPERATURE = _tool("get_temperature", "Temperature of the air in a city, now.", city=_CITY)
+TEMPERATURE = _build_tool("get_temperature", "Temperature of the air in a city, now.", city=_CITY)
 TOOLS = (
     TEMPERATURE,
-    _tool("get_time", "Time of day in a city, now.", city=_CITY),
-    _tool("add_numbers", "Sum of two whole numbers.", first=_NUMBER, second=_NUMBER),
+    _build_tool("get_time", "Time of day in a city, now.", city=_CITY),
+    _build_tool("add_numbers", "Sum of two whole numbers.", first=_NUMBER, second=_NUMBER),
 )
 # A question, and the calls that it wants; none where no tool is of use.
 SINGLE: tuple[tuple[str, tuple[Wanted, ...]], ...] = (
@@ -73,43 +79,51 @@ ROUNDS = (
     ),
     "Oslo",
 )
-_MOST_ROUNDS = 6
+_MAX_ROUNDS = 6
 # Whether the model calls while it thinks is by chance.
 _SEEDS = (1, 2, 3)
 
 
-def single(asker: Asker) -> Verdict:
+def check_single(asker: Asker) -> Verdict:
     """Ask questions that want one tool of several, and one that wants none."""
-    found = asker.many([asker.body(question, _TOKENS, **_given()) for question, _ in SINGLE])
+    found = asker.many(
+        [asker.body(question, _TOKENS, **_build_tool_request()) for question, _ in SINGLE]
+    )
     wrong = [
-        Wrong(question, _listed(wanted), fault)
+        Wrong(question, _format_wanted(wanted), fault)
         for (question, wanted), answer in zip(SINGLE, found)
-        for fault in [said(answer) if isinstance(answer, ApiError) else misses(answer, wanted)]
+        for fault in [
+            describe_answer(answer)
+            if isinstance(answer, ApiError)
+            else describe_misses(answer, wanted)
+        ]
         if fault
     ]
-    return of_answers(len(SINGLE), wrong, "questions with the right call")
+    return judge_answers(len(SINGLE), wrong, "questions with the right call")
 
 
-def parallel(asker: Asker) -> Verdict:
+def check_parallel(asker: Asker) -> Verdict:
     """Ask for three calls in one answer, each with an id of its own."""
     question, wanted = PARALLEL
-    answer = asker.ask(question, _TOKENS, **_given(TEMPERATURE))
-    fault = misses(answer, wanted)
+    answer = asker.ask(question, _TOKENS, **_build_tool_request(TEMPERATURE))
+    fault = describe_misses(answer, wanted)
     if fault:
-        return failed("not the three calls in one answer", _listed(wanted), fault)
+        return make_failure("not the three calls in one answer", _format_wanted(wanted), fault)
     if len({call.id for call in answer.calls}) < len(wanted):
         ids = ", ".join(call.id or "none" for call in answer.calls)
-        return failed("calls without an id of their own", "three different ids", ids)
-    return passed(_calls(answer.calls))
+        return make_failure("calls without an id of their own", "three different ids", ids)
+    return make_pass(_format_calls(answer.calls))
 
 
-def inside_reasoning(asker: Asker) -> Verdict:
+def check_inside_reasoning(asker: Asker) -> Verdict:
     """Ask for a call while the model thinks, as one answer and as a stream: none may get lost."""
     question, wanted = WHILE_THINKING
     ways = [
         (
             f"{way}, seed {seed}",
-            asker.body(question, _TOKENS, seed=seed, stream=way == "streamed", **_given()),
+            asker.body(
+                question, _TOKENS, seed=seed, stream=way == "streamed", **_build_tool_request()
+            ),
         )
         for seed in _SEEDS
         for way in ("whole", "streamed")
@@ -118,53 +132,61 @@ def inside_reasoning(asker: Asker) -> Verdict:
     wrong = []
     for (way, _), answer in zip(ways, found):
         fault = (
-            said(answer) if isinstance(answer, ApiError) else lost(answer) or misses(answer, wanted)
+            describe_answer(answer)
+            if isinstance(answer, ApiError)
+            else describe_lost_call(answer) or describe_misses(answer, wanted)
         )
         if fault:
-            wrong.append(Wrong(way, _listed(wanted), fault))
+            wrong.append(Wrong(way, _format_wanted(wanted), fault))
     thought = sum(bool(answer.thought) for answer in found if isinstance(answer, Answer))
     # A call that the parser has found is outside the reasoning, wherever the model wrote it.
     told = f"{thought} of them with reasoning; whether calls were written inside it cannot be seen"
-    return of_answers(len(ways), wrong, f"answers with the call, whole and streamed, {told}")
+    return judge_answers(len(ways), wrong, f"answers with the call, whole and streamed, {told}")
 
 
-def rounds(asker: Asker) -> Verdict:
+def check_rounds(asker: Asker) -> Verdict:
     """Answer the model's calls until it gives its own answer, which the tools' results decide."""
     question, expected = ROUNDS
     messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
     made: list[Call] = []
-    for _ in range(_MOST_ROUNDS):
-        answer = asker.ask(messages, _TOKENS, **_given(TEMPERATURE))
+    for _ in range(_MAX_ROUNDS):
+        answer = asker.ask(messages, _TOKENS, **_build_tool_request(TEMPERATURE))
         if not answer.calls:
             return judge_rounds(made, answer, expected)
         made += answer.calls
-        messages += [_turn(answer), *map(_result, answer.calls)]
-    return failed(f"no answer after {_MOST_ROUNDS} rounds of calls", expected, _calls(made))
+        messages += [_build_call_message(answer), *map(_build_result_message, answer.calls)]
+    return make_failure(
+        f"no answer after {_MAX_ROUNDS} rounds of calls", expected, _format_calls(made)
+    )
 
 
 def judge_rounds(made: Sequence[Call], answer: Answer, expected: str) -> Verdict:
     """Judge the answer at the end: the calls that it rests on, and what it says."""
     asked = {str(call.values().get("city", "")).strip().lower() for call in made}
     if not set(_MEASURED) <= asked:
-        told = f"calls: {_calls(made) or 'none'}; answer: {answer.told()}"
-        return failed("answered without both calls", "calls for Oslo and Rome, then Oslo", told)
-    if not chooses(answer.text, expected, _CITIES):
-        return failed("the answer is not what the tools gave", expected, answer.told())
-    return passed(f"{len(made)} calls, then: {answer.text}")
+        told = f"calls: {_format_calls(made) or 'none'}; answer: {answer.describe()}"
+        return make_failure(
+            "answered without both calls", "calls for Oslo and Rome, then Oslo", told
+        )
+    if not is_choosing(answer.text, expected, _CITIES):
+        return make_failure("the answer is not what the tools gave", expected, answer.describe())
+    return make_pass(f"{len(made)} calls, then: {answer.text}")
 
 
-def misses(answer: Answer, wanted: Sequence[Wanted]) -> str:
+def describe_misses(answer: Answer, wanted: Sequence[Wanted]) -> str:
     """Say what is wrong with an answer's calls; empty where they are the wanted ones."""
-    made = [(call.name, _plain(call.values())) for call in answer.calls]
-    if sorted(made, key=str) != sorted(((name, _plain(v)) for name, v in wanted), key=str):
-        return answer.told()
+    made = [(call.name, _normalize_arguments(call.values())) for call in answer.calls]
+    if sorted(made, key=str) != sorted(
+        ((name, _normalize_arguments(v)) for name, v in wanted), key=str
+    ):
+        return answer.describe()
     if not wanted and not answer.text.strip():
-        return answer.told()
+        return answer.describe()
     marks = answer.marks()
     return f"marks of the tokenizer in the answer: {', '.join(marks)}" if marks else ""
 
 
-def lost(answer: Answer) -> str:
+def describe_lost_call(answer: Answer) -> str:
     """Say that a call stands in the reasoning or the text as text, where it is no call."""
     if answer.calls:
         return ""
@@ -174,16 +196,16 @@ def lost(answer: Answer) -> str:
     return ""
 
 
-def _given(*tools: Mapping[str, Any]) -> dict[str, Any]:
+def _build_tool_request(*tools: Mapping[str, Any]) -> dict[str, Any]:
     return {"tools": list(tools or TOOLS), "tool_choice": "auto"}
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def _normalize_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as they are compared: a model may write a city in its own case."""
     return {k: v.strip().lower() if isinstance(v, str) else v for k, v in values.items()}
 
 
-def _turn(answer: Answer) -> dict[str, Any]:
+def _build_call_message(answer: Answer) -> dict[str, Any]:
     calls = [
         {
             "id": call.id,
@@ -201,17 +223,17 @@ def _turn(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _result(call: Call) -> dict[str, Any]:
+def _build_result_message(call: Call) -> dict[str, Any]:
     city = str(call.values().get("city", "")).strip().lower()
     degrees: int | None = _MEASURED.get(city)
     told = f"{degrees} degrees Celsius" if degrees is not None else "no such city"
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": told}
 
 
-def _listed(wanted: Sequence[Wanted]) -> str:
+def _format_wanted(wanted: Sequence[Wanted]) -> str:
     told = [f"{name}({json.dumps(values)})" for name, values in wanted]
     return ", ".join(told) or "no call, and a text"
 
 
-def _calls(made: Sequence[Call]) -> str:
+def _format_calls(made: Sequence[Call]) -> str:
     return ", ".join(map(str, made))

@@ -40,38 +40,40 @@ class Wrong:
     observed: str
 
 
-def passed(detail: str) -> Verdict:
+def make_pass(detail: str) -> Verdict:
     """Return a check that passed."""
-    return Verdict("ok", shown(detail))
+    return Verdict("ok", format_text(detail))
 
 
-def failed(detail: str, expected: str, observed: str) -> Verdict:
+def make_failure(detail: str, expected: str, observed: str) -> Verdict:
     """Return a check that failed; what came may be of any length and hold anything."""
-    return Verdict("fail", shown(detail), shown(expected), shown(observed))
+    return Verdict("fail", format_text(detail), format_text(expected), format_text(observed))
 
 
-def skipped(reason: str) -> Verdict:
+def make_skip(reason: str) -> Verdict:
     """Return a check that was not run, which is no pass."""
-    return Verdict("skip", shown(reason))
+    return Verdict("skip", format_text(reason))
 
 
-def of_answers(total: int, wrong: Sequence[Wrong], what: str, *, allowed: int = 0) -> Verdict:
+def judge_answers(total: int, wrong: Sequence[Wrong], what: str, *, allowed: int = 0) -> Verdict:
     """Judge a set of questions: the first wrong answer is told whole, the others are counted.
 
     `allowed`: as many wrong answers are no failure.
     """
     count = f"{total - len(wrong)} of {total} {what}"
     if len(wrong) <= allowed:
-        return passed(count if not wrong else f"{count}; {_listed(wrong)}")
+        return make_pass(count if not wrong else f"{count}; {_format_wrong(wrong)}")
     first = wrong[0]
-    return failed(f"{count}; {_listed(wrong)}", first.expected, first.observed)
+    return make_failure(f"{count}; {_format_wrong(wrong)}", first.expected, first.observed)
 
 
-def _listed(wrong: Sequence[Wrong]) -> str:
-    return "; ".join(f"{shown(item.question, 80)} -> {shown(item.observed, 80)}" for item in wrong)
+def _format_wrong(wrong: Sequence[Wrong]) -> str:
+    return "; ".join(
+        f"{format_text(item.question, 80)} -> {format_text(item.observed, 80)}" for item in wrong
+    )
 
 
-def shown(text: object, limit: int = _CUT) -> str:
+def format_text(text: object, limit: int = _CUT) -> str:
     """Return text on one line, clean, and cut in its middle where it is long: its end tells too."""
     flat = clean_text.clean_line(text)
     if len(flat) <= limit:
@@ -80,6 +82,6 @@ def shown(text: object, limit: int = _CUT) -> str:
     return f"{flat[:half]}...{flat[-half:]}"
 
 
-def names(rows: Sequence[Row], status: str) -> list[str]:
+def list_names(rows: Sequence[Row], status: str) -> list[str]:
     """Return the names of the rows with this status."""
     return [str(row["name"]) for row in rows if row["status"] == status]

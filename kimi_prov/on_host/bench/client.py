@@ -29,7 +29,7 @@ LIMITS = (
 )
 
 
-def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> list[dict[str, Any]]:
+def list_runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> list[dict[str, Any]]:
     """Return each run of the client, in order: warm-up, then round by round each load.
 
     `level` is the requests at once, `round` from 1 (0 is the warm-up), `prompts` where in a file's
@@ -38,22 +38,22 @@ def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> list[d
     file of the current directory. The API key is not among the arguments: either client reads
     OPENAI_API_KEY.
     """
-    levels = bench_load.sweep(load, int(plan["throughput"]["concurrency"]))
+    levels = bench_load.list_levels(load, int(plan["throughput"]["concurrency"]))
     found = []
     if load.warm_up:
         # Random words, so that no prompt that is measured is in the cache.
-        words = Load(chat=load.chat or load.seen)
+        words = Load(chat=load.chat or load.has_images)
         like = Load(input_tokens=shape[0], output_tokens=shape[1])
-        shape_of_words = bench_load.lengths(like, {}, int(plan["model"]["context"]))
+        shape_of_words = bench_load.choose_lengths(like, {}, int(plan["model"]["context"]))
         level = min(load.warm_up, max(levels))
-        run = _run(plan, words, shape_of_words, level, load.warm_up, seed)
+        run = _build_run(plan, words, shape_of_words, level, load.warm_up, seed)
         found.append({**run, "level": level, "round": 0, "prompts": None})
     taken = 0
-    total = load.rounds * sum(bench_load.requests(load, level) for level in levels)
+    total = load.rounds * sum(bench_load.count_requests(load, level) for level in levels)
     for turn in range(1, load.rounds + 1):
         for level in levels:
-            count = bench_load.requests(load, level)
-            run = _run(plan, load, shape, level, count, seed + len(found) + 1)
+            count = bench_load.count_requests(load, level)
+            run = _build_run(plan, load, shape, level, count, seed + len(found) + 1)
             # vLLM's client passes over some: what a file has to spare lies between the runs.
             begin = taken * load.prompts // total if total < load.prompts else taken
             prompts = {"from": begin, "count": count} if load.form else None
@@ -61,11 +61,11 @@ def runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> list[d
             taken += count
     for number, run in enumerate(found):
         run["result"] = f"{number}.json"
-        run["argv"] += _into(plan, run["result"])
+        run["argv"] += _build_output_options(plan, run["result"])
     return found
 
 
-def _run(
+def _build_run(
     plan: Mapping[str, Any], load: Load, shape: Shape, level: int, count: int, seed: int
 ) -> dict[str, Any]:
     sglang = plan["engine"]["name"] == KTRANSFORMERS
@@ -75,29 +75,31 @@ def _run(
     argv += ["--num-prompts", str(count), "--max-concurrency", str(level), "--seed", str(seed)]
     if load.rate_per_s is not None:
         argv += ["--request-rate", f"{load.rate_per_s:g}"]
-    argv += _sglang(load, shape) if sglang else _vllm(load, shape, count)
+    argv += (
+        _build_sglang_options(load, shape) if sglang else _build_vllm_options(load, shape, count)
+    )
     if not sglang and "--trust-remote-code" in plan["instances"][0]["argv"]:
         argv.append("--trust-remote-code")
     return {
         "module": "sglang.bench_serving" if sglang else "vllm.entrypoints.cli.main",
         "argv": argv if sglang else ["bench", "serve", *argv],
         "requests": count,
-        "seen": load.seen,
+        "seen": load.has_images,
     }
 
 
-def _into(plan: Mapping[str, Any], result: str) -> list[str]:
+def _build_output_options(plan: Mapping[str, Any], result: str) -> list[str]:
     if plan["engine"]["name"] == KTRANSFORMERS:
         return ["--output-file", result]
     return ["--save-result", "--result-dir", ".", "--result-filename", result]
 
 
-def _vllm(load: Load, shape: Shape, count: int) -> list[str]:
+def _build_vllm_options(load: Load, shape: Shape, count: int) -> list[str]:
     # Over the loopback, to the certificate whose fingerprint was compared before.
     argv = ["--insecure", "--ignore-eos", "--percentile-metrics", "ttft,tpot,itl"]
     # Its first request would put a prompt that is measured next into the cache.
     argv += ["--ready-check-timeout-sec", "0"]
-    if load.chat or load.seen:
+    if load.chat or load.has_images:
         argv += ["--backend", "openai-chat", "--endpoint", "/v1/chat/completions"]
     else:
         argv += ["--backend", "openai", "--endpoint", "/v1/completions"]
@@ -118,7 +120,7 @@ def _vllm(load: Load, shape: Shape, count: int) -> list[str]:
     return [*argv, "--random-mm-bucket-config", f"{{{size}: 1.0}}"]
 
 
-def _sglang(load: Load, shape: Shape) -> list[str]:
+def _build_sglang_options(load: Load, shape: Shape) -> list[str]:
     argv = ["--backend", "sglang-oai-chat" if load.chat else "sglang-oai"]
     argv += ["--warmup-requests", "0"]
     if load.form:
@@ -129,7 +131,7 @@ def _sglang(load: Load, shape: Shape) -> list[str]:
     return [*argv, "--random-input-len", str(shape[0]), "--random-output-len", str(shape[1])]
 
 
-def conversations(
+def list_conversations(
     prompts: Sequence[Mapping[str, Any]], taken: Mapping[str, int], *, whole: bool
 ) -> list[dict[str, Any]]:
     """Give the prompts of one run in ShareGPT's form, from where the run before it ended.

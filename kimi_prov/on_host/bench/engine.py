@@ -31,7 +31,7 @@ _WARM_UP, _REPEATS = 3, 15
 _DISTINCT = 4
 
 
-def memory(config: dict[str, Any]) -> dict[str, Any]:
+def measure_memory(config: dict[str, Any]) -> dict[str, Any]:
     """Read `bytes` of memory with `threads` threads over and over; bytes a second."""
     torch = import_module("torch")
     torch.set_num_threads(config["threads"])
@@ -46,21 +46,24 @@ def memory(config: dict[str, Any]) -> dict[str, Any]:
     return {"bytes_per_s": round(count * data.numel() * 4 / seconds)}
 
 
-def layer(config: dict[str, Any]) -> dict[str, Any]:
+def measure_layer(config: dict[str, Any]) -> dict[str, Any]:
     """Run one layer of routed experts, on INT4 weights in groups of 32, as the engine does.
 
     Random weights: the time does not depend on them. Milliseconds are medians.
     """
-    return (_own_layer if config["by"] == "native" else _kt_layer)(config)
+    return (_measure_own_layer if config["by"] == "native" else _measure_kt_layer)(config)
 
 
-def _own_layer(config: dict[str, Any]) -> dict[str, Any]:
+def _measure_own_layer(config: dict[str, Any]) -> dict[str, Any]:
     """Run it by the own kernel of vLLM's plugin, in so many of torch's threads."""
     torch = import_module("torch")
     torch.set_num_threads(config["threads"])
     experts = import_module("kimi_kt_experts.native_experts")
-    shape = _shape(config)
-    made = [[_random(torch, *size) for size in shape.matrices().values()] for _ in range(_DISTINCT)]
+    shape = _build_shape(config)
+    made = [
+        [_make_random_weights(torch, *size) for size in shape.matrices().values()]
+        for _ in range(_DISTINCT)
+    ]
     places = [
         tensor.data_ptr()
         for number in range(shape.experts)
@@ -71,11 +74,11 @@ def _own_layer(config: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     held = experts.Experts(kernel, places, (shape.experts, shape.hidden, shape.width))
     loaded = time.monotonic() - began
-    rows = [_timed(torch, held, config, batch) for batch in config["batches"]]
+    rows = [_time_step(torch, held, config, batch) for batch in config["batches"]]
     return {"kernel": "own", "variant": kernel.build, "load_s": round(loaded, 2), "rows": rows}
 
 
-def _shape(config: dict[str, Any]) -> kt_layer.Shape:
+def _build_shape(config: dict[str, Any]) -> kt_layer.Shape:
     return kt_layer.Shape(
         config["experts"],
         config["top_k"],
@@ -85,15 +88,15 @@ def _shape(config: dict[str, Any]) -> kt_layer.Shape:
     )
 
 
-def _kt_layer(config: dict[str, Any]) -> dict[str, Any]:
+def _measure_kt_layer(config: dict[str, Any]) -> dict[str, Any]:
     """Run it by kt-kernel, in its own pools of threads."""
     torch = import_module("torch")
     kt_kernel = import_module("kt_kernel")
-    shape = _shape(config)
+    shape = _build_shape(config)
     pool = kt_layer.start_pool(kt_kernel.kt_kernel_ext, config["nodes"], config["threads"])
     weights = {}
     for name, size in shape.matrices().items():
-        made = [_random(torch, *size) for _ in range(_DISTINCT)]
+        made = [_make_random_weights(torch, *size) for _ in range(_DISTINCT)]
         weights[name] = [made[number % _DISTINCT] for number in range(shape.experts)]
     began = time.monotonic()
     kernel = kt_layer.load(kt_kernel, torch, pool, shape, weights)
@@ -102,7 +105,7 @@ def _kt_layer(config: dict[str, Any]) -> dict[str, Any]:
     def forward(tokens: Any, chosen: Any, shares: Any) -> None:  # noqa: ANN401
         kt_layer.compute_layer(torch, pool, kernel, tokens, chosen, shares)
 
-    rows = [_timed(torch, forward, config, batch) for batch in config["batches"]]
+    rows = [_time_step(torch, forward, config, batch) for batch in config["batches"]]
     return {
         "kernel": type(kernel).__name__,
         "variant": kt_kernel.__cpu_variant__,
@@ -111,12 +114,12 @@ def _kt_layer(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _random(torch: Any, rows: int, columns: int) -> tuple[Any, Any]:  # noqa: ANN401
+def _make_random_weights(torch: Any, rows: int, columns: int) -> tuple[Any, Any]:  # noqa: ANN401
     packed = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8)
     return packed, torch.full((rows, columns // kt_layer.GROUP), 0.01, dtype=torch.bfloat16)
 
 
-def _timed(
+def _time_step(
     torch: Any,  # noqa: ANN401
     forward: Callable[[Any, Any, Any], Any],
     config: dict[str, Any],
@@ -143,7 +146,7 @@ def _timed(
     }
 
 
-def client(config: dict[str, Any]) -> dict[str, Any]:
+def run_client(config: dict[str, Any]) -> dict[str, Any]:
     """Run the engine's bench client once for each of `runs`, in one process that imports once.
 
     `results` are its files' texts, by run; a run's arguments name them in the current directory, as
@@ -161,7 +164,9 @@ def client(config: dict[str, Any]) -> dict[str, Any]:
             print(f"\n{RUN}{number}", file=sys.stderr, flush=True)
             if run["prompts"]:
                 whole = run["module"].startswith("vllm")
-                rows = bench_client.conversations(config["prompts"], run["prompts"], whole=whole)
+                rows = bench_client.list_conversations(
+                    config["prompts"], run["prompts"], whole=whole
+                )
                 Path(bench_client.PROMPTS).write_text(json.dumps(rows), encoding="utf-8")
             sys.argv = [run["module"], *run["argv"]]
             with contextlib.redirect_stdout(sys.stderr):
@@ -175,9 +180,9 @@ def client(config: dict[str, Any]) -> dict[str, Any]:
 
 
 _PARTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "memory": memory,
-    "layer": layer,
-    "client": client,
+    "memory": measure_memory,
+    "layer": measure_layer,
+    "client": run_client,
 }
 
 

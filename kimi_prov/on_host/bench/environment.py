@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._python = f"{plan['engine']['env_dir']}/bin/python"
         self._env = plan["instances"][0]["env"]
-        self._gpus = on_gpus(plan)
+        self._gpus = has_gpus(plan)
 
     def run(
         self, part: str, config: dict[str, Any], line: Say, *, before: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Engine:
             ) as process:
                 os.close(spoken)
                 last = ""
-                for text in _lines(heard):
+                for text in _read_lines(heard):
                     last = text
                     line(text)
                 process.wait()
@@ -68,12 +68,12 @@ class Engine:
         return found if isinstance(found, dict) else {}
 
 
-def on_gpus(plan: dict[str, Any]) -> bool:
+def has_gpus(plan: dict[str, Any]) -> bool:
     """Whether instances of the plan have GPUs."""
     return any(instance.get("gpus") for instance in plan["instances"])
 
 
-def _lines(descriptor: int) -> Iterator[str]:
+def _read_lines(descriptor: int) -> Iterator[str]:
     """Yield the output by line; each redraw of a progress bar is a line."""
     rest = b""
     while True:

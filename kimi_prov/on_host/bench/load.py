@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Used where the plan predicts nothing: long enough to be a measurement, over in seconds.
 INPUT_TOKENS, OUTPUT_TOKENS = 256, 64
-_LEAST_INPUT, _LEAST_OUTPUT = 64, 32
+_MIN_INPUT, _MIN_OUTPUT = 64, 32
 # One request shall take no longer than this by the plan's own figures; lengths shrink to fit.
 _REQUEST_S = 90.0
 # Between two numbers of requests at once, this factor.
@@ -32,8 +32,8 @@ KTRANSFORMERS = "ktransformers"
 # A bench is ended after so many seconds.
 LIMIT_S = 4 * 3600
 # What vLLM's client takes of a ShareGPT prompt and its answer together, and of a prompt at least.
-_VLLM_BOTH, _VLLM_LEAST = 2048, 4
-_SGLANG_LEAST_ANSWER = 4
+_VLLM_BOTH, _VLLM_MIN = 2048, 4
+_SGLANG_MIN_ANSWER = 4
 _CONTEXT_FIX = "shorten them, or raise kimi_context and apply"
 
 
@@ -65,12 +65,12 @@ class Load:
     unanswered: int = 0
 
     @property
-    def seen(self) -> bool:
+    def has_images(self) -> bool:
         """Whether any request has an image."""
         return bool(self.images or self.pictures)
 
 
-def of(asked: Mapping[str, Any]) -> Load:
+def from_document(asked: Mapping[str, Any]) -> Load:
     """Read what the control machine sent; it checked it.
 
     Raises HostError for what this version does not know.
@@ -85,7 +85,7 @@ def of(asked: Mapping[str, Any]) -> Load:
     return Load(**{**known, "concurrency": tuple(known.get("concurrency") or ())})
 
 
-def sweep(load: Load, planned: int) -> list[int]:
+def list_levels(load: Load, planned: int) -> list[int]:
     """Return the numbers of requests at once: as asked; else 1, 4, 16, ... and the planned one.
 
     At a rate and nothing else there is one load, which nothing bounds but its requests.
@@ -93,7 +93,7 @@ def sweep(load: Load, planned: int) -> list[int]:
     if load.concurrency:
         return list(load.concurrency)
     if load.rate_per_s is not None:
-        return [requests(load, planned)]
+        return [count_requests(load, planned)]
     found = []
     level = 1
     while level < planned:
@@ -102,14 +102,14 @@ def sweep(load: Load, planned: int) -> list[int]:
     return [*found, max(1, planned)]
 
 
-def requests(load: Load, level: int) -> int:
+def count_requests(load: Load, level: int) -> int:
     """Return the requests of one load: as asked, else two rounds, three at concurrency 1."""
     if load.requests is not None:
         return load.requests
     return 3 if level == 1 else 2 * level
 
 
-def lengths(
+def choose_lengths(
     load: Load, throughput: Mapping[str, Any], context: int
 ) -> tuple[int | None, int | None]:
     """Return prompt and answer length in tokens; None is as each prompt of a file has it.
@@ -138,17 +138,21 @@ def lengths(
             f"fit the context of {context} ({_SPARE_TOKENS} are kept free)",
             _CONTEXT_FIX,
         )
-    share = min(1.0, _REQUEST_S / max(_seconds(throughput, prompt_tokens, answer_tokens), 1e-9))
+    share = min(
+        1.0, _REQUEST_S / max(_predict_seconds(throughput, prompt_tokens, answer_tokens), 1e-9)
+    )
     if load.output_tokens is None:
-        answer_tokens = max(_LEAST_OUTPUT, int(answer_tokens * share))
+        answer_tokens = max(_MIN_OUTPUT, int(answer_tokens * share))
         answer_tokens = max(1, min(answer_tokens, (room - (load.input_tokens or room // 2))))
     if load.input_tokens is None:
-        prompt_tokens = max(_LEAST_INPUT, int(prompt_tokens * share))
+        prompt_tokens = max(_MIN_INPUT, int(prompt_tokens * share))
         prompt_tokens = max(1, min(prompt_tokens, room - answer_tokens))
     return prompt_tokens, answer_tokens
 
 
-def _seconds(throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> float:
+def _predict_seconds(
+    throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: int
+) -> float:
     """Predict the seconds of one request at the planned concurrency; 0 without a prediction."""
     prefill = (throughput.get("prefill_tok_s") or {}).get("expected")
     decode = (throughput.get("decode_tok_s") or {}).get("expected")
@@ -156,24 +160,26 @@ def _seconds(throughput: Mapping[str, Any], prompt_tokens: int, answer_tokens: i
     return float(waiting + (answer_tokens / decode if decode else 0.0))
 
 
-def refusal(load: Load, plan: Mapping[str, Any], read: Callable[[str], str]) -> HostError | None:
+def find_refusal(
+    load: Load, plan: Mapping[str, Any], read: Callable[[str], str]
+) -> HostError | None:
     """Say what of a load the engine's own client, or the model, cannot do; None where it can all.
 
     `read` gives the text of a file of this machine.
     """
-    if load.seen and not _sees(plan, read):
+    if load.has_images and not _has_vision(plan, read):
         return HostError(
             f"{plan['model'].get('name', 'the model')} takes no images",
             "leave out --images, and images in --prompts",
         )
     if plan["engine"]["name"] == KTRANSFORMERS:
-        return _too_long(load, plan) or _sglangs_refusal(load, plan)
-    return _too_long(load, plan) or _vllms_refusal(load)
+        return _find_too_long(load, plan) or _find_sglang_refusal(load, plan)
+    return _find_too_long(load, plan) or _find_vllm_refusal(load)
 
 
-def _too_long(load: Load, plan: Mapping[str, Any]) -> HostError | None:
-    levels = sweep(load, int(plan["throughput"]["concurrency"]))
-    asked = load.rounds * sum(requests(load, level) for level in levels)
+def _find_too_long(load: Load, plan: Mapping[str, Any]) -> HostError | None:
+    levels = list_levels(load, int(plan["throughput"]["concurrency"]))
+    asked = load.rounds * sum(count_requests(load, level) for level in levels)
     if load.rate_per_s is None or asked / load.rate_per_s <= LIMIT_S:
         return None
     return HostError(
@@ -183,8 +189,8 @@ def _too_long(load: Load, plan: Mapping[str, Any]) -> HostError | None:
     )
 
 
-def _vllms_refusal(load: Load) -> HostError | None:
-    most = _VLLM_BOTH - _VLLM_LEAST
+def _find_vllm_refusal(load: Load) -> HostError | None:
+    most = _VLLM_BOTH - _VLLM_MIN
     if not load.form or (load.output_tokens or 0) <= most:
         return None
     return HostError(
@@ -194,21 +200,21 @@ def _vllms_refusal(load: Load) -> HostError | None:
     )
 
 
-def _sglangs_refusal(load: Load, plan: Mapping[str, Any]) -> HostError | None:
-    if load.form and load.output_tokens and load.output_tokens < _SGLANG_LEAST_ANSWER:
+def _find_sglang_refusal(load: Load, plan: Mapping[str, Any]) -> HostError | None:
+    if load.form and load.output_tokens and load.output_tokens < _SGLANG_MIN_ANSWER:
         return HostError(
             f"sglang's bench client takes no answers of {load.output_tokens} tokens to prompts of "
             "a file",
-            f"give --answer-tokens {_SGLANG_LEAST_ANSWER} or more",
+            f"give --answer-tokens {_SGLANG_MIN_ANSWER} or more",
         )
-    if load.seen:
+    if load.has_images:
         return HostError(
             "sglang's bench client looks for a model's image processor under its served name, on a "
             "hub, and takes no images from a file of conversations",
             "measure images with vLLM, or leave them out",
         )
-    levels = sweep(load, int(plan["throughput"]["concurrency"]))
-    most = max(requests(load, level) for level in levels)
+    levels = list_levels(load, int(plan["throughput"]["concurrency"]))
+    most = max(count_requests(load, level) for level in levels)
     if load.form and most > load.prompts:
         return HostError(
             f"sglang's bench client asks each prompt of a file once: the file has {load.prompts}, "
@@ -225,7 +231,7 @@ def _sglangs_refusal(load: Load, plan: Mapping[str, Any]) -> HostError | None:
     return None
 
 
-def _sees(plan: Mapping[str, Any], read: Callable[[str], str]) -> bool:
+def _has_vision(plan: Mapping[str, Any], read: Callable[[str], str]) -> bool:
     try:
         config = json.loads(read(f"{plan['model']['serve_dir']}/config.json"))
     except (OSError, ValueError):
@@ -233,14 +239,14 @@ def _sees(plan: Mapping[str, Any], read: Callable[[str], str]) -> bool:
     return isinstance(config, dict) and "vision_config" in config
 
 
-def told(load: Load, shape: tuple[int | None, int | None]) -> dict[str, Any]:
+def describe_load(load: Load, shape: tuple[int | None, int | None]) -> dict[str, Any]:
     """Say in the document what load it was: what was chosen is filled in."""
     return {
         "profile": load.profile,
         "requests": load.requests,
         "rate_per_s": load.rate_per_s,
         "rounds": load.rounds,
-        "chat": load.chat or load.seen,
+        "chat": load.chat or load.has_images,
         "images": load.images,
         "image_width": load.image_width if load.images else None,
         "image_height": load.image_height if load.images else None,

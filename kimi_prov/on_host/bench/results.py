@@ -19,7 +19,7 @@ _SUMS = ("requests", "failed", "left_out", "input_tokens", "output_tokens")
 _FIGURES = 5
 
 
-def read(run: Mapping[str, Any], text: str, sampled: int | None = None) -> dict[str, Any]:
+def read_result(run: Mapping[str, Any], text: str, sampled: int | None = None) -> dict[str, Any]:
     """Read the result file of a run of either client; seconds, and tokens a second.
 
     `sampled` is how many requests the client itself said it would ask: sglang's passes over prompts
@@ -36,8 +36,8 @@ def read(run: Mapping[str, Any], text: str, sampled: int | None = None) -> dict[
     failed = int(told) if isinstance(told, int) else min(sampled or asked, asked) - done
     if not done:
         raise HostError(f"none of {failed or asked} requests was answered")
-    ttft_s = _seconds_of(found, "median_ttft_ms")
-    tpot_s = _seconds_of(found, "median_tpot_ms")
+    ttft_s = _get_seconds(found, "median_ttft_ms")
+    tpot_s = _get_seconds(found, "median_tpot_ms")
     prompt = float(found["total_input_tokens"]) / done
     return {
         "concurrency": level,
@@ -48,12 +48,12 @@ def read(run: Mapping[str, Any], text: str, sampled: int | None = None) -> dict[
         "seconds": round(float(found["duration"]), 3),
         "input_tokens": int(found["total_input_tokens"]),
         "output_tokens": int(found["total_output_tokens"]),
-        "ttft_s": {"median": ttft_s, "p99": _seconds_of(found, "p99_ttft_ms")},
-        "tpot_s": {"median": tpot_s, "p99": _seconds_of(found, "p99_tpot_ms")},
+        "ttft_s": {"median": ttft_s, "p99": _get_seconds(found, "p99_ttft_ms")},
+        "tpot_s": {"median": tpot_s, "p99": _get_seconds(found, "p99_tpot_ms")},
         # Tokens that arrive together have nothing between them: 0 is a measurement here.
         "itl_s": {
-            "median": _seconds_of(found, "median_itl_ms", least=0.0),
-            "p99": _seconds_of(found, "p99_itl_ms", least=0.0),
+            "median": _get_seconds(found, "median_itl_ms", least=0.0),
+            "p99": _get_seconds(found, "p99_itl_ms", least=0.0),
         },
         "decode_tok_s": round(1 / tpot_s, 2) if tpot_s else None,
         "aggregate_tok_s": round(float(found["output_throughput"]), 2),
@@ -62,14 +62,14 @@ def read(run: Mapping[str, Any], text: str, sampled: int | None = None) -> dict[
     }
 
 
-def _seconds_of(found: Mapping[str, Any], name: str, *, least: float = 1e-9) -> float | None:
+def _get_seconds(found: Mapping[str, Any], name: str, *, least: float = 1e-9) -> float | None:
     value = found.get(name)
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
         return None
     return round(value / 1000, _FIGURES)
 
 
-def over_rounds(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def combine_rounds(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Give a load's figures: medians over its rounds, and what was counted in all of them.
 
     `spread` has the least and the greatest of each speed, and of the median time to the first
@@ -82,28 +82,28 @@ def over_rounds(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found["seconds"] = round(sum(row["seconds"] for row in rounds), 3)
     for name in _LATENCIES:
         found[name] = {
-            key: _median([row[name][key] for row in rounds]) for key in ("median", "p99")
+            key: _compute_median([row[name][key] for row in rounds]) for key in ("median", "p99")
         }
     for name in _SPREAD:
-        found[name] = _median([row[name] for row in rounds])
+        found[name] = _compute_median([row[name] for row in rounds])
     found["spread"] = None
     if len(rounds) > 1:
-        found["spread"] = {name: _range([row[name] for row in rounds]) for name in _SPREAD}
-        found["spread"]["ttft_s"] = _range([row["ttft_s"]["median"] for row in rounds])
+        found["spread"] = {name: _compute_range([row[name] for row in rounds]) for name in _SPREAD}
+        found["spread"]["ttft_s"] = _compute_range([row["ttft_s"]["median"] for row in rounds])
     return found
 
 
-def _median(values: Sequence[float | None]) -> float | None:
+def _compute_median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(statistics.median(known), _FIGURES) if known else None
 
 
-def _range(values: Sequence[float | None]) -> dict[str, float] | None:
+def _compute_range(values: Sequence[float | None]) -> dict[str, float] | None:
     known = [value for value in values if value is not None]
     return {"low": min(known), "high": max(known)} if known else None
 
 
-def levels(
+def group_by_level(
     runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Group the results of runs by their load, in the order of the sweep."""
@@ -111,10 +111,10 @@ def levels(
     for run, result in zip(runs, results):
         if run["round"]:
             found.setdefault(run["level"], []).append(result)
-    return [over_rounds(rows) for rows in found.values()]
+    return [combine_rounds(rows) for rows in found.values()]
 
 
-def warm_up(
+def describe_warm_up(
     runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """Give what the warm-up took, which is in no other figure; None where there was none."""

@@ -20,8 +20,8 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.bench import load as bench_load
-from kimi_prov.on_host.bench.environment import Engine, Say, on_gpus
-from kimi_prov.on_host.bench.serving import serve
+from kimi_prov.on_host.bench.environment import Engine, Say, has_gpus
+from kimi_prov.on_host.bench.serving import measure_service
 from kimi_prov.on_host.endpoint import smoke_test
 from kimi_prov.on_host.lifecycle import status
 from kimi_prov.on_host.probe import collect, measure
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     if action == "start":
         return answer({"ok": True, "load": start(argv[1] if len(argv) > 1 else None)})
     if action == "result":
-        return answer(result())
+        return answer(read_result())
     raise HostError("usage: bench start [FILE]|run|result")
 
 
@@ -69,21 +69,23 @@ def start(file: str | None) -> dict[str, Any] | None:
     """
     plan = read_json(layout.PLAN)
     if not plan:
-        raise _no_plan()
+        raise _make_no_plan_error()
     if not groups.serves_clients(plan):
         raise groups.make_head_only_error(plan, "the model is measured")
     if rests := status.find_refusal(Paths()):
         raise rests
-    _end()
+    _end_unit()
     asked = read_json(file) if file else {}
     if file and "load" not in asked:
         raise HostError(f"{file}: this is no load of a bench", "run `kimi-prov bench` again")
-    load = bench_load.of(asked.get("load") or {})
-    refused = bench_load.refusal(load, plan, lambda path: Path(path).read_text(encoding="utf-8"))
+    load = bench_load.from_document(asked.get("load") or {})
+    refused = bench_load.find_refusal(
+        load, plan, lambda path: Path(path).read_text(encoding="utf-8")
+    )
     if refused:
         raise refused
     # What does not fit is said before anything is measured.
-    bench_load.lengths(load, plan["throughput"], int(plan["model"]["context"]))
+    bench_load.choose_lengths(load, plan["throughput"], int(plan["model"]["context"]))
     write_json(LOAD, asked, durable=False, mode=0o600)
     done = run(
         "systemd-run",
@@ -95,7 +97,7 @@ def start(file: str | None) -> dict[str, Any] | None:
         "--remain-after-exit",
         f"--property=TimeoutStartSec={bench_load.LIMIT_S}",
         # It writes progress and result there, and the sandbox's environment.
-        *protection.build_run_options("measuring", gpus=on_gpus(plan), write=[layout.RUN]),
+        *protection.build_run_options("measuring", gpus=has_gpus(plan), write=[layout.RUN]),
         sys.executable,
         "-I",
         layout.ZIPAPP,
@@ -109,10 +111,10 @@ def start(file: str | None) -> dict[str, Any] | None:
     return found
 
 
-def result() -> dict[str, Any]:
+def read_result() -> dict[str, Any]:
     """Print the result."""
     found = read_json(RESULT)
-    _end()
+    _end_unit()
     if not found:
         raise HostError(
             "nothing was measured", f"read why: journalctl -u {unit_names.BENCH}", retryable=True
@@ -120,7 +122,7 @@ def result() -> dict[str, Any]:
     return found
 
 
-def _end() -> None:
+def _end_unit() -> None:
     """Stop the unit; take away what was asked and what was found."""
     run("systemctl", "stop", unit_names.BENCH)
     run("systemctl", "reset-failed", unit_names.BENCH)
@@ -135,7 +137,7 @@ def measure_all() -> int:
             asked = read_json(LOAD) or {}
             # At once: a unit that is stopped cleans nothing up.
             remove(LOAD)
-            document = _measured(Paths(), lambda line: progress.say(line, log=False), asked)
+            document = _measure_all(Paths(), lambda line: progress.say(line, log=False), asked)
         except HostError as error:
             progress.fail(error)
             return 1
@@ -144,14 +146,14 @@ def measure_all() -> int:
     return 0
 
 
-def _no_plan() -> HostError:
+def _make_no_plan_error() -> HostError:
     return HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
 
 
-def _measured(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:
+def _measure_all(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:
     plan = read_json(paths.plan)
     if not plan:
-        raise _no_plan()
+        raise _make_no_plan_error()
     say("asking for one token through the port")
     refusal = smoke_test.try_once(paths, plan)
     if refusal:
@@ -170,16 +172,16 @@ def _measured(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:
         "load": round(load, 2),
         "busy": measure.is_busy(load, facts),
         "facts": facts,
-        "memory": memory(machine, facts, engine, say),
-        "layer": layer(plan, facts, engine, say),
-        "serve": serve(plan, paths, engine, say, asked),
+        "memory": measure_memory(machine, facts, engine, say),
+        "layer": measure_layer(plan, facts, engine, say),
+        "serve": measure_service(plan, paths, engine, say, asked),
     }
 
 
-def memory(machine: Machine, facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
+def measure_memory(machine: Machine, facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
     """Read memory as `probe --measure` does, else by the engine's torch; `by` names which."""
     say("memory bandwidth")
-    found = measure.memory(machine, facts)
+    found = measure.measure_memory(machine, facts)
     if found["bytes_per_s"]:
         return {**found, "by": "probe"}
     free = facts["memory"]["available_bytes"] or 8 * _READ_BYTES
@@ -194,9 +196,9 @@ def memory(machine: Machine, facts: Facts, engine: Engine, say: Say) -> dict[str
     return {"bytes_per_s": speed, "by": "torch", "reason": None, "nodes": [], "seconds": None}
 
 
-def layer(plan: dict[str, Any], facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
+def measure_layer(plan: dict[str, Any], facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
     """Run one MoE layer of the model's own shape by the installed kernel, where there is one."""
-    shape, reason = layer_shape(plan, read_text)
+    shape, reason = read_layer_shape(plan, read_text)
     if shape is None:
         return {"available": False, "reason": reason}
     free = int((facts["memory"]["available_bytes"] or 0) * _SHARE_OF_FREE)
@@ -230,15 +232,15 @@ def layer(plan: dict[str, Any], facts: Facts, engine: Engine, say: Say) -> dict[
     }
 
 
-def layer_shape(
+def read_layer_shape(
     plan: dict[str, Any], read: Callable[[Path], str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Read the shape of a layer of experts and how the engine runs it, or the reason for none."""
-    ran = kernel_of(plan)
+    ran = find_kernel(plan)
     if isinstance(ran, str):
         return None, ran
     backend, threads, nodes = ran
-    config = json.loads(read(_config(plan)))
+    config = json.loads(read(_find_config(plan)))
     text = config.get("text_config") or config
     hidden, inner = int(text["hidden_size"]), int(text["moe_intermediate_size"])
     return {
@@ -254,7 +256,7 @@ def layer_shape(
     }, ""
 
 
-def kernel_of(plan: dict[str, Any]) -> tuple[str, int, list[int]] | str:
+def find_kernel(plan: dict[str, Any]) -> tuple[str, int, list[int]] | str:
     """Return which kernel has the experts, its threads and NUMA nodes, or why there is none.
 
     kt-kernel's server has them on the command line; vLLM's plugin for experts reads its
@@ -269,19 +271,19 @@ def kernel_of(plan: dict[str, Any]) -> tuple[str, int, list[int]] | str:
     if engine != "ktransformers":
         return f"the engine {engine} has no kt-kernel"
     argv = instance["argv"]
-    method = _flag(argv, "--kt-method")[:1]
+    method = _list_flag_values(argv, "--kt-method")[:1]
     if method != ["RAWINT4"]:
         return f"only RAWINT4 is measured, the engine runs {''.join(method) or 'another'}"
-    pools = int((_flag(argv, "--kt-threadpool-count") or ["1"])[0])
-    nodes = [int(word) for word in _flag(argv, "--kt-numa-nodes")] or list(range(pools))
-    return "kt", int((_flag(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
+    pools = int((_list_flag_values(argv, "--kt-threadpool-count") or ["1"])[0])
+    nodes = [int(word) for word in _list_flag_values(argv, "--kt-numa-nodes")] or list(range(pools))
+    return "kt", int((_list_flag_values(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
 
 
-def _config(plan: dict[str, Any]) -> Path:
+def _find_config(plan: dict[str, Any]) -> Path:
     return Path(plan["model"]["serve_dir"]) / "config.json"
 
 
-def _flag(argv: list[str], name: str) -> list[str]:
+def _list_flag_values(argv: list[str], name: str) -> list[str]:
     """Return the values that follow a flag, none where it is not given."""
     if name not in argv:
         return []

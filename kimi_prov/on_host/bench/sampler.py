@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 # Either client says so before the first request that it measures; what it does before is not load.
 BEGINS = "Starting main benchmark run"
 _EVERY_S = 1.0
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 _DIGITS = 4
 # The first look of a window still sees idle GPUs: below so many, joules would be of those.
-_LEAST_LOOKS = 5
+_MIN_LOOKS = 5
 # Begin and end of a run, in seconds of the same clock as samples.
 Window = tuple[float, float]
 
@@ -84,19 +84,19 @@ class Meter:
             self._look()
 
 
-def engine_of(plan: Mapping[str, Any]) -> State | None:
+def read_engine_state(plan: Mapping[str, Any]) -> State | None:
     """Ask every instance for its /metrics, on loopback; the whole of them, None without any."""
     found = []
     for instance in plan["instances"]:
         problem, text = ready.send_request(
-            instance["port"], "GET", "/metrics", timeout_s=_PATIENCE_S
+            instance["port"], "GET", "/metrics", timeout_s=_TIMEOUT_S
         )
         found.append(None if problem else metrics.parse_state(text))
     known = [one for one in found if one is not None]
     if not known or len(known) < len(found):
         return None
 
-    def whole(values: Sequence[float | None]) -> float | None:
+    def sum_known(values: Sequence[float | None]) -> float | None:
         told = [value for value in values if value is not None]
         return sum(told) if len(told) == len(values) else None
 
@@ -105,24 +105,24 @@ def engine_of(plan: Mapping[str, Any]) -> State | None:
         max(uses) if uses else None,
         sum(one.running for one in known),
         sum(one.waiting for one in known),
-        whole([one.preemptions for one in known]),
-        whole([one.queried_tokens for one in known]),
-        whole([one.hit_tokens for one in known]),
+        sum_known([one.preemptions for one in known]),
+        sum_known([one.queried_tokens for one in known]),
+        sum_known([one.hit_tokens for one in known]),
     )
 
 
-def gpus_of(plan: Mapping[str, Any]) -> list[int]:
+def list_gpus(plan: Mapping[str, Any]) -> list[int]:
     """Give the GPUs of all instances."""
     return sorted({gpu for instance in plan["instances"] for gpu in instance.get("gpus") or ()})
 
 
-def watts_of(gpus: Sequence[int]) -> float | None:
+def read_watts(gpus: Sequence[int]) -> float | None:
     """Ask nvidia-smi what these GPUs draw together; None where one of them does not tell."""
     if not gpus:
         return None
     which = ",".join(str(gpu) for gpu in gpus)
     query = ("--query-gpu=power.draw", "--format=csv,noheader,nounits")
-    done = run("nvidia-smi", "-i", which, *query, timeout=_PATIENCE_S)
+    done = run("nvidia-smi", "-i", which, *query, timeout=_TIMEOUT_S)
     if done.returncode != 0:
         return None
     try:
@@ -132,7 +132,7 @@ def watts_of(gpus: Sequence[int]) -> float | None:
     return sum(found) if len(found) == len(gpus) else None
 
 
-def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> dict[str, Any]:
+def describe_engine(samples: Sequence[Sample], windows: Sequence[Window]) -> dict[str, Any]:
     """Say what the engine was at in these windows: shares of 1, requests, tokens."""
     inside = [
         one.engine
@@ -140,10 +140,10 @@ def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> dict[
         if one.engine is not None
         and any(begin < one.asked and one.told <= end for begin, end in windows)
     ]
-    first_and_last = [_ends(samples, window) for window in windows]
-    queried = _counted(first_and_last, lambda one: one.queried_tokens)
-    hit = _counted(first_and_last, lambda one: one.hit_tokens)
-    preemptions = _counted(first_and_last, lambda one: one.preemptions)
+    first_and_last = [_find_ends(samples, window) for window in windows]
+    queried = _sum_growth(first_and_last, lambda one: one.queried_tokens)
+    hit = _sum_growth(first_and_last, lambda one: one.hit_tokens)
+    preemptions = _sum_growth(first_and_last, lambda one: one.preemptions)
     reason = None
     if not any(one.engine for one in samples):
         reason = "the engine's /metrics could not be read"
@@ -151,9 +151,9 @@ def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> dict[
         reason = "it was over between two samples"
     return {
         "samples": len(inside),
-        "cache_use": _spread([one.cache_use for one in inside]),
-        "running": _spread([one.running for one in inside]),
-        "waiting": _spread([one.waiting for one in inside]),
+        "cache_use": _describe_spread([one.cache_use for one in inside]),
+        "running": _describe_spread([one.running for one in inside]),
+        "waiting": _describe_spread([one.waiting for one in inside]),
         "preemptions": None if preemptions is None else int(preemptions),
         "prefix_cache": {
             "queried_tokens": None if queried is None else int(queried),
@@ -164,7 +164,7 @@ def engine_during(samples: Sequence[Sample], windows: Sequence[Window]) -> dict[
     }
 
 
-def power_during(
+def describe_power(
     samples: Sequence[Sample],
     windows: Sequence[Window],
     gpus: Sequence[int],
@@ -179,13 +179,17 @@ def power_during(
     is told.
     """
     drawn = [
-        [(one.asked, one.watts) for one in samples if one.watts is not None and _in(one, window)]
+        [
+            (one.asked, one.watts)
+            for one in samples
+            if one.watts is not None and _is_in_window(one, window)
+        ]
         for window in (windows if alone else ())
     ]
     watts = [each for looks in drawn for _, each in looks]
-    enough = bool(drawn) and all(len(looks) >= _LEAST_LOOKS for looks in drawn)
+    enough = bool(drawn) and all(len(looks) >= _MIN_LOOKS for looks in drawn)
     joules = (
-        sum(_joules(looks, window) for looks, window in zip(drawn, windows)) if enough else None
+        sum(_sum_joules(looks, window) for looks, window in zip(drawn, windows)) if enough else None
     )
     reason = None
     if not gpus:
@@ -197,22 +201,22 @@ def power_during(
     elif not watts:
         reason = "it was over between two samples"
     elif not enough:
-        reason = f"too short for joules: a round has fewer than {_LEAST_LOOKS} samples"
+        reason = f"too short for joules: a round has fewer than {_MIN_LOOKS} samples"
     return {
         "gpus": len(gpus),
         "samples": len(watts),
-        "watts": _spread(watts),
+        "watts": _describe_spread(watts),
         "joules": round(joules, 1) if joules else None,
         "tokens_per_joule": round(output_tokens / joules, _DIGITS) if joules else None,
         "reason": reason,
     }
 
 
-def _in(sample: Sample, window: Window) -> bool:
+def _is_in_window(sample: Sample, window: Window) -> bool:
     return window[0] < sample.asked <= window[1]
 
 
-def _joules(looks: Sequence[tuple[float, float]], window: Window) -> float:
+def _sum_joules(looks: Sequence[tuple[float, float]], window: Window) -> float:
     """Give the joules of a window by its looks, each a time and its watts."""
     times = [at for at, _ in looks]
     between = [(times[one] + times[one + 1]) / 2 for one in range(len(times) - 1)]
@@ -220,7 +224,7 @@ def _joules(looks: Sequence[tuple[float, float]], window: Window) -> float:
     return sum(watts * (end - begin) for (_, watts), begin, end in zip(looks, edges, edges[1:]))
 
 
-def _ends(samples: Sequence[Sample], window: Window) -> tuple[State, State] | None:
+def _find_ends(samples: Sequence[Sample], window: Window) -> tuple[State, State] | None:
     """Give what was told last before a window and first behind it; None where either is not."""
     told = [one for one in samples if one.engine is not None]
     before = [one.engine for one in told if one.told <= window[0]]
@@ -230,7 +234,7 @@ def _ends(samples: Sequence[Sample], window: Window) -> tuple[State, State] | No
     return before[-1], behind[0]
 
 
-def _counted(
+def _sum_growth(
     ends: Sequence[tuple[State, State] | None], of: Callable[[State], float | None]
 ) -> float | None:
     """Give what a counter moved over all windows; None where it is not known, or began anew."""
@@ -243,7 +247,7 @@ def _counted(
     return moved if ends else None
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
+def _describe_spread(values: Sequence[float | None]) -> dict[str, float] | None:
     known = [value for value in values if value is not None]
     if not known:
         return None

@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 _BAR = re.compile(r"(\d+)/(\d+) \[")
 
 
-def serve(
+def measure_service(
     plan: dict[str, Any], paths: Paths, engine: Engine, say: Say, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """Run the engine's own bench client through the opened port, with the load that was asked.
 
     `asked` is what the control machine sent: `load`, and `prompts` where they are of a file.
     """
-    load = bench_load.of(asked.get("load") or {})
-    shape = bench_load.lengths(load, plan["throughput"], int(plan["model"]["context"]))
+    load = bench_load.from_document(asked.get("load") or {})
+    shape = bench_load.choose_lengths(load, plan["throughput"], int(plan["model"]["context"]))
     say("starting the engine's bench client")
     # Far from the seeds of every bench before: the engine's cache may still have their prompts.
-    runs = client.runs(plan, load, shape, secrets.randbelow(1 << 31))
-    gpus = sampler.gpus_of(plan)
-    meter = sampler.Meter(partial(sampler.engine_of, plan), partial(sampler.watts_of, gpus))
+    runs = client.list_runs(plan, load, shape, secrets.randbelow(1 << 31))
+    gpus = sampler.list_gpus(plan)
+    meter = sampler.Meter(
+        partial(sampler.read_engine_state, plan), partial(sampler.read_watts, gpus)
+    )
     heard = ClientOutput(say, runs, meter.look)
     meter.start()
     try:
@@ -62,10 +64,10 @@ def serve(
     if len(texts) != len(runs):
         raise HostError("the bench client left no result")
     read = [
-        results.read(run, str(text), heard.sampled.get(number))
+        results.read_result(run, str(text), heard.sampled.get(number))
         for number, (run, text) in enumerate(zip(runs, texts))
     ]
-    levels = results.levels(runs, read)
+    levels = results.group_by_level(runs, read)
     for level in levels:
         rounds = [
             (heard.began[number], one)
@@ -74,20 +76,20 @@ def serve(
         ]
         windows = [(began, began + one["seconds"]) for began, one in rounds]
         tokens = sum(one["output_tokens"] for _, one in rounds)
-        level["engine"] = sampler.engine_during(meter.samples, windows)
-        level["power"] = sampler.power_during(
+        level["engine"] = sampler.describe_engine(meter.samples, windows)
+        level["power"] = sampler.describe_power(
             meter.samples, windows, gpus, tokens, alone=not plan.get("group")
         )
     return {
-        "input_tokens": shape[0] or _mean(levels, "input_tokens"),
-        "output_tokens": shape[1] or _mean(levels, "output_tokens"),
-        "load": bench_load.told(load, shape),
-        "warm_up": results.warm_up(runs, read),
+        "input_tokens": shape[0] or _compute_mean(levels, "input_tokens"),
+        "output_tokens": shape[1] or _compute_mean(levels, "output_tokens"),
+        "load": bench_load.describe_load(load, shape),
+        "warm_up": results.describe_warm_up(runs, read),
         "levels": levels,
     }
 
 
-def _mean(levels: list[dict[str, Any]], name: str) -> int:
+def _compute_mean(levels: list[dict[str, Any]], name: str) -> int:
     """Give tokens a request, over all loads."""
     asked: int = sum(row["requests"] for row in levels)
     return round(float(sum(row[name] for row in levels)) / asked)
@@ -115,7 +117,7 @@ class ClientOutput:
             self._number = int(number)
             self._starting = False
             self._look()
-            self._say(f"{self._called()}: preparing")
+            self._say(f"{self._get_run_name()}: preparing")
         if self._number is None:
             return
         bar = _BAR.search(text)
@@ -129,9 +131,9 @@ class ClientOutput:
         if bar:
             if self._starting:
                 self.sampled[self._number] = int(bar.group(2))
-            self._say(f"{self._called()}: {bar.group(1)} of {bar.group(2)} requests")
+            self._say(f"{self._get_run_name()}: {bar.group(1)} of {bar.group(2)} requests")
 
-    def _called(self) -> str:
+    def _get_run_name(self) -> str:
         run = self._runs[self._number or 0]
         if not run["round"]:
             return client.WARM_UP

@@ -24,7 +24,7 @@ from kimi_prov.on_host.endpoint import draining
 from kimi_prov.on_host.lifecycle import session_history
 from kimi_prov.on_host.system import files, process
 
-_LOOK_S = 2.0
+_POLL_INTERVAL_S = 2.0
 # Of the notice: 30 s by Google, 2 minutes by AWS.
 _DRAIN_S = {metadata.GCP: 22.0, metadata.AWS: 100.0}
 # A machine that is still there then was not taken.
@@ -60,7 +60,9 @@ def tell(line: str) -> None:
     print(clean_text.clean_line(line), flush=True)
 
 
-def wait(provider: str, told: Tell, look_s: float = _LOOK_S, most: int | None = None) -> str:
+def wait(
+    provider: str, told: Tell, look_s: float = _POLL_INTERVAL_S, most: int | None = None
+) -> str:
     """Wait for the notice and return it; a server that does not answer is told once.
 
     `most`: how often to look, without end where it is None. Raises HostError after that.
@@ -69,7 +71,7 @@ def wait(provider: str, told: Tell, look_s: float = _LOOK_S, most: int | None = 
     while most is None or looked < most:
         looked += 1
         try:
-            found = metadata.notice(provider)
+            found = metadata.read_notice(provider)
         except HostError as error:
             if error.message != silent:
                 told(f"no answer of the metadata server: {error.message}")
@@ -107,10 +109,10 @@ def release(provider: str, api: str = _API) -> str:
         if done.returncode != 0:
             raise HostError(f"systemctl poweroff: {clean_text.clean_line(done.stderr)}")
         return "switching the machine off, which ends it at AWS"
-    token = json.loads(metadata.gcp("instance/service-accounts/default/token"))["access_token"]
-    project = metadata.gcp("project/project-id").strip()
-    zone = metadata.gcp("instance/zone").strip().rpartition("/")[2]
-    name = metadata.gcp("instance/name").strip()
+    token = json.loads(metadata.ask_gcp("instance/service-accounts/default/token"))["access_token"]
+    project = metadata.ask_gcp("project/project-id").strip()
+    zone = metadata.ask_gcp("instance/zone").strip().rpartition("/")[2]
+    name = metadata.ask_gcp("instance/name").strip()
     place = (f"projects/{project}", f"zones/{zone}", f"instances/{name}")
     path = "/".join(urllib.parse.quote(part, safe="/") for part in place)
     try:

@@ -43,13 +43,13 @@ def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] | None = No
         raise HostError(f"{url}: {describe_error(error)}", retryable=True) from None
 
 
-def gcp(path: str) -> str:
+def ask_gcp(path: str) -> str:
     """Return an entry of Google's metadata, below computeMetadata/v1."""
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     return ask(f"http://{host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"})
 
 
-def aws(path: str) -> str:
+def ask_aws(path: str) -> str:
     """Return an entry of AWS's metadata, below latest; asked with a session's token (IMDSv2)."""
     host = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254")
     base = f"{host.rstrip('/')}/latest"
@@ -58,13 +58,13 @@ def aws(path: str) -> str:
     return ask(f"{base}/{path}", headers={"X-aws-ec2-metadata-token": token})
 
 
-def notice(provider: str) -> str | None:
+def read_notice(provider: str) -> str | None:
     """Return why the machine is about to be taken; None while it is not. Raises HostError."""
     if provider == GCP:
-        taken = gcp("instance/preempted").strip() == "TRUE"
+        taken = ask_gcp("instance/preempted").strip() == "TRUE"
         return "Google takes the machine within 30 s" if taken else None
     try:
-        said: dict[str, Any] = json.loads(aws("meta-data/spot/instance-action"))
+        said: dict[str, Any] = json.loads(ask_aws("meta-data/spot/instance-action"))
         return f"AWS will {said.get('action', 'take')} the machine at {said.get('time', 'once')}"
     except AbsentError:
         return None

@@ -10,7 +10,7 @@ from kimi_prov.contract.errors import EXIT_TRANSIENT
 from kimi_prov.on_host.acceptance import catalogue, expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import Exam
-from kimi_prov.on_host.acceptance.target import Door
+from kimi_prov.on_host.acceptance.target import MachineTarget
 from kimi_prov.on_host.cluster import endpoint
 from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.endpoint import checks
@@ -27,22 +27,24 @@ def main(argv: list[str]) -> int:
     parser.add_argument("job", nargs="?", default=endpoint.NEWEST)
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
-    site = Site.read()
-    found, key = endpoint.with_key(site, options.job)
+    site = Site.from_environment()
+    found, key = endpoint.find_with_key(site, options.job)
     print(f"job {found['job']} at {clean_text.clean_line(found['url'])}", flush=True)
     exam = Exam(
-        subject(site.plan, endpoint.client(found), key),
-        expectations.of_plan(site.plan),
-        Door(None, "a job is asked through its port alone, and has no unit for code of a model"),
+        build_subject(site.plan, endpoint.build_client_endpoint(found), key),
+        expectations.from_plan(site.plan),
+        MachineTarget(
+            None, "a job is asked through its port alone, and has no unit for code of a model"
+        ),
     )
 
     def batch(names: list[str]) -> list[Row]:
         done = acceptance.run(exam, names, lambda _: None)
         for row in done:
-            print(_line(row), flush=True)
+            print(_format_line(row), flush=True)
         return done
 
-    rows = acceptance.whole(catalogue.Selection(options.suite), exam, batch)
+    rows = acceptance.run_selection(catalogue.Selection(options.suite), exam, batch)
     failed = [row["name"] for row in rows if row["status"] == "fail"]
     left = sum(row["status"] == "skip" for row in rows)
     run = len(rows) - left
@@ -51,14 +53,14 @@ def main(argv: list[str]) -> int:
     return EXIT_TRANSIENT if failed else 0
 
 
-def _line(row: Row) -> str:
+def _format_line(row: Row) -> str:
     told = f"{row['status']:<5} {row['name']:<20} {clean_text.clean_line(row['detail'])}"
     if row.get("observed"):
         told += clean_text.clean_line(f"; expected {row['expected']}, came {row['observed']}")
     return told
 
 
-def subject(plan: Mapping[str, Any], where: Any, key: str) -> checks.Subject:  # noqa: ANN401
+def build_subject(plan: Mapping[str, Any], where: Any, key: str) -> checks.Subject:  # noqa: ANN401
     """Return what the plan promises at that address."""
     promised = {**plan, "proxy": {**plan["proxy"], "port": where.port}, "web": None}
     return checks.build_subject(promised, where.host, where.fingerprint, key)

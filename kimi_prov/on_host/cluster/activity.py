@@ -37,7 +37,7 @@ class Idle:
         self._tokens: float | None = None
         self._moved = now
 
-    def seen(self, found: Activity | None, now: float) -> bool:
+    def note_activity(self, found: Activity | None, now: float) -> bool:
         """Take down what was read; whether nobody has used the engine for the limit."""
         if found is None or found.requests or found.tokens != self._tokens:
             self._since = now
@@ -46,11 +46,11 @@ class Idle:
         self._tokens = found.tokens if found else None
         return self._limit_s > 0 and now - self._since >= self._limit_s
 
-    def own(self, found: Activity | None, tokens: float) -> None:
+    def note_own_request(self, found: Activity | None, tokens: float) -> None:
         """Take down a request of ours, of so many tokens: it is nobody's use."""
         if found is not None and self._tokens is not None and found.tokens == self._tokens + tokens:
             self._tokens = found.tokens
 
-    def still_s(self, now: float) -> float:
+    def count_still_s(self, now: float) -> float:
         """Seconds since tokens were made, whether somebody waits for some or not."""
         return now - self._moved

@@ -9,6 +9,6 @@ from kimi_prov.on_host.system.envelope import answer
 
 def main(argv: list[str]) -> int:
     """Print `{"endpoint": ..., "key": ...}`. Raises HostError where it does not answer."""
-    site = Site.read()
-    found, key = endpoint.with_key(site, argv[0] if argv else endpoint.NEWEST)
+    site = Site.from_environment()
+    found, key = endpoint.find_with_key(site, argv[0] if argv else endpoint.NEWEST)
     return answer({"endpoint": found, "key": key})

@@ -16,12 +16,12 @@ _MODULE = "vllm.entrypoints.cli.main"
 def main(argv: list[str]) -> int:
     """Run `vllm bench serve` with the endpoint's address, certificate and key."""
     wanted, rest = (argv[0], argv[1:]) if argv and argv[0] != "--" else (endpoint.NEWEST, argv)
-    site = Site.read()
+    site = Site.from_environment()
     site.require_environment()
-    found, key = endpoint.with_key(site, wanted)
-    results = site.at("results")
+    found, key = endpoint.find_with_key(site, wanted)
+    results = site.locate("results")
     os.makedirs(results, mode=0o755, exist_ok=True)
-    model = site.place(site.plan["model"]["serve_dir"])
+    model = site.replace_root(site.plan["model"]["serve_dir"])
     line = [site.engine_python, "-I", "-m", _MODULE, "bench", "serve"]
     line += ["--base-url", str(found["url"]).removesuffix("/v1"), "--model", model]
     line += ["--served-model-name", site.model(), *[word for word in rest if word != "--"]]
@@ -30,7 +30,11 @@ def main(argv: list[str]) -> int:
         bundle.write(str(found["certificate"]))
         bundle.flush()
         # The key comes by the environment of this process's own child, and stands in no argument.
-        environment = {**site.of_engine(), "OPENAI_API_KEY": key, "SSL_CERT_FILE": bundle.name}
+        environment = {
+            **site.build_engine_environment(),
+            "OPENAI_API_KEY": key,
+            "SSL_CERT_FILE": bundle.name,
+        }
         done = subprocess.run(line, check=False, env=environment)
     if done.returncode != 0:
         raise HostError(

@@ -25,16 +25,16 @@ _END = ("--batch", "--signal=TERM")
 
 def main(argv: list[str]) -> int:
     """Cancel, and print what was done with each job."""
-    site = Site.read()
+    site = Site.from_environment()
     words = [word for word in argv if word != NOW]
-    living = [job for job in queue.of_folder(site.folder) if job.lives]
+    living = [job for job in queue.list_jobs(site.folder) if job.lives]
     # A successor first: else it might start before it is cancelled.
-    chosen = sorted(_chosen(site, words, living), key=lambda job: not job.waits)
-    done = [_one(job, now=NOW in argv) for job in chosen]
+    chosen = sorted(_choose_jobs(site, words, living), key=lambda job: not job.waits)
+    done = [_cancel_job(job, now=NOW in argv) for job in chosen]
     return answer({"schema": SCHEMA, "folder": site.folder, "jobs": done})
 
 
-def _chosen(site: Site, words: list[str], living: list[Queued]) -> list[Queued]:
+def _choose_jobs(site: Site, words: list[str], living: list[Queued]) -> list[Queued]:
     """Return the jobs that are named. Raises HostError for what is none of this folder's."""
     if not words:
         return living
@@ -49,11 +49,11 @@ def _chosen(site: Site, words: list[str], living: list[Queued]) -> list[Queued]:
     return [job for job in living if job.number in words or job.name in words]
 
 
-def _one(job: Queued, *, now: bool) -> dict[str, Any]:
+def _cancel_job(job: Queued, *, now: bool) -> dict[str, Any]:
     gently = job.name == queue.SERVER and not job.waits and not now
     done = run("scancel", *(_END if gently else ()), job.number, timeout=slurm.TIMEOUT_S)
     if done.returncode != 0:
-        reason = slurm.said(done.stderr, done.stdout)
+        reason = slurm.format_reason(done.stderr, done.stdout)
         raise HostError(f"scancel {job.number}: {reason}", slurm.NO_SLURM, retryable=True)
     outcome = "ending" if gently else "cancelled"
     return {"id": job.number, "name": job.name, "outcome": outcome}

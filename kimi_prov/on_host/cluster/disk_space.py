@@ -14,13 +14,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PROBE_BYTES = 64 << 20
 
 
-def named(error: OSError, folder: str) -> HostError:
+def from_system_error(error: OSError, folder: str) -> HostError:
     """Return the error of a system call with the folder that it was about, where it has no name."""
     told = f"{error.filename or folder}: {describe_error(error)}"
     return HostError(told, FIX if error.errno in _FULL else None)
 
 
-def missing(folder: str) -> str | None:
+def explain_full(folder: str) -> str | None:
     """Return why a folder takes no more files; None where it does, or does not tell."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:

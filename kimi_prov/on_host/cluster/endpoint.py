@@ -46,7 +46,7 @@ class Published:
     @property
     def path(self) -> str:
         """The job's file."""
-        return self.site.at(FOLDER, f"{self.job}.json")
+        return self.site.locate(FOLDER, f"{self.job}.json")
 
     def document(self) -> dict[str, Any]:
         """Give the content."""
@@ -69,7 +69,7 @@ class Published:
 
 def find(site: Site, wanted: str) -> dict[str, Any]:
     """Return the endpoint of a job, or the newest that answers. Raises HostError."""
-    folder = site.at(FOLDER)
+    folder = site.locate(FOLDER)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     numbers = [name[:-5] for name in names if name.endswith(".json") and name[:-5].isdigit()]
     if wanted != NEWEST:
@@ -78,7 +78,7 @@ def find(site: Site, wanted: str) -> dict[str, Any]:
         found = read_json(os.path.join(folder, f"{number}.json"))
         ready = found.get("schema") == SCHEMA and found.get("state") == "ready"
         # A node that failed has taken nothing back.
-        if ready and slurm.runs(number) is not False:
+        if ready and slurm.is_running(number) is not False:
             return found
     whose = "no server" if wanted == NEWEST else f"no server of job {wanted}"
     raise HostError(
@@ -87,7 +87,7 @@ def find(site: Site, wanted: str) -> dict[str, Any]:
     )
 
 
-def with_key(site: Site, wanted: str) -> tuple[dict[str, Any], str]:
+def find_with_key(site: Site, wanted: str) -> tuple[dict[str, Any], str]:
     """Return the endpoint as `find` does, and the API key. Raises HostError."""
     found = find(site, wanted)
     key = site.key()
@@ -96,7 +96,7 @@ def with_key(site: Site, wanted: str) -> tuple[dict[str, Any], str]:
     return found, key
 
 
-def client(found: Mapping[str, Any]) -> Endpoint:
+def build_client_endpoint(found: Mapping[str, Any]) -> Endpoint:
     """Return the address that a client connects to, its certificate pinned. Raises HostError."""
     with contextlib.suppress(KeyError, ValueError, TypeError):
         port = int(str(found["url"]).rpartition(":")[2].partition("/")[0])

@@ -28,7 +28,7 @@ _TELLS_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 def main(_argv: list[str]) -> int:
     """Install what is missing."""
-    site = Site.read()
+    site = Site.from_environment()
     engine = site.plan["engine"]
     version = "{}.{}".format(*sys.version_info[:2])
     if version != engine["python_version"]:
@@ -45,10 +45,10 @@ def main(_argv: list[str]) -> int:
     return 0
 
 
-def complete(site: Site) -> bool:
+def is_complete(site: Site) -> bool:
     """Whether all that the job installs is there."""
     hub = site.plan["installation"]["hub_client"]
-    folders = [site.engine_dir, *([site.place(hub["env_dir"])] if hub else [])]
+    folders = [site.engine_dir, *([site.replace_root(hub["env_dir"])] if hub else [])]
     return all(os.path.exists(os.path.join(folder, paths.ENV_COMPLETE)) for folder in folders)
 
 
@@ -57,7 +57,7 @@ def require_hub(site: Site, *, make: bool) -> None:
     hub = site.plan["installation"]["hub_client"]
     if not hub:
         return
-    folder = site.place(hub["env_dir"])
+    folder = site.replace_root(hub["env_dir"])
     if make:
         _ensure(site, folder, [site.lock(hub["lock"])])
     elif not os.path.exists(os.path.join(folder, paths.ENV_COMPLETE)):
@@ -72,7 +72,7 @@ def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = 
     mark = os.path.join(folder, paths.ENV_COMPLETE)
     if os.path.exists(mark):
         return False
-    with lock.held(f"{folder}.lock", lock.wait_message(folder)):
+    with lock.lock(f"{folder}.lock", lock.make_wait_printer(folder)):
         if os.path.exists(mark):
             return False
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +83,7 @@ def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = 
             if of_engine:
                 _finish(site, folder)
         except HostError as error:
-            if full := disk_space.missing(site.root):
+            if full := disk_space.explain_full(site.root):
                 raise HostError(f"{error.message}: {full}", disk_space.FIX) from None
             raise
         with open(mark, "w", encoding="utf-8"):
@@ -93,7 +93,7 @@ def _ensure(site: Site, folder: str, locks: Sequence[str], *, of_engine: bool = 
 
 def make(folder: str) -> None:
     """Make a virtual environment. Raises HostError where the Python has no venv."""
-    _call([sys.executable, "-I", "-m", "venv", folder], "python -m venv")
+    _run([sys.executable, "-I", "-m", "venv", folder], "python -m venv")
 
 
 def install(site: Site, python: str, locks: Sequence[str], target: str | None = None) -> None:
@@ -102,17 +102,17 @@ def install(site: Site, python: str, locks: Sequence[str], target: str | None = 
     `target`: a folder beside the interpreter's own packages.
     """
     line = [python, "-I", "-m", "pip", "install", "--no-deps", "--require-hashes"]
-    line += ["--only-binary=:all:", "--no-input", "--progress-bar=off", *sources(site)]
+    line += ["--only-binary=:all:", "--no-input", "--progress-bar=off", *build_source_options(site)]
     line += ["--target", target] if target else []
     for path in locks:
         line += ["--requirement", path]
     offline = "run ./prepare-login.sh on the login node first"
     online = "look at pip's lines above; set KIMI_OFFLINE=1 in cluster.env where compute nodes"
     online += f" reach no network, and {offline}"
-    _call(line, "pip install", offline if site.offline else online)
+    _run(line, "pip install", offline if site.offline else online)
 
 
-def sources(site: Site) -> list[str]:
+def build_source_options(site: Site) -> list[str]:
     """Return pip's options for where wheels come from."""
     found = []
     for folder in (site.wheels, os.path.join(site.folder, "wheels")):
@@ -126,26 +126,26 @@ def _finish(site: Site, folder: str) -> None:
     installation = site.plan["installation"]
     metadata = installation["metadata"]
     if metadata:
-        path = site.place(metadata["path"])
+        path = site.replace_root(metadata["path"])
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(metadata["content"])
     if installation["cuda_home"]:
-        home = site.place(installation["cuda_home"])
+        home = site.replace_root(installation["cuda_home"])
         line = [sys.executable, "-I", site.program, "cuda-home", home]
-        _call(line, "the CUDA toolkit")
+        _run(line, "the CUDA toolkit")
     done = run(os.path.join(folder, "bin", "python"), "-I", "-c", _TELLS_VERSION)
     if done.returncode != 0:
         raise HostError(f"{folder}: its python does not run: {done.stderr.strip()[-300:]}")
 
 
-def environment() -> dict[str, str]:
+def build_environment() -> dict[str, str]:
     """Return pip's environment. A site's pip.conf counts: each file has its hash all the same."""
     return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
 
 
-def _call(line: list[str], what: str, fix: str | None = None) -> None:
+def _run(line: list[str], what: str, fix: str | None = None) -> None:
     """Run a program whose lines go to the job's log. Raises HostError where it fails."""
-    done = subprocess.run(line, check=False, env=environment())
+    done = subprocess.run(line, check=False, env=build_environment())
     if done.returncode != 0:
         raise HostError(f"{what} ended with status {done.returncode}", fix)

@@ -25,16 +25,20 @@ _OPEN = ("loading", "ready", "draining")
 
 def main(argv: list[str]) -> int:
     """Print the document."""
-    site = Site.read()
-    return answer(document(site, history="--living" not in argv))
+    site = Site.from_environment()
+    return answer(build_document(site, history="--living" not in argv))
 
 
-def document(site: Site, *, history: bool) -> dict[str, Any]:
+def build_document(site: Site, *, history: bool) -> dict[str, Any]:
     """Return the folder's jobs, the newest first. Raises HostError where SLURM does not tell."""
-    files = _endpoints(site)
-    listed = queue.of_folder(site.folder, history=history)
-    rows = [_row(site, job, files.pop(job.number, None)) for job in listed]
-    rows += [_forgotten(site, number, told) for number, told in files.items() if _recent(told)]
+    files = _read_endpoints(site)
+    listed = queue.list_jobs(site.folder, history=history)
+    rows = [_build_row(site, job, files.pop(job.number, None)) for job in listed]
+    rows += [
+        _build_forgotten_row(site, number, told)
+        for number, told in files.items()
+        if _is_recent(told)
+    ]
     return {
         "schema": SCHEMA,
         "folder": site.folder,
@@ -43,11 +47,11 @@ def document(site: Site, *, history: bool) -> dict[str, Any]:
     }
 
 
-def _endpoints(site: Site) -> dict[str, dict[str, Any]]:
+def _read_endpoints(site: Site) -> dict[str, dict[str, Any]]:
     """Return what this folder's servers published, by job."""
     here = os.path.realpath(site.folder)
     found: dict[str, dict[str, Any]] = {}
-    for path in glob.glob(site.at(endpoint.FOLDER, "*.json")):
+    for path in glob.glob(site.locate(endpoint.FOLDER, "*.json")):
         number = os.path.basename(path)[: -len(".json")]
         told = read_json(path)
         ours = told.get("schema") == endpoint.SCHEMA
@@ -56,7 +60,7 @@ def _endpoints(site: Site) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _recent(told: dict[str, Any]) -> bool:
+def _is_recent(told: dict[str, Any]) -> bool:
     """Whether a server that SLURM no longer knows is worth a line still.
 
     It writes its file at its start and at its end: of one that was lost the walltime counts.
@@ -72,7 +76,7 @@ def _recent(told: dict[str, Any]) -> bool:
     return lost or now.timestamp() - written < queue.LATELY_S
 
 
-def _row(site: Site, job: Queued, told: dict[str, Any] | None) -> dict[str, Any]:
+def _build_row(site: Site, job: Queued, told: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "id": job.number,
         "name": job.name,
@@ -83,19 +87,23 @@ def _row(site: Site, job: Queued, told: dict[str, Any] | None) -> dict[str, Any]
         "starts_at": job.starts_at,
         "ends_at": job.ends_at,
         "left_s": job.left_s,
-        "log": _log(site, job),
+        "log": _find_log(site, job),
         # A job that is queued again has a file of the nodes that it no longer has.
-        "endpoint": _shown(told, lives=job.lives) if told and not job.waits else None,
+        "endpoint": _build_endpoint(told, lives=job.lives) if told and not job.waits else None,
     }
 
 
-def _forgotten(site: Site, number: str, told: dict[str, Any]) -> dict[str, Any]:
+def _build_forgotten_row(site: Site, number: str, told: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a server that SLURM no longer knows."""
     gone = Queued(number, queue.SERVER, "", "", None, None, None, None, None)
-    return {**_row(site, gone, told), "state": None, "endpoint": _shown(told, lives=False)}
+    return {
+        **_build_row(site, gone, told),
+        "state": None,
+        "endpoint": _build_endpoint(told, lives=False),
+    }
 
 
-def _shown(told: dict[str, Any], *, lives: bool) -> dict[str, Any]:
+def _build_endpoint(told: dict[str, Any], *, lives: bool) -> dict[str, Any]:
     """Return what a file says, as far as its job's life bears it out."""
     state = str(told.get("state"))
     return {
@@ -103,20 +111,20 @@ def _shown(told: dict[str, Any], *, lives: bool) -> dict[str, Any]:
         "url": str(told.get("url")),
         "node": str(told.get("node")),
         "model": str(told.get("model")),
-        "certificate_sha256": _fingerprint(told),
+        "certificate_sha256": _get_fingerprint(told),
         "successor": str(told["successor"]) if told.get("successor") else None,
         "notes": [str(note) for note in told.get("notes") or []],
         "file": told["file"],
     }
 
 
-def _log(site: Site, job: Queued) -> str | None:
+def _find_log(site: Site, job: Queued) -> str | None:
     """Return the job's log, by the name that the rendered jobs give it; None where it is not."""
     path = os.path.join("logs", f"kimi-{job.name}.{job.number}.out")
     return path if os.path.exists(os.path.join(site.folder, path)) else None
 
 
-def _fingerprint(told: dict[str, Any]) -> str | None:
+def _get_fingerprint(told: dict[str, Any]) -> str | None:
     try:
         return tls.compute_fingerprint(str(told.get("certificate"))) or None
     except ValueError:

@@ -29,28 +29,28 @@ _STALE_S = 900.0
 _BREAKING_S = 60.0
 
 
-def owner() -> dict[str, Any]:
+def describe_owner() -> dict[str, Any]:
     """Describe this process."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "node": socket.gethostname(), "pid": os.getpid()}
 
 
 @contextlib.contextmanager
-def held(
+def lock(
     path: str,
     waiting: Callable[[str], None],
     step_s: float = 10.0,
-    lives: Callable[[str], bool | None] = slurm.lives,
+    lives: Callable[[str], bool | None] = slurm.is_living,
 ) -> Iterator[None]:
     """Hold the lock file `path`; wait for its owner, `waiting` is told once who that is."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     reported = ""
-    while not _take(path):
+    while not _acquire(path):
         found = read_json(path)
         if _is_stale(path, found, lives):
             _break(path, found)
             continue
-        name = _name(found)
+        name = _format_owner(found)
         if name != reported:
             waiting(name)
             reported = name
@@ -63,16 +63,16 @@ def held(
     finally:
         stop.set()
         beat.join()
-        if read_json(path) == owner():
+        if read_json(path) == describe_owner():
             remove(path)
 
 
-def _take(path: str) -> bool:
+def _acquire(path: str) -> bool:
     """Make the lock file, whole: it is linked to its name when the owner is in it."""
     mine = f"{path}.{socket.gethostname()}.{os.getpid()}"
     try:
         with open(mine, "w", encoding="utf-8") as stream:
-            json.dump(owner(), stream)
+            json.dump(describe_owner(), stream)
         try:
             os.link(mine, path)
         except FileExistsError:
@@ -92,7 +92,7 @@ def _make(path: str) -> bool:
         return False
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(owner(), stream)
+            json.dump(describe_owner(), stream)
     except OSError:
         # Without its owner it would hold everybody off until it is old.
         remove(path)
@@ -103,17 +103,17 @@ def _make(path: str) -> bool:
 def _is_stale(path: str, found: dict[str, Any], lives: Callable[[str], bool | None]) -> bool:
     job = found.get("job")
     # A job that was queued again has its number from before: what it held then is nobody's.
-    if isinstance(job, str) and job.isdigit() and job != owner()["job"]:
+    if isinstance(job, str) and job.isdigit() and job != describe_owner()["job"]:
         return lives(job) is False
-    if found == owner():
+    if found == describe_owner():
         # In a container each process is the first: one of these numbers had it before this one.
         return True
     if found.get("node") == socket.gethostname() and isinstance(found.get("pid"), int):
         return not processes.is_alive(found["pid"])
-    return bool(job and job == owner()["job"]) or _age(path) > _STALE_S
+    return bool(job and job == describe_owner()["job"]) or _measure_age(path) > _STALE_S
 
 
-def _age(path: str) -> float:
+def _measure_age(path: str) -> float:
     """Seconds since the lock was touched, by the file system's own clock."""
     probe = f"{path}.now.{socket.gethostname()}.{os.getpid()}"
     try:
@@ -130,7 +130,7 @@ def _break(path: str, found: dict[str, Any]) -> None:
     """Remove a stale lock; of several that want to, one does, and none takes a new owner's."""
     breaking = f"{path}.breaking"
     if not _make(breaking):
-        if _age(breaking) > _BREAKING_S:
+        if _measure_age(breaking) > _BREAKING_S:
             remove(breaking)
         time.sleep(0.2)
         return
@@ -147,17 +147,17 @@ def _touch(path: str, stop: threading.Event) -> None:
             os.utime(path)
 
 
-def _name(found: dict[str, Any]) -> str:
+def _format_owner(found: dict[str, Any]) -> str:
     if not found:
         return "another job"
     job = f"job {found['job']}" if found.get("job") else f"process {found.get('pid')}"
     return f"{job} on {found.get('node')}"
 
 
-def wait_message(what: str) -> Callable[[str], None]:
+def make_wait_printer(what: str) -> Callable[[str], None]:
     """Return what prints whom is waited for."""
 
-    def told(name: str) -> None:
+    def print_wait(name: str) -> None:
         print(f"{what}: {name} is at it; waiting for its end", flush=True)
 
-    return told
+    return print_wait

@@ -40,17 +40,17 @@ def main(argv: list[str]) -> int:
         return answered
     if name not in COMMANDS:
         raise HostError(f"cluster {name!r}: there are {', '.join([*COMMANDS, *ANSWERING])}")
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
         status: int = import_module(COMMANDS[name]).main(argv[1:])
     except (HostError, OSError) as error:
         root = os.environ.get("KIMI_ROOT", "")
-        told = disk_space.named(error, root) if isinstance(error, OSError) else error
+        told = disk_space.from_system_error(error, root) if isinstance(error, OSError) else error
         # A person reads the log of a job: one sentence, and what mends it.
         print(f"{name}: {told.line}", file=sys.stderr, flush=True)
         return told.exit_status
     return status
 
 
-def _end(number: int, _frame: object) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)

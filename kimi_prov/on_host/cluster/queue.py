@@ -52,7 +52,7 @@ class Queued:
         return self.state in slurm.WAITING
 
 
-def of_folder(folder: str, *, history: bool = False) -> list[Queued]:
+def list_jobs(folder: str, *, history: bool = False) -> list[Queued]:
     """Return the folder's jobs, the newest first; with `history` those that ended lately too.
 
     What the controller still remembers is always there. Raises HostError where SLURM does not tell.
@@ -64,17 +64,17 @@ def of_folder(folder: str, *, history: bool = False) -> list[Queued]:
     if done.returncode == NOT_FOUND:
         raise HostError("squeue is not on this machine", slurm.NO_SLURM)
     if done.returncode != 0:
-        reason = slurm.said(done.stderr, done.stdout)
+        reason = slurm.format_reason(done.stderr, done.stdout)
         raise HostError(f"squeue: {reason}", "try again when SLURM answers", retryable=True)
     here = os.path.realpath(folder)
-    rows = [_queued(record, here) for record in done.stdout.split(_RECORD)]
+    rows = [_parse_record(record, here) for record in done.stdout.split(_RECORD)]
     found = {row.number: row for row in rows if row}
     if history:
-        found = {**{row.number: row for row in _ended(here)}, **found}
+        found = {**{row.number: row for row in _list_ended(here)}, **found}
     return sorted(found.values(), key=lambda row: int(row.number), reverse=True)
 
 
-def _queued(record: str, here: str) -> Queued | None:
+def _parse_record(record: str, here: str) -> Queued | None:
     """Read one record of squeue; None for another folder's job, and for what is no record."""
     parts = record.lstrip("\n").split(_FIELD, len(_ASKED) - 1)
     if len(parts) != len(_ASKED):
@@ -84,18 +84,18 @@ def _queued(record: str, here: str) -> Queued | None:
         return None
     return Queued(
         number,
-        _name(script, called),
+        _find_job_name(script, called),
         called,
         state,
         None if reason in ("", "None") else reason,
         nodes if _NODES.fullmatch(nodes) else None,
-        slurm.moment(starts),
-        slurm.moment(ends),
-        _seconds(left),
+        slurm.parse_time(starts),
+        slurm.parse_time(ends),
+        _parse_seconds_left(left),
     )
 
 
-def _ended(here: str) -> list[Queued]:
+def _list_ended(here: str) -> list[Queued]:
     """Return what the site's accounting knows of lately; nothing where there is none."""
     done = run(
         *("sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={_FIELD}"),
@@ -115,18 +115,20 @@ def _ended(here: str) -> list[Queued]:
         state = state.partition(" ")[0]
         if state in slurm.ENDED and os.path.realpath(folder) == here:
             told = nodes if _NODES.fullmatch(nodes) else None
-            times = slurm.moment(starts), slurm.moment(ends)
-            found.append(Queued(number, _name("", called), called, state, None, told, *times, None))
+            times = slurm.parse_time(starts), slurm.parse_time(ends)
+            found.append(
+                Queued(number, _find_job_name("", called), called, state, None, told, *times, None)
+            )
     return found
 
 
-def _name(script: str, called: str) -> str | None:
+def _find_job_name(script: str, called: str) -> str | None:
     """Return which of the folder's jobs it is; None for one that somebody added."""
     found = _SCRIPT.search(script) or _CALLED.fullmatch(called)
     return found[1] if found and found[1] in NAMES else None
 
 
-def _seconds(left: str) -> int | None:
+def _parse_seconds_left(left: str) -> int | None:
     """Read what is left of a walltime, D-HH:MM:SS; None for UNLIMITED and the like."""
     found = _LEFT.fullmatch(left.strip())
     if not found:

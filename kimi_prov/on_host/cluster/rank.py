@@ -28,9 +28,9 @@ SETTINGS = "run.json"
 STOP = "stop"
 HEAD_ENDED = "head-ended"
 KEY = "job.key"
-_STEP_S = 0.5
+_POLL_INTERVAL_S = 0.5
 # A rank whose head is gone is of no use: it is ended after that.
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 _WHOLE_NODE = (
     "ask the administrator for ConstrainCores without cpuset.mems, or for the whole node "
     "(--exclusive)"
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--module", required=True)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
-    site = Site.read()
+    site = Site.from_environment()
     number = int(os.environ.get("SLURM_PROCID", "0"))
     settings = read_json(os.path.join(options.run, SETTINGS))
     if not settings:
@@ -53,8 +53,8 @@ def main(argv: list[str]) -> int:
     notes: list[str] = []
     hidden = placement.find_hidden_nodes(site.plan["instances"][0]["numa_nodes"])
     arguments = placement.remove_hidden_binding(arguments, hidden, notes, _WHOLE_NODE)
-    arguments += of_run(settings, number, options.run)
-    environment = environment_of(site, settings, number, options.run, notes)
+    arguments += build_run_arguments(settings, number, options.run)
+    environment = build_environment(site, settings, number, options.run, notes)
     line = placement.build_numactl(os.environ.get("KIMI_NUMACTL", "").split(), hidden, notes)
     line += [site.engine_python, "-I", site.program, "cluster", "engine", "-m", options.module]
     node = settings["nodes"][number] if number < len(settings["nodes"]) else socket.gethostname()
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     return _supervise([*line, *arguments], environment, options.run, head=number == 0)
 
 
-def of_run(settings: Mapping[str, object], number: int, folder: str) -> list[str]:
+def build_run_arguments(settings: Mapping[str, object], number: int, folder: str) -> list[str]:
     """Give the arguments that only the run knows."""
     nodes = settings["nodes"]
     assert isinstance(nodes, list)  # noqa: S101 - written by the job itself
@@ -80,12 +80,12 @@ def of_run(settings: Mapping[str, object], number: int, folder: str) -> list[str
     return [*found, "--ssl-certfile", certificate, "--ssl-keyfile", key]
 
 
-def environment_of(
+def build_environment(
     site: Site, settings: Mapping[str, object], number: int, folder: str, notes: list[str]
 ) -> dict[str, str]:
     """Give the engine's environment: no home, its own keys' files, the network of its peers."""
-    found = site.of_engine()
-    found["TRITON_CACHE_DIR"] = site.at("cache", "triton")
+    found = site.build_engine_environment()
+    found["TRITON_CACHE_DIR"] = site.locate("cache", "triton")
     found |= {API_KEY_FILE: site.key_file, JOB_KEY_FILE: os.path.join(folder, KEY)}
     allowed = sorted(os.sched_getaffinity(0))
     found |= placement.choose_threads(found, allowed, len(allowed), notes)
@@ -119,13 +119,13 @@ def _supervise(line: list[str], environment: dict[str, str], folder: str, *, hea
         if told and not head:
             # The head's answers come first; it tells by a file when they have ended.
             gone_at = gone_at or time.monotonic()
-            stop = stop or time.monotonic() - gone_at > _PATIENCE_S
+            stop = stop or time.monotonic() - gone_at > _TIMEOUT_S
         if stop and not asked:
             child.terminate()
             asked, gone_at = True, time.monotonic()
-        elif asked and not head and time.monotonic() - (gone_at or 0.0) > _PATIENCE_S:
+        elif asked and not head and time.monotonic() - (gone_at or 0.0) > _TIMEOUT_S:
             child.kill()
-        time.sleep(_STEP_S)
+        time.sleep(_POLL_INTERVAL_S)
     if head:
         write_json(ended, {"status": child.returncode})
     if asked:

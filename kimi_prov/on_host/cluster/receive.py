@@ -26,13 +26,13 @@ _FORCE = "--force"
 
 def main(argv: list[str]) -> int:
     """Put it in its place and print what was done with the files."""
-    site = Site.read()
+    site = Site.from_environment()
     (name,) = [word for word in argv if word != _FORCE] or [""]
     if not addresses.PLAIN_NAME.fullmatch(name):
         raise HostError(f"{name!r} is no name of a folder", "rename the rendered folder")
-    place = site.at(FOLDER, name)
+    place = site.locate(FOLDER, name)
     try:
-        with lock.held(f"{place}.lock", lambda _: None, step_s=1.0):
+        with lock.lock(f"{place}.lock", lambda _: None, step_s=1.0):
             done = _settle(Path(site.folder), Path(place), force=_FORCE in argv)
     finally:
         shutil.rmtree(site.folder, ignore_errors=True)
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 
 def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
-    new = _digests(staged)
+    new = _hash_files(staged)
     done: dict[str, list[str]] = {
         outcome: []
         for outcome in (
@@ -63,17 +63,17 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
             "rename the local folder, or move that one away",
         )
     for path, digest in sorted(new.items()):
-        target = _inside(place, path)
+        target = _join_inside(place, path)
         outcome = hand_changes.decide_on_write(
-            _digest(target), former.get(path), digest, force=force
+            _hash_file(target), former.get(path), digest, force=force
         )
         done[outcome].append(path)
         if outcome == hand_changes.WRITTEN:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / path, target)
     for path in sorted(set(former) - set(new)):
-        target = _inside(place, path)
-        there = _digest(target)
+        target = _join_inside(place, path)
+        there = _hash_file(target)
         if there is not None:
             outcome = hand_changes.decide_on_removal(there, str(former[path]), force=force)
             done[outcome].append(path)
@@ -83,23 +83,23 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
     return done
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def _hash_files(folder: Path) -> dict[str, str]:
     """Return the digest of each file below a folder, by its path there."""
     found = {}
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
-            found[path.relative_to(folder).as_posix()] = _digest(path) or ""
+            found[path.relative_to(folder).as_posix()] = _hash_file(path) or ""
     return found
 
 
-def _digest(path: Path) -> str | None:
+def _hash_file(path: Path) -> str | None:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _join_inside(folder: Path, name: str) -> Path:
     """Return the path of a file. Raises HostError where a link leads elsewhere."""
     path = folder
     for part in name.split("/"):

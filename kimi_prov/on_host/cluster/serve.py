@@ -33,7 +33,7 @@ from kimi_prov.on_host.system.files import read_json, write_atomic, write_json
 _SCRIPT = "jobs/serve.sbatch"
 _PORTS = 1000
 _TRIES = 50
-_MOST_RESTARTS = 3
+_MAX_RESTARTS = 3
 _ASK_S = 20.0
 _PROBE_AFTER_S = 300.0
 _PROBE_S = 180.0
@@ -48,10 +48,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--module", required=True)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
-    site = Site.read()
+    site = Site.from_environment()
     site.require_environment()
-    weights.require(site)
-    job = slurm.Job.own(os.environ)
+    weights.require_verified(site)
+    job = slurm.Job.from_environment(os.environ)
     planned = int(site.plan["parallel"]["hosts"])
     if len(job.nodes) != planned:
         raise HostError(
@@ -63,13 +63,13 @@ def main(argv: list[str]) -> int:
     folder = site.private("run", job.number)
     shutil.rmtree(folder)
     folder = site.private("run", job.number)
-    port = free_port(site.number("KIMI_PORT", 8000), job.number)
-    master = free_port(site.number("KIMI_MASTER_PORT", 29500), job.number)
-    certificate = _secrets(job, folder)
+    port = find_free_port(site.number("KIMI_PORT", 8000), job.number)
+    master = find_free_port(site.number("KIMI_MASTER_PORT", 29500), job.number)
+    certificate = _make_secrets(job, folder)
     settings = {"nodes": job.nodes, "port": port, "master_port": master}
     write_json(os.path.join(folder, rank.SETTINGS), {**settings, "master_address": job.nodes[0]})
     shown = Published(
-        site, job.number, job.nodes, port, certificate, slurm.ends_at(job.number, os.environ)
+        site, job.number, job.nodes, port, certificate, slurm.find_end(job.number, os.environ)
     )
     line = ["srun", "--kill-on-bad-exit=1", "--ntasks-per-node=1", f"--nodes={len(job.nodes)}"]
     line += ["--mem-bind=none", os.environ.get("KIMI_PYTHON", "python3"), "-I", site.program]
@@ -99,11 +99,11 @@ def _remove_left_over(site: Site) -> None:
     """Remove the folders, keys in them, of jobs that were killed before they could."""
     runs = site.private("run")
     for name in os.listdir(runs):
-        if name.isdigit() and slurm.lives(name) is False:
+        if name.isdigit() and slurm.is_living(name) is False:
             shutil.rmtree(os.path.join(runs, name), ignore_errors=True)
 
 
-def free_port(first: int, number: str) -> int:
+def find_free_port(first: int, number: str) -> int:
     """Return a port of this node by the job's number; one that is taken is passed over."""
     wanted = first + int(number) % _PORTS
     for port in range(wanted, wanted + _TRIES):
@@ -120,10 +120,10 @@ def free_port(first: int, number: str) -> int:
     )
 
 
-def _secrets(job: slurm.Job, folder: str) -> str:
+def _make_secrets(job: slurm.Job, folder: str) -> str:
     """Make the job's key and certificate in its folder; return the certificate."""
     names = [job.nodes[0], socket.getfqdn(job.nodes[0]), socket.gethostname()]
-    address = _address(job.nodes[0])
+    address = _find_address(job.nodes[0])
     pem = tls.make_self_signed([*names, *([address] if address else [])])
     certificate = tls.extract_certificates(pem)
     write_atomic(Path(folder, "tls.crt"), certificate, 0o600)
@@ -132,7 +132,7 @@ def _secrets(job: slurm.Job, folder: str) -> str:
     return certificate
 
 
-def _address(node: str) -> str | None:
+def _find_address(node: str) -> str | None:
     try:
         return socket.gethostbyname(node)
     except OSError:
@@ -154,13 +154,13 @@ class Server:
         """Start, watch and end the engine; the exit status of the job."""
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda found, _frame: self.signals.append(found))
-        for starts in range(_MOST_RESTARTS + 1):
+        for starts in range(_MAX_RESTARTS + 1):
             outcome = self._once()
             if outcome is not None:
                 return outcome
-            if starts < _MOST_RESTARTS:
-                print(f"the engine is started again, {starts + 1} of {_MOST_RESTARTS}", flush=True)
-        return self._failed(f"the engine ended {_MOST_RESTARTS + 1} times in this job")
+            if starts < _MAX_RESTARTS:
+                print(f"the engine is started again, {starts + 1} of {_MAX_RESTARTS}", flush=True)
+        return self._failed(f"the engine ended {_MAX_RESTARTS + 1} times in this job")
 
     def _once(self) -> int | None:
         """Run the engine once; None where it is to be started again."""
@@ -188,7 +188,7 @@ class Server:
                     return status
                 return self._failed(f"the walltime ends before the model answered: {_LONGER}")
             if step.poll() is not None:
-                if slurm.preempted(self.shown.job):
+                if slurm.is_preempted(self.shown.job):
                     return self._give_way()
                 return self._failed(
                     f"the engine ended with status {step.returncode} before it answered; its lines "
@@ -225,18 +225,18 @@ class Server:
             if self.signals:
                 return self._end(step, handover=self.signals[0] == signal.SIGUSR1)
             if step.poll() is not None:
-                if slurm.preempted(self.shown.job):
+                if slurm.is_preempted(self.shown.job):
                     return self._give_way()
                 print(f"the engine ended with status {step.returncode}", flush=True)
                 return None
-            if idle.seen(self._activity(), time.monotonic()):
+            if idle.note_activity(self._activity(), time.monotonic()):
                 print(f"nobody has asked for {minutes:g} minutes: the job ends", flush=True)
                 return self._end(step, handover=False)
-            still = min(idle.still_s(time.monotonic()), time.monotonic() - probed)
+            still = min(idle.count_still_s(time.monotonic()), time.monotonic() - probed)
             if still > _PROBE_AFTER_S:
                 probed = time.monotonic()
                 tokens, refused = self._chat(_PROBE_S)
-                idle.own(self._activity(), tokens)
+                idle.note_own_request(self._activity(), tokens)
                 if refused and step.poll() is None and not self.signals:
                     print(f"the engine hangs ({refused}): it is ended", flush=True)
                     self._stop(step, _KILL_AFTER_S)

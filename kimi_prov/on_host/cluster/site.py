@@ -29,7 +29,7 @@ class Site:
     environment: Mapping[str, str]
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] | None = None) -> Site:
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Site:
         """Read cluster.env's variables and the folder's plan. Raises HostError."""
         given = dict(os.environ if environment is None else environment)
         folder = given.get("KIMI_DIR") or os.getcwd()
@@ -64,17 +64,17 @@ class Site:
                 f"name a folder of the shared file system that is yours in {settings}",
             )
 
-    def place(self, path: str) -> str:
+    def replace_root(self, path: str) -> str:
         """Return a path or text of the plan with this site's root in it."""
         return _OURS.sub(lambda _: self.root, path)
 
-    def at(self, *parts: str) -> str:
+    def locate(self, *parts: str) -> str:
         """Return a path below the root."""
         return os.path.join(self.root, *parts)
 
     def private(self, *parts: str) -> str:
         """Return a folder below the root that is for its owner alone; it is made."""
-        path = self.at(*parts)
+        path = self.locate(*parts)
         os.makedirs(path, mode=_WRITABLE, exist_ok=True)
         os.chmod(path, _WRITABLE)
         return path
@@ -89,7 +89,7 @@ class Site:
             )
         return int(text)
 
-    def of_engine(self) -> dict[str, str]:
+    def build_engine_environment(self) -> dict[str, str]:
         """Return the environment of the engine's own python: no home, nobody else's packages.
 
         A site's modules for Python may set PYTHONPATH, and a home may be full.
@@ -105,7 +105,7 @@ class Site:
     @property
     def wheels(self) -> str:
         """The folder that wheels are prepared in."""
-        return self.at("wheels")
+        return self.locate("wheels")
 
     def decimal(self, name: str, default: float) -> float:
         """Return a number of cluster.env, with decimals. Raises HostError for what is none."""
@@ -120,7 +120,7 @@ class Site:
     @property
     def engine_dir(self) -> str:
         """The engine's environment."""
-        return self.place(str(self.plan["engine"]["env_dir"]))
+        return self.replace_root(str(self.plan["engine"]["env_dir"]))
 
     @property
     def engine_python(self) -> str:
@@ -130,7 +130,7 @@ class Site:
     @property
     def key_file(self) -> str:
         """The file of the API key."""
-        return self.at("keys", "api.key")
+        return self.locate("keys", "api.key")
 
     @property
     def program(self) -> str:

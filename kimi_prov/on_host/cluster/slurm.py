@@ -43,7 +43,7 @@ class Job:
     nodes: list[str]
 
     @classmethod
-    def own(cls, environment: Mapping[str, str]) -> Job:
+    def from_environment(cls, environment: Mapping[str, str]) -> Job:
         """Read it. Raises HostError outside of a job."""
         number, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST")
         if not NUMBER.fullmatch(number) or not listed:
@@ -51,20 +51,20 @@ class Job:
         done = run("scontrol", "show", "hostnames", listed, timeout=TIMEOUT_S)
         nodes = done.stdout.split()
         if done.returncode != 0 or not nodes or not all(map(_NAME.fullmatch, nodes)):
-            raise HostError(f"scontrol show hostnames: {said(done.stderr, done.stdout)}")
+            raise HostError(f"scontrol show hostnames: {format_reason(done.stderr, done.stdout)}")
         return cls(number, nodes)
 
 
-def walltime_s(script: str) -> float | None:
+def read_walltime_s(script: str) -> float | None:
     """Return the seconds that a job's file asks for: 0 without a line, None for what is no time.
 
     The last line holds.
     """
     asked = _TIME.findall(script)
-    return time_s(asked[-1]) if asked else 0.0
+    return parse_time_s(asked[-1]) if asked else 0.0
 
 
-def time_s(text: str) -> float | None:
+def parse_time_s(text: str) -> float | None:
     """Return the seconds of a walltime, None for what is no time.
 
     As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
@@ -81,46 +81,46 @@ def time_s(text: str) -> float | None:
     return float(((found[0] * 24 + found[1]) * 60 + found[2]) * 60 + found[3])
 
 
-def lives(number: str) -> bool | None:
+def is_living(number: str) -> bool | None:
     """Whether a job runs or waits; None where SLURM does not tell."""
-    states = _states(number)
+    states = _read_states(number)
     return None if states is None else bool(states - ENDED)
 
 
-def runs(number: str) -> bool | None:
+def is_running(number: str) -> bool | None:
     """Whether a job runs; None where SLURM does not tell."""
-    states = _states(number)
+    states = _read_states(number)
     return None if states is None else bool(states - ENDED - WAITING)
 
 
-def _states(number: str) -> set[str] | None:
+def _read_states(number: str) -> set[str] | None:
     done = run("squeue", "--noheader", f"--jobs={number}", "--format=%T", timeout=TIMEOUT_S)
     if done.returncode != 0:
         return set() if any(words in done.stderr.lower() for words in _GONE) else None
     return set(done.stdout.split())
 
 
-def ends_at(number: str, environment: Mapping[str, str]) -> str | None:
+def find_end(number: str, environment: Mapping[str, str]) -> str | None:
     """Return when a job's walltime ends, UTC; None where SLURM does not tell."""
     known = environment.get("SLURM_JOB_END_TIME", "")
     if NUMBER.fullmatch(known):
-        return _utc(float(known))
+        return _format_utc(float(known))
     done = run("squeue", "--noheader", f"--jobs={number}", "--format=%e", timeout=TIMEOUT_S)
-    return moment(done.stdout)
+    return parse_time(done.stdout)
 
 
-def moment(text: str) -> str | None:
+def parse_time(text: str) -> str | None:
     """Return a time as SLURM prints it, in UTC; None for what is none (N/A, Unknown).
 
     SLURM prints the cluster's own time, which is this process's.
     """
     try:
-        return _utc(datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S").timestamp())  # noqa: DTZ007
+        return _format_utc(datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S").timestamp())  # noqa: DTZ007
     except (ValueError, OverflowError):
         return None
 
 
-def preempted(number: str) -> bool:
+def is_preempted(number: str) -> bool:
     """Whether SLURM takes the nodes of a job that runs for another one."""
     done = run(
         "squeue", "--noheader", f"--jobs={number}", "--Format=PreemptTime", timeout=TIMEOUT_S
@@ -128,17 +128,17 @@ def preempted(number: str) -> bool:
     return done.returncode == 0 and bool(re.match(r"\d{4}-", done.stdout.strip()))
 
 
-def _utc(moment: float) -> str:
+def _format_utc(moment: float) -> str:
     return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def submit(script: str, folder: str, after: str) -> str:
     """Submit a job that starts when another has ended; return its number. Raises HostError."""
     fix = f"submit the successor by hand:  sbatch {script}"
-    return batch(script, folder, [f"--dependency=afterany:{after}"], fix)
+    return submit_batch(script, folder, [f"--dependency=afterany:{after}"], fix)
 
 
-def batch(
+def submit_batch(
     script: str,
     folder: str,
     options: Sequence[str],
@@ -159,10 +159,10 @@ def batch(
     if done.returncode == NOT_FOUND:
         raise HostError("sbatch is not on this node", fix or NO_SLURM)
     if done.returncode != 0 or not NUMBER.fullmatch(number):
-        raise HostError(f"sbatch {script}: {said(done.stderr, number)}", fix)
+        raise HostError(f"sbatch {script}: {format_reason(done.stderr, number)}", fix)
     return number
 
 
-def said(*texts: str) -> str:
+def format_reason(*texts: str) -> str:
     """Return what a command gave as its reason, on one line."""
     return " ".join(" ".join(texts).split())[:300] or "it gave no answer"

@@ -35,7 +35,7 @@ _ASKING = ("bench", "accept")
 _FULL = ("--suite", catalogue.FULL)
 _FULL_TIME, _FULL_S = "--time=04:00:00", 4 * 3600
 _ARGUMENTS = re.compile(r"^[^#\n]*\$[@*]", re.MULTILINE)
-_COMPLETE = {"environment": environment.complete, "weights": weights.complete}
+_COMPLETE = {"environment": environment.is_complete, "weights": weights.is_complete}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,19 +49,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("jobs", nargs="*")
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
-    site = Site.read()
+    site = Site.from_environment()
     wanted = check(options.jobs)
     more: Sequence[str] = ()
     if options.suite == catalogue.FULL:
         check_suite(wanted)
-        more = _full_time(site)
+        more = _build_full_time_options(site)
     if set(wanted) & set(_ASKING):
         endpoint.find(site, endpoint.NEWEST)
-    living = _living(site)
+    living = _list_living(site)
     done: list[dict[str, Any]] = []
     for name in wanted:
         whole = options.suite == catalogue.FULL and name == "accept"
-        done.append(_one(site, name, living, done, more if whole else None))
+        done.append(_submit_job(site, name, living, done, more if whole else None))
     return answer({"schema": SCHEMA, "folder": site.folder, "jobs": done})
 
 
@@ -79,7 +79,7 @@ def check_suite(jobs: Sequence[str]) -> None:
         raise HostError("--suite: belongs to the job accept", "name it, or leave out --suite")
 
 
-def _full_time(site: Site) -> list[str]:
+def _build_full_time_options(site: Site) -> list[str]:
     """Return the options for the time of the full suite; none where the job's own is as long.
 
     Raises HostError where the job's file does not hand on which suite it is to run.
@@ -91,20 +91,20 @@ def _full_time(site: Site) -> list[str]:
             f"{file}: it takes no arguments, and --suite would be lost",
             'render the folder again, or end the file with  exec "${kimi[@]}" accept "$@"',
         )
-    asked = slurm.walltime_s(script)
+    asked = slurm.read_walltime_s(script)
     return [_FULL_TIME] if asked is not None and asked < _FULL_S else []
 
 
-def _living(site: Site) -> dict[str, str]:
+def _list_living(site: Site) -> dict[str, str]:
     """Return by name the newest job of the folder that waits or runs."""
     found: dict[str, str] = {}
-    for job in queue.of_folder(site.folder):
+    for job in queue.list_jobs(site.folder):
         if job.name and job.lives:
             found.setdefault(job.name, job.number)
     return found
 
 
-def _one(
+def _submit_job(
     site: Site,
     name: str,
     living: dict[str, str],
@@ -127,14 +127,16 @@ def _one(
     # What jobs print comes here, and a folder without files is not kept by git.
     os.makedirs(os.path.join(site.folder, "logs"), mode=0o755, exist_ok=True)
     try:
-        number = slurm.batch(f"jobs/{name}.sbatch", site.folder, options, arguments=arguments)
+        number = slurm.submit_batch(
+            f"jobs/{name}.sbatch", site.folder, options, arguments=arguments
+        )
     except HostError as error:
         before = [f"{one['name']} {one['id']}" for one in done if one["outcome"] == "submitted"]
         told = f"; submitted before it: {', '.join(before)}" if before else ""
-        raise HostError(f"{error.message}{told}", error.fix or _fix(site)) from None
+        raise HostError(f"{error.message}{told}", error.fix or _describe_fix(site)) from None
     living[name] = number
     return {**row, "id": number, "after": after, "outcome": "submitted"}
 
 
-def _fix(site: Site) -> str:
+def _describe_fix(site: Site) -> str:
     return f"correct the #SBATCH lines of the job in {site.folder}/jobs"

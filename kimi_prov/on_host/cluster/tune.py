@@ -18,30 +18,30 @@ _TIMEOUT_S = 120
 
 def main(argv: list[str]) -> int:
     """Bring the tuner and its packages, run it; its tables count at the server's next start."""
-    site = Site.read()
+    site = Site.from_environment()
     site.require_environment()
-    weights.require(site)
+    weights.require_verified(site)
     tuning = site.plan["moe_tuning"]
-    script = site.place(tuning["script"])
-    _bring(tuning["url"], tuning["sha256"], script)
+    script = site.replace_root(tuning["script"])
+    _download(tuning["url"], tuning["sha256"], script)
     packages = os.path.join(os.path.dirname(script), "packages")
     if not os.path.exists(os.path.join(packages, ".complete")):
         environment.install(site, site.engine_python, [site.lock(_LOCK)], target=packages)
         Path(packages, ".complete").touch()
-    os.makedirs(site.place(tuning["dir"]), mode=0o755, exist_ok=True)
+    os.makedirs(site.replace_root(tuning["dir"]), mode=0o755, exist_ok=True)
     line = [site.engine_python, "-s", script, *[word for word in argv if word != "--"]]
-    own = {**site.of_engine(), "PYTHONPATH": packages}
+    own = {**site.build_engine_environment(), "PYTHONPATH": packages}
     done = subprocess.run(line, check=False, env=own)
     if done.returncode != 0:
         raise HostError(
             f"the tuner ended with status {done.returncode}; its lines above say why",
             "mend the arguments in jobs/tune.sbatch",
         )
-    print(f"tables are in {site.place(tuning['dir'])}", flush=True)
+    print(f"tables are in {site.replace_root(tuning['dir'])}", flush=True)
     return 0
 
 
-def _bring(url: str, sha256: str, path: str) -> None:
+def _download(url: str, sha256: str, path: str) -> None:
     """Download the tuner unless it is there. Raises HostError for another file."""
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> int:
     """Fetch and verify; a second job waits for the first and finds all done."""
     os.umask(0o022)
-    site = Site.read()
-    config = configuration(site)
-    if complete(site):
+    site = Site.from_environment()
+    config = build_configuration(site)
+    if is_complete(site):
         print(f"{config.directory}: is verified already", flush=True)
         return 0
     if site.offline and "--online" not in argv and not config.source.startswith("file://"):
@@ -36,41 +36,45 @@ def main(argv: list[str]) -> int:
     environment.require_hub(site, make="--online" in argv)
 
     def work(config: fetch.Config, progress: Progress) -> int:
-        held = lock.held(f"{config.directory}.lock", lock.wait_message(config.directory))
+        held = lock.lock(f"{config.directory}.lock", lock.make_wait_printer(config.directory))
         try:
             with held, progress:
-                progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
+                progress.done(
+                    "; ".join(fetch.fetch_part(part, progress) for part in config.parts())
+                )
         except OSError as error:
-            raise disk_space.named(error, config.directory) from None
+            raise disk_space.from_system_error(error, config.directory) from None
         return 0
 
     return run_job("download", lambda: config, lambda config: config.progress, work)
 
 
-def configuration(site: Site) -> fetch.Config:
+def build_configuration(site: Site) -> fetch.Config:
     """Return the plan's settings for weights with this site's paths."""
-    document = fetch.of_plan(site.plan["weights"], site.place)
-    token, bundle = site.at("keys", "hub-token"), os.path.join(site.folder, "ca-bundle.pem")
+    document = fetch.build_settings(site.plan["weights"], site.replace_root)
+    token, bundle = site.locate("keys", "hub-token"), os.path.join(site.folder, "ca-bundle.pem")
     document["token_file"] = token if os.path.exists(token) else None
     document["ca_bundle"] = bundle if os.path.exists(bundle) else None
     hub = site.plan["installation"]["hub_client"]
     if hub:
-        document["hf_python"] = os.path.join(site.place(hub["env_dir"]), "bin", "python")
-    document["progress"] = site.at("state", "weights.json")
+        document["hf_python"] = os.path.join(site.replace_root(hub["env_dir"]), "bin", "python")
+    document["progress"] = site.locate("state", "weights.json")
     # Two fetches exclude each other by a lock that holds between nodes; flock does not everywhere.
     document["guarded"] = True
-    return fetch.Config.of(document, os.path.join(site.folder, "plan.json"))
+    return fetch.Config.from_document(document, os.path.join(site.folder, "plan.json"))
 
 
-def complete(site: Site) -> bool:
+def is_complete(site: Site) -> bool:
     """Whether all weights are there and verified."""
-    return all(fetch.verified(part) for part in configuration(site).parts())
+    return all(fetch.find_verified_manifest(part) for part in build_configuration(site).parts())
 
 
-def require(site: Site) -> None:
+def require_verified(site: Site) -> None:
     """Raise HostError where the weights are not verified."""
-    config = configuration(site)
-    missing = [part.directory for part in config.parts() if fetch.verified(part) is None]
+    config = build_configuration(site)
+    missing = [
+        part.directory for part in config.parts() if fetch.find_verified_manifest(part) is None
+    ]
     if missing:
         raise HostError(
             f"the weights are not verified: {', '.join(missing)}", "sbatch jobs/weights.sbatch"

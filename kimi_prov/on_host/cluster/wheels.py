@@ -13,12 +13,12 @@ from kimi_prov.on_host.cluster.site import Site
 
 def main(_argv: list[str]) -> int:
     """Download what is missing; pip holds each file to its hash."""
-    site = Site.read({**os.environ, "KIMI_OFFLINE": "0"})
+    site = Site.from_environment({**os.environ, "KIMI_OFFLINE": "0"})
     os.makedirs(site.wheels, mode=0o755, exist_ok=True)
-    cache = site.at("cache")
+    cache = site.locate("cache")
     os.makedirs(cache, mode=0o755, exist_ok=True)
     with (
-        lock.held(site.at("wheels.lock"), lock.wait_message(site.wheels)),
+        lock.lock(site.locate("wheels.lock"), lock.make_wait_printer(site.wheels)),
         TemporaryDirectory(dir=cache, prefix="pip-") as folder,
     ):
         # A distribution's own Python has no pip beside it.
@@ -27,8 +27,14 @@ def main(_argv: list[str]) -> int:
         for path in site.locks().values():
             line = [python, "-I", "-m", "pip", "download", "--no-deps", "--no-input"]
             line += ["--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
-            line += ["--dest", site.wheels, *environment.sources(site), "--requirement", path]
-            done = subprocess.run(line, check=False, env=environment.environment())
+            line += [
+                "--dest",
+                site.wheels,
+                *environment.build_source_options(site),
+                "--requirement",
+                path,
+            ]
+            done = subprocess.run(line, check=False, env=environment.build_environment())
             if done.returncode != 0:
                 raise HostError(
                     f"pip download of {os.path.basename(path)} ended with status {done.returncode}",

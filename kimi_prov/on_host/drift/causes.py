@@ -32,7 +32,7 @@ _ENDED = re.compile(r"^(?:Session (\S+) logged out|Removed session (\S+?)\.)")
 # Of options with a value of their own, which may hold an address with a password.
 _VALUED = ("-o", "-c", "-t", "--option", "--config-file", "--target-release")
 _WORD = re.compile(r"[A-Za-z0-9./][A-Za-z0-9+._~:=/-]*")
-_MOST_WORDS, _MOST_CHARACTERS = 8, 160
+_MAX_WORDS, _MAX_CHARACTERS = 8, 160
 # What tools that change accounts call themselves in the journal.
 ACCOUNT_TOOLS = (
     "useradd",
@@ -86,9 +86,9 @@ class Transaction:
     packages: frozenset[str]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Say what it was."""
-        return f"{shown(self.command)}{f', by {self.user}' if self.user else ''}"
+        return f"{shorten_command(self.command)}{f', by {self.user}' if self.user else ''}"
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class Logs:
     accounts: tuple[tuple[int, str, str], ...] = field(default=())
 
 
-def local(text: str) -> int:
+def parse_local_time(text: str) -> int:
     """Return the seconds since 1970 of a local time, as dpkg and apt write it."""
     return int(time.mktime(time.strptime(" ".join(text.split()), "%Y-%m-%d %H:%M:%S")))
 
 
-def dpkg(text: str, clock: Clock = local) -> tuple[Change, ...]:
+def parse_dpkg_log(text: str, clock: Clock = parse_local_time) -> tuple[Change, ...]:
     """Read dpkg.log."""
     found = (_DPKG.match(line) for line in text.splitlines())
     return tuple(
@@ -134,7 +134,7 @@ def dpkg(text: str, clock: Clock = local) -> tuple[Change, ...]:
     )
 
 
-def apt(text: str, clock: Clock = local) -> tuple[Transaction, ...]:
+def parse_apt_log(text: str, clock: Clock = parse_local_time) -> tuple[Transaction, ...]:
     """Read apt's history.log; a transaction without an end was cut, or still goes on."""
     found = []
     for block in text.split("\n\n"):
@@ -154,13 +154,13 @@ def apt(text: str, clock: Clock = local) -> tuple[Transaction, ...]:
     return tuple(found)
 
 
-def journal(text: str) -> Logs:
+def parse_journal(text: str) -> Logs:
     """Read lines of `journalctl --output=json` of IDENTIFIERS; what is no such line is left out."""
     commands: list[Command] = []
     accounts: list[tuple[int, str, str]] = []
     sessions: dict[str, Session] = {}
     logins: list[tuple[int, str, str]] = []
-    for at, name, message in _rows(text):
+    for at, name, message in _parse_rows(text):
         if name == "sudo" and (sudo := _SUDO.match(message)):
             commands.append(Command(at, sudo[1], sudo[2].strip()))
         elif name in ACCOUNT_TOOLS:
@@ -169,7 +169,9 @@ def journal(text: str) -> Logs:
             logins.append((at, login[1], login[2]))
         elif name == "systemd-logind":
             if begun := _BEGUN.match(message):
-                sessions[begun[1]] = Session(at, None, begun[2], _from(logins, begun[2], at))
+                sessions[begun[1]] = Session(
+                    at, None, begun[2], _find_address(logins, begun[2], at)
+                )
             elif (ended := _ENDED.match(message)) and (key := ended[1] or ended[2]) in sessions:
                 there = sessions[key]
                 if there.end is None:
@@ -179,7 +181,7 @@ def journal(text: str) -> Logs:
     )
 
 
-def _rows(text: str) -> Iterable[tuple[int, str, str]]:
+def _parse_rows(text: str) -> Iterable[tuple[int, str, str]]:
     for line in text.splitlines():
         try:
             row = json.loads(line)
@@ -192,12 +194,12 @@ def _rows(text: str) -> Iterable[tuple[int, str, str]]:
             yield at, name, message
 
 
-def _from(logins: list[tuple[int, str, str]], user: str, at: int) -> str | None:
+def _find_address(logins: list[tuple[int, str, str]], user: str, at: int) -> str | None:
     known = [address for then, name, address in logins if name == user and 0 <= at - then <= _SSH_S]
     return known[-1] if known else None
 
 
-def shown(command: str) -> str:
+def shorten_command(command: str) -> str:
     """Return a command's program and plain words, without options and what they hold."""
     words = command.split()
     kept: list[str] = []
@@ -209,11 +211,11 @@ def shown(command: str) -> str:
             kept.append(word.rpartition("/")[2])
         elif _WORD.fullmatch(word) and "://" not in word:
             kept.append(word)
-    more = " ..." if len(kept) > _MOST_WORDS else ""
-    return (" ".join(kept[:_MOST_WORDS]) + more)[:_MOST_CHARACTERS]
+    more = " ..." if len(kept) > _MAX_WORDS else ""
+    return (" ".join(kept[:_MAX_WORDS]) + more)[:_MAX_CHARACTERS]
 
 
-def of_package(name: str, logs: Logs) -> Cause:
+def find_package_cause(name: str, logs: Logs) -> Cause:
     """Say when a package was changed last, and by what."""
     changes = [change for change in logs.changes if change.package == name]
     if not changes:
@@ -223,21 +225,21 @@ def of_package(name: str, logs: Logs) -> Cause:
     for run in reversed(logs.transactions):
         if name in run.packages and run.start - _SLACK_S <= last.at <= run.end + _SLACK_S:
             return Cause(
-                last.at, "dpkg.log and apt's history.log", f"{run.told} ({' '.join(words)})"
+                last.at, "dpkg.log and apt's history.log", f"{run.description} ({' '.join(words)})"
             )
     return Cause(last.at, "dpkg.log", f"dpkg itself, not through apt ({' '.join(words)})")
 
 
-def of_account(account: Account, logs: Logs) -> Cause:
+def find_account_cause(account: Account, logs: Logs) -> Cause:
     """Say when an account or group came to be as it is, and by which program.
 
     Empty where no message tells of just that: an account that a tool named for something else, and
     one whose file was edited.
     """
-    wanted = re.compile("|".join(_account_messages(account)))
+    wanted = re.compile("|".join(_build_account_patterns(account)))
     for at, tool, message in reversed(logs.accounts):
         if wanted.match(message):
-            return Cause(at, "the journal", _with_who(tool, at, logs))
+            return Cause(at, "the journal", _describe_tool(tool, at, logs))
     return Cause()
 
 
@@ -246,7 +248,7 @@ _FIELDS = {"uid": "UID", "gid": "GID", "home": "home", "shell": "shell"}
 _END = r"(?![\w.-])"
 
 
-def _account_messages(account: Account) -> Iterable[str]:
+def _build_account_patterns(account: Account) -> Iterable[str]:
     """Give patterns of what the tools write when they make an account what it is now."""
     name = re.escape(account.name)
     if account.gone:
@@ -270,16 +272,16 @@ def _account_messages(account: Account) -> Iterable[str]:
         yield rf"members of group {name} set by "
 
 
-def of_command(words: Iterable[str], logs: Logs, after: int) -> Cause:
+def find_command_cause(words: Iterable[str], logs: Logs, after: int) -> Cause:
     """Say who had sudo run a command with all of these words last."""
     wanted = {*words}
     for command in reversed(logs.commands):
-        if command.at >= after and wanted and wanted <= _words(command.line):
-            return Cause(command.at, "the journal", _sudo(command))
+        if command.at >= after and wanted and wanted <= _split_words(command.line):
+            return Cause(command.at, "the journal", _describe_sudo(command))
     return Cause()
 
 
-def at_moment(at: int, basis: str, words: Iterable[str], logs: Logs) -> Cause:
+def find_cause_at(at: int, basis: str, words: Iterable[str], logs: Logs) -> Cause:
     """Say what ran when something changed: a command under sudo that names it, apt, a login.
 
     `words`: that such a command has, all of them.
@@ -287,15 +289,15 @@ def at_moment(at: int, basis: str, words: Iterable[str], logs: Logs) -> Cause:
     wanted = {*words}
     for command in reversed(logs.commands):
         close = -_SLACK_S <= at - command.at <= _EDITING_S
-        if close and wanted and wanted <= _words(command.line):
-            return Cause(at, basis, _sudo(command))
+        if close and wanted and wanted <= _split_words(command.line):
+            return Cause(at, basis, _describe_sudo(command))
     for run in logs.transactions:
         if run.start - _SLACK_S <= at <= run.end + _SLACK_S:
-            return Cause(at, basis, f"while this ran: {run.told}")
-    return Cause(at, basis, _logged_in(at, logs))
+            return Cause(at, basis, f"while this ran: {run.description}")
+    return Cause(at, basis, _describe_login(at, logs))
 
 
-def _words(line: str) -> frozenset[str]:
+def _split_words(line: str) -> frozenset[str]:
     """Split a command into words: whole, without folders before them, and without a unit's kind."""
     found = set()
     for word in line.split():
@@ -306,20 +308,20 @@ def _words(line: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _with_who(tool: str, at: int, logs: Logs) -> str:
+def _describe_tool(tool: str, at: int, logs: Logs) -> str:
     for command in reversed(logs.commands):
         if 0 <= at - command.at <= _SLACK_S and tool in command.line:
-            return _sudo(command)
-    told = _logged_in(at, logs)
+            return _describe_sudo(command)
+    told = _describe_login(at, logs)
     return f"{tool}, {told}" if told else tool
 
 
-def _sudo(command: Command) -> str:
+def _describe_sudo(command: Command) -> str:
     program = command.line.split(" ", 1)[0]
     return f"{program.rpartition('/')[2]}, by {command.user} through sudo"
 
 
-def _logged_in(at: int, logs: Logs) -> str | None:
+def _describe_login(at: int, logs: Logs) -> str | None:
     there = [s for s in logs.sessions if s.start <= at and (s.end is None or at <= s.end + 1)]
     if not there:
         return None

@@ -28,24 +28,24 @@ _MASKED = ("masked", "masked-runtime")
 _ON = ("enabled", "enabled-runtime")
 
 
-def differences(applied: Row, now: Row) -> list[Difference]:
+def list_differences(applied: Row, now: Row) -> list[Difference]:
     """Return all that the two documents tell; units and processes are compared apart."""
     return [
-        *files(applied.get("files") or (), now.get("files") or ()),
-        *links(applied.get("links") or (), now.get("links") or ()),
-        *mounts(applied.get("mounts") or (), now.get("mounts") or ()),
-        *accounts(applied.get("users") or {}, now.get("users") or {}),
-        *members(applied.get("members") or {}, now.get("members") or {}),
-        *packages(applied.get("packages") or {}, now.get("packages") or {}),
-        *driver(applied.get("driver"), now.get("driver")),
-        *kernel(applied.get("kernel") or {}, now.get("kernel") or {}),
-        *firewall(applied.get("firewall") or {}, now.get("firewall") or {}),
-        *keys(applied, now),
-        *certificate(applied, now),
+        *compare_files(applied.get("files") or (), now.get("files") or ()),
+        *compare_links(applied.get("links") or (), now.get("links") or ()),
+        *compare_mounts(applied.get("mounts") or (), now.get("mounts") or ()),
+        *compare_accounts(applied.get("users") or {}, now.get("users") or {}),
+        *compare_members(applied.get("members") or {}, now.get("members") or {}),
+        *compare_packages(applied.get("packages") or {}, now.get("packages") or {}),
+        *compare_driver(applied.get("driver"), now.get("driver")),
+        *compare_kernel(applied.get("kernel") or {}, now.get("kernel") or {}),
+        *compare_firewall(applied.get("firewall") or {}, now.get("firewall") or {}),
+        *compare_keys(applied, now),
+        *compare_certificate(applied, now),
     ]
 
 
-def files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
+def compare_files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
     """Compare content, owner and mode of our files; of living ones the latter two alone."""
     there = {row["path"]: row for row in now}
     for row in applied:
@@ -53,9 +53,11 @@ def files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
         if path not in there:
             if path not in _PASSING and path != layout.ACME_PEM:
                 trace = Trace(path=path, gone=True)
-                yield Difference("drift.file_missing", path, _about(row), ABSENT, trace=trace)
+                yield Difference(
+                    "drift.file_missing", path, _describe_access(row), ABSENT, trace=trace
+                )
             continue
-        if told := _differs(row, there[path]):
+        if told := _compare_file(row, there[path]):
             yield Difference("drift.file", path, told[0], told[1], trace=Trace(path=path))
     known = {row["path"] for row in applied}
     for row in now:
@@ -63,14 +65,19 @@ def files(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
         if row["path"] not in known and not row["living"]:
             path = row["path"]
             yield Difference(
-                "drift.file_added", path, ABSENT, _about(row), f"rm {path}", Trace(path=path)
+                "drift.file_added",
+                path,
+                ABSENT,
+                _describe_access(row),
+                f"rm {path}",
+                Trace(path=path),
             )
 
 
-def _differs(was: Row, found: Row) -> tuple[str, str] | None:
+def _compare_file(was: Row, found: Row) -> tuple[str, str] | None:
     parts = []
     if was["sha256"] is not None and was["sha256"] != found["sha256"]:
-        parts.append((_sha(was["sha256"]), _sha(found["sha256"])))
+        parts.append((_format_sha(was["sha256"]), _format_sha(found["sha256"])))
     owners = [f"{row['owner']}:{row['group']}" for row in (was, found)]
     if owners[0] != owners[1]:
         parts.append((f"owner {owners[0]}", f"owner {owners[1]}"))
@@ -81,16 +88,16 @@ def _differs(was: Row, found: Row) -> tuple[str, str] | None:
     return ", ".join(part[0] for part in parts), ", ".join(part[1] for part in parts)
 
 
-def _about(row: Row) -> str:
+def _describe_access(row: Row) -> str:
     owner = f"owner {row['owner']}:{row['group']}, mode {row['mode']}"
-    return f"{_sha(row['sha256'])}, {owner}" if row["sha256"] else owner
+    return f"{_format_sha(row['sha256'])}, {owner}" if row["sha256"] else owner
 
 
-def _sha(sha256: str | None) -> str:
+def _format_sha(sha256: str | None) -> str:
     return f"sha256 {sha256[:12]}" if sha256 else "no file whose content can be told"
 
 
-def links(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
+def compare_links(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
     """Compare where our links lead to."""
     there = {row["path"]: row["target"] for row in now}
     for row in applied:
@@ -100,43 +107,45 @@ def links(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
             yield Difference("drift.link", path, row["target"], target or ABSENT, trace=trace)
 
 
-def mounts(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
+def compare_mounts(applied: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
     """Compare what is mounted at and below our folder."""
     there = {row["path"]: row for row in now}
     for row in applied:
         path, found = row["path"], there.get(row["path"])
         if found is None:
-            unit = _mount_unit(path)
+            unit = _name_mount_unit(path)
             fix = APPLY if path == layout.RAM else f"mount {path}"
             trace = Trace(unit=unit, words=("umount", path))
-            yield Difference("drift.mount", path, _mounted(row), ABSENT, fix, trace)
-        elif _mounted(row) != _mounted(found):
+            yield Difference("drift.mount", path, _describe_mount(row), ABSENT, fix, trace)
+        elif _describe_mount(row) != _describe_mount(found):
             trace = Trace(words=("mount", path))
-            fix = f"mount -o remount {path}" if path == layout.ROOT else _again(path)
-            yield Difference("drift.mount", path, _mounted(row), _mounted(found), fix, trace)
+            fix = f"mount -o remount {path}" if path == layout.ROOT else _describe_remount(path)
+            yield Difference(
+                "drift.mount", path, _describe_mount(row), _describe_mount(found), fix, trace
+            )
     for path in sorted(set(there) - {row["path"] for row in applied}):
-        trace = Trace(unit=_mount_unit(path), words=("mount", path))
+        trace = Trace(unit=_name_mount_unit(path), words=("mount", path))
         fix = f"umount {path}"
-        yield Difference("drift.mount", path, ABSENT, _mounted(there[path]), fix, trace)
+        yield Difference("drift.mount", path, ABSENT, _describe_mount(there[path]), fix, trace)
 
 
-def _again(path: str) -> str:
+def _describe_remount(path: str) -> str:
     return f"umount {path} && mount {path}"
 
 
-def _mounted(row: Row) -> str:
+def _describe_mount(row: Row) -> str:
     """Tell a mount; a disk's device by its folder alone, for its name is another at each boot."""
     options = ",".join(row.get("options") or ())
     device = "/dev" if row["device"].startswith("/dev/") else row["device"]
     return f"{device} ({row['type']}{', ' + options if options else ''})"
 
 
-def _mount_unit(path: str) -> str:
+def _name_mount_unit(path: str) -> str:
     """Name the unit of a mount point of ours: none has a character that systemd would escape."""
     return f"{path.strip('/').replace('-', chr(92) + 'x2d').replace('/', '-')}.mount"
 
 
-def units(applied: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator[Difference]:
+def compare_units(applied: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator[Difference]:
     """Compare our units: whether masked, enabled, running, from which file, with which drop-ins.
 
     Rows of `now` have `since`, when the unit came into its state, and `extra`, drop-ins on the disk
@@ -144,7 +153,7 @@ def units(applied: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator[Differ
     """
     for name, row in applied.items():
         found = now.get(name) or {}
-        yield from _unit(name, row, found)
+        yield from _compare_unit(name, row, found)
         ours = {*row.get("drop_ins", ())}
         for path in sorted({*found.get("drop_ins", ()), *found.get("extra", ())} - ours):
             yield Difference(
@@ -157,7 +166,7 @@ def units(applied: Mapping[str, Row], now: Mapping[str, Row]) -> Iterator[Differ
             )
 
 
-def _unit(name: str, row: Row, found: Row) -> Iterator[Difference]:
+def _compare_unit(name: str, row: Row, found: Row) -> Iterator[Difference]:
     was, state = row["enabled"], found.get("enabled", "")
     stopped = Trace(unit=name, words=("systemctl", name.rpartition(".")[0]), at=found.get("since"))
     if state in _MASKED or found.get("load") == "masked":
@@ -185,7 +194,7 @@ def _unit(name: str, row: Row, found: Row) -> Iterator[Difference]:
         )
 
 
-def accounts(
+def compare_accounts(
     applied: Mapping[str, Row | None], now: Mapping[str, Row | None]
 ) -> Iterator[Difference]:
     """Compare our users: number, group, home and shell."""
@@ -193,24 +202,24 @@ def accounts(
         found = now.get(name)
         if row is None or row == found:
             continue
-        told = _fields(row, row if found is None else found)
+        told = _list_changed_fields(row, row if found is None else found)
         yield Difference(
             "drift.account",
             name,
-            _account(row, told),
-            ABSENT if found is None else _account(found, told),
-            APPLY if found is None else _usermod(name, row, told),
-            Trace(account=_changed(name, found, told)),
+            _describe_account(row, told),
+            ABSENT if found is None else _describe_account(found, told),
+            APPLY if found is None else _build_usermod(name, row, told),
+            Trace(account=_build_account(name, found, told)),
         )
 
 
-def _changed(name: str, found: Row | None, fields: Sequence[str]) -> Account:
+def _build_account(name: str, found: Row | None, fields: Sequence[str]) -> Account:
     if found is None:
         return Account(name, gone=True)
     return Account(name, fields=tuple((key, str(found[key])) for key in fields))
 
 
-def members(
+def compare_members(
     applied: Mapping[str, Sequence[str] | None], now: Mapping[str, Sequence[str] | None]
 ) -> Iterator[Difference]:
     """Compare who else is in our groups: such a user reads what is closed to others."""
@@ -226,31 +235,33 @@ def members(
             steps += [f"gpasswd --add {user} {name}" for user in gone]
             fix = " && ".join(steps)
             trace = Trace(account=Account(name, joined=tuple(new), left=tuple(gone)))
-            observed = _members(found)
-        yield Difference("drift.account", f"group {name}", _members(was), observed, fix, trace)
+            observed = _format_members(found)
+        yield Difference(
+            "drift.account", f"group {name}", _format_members(was), observed, fix, trace
+        )
 
 
-def _members(names: Sequence[str]) -> str:
+def _format_members(names: Sequence[str]) -> str:
     return f"members: {', '.join(names)}" if names else "no further members"
 
 
 _OPTIONS = {"uid": "--uid", "gid": "--gid", "home": "--home", "shell": "--shell"}
 
 
-def _fields(row: Row, found: Row) -> list[str]:
+def _list_changed_fields(row: Row, found: Row) -> list[str]:
     differing = [key for key in _OPTIONS if row.get(key) != found.get(key)]
     return differing or list(_OPTIONS)
 
 
-def _account(row: Row, fields: Sequence[str]) -> str:
+def _describe_account(row: Row, fields: Sequence[str]) -> str:
     return ", ".join(f"{key} {row[key]}" for key in fields)
 
 
-def _usermod(name: str, row: Row, fields: Sequence[str]) -> str:
+def _build_usermod(name: str, row: Row, fields: Sequence[str]) -> str:
     return " ".join(["usermod", *(f"{_OPTIONS[key]} {row[key]}" for key in fields), name])
 
 
-def packages(applied: Row, now: Row) -> Iterator[Difference]:
+def compare_packages(applied: Row, now: Row) -> Iterator[Difference]:
     """Compare versions of the packages that the plan needs, and which are held."""
     there: dict[str, str] = dict(now.get("versions") or {})
     for name, version in (applied.get("versions") or {}).items():
@@ -267,14 +278,14 @@ def packages(applied: Row, now: Row) -> Iterator[Difference]:
             yield Difference("drift.package_hold", name, "held", "not held", fix, trace)
 
 
-def driver(applied: str | None, now: str | None) -> Iterator[Difference]:
+def compare_driver(applied: str | None, now: str | None) -> Iterator[Difference]:
     """Compare the version of the NVIDIA module that is loaded."""
     if applied != now and applied is not None:
         trace = Trace(package="nvidia-kernel-open-dkms")
         yield Difference("drift.driver", "nvidia", applied, now or "none loaded", trace=trace)
 
 
-def kernel(applied: Row, now: Row) -> Iterator[Difference]:
+def compare_kernel(applied: Row, now: Row) -> Iterator[Difference]:
     """Compare the kernel's settings that the plan names."""
     there = now.get("sysctl") or {}
     for name, value in (applied.get("sysctl") or {}).items():
@@ -287,7 +298,7 @@ def kernel(applied: Row, now: Row) -> Iterator[Difference]:
             yield Difference("drift.kernel", subject, was, found or ABSENT)
 
 
-def firewall(applied: Row, now: Row) -> Iterator[Difference]:
+def compare_firewall(applied: Row, now: Row) -> Iterator[Difference]:
     """Compare the table that guards our ports, rule by rule where the rules are known."""
     if applied.get("table_sha256") == now.get("table_sha256"):
         return
@@ -308,19 +319,19 @@ def firewall(applied: Row, now: Row) -> Iterator[Difference]:
     yield Difference(
         "drift.firewall",
         f"table {table}",
-        _lines(gone) or "as applied",
-        _lines(new) or "other rules, or another order",
+        _format_lines(gone) or "as applied",
+        _format_lines(new) or "other rules, or another order",
         APPLY,
         Trace(words=("nft",)),
     )
 
 
-def _lines(lines: Sequence[str]) -> str:
+def _format_lines(lines: Sequence[str]) -> str:
     more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
     return "; ".join(lines[:3]) + more
 
 
-def keys(applied: Row, now: Row) -> Iterator[Difference]:
+def compare_keys(applied: Row, now: Row) -> Iterator[Difference]:
     """Compare the API keys by name and digest; none is shown."""
     was: dict[str, str | None] = dict.fromkeys(applied.get("keys") or ())
     was.update(applied.get("key_digests") or {})
@@ -337,7 +348,7 @@ def keys(applied: Row, now: Row) -> Iterator[Difference]:
             yield Difference("drift.key_changed", name, "its key", "another key", fix, trace)
 
 
-def certificate(applied: Row, now: Row) -> Iterator[Difference]:
+def compare_certificate(applied: Row, now: Row) -> Iterator[Difference]:
     """Compare the certificate that clients are shown."""
     was, found = applied.get("certificate_sha256"), now.get("certificate_sha256")
     if was and was != found:
@@ -348,7 +359,7 @@ def certificate(applied: Row, now: Row) -> Iterator[Difference]:
         )
 
 
-def processes(rows: Sequence[Row]) -> Iterator[Difference]:
+def compare_processes(rows: Sequence[Row]) -> Iterator[Difference]:
     """Compare each engine's command line with its unit's, and the unit that it was started with.
 
     What stands before the python in a unit has given way to it: numactl.
@@ -358,7 +369,7 @@ def processes(rows: Sequence[Row]) -> Iterator[Difference]:
         fix = f"systemctl restart --no-block {row['unit']}"
         trace = Trace(at=row["started"], words=("systemctl", row["unit"].rpartition(".")[0]))
         if would and (not runs or would[-len(runs) :] != runs):
-            told = _command_lines(would, runs)
+            told = _compare_command_lines(would, runs)
             yield Difference("drift.process", row["unit"], told[0], told[1], fix, trace)
         elif row["stamp"] is not None and row["stamp"] != row["applied_stamp"]:
             yield Difference(
@@ -371,21 +382,21 @@ def processes(rows: Sequence[Row]) -> Iterator[Difference]:
             )
 
 
-def _command_lines(would: Sequence[str], runs: Sequence[str]) -> tuple[str, str]:
+def _compare_command_lines(would: Sequence[str], runs: Sequence[str]) -> tuple[str, str]:
     """Show where two command lines part: the words that one has and the other has not."""
     would, runs = hide_secrets(would), hide_secrets(runs)
     gone = [word for word in would if word not in runs]
     new = [word for word in runs if word not in would]
     # What stands before the engine's python is not seen in a process.
     gone = gone[gone.index(runs[0]) + 1 :] if runs and runs[0] in gone else gone
-    return _words(gone), _words(new)
+    return _format_words(gone), _format_words(new)
 
 
-def _words(words: Sequence[str]) -> str:
+def _format_words(words: Sequence[str]) -> str:
     return " ".join(words)[:300] or "the same words in another order"
 
 
-def listeners(rows: Sequence[Row]) -> Iterator[Difference]:
+def compare_listeners(rows: Sequence[Row]) -> Iterator[Difference]:
     """Tell of each process that holds a port of ours and is of no unit of ours."""
     for row in rows:
         yield Difference(
@@ -397,7 +408,7 @@ def listeners(rows: Sequence[Row]) -> Iterator[Difference]:
         )
 
 
-def proxy(state: Row, known: Mapping[str, str]) -> Iterator[Difference]:
+def compare_proxy(state: Row, known: Mapping[str, str]) -> Iterator[Difference]:
     """Compare what the proxy has loaded with what its files say; `known`: the record's keys."""
     fix = f"systemctl reload {unit_names.PROXY}"
     if state["loaded"] != state["wanted"]:

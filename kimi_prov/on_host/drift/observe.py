@@ -43,12 +43,12 @@ _UNIT_FOLDERS = (
 _SYSCTL_FILES = ("etc/sysctl.d/*.conf", "run/sysctl.d/*.conf", "usr/local/lib/sysctl.d/*.conf",
                  "usr/lib/sysctl.d/*.conf", "etc/sysctl.conf")  # fmt: skip
 _LOG_BYTES = 8 << 20
-_MOST_LINES = 20000
+_MAX_LINES = 20000
 _INODE = re.compile(r"socket:\[(\d+)\]")
 
 
-def units(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the state of units by name, in the form that `compare.units` takes.
+def read_units(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the state of units by name, in the form that `compare.compare_units` takes.
 
     Raises HostError where systemd does not answer: a unit that is gone is no such case.
     """
@@ -59,10 +59,10 @@ def units(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     if done.returncode != 0:
         raise HostError(f"systemctl show: {done.stderr.strip()[:200] or done.returncode}")
     rows = systemd.parse_properties(done.stdout)
-    return {name: _unit(name, rows.get(name, {})) for name in names}
+    return {name: _build_unit(name, rows.get(name, {})) for name in names}
 
 
-def _unit(name: str, row: Mapping[str, str]) -> dict[str, Any]:
+def _build_unit(name: str, row: Mapping[str, str]) -> dict[str, Any]:
     masks = [f"{folder}/{name}" for folder in _UNIT_FOLDERS if _is_mask(f"{folder}/{name}")]
     return {
         "load": row.get("LoadState", ""),
@@ -70,14 +70,14 @@ def _unit(name: str, row: Mapping[str, str]) -> dict[str, Any]:
         "state": row.get("ActiveState", "") if row.get("LoadState") != "not-found" else "",
         "file": row.get("FragmentPath", ""),
         "drop_ins": row.get("DropInPaths", "").split(),
-        "extra": drop_ins(name),
+        "extra": list_drop_ins(name),
         "mask": masks[0] if masks else None,
         "pid": int(row.get("MainPID") or 0),
         # Its number; 0 where nothing is to be done with it.
         "job": int(row.get("Job") or 0),
         "cgroup": row.get("ControlGroup", ""),
-        "since": _moment(row.get("StateChangeTimestampMonotonic")),
-        "started": _moment(row.get("ActiveEnterTimestampMonotonic")),
+        "since": _parse_moment(row.get("StateChangeTimestampMonotonic")),
+        "started": _parse_moment(row.get("ActiveEnterTimestampMonotonic")),
     }
 
 
@@ -87,7 +87,7 @@ def _is_mask(path: str) -> bool:
     return False
 
 
-def _moment(monotonic_us: str | None) -> int | None:
+def _parse_moment(monotonic_us: str | None) -> int | None:
     """Return the seconds since 1970 of a time since the boot; None for none."""
     text = monotonic_us or ""
     if not text.isdigit() or int(text) in (0, 2**64 - 1):
@@ -96,7 +96,7 @@ def _moment(monotonic_us: str | None) -> int | None:
     return int(time.time() - past)
 
 
-def drop_ins(name: str, root: str = "/") -> list[str]:
+def list_drop_ins(name: str, root: str = "/") -> list[str]:
     """List the drop-ins that lie on the disk for a unit, its template and the names before a dash.
 
     systemd may not have read them yet.
@@ -116,7 +116,7 @@ def drop_ins(name: str, root: str = "/") -> list[str]:
     ]
 
 
-def would_start(found: Mapping[str, Any]) -> list[str]:
+def build_start_command(found: Mapping[str, Any]) -> list[str]:
     """Return the words by which systemd would start a unit from the files that are there."""
     words: list[str] = []
     for name in dict.fromkeys([found["file"], *found["drop_ins"], *found["extra"]]):
@@ -127,7 +127,7 @@ def would_start(found: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def processes(
+def list_processes(
     paths: Paths, applied: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return each engine that runs: its command line, that of its unit, and both stamps."""
@@ -143,7 +143,7 @@ def processes(
                 {
                     "unit": unit,
                     "runs": [word.decode(errors="replace") for word in line],
-                    "would": would_start(state),
+                    "would": build_start_command(state),
                     "stamp": started.read_running_digest(str(pid), places),
                     "applied_stamp": instance["stamp"],
                     "started": state.get("started"),
@@ -152,7 +152,7 @@ def processes(
     return rows
 
 
-def listeners(
+def list_listeners(
     plan: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return processes that listen on an engine's or the proxy's port and are of no such unit."""
@@ -165,16 +165,16 @@ def listeners(
         ports[plan["proxy"]["port"]] = unit_names.PROXY
     if plan.get("metrics"):
         ports[plan["metrics"]["port"]] = unit_names.PROXY
-    inodes = {inode: port for port, inode in _listening(ports)}
+    inodes = {inode: port for port, inode in _list_listening(ports)}
     return [
         {"port": port, "unit": ports[port], "pid": pid, "name": name}
-        for pid, name, inode in _holders(inodes)
+        for pid, name, inode in _list_holders(inodes)
         for port in [inodes[inode]]
-        if not _inside(pid, (found.get(ports[port]) or {}).get("cgroup", ""))
+        if not _is_in_cgroup(pid, (found.get(ports[port]) or {}).get("cgroup", ""))
     ]
 
 
-def _listening(ports: Mapping[int, str]) -> Iterator[tuple[int, str]]:
+def _list_listening(ports: Mapping[int, str]) -> Iterator[tuple[int, str]]:
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(name).splitlines()[1:]:
             words = line.split()
@@ -183,7 +183,7 @@ def _listening(ports: Mapping[int, str]) -> Iterator[tuple[int, str]]:
                 yield port, words[9]
 
 
-def _holders(inodes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
+def _list_holders(inodes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
     """Give each process that holds one of the sockets, with its name."""
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):  # it has ended
@@ -194,13 +194,13 @@ def _holders(inodes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
                     yield int(pid), read_text(folder.parent / "comm").strip(), match[1]
 
 
-def _inside(pid: int, cgroup: str) -> bool:
+def _is_in_cgroup(pid: int, cgroup: str) -> bool:
     """Whether a process is in a unit's group; systemd itself may hold a socket for it."""
     text = read_text(f"/proc/{pid}/cgroup").strip()
     return pid == 1 or (bool(cgroup) and any(cgroup in line for line in text.splitlines()))
 
 
-def proxy_runs(paths: Paths) -> dict[str, Any]:
+def read_proxy_state(paths: Paths) -> dict[str, Any]:
     """Return what the running proxy has loaded beside what its files say; raises HostError."""
     try:
         loaded = haproxy.read_description(paths.socket)
@@ -218,22 +218,22 @@ def proxy_runs(paths: Paths) -> dict[str, Any]:
     }
 
 
-def proxy_certificate(paths: Paths) -> str:
+def read_proxy_fingerprint(paths: Paths) -> str:
     """Return the fingerprint of the certificate in the file that the proxy loads."""
     return tls.compute_fingerprint(read_text(paths.tls_pem))
 
 
-def firewall_rules_missing(rules: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def list_missing_rules(rules: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Return which of our rules in ufw or firewalld are not there."""
     return firewall.list_missing([dict(rule) for rule in rules])
 
 
-def table_can_be_listed() -> bool:
+def can_list_tables() -> bool:
     """Whether nft answers at all."""
     return run("nft", "list", "tables").returncode == 0
 
 
-def sysctl_files(name: str, root: str = "/") -> list[str]:
+def list_sysctl_files(name: str, root: str = "/") -> list[str]:
     """List the files, other than ours, that set a kernel setting at boot."""
     pattern = re.compile(
         rf"^\s*-?\s*{re.escape(name).replace(chr(92) + '.', '[./]')}\s*=", re.MULTILINE
@@ -244,23 +244,27 @@ def sysctl_files(name: str, root: str = "/") -> list[str]:
     return [path for path in told if path != layout.SYSCTL]
 
 
-def logs(paths: Paths, since: int) -> causes.Logs:
+def read_logs(paths: Paths, since: int) -> causes.Logs:
     """Read the logs of dpkg and apt, and of the journal what was done by hand; `since` an apply."""
-    packages = "\n".join(_rotated(paths.locate("/var/log/dpkg.log"), since))
-    history = "\n\n".join(_rotated(paths.locate("/var/log/apt/history.log"), since))
+    packages = "\n".join(_read_rotated(paths.locate("/var/log/dpkg.log"), since))
+    history = "\n\n".join(_read_rotated(paths.locate("/var/log/apt/history.log"), since))
     told = run(
-        *("journalctl", "--quiet", "--no-pager", "--output=json", f"--lines={_MOST_LINES}"),
+        *("journalctl", "--quiet", "--no-pager", "--output=json", f"--lines={_MAX_LINES}"),
         "--output-fields=MESSAGE,SYSLOG_IDENTIFIER",
         f"--since=@{max(0, since)}",
         *(f"--identifier={name}" for name in causes.IDENTIFIERS),
     )
-    found = causes.journal(told.stdout)
+    found = causes.parse_journal(told.stdout)
     return causes.Logs(
-        causes.dpkg(packages), causes.apt(history), found.commands, found.sessions, found.accounts
+        causes.parse_dpkg_log(packages),
+        causes.parse_apt_log(history),
+        found.commands,
+        found.sessions,
+        found.accounts,
     )
 
 
-def _rotated(path: Path, since: int) -> list[str]:
+def _read_rotated(path: Path, since: int) -> list[str]:
     """Read a log and what was rotated away since, oldest first."""
     texts: list[str] = []
     for file in (
@@ -277,7 +281,7 @@ def _rotated(path: Path, since: int) -> list[str]:
     return texts
 
 
-def changed_at(path: str) -> int | None:
+def find_change_time(path: str) -> int | None:
     """Return when a file or link last changed, its owner and mode too; None where there is none.
 
     A file's own times may be set at will, this one the kernel writes.

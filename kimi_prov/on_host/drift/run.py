@@ -59,15 +59,15 @@ class Seen:
         self.unseen: list[ToldUnseen] = []
         self.weights_from: dict[str, str] = {}
 
-    def take(self, what: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (what the part gives)
+    def run_part(self, what: str, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (what the part gives)
         """Do a part of the looking; None where it failed, which is told."""
         try:
             return work()
         except _FAULTS as error:
-            self.blind(what, describe_error(error))
+            self.add_unseen(what, describe_error(error))
             return None
 
-    def blind(self, what: str, why: str) -> None:
+    def add_unseen(self, what: str, why: str) -> None:
         """Keep that a part could not be looked at."""
         self.unseen.append({"what": what, "why": why, "fix": None})
 
@@ -76,37 +76,37 @@ def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
     """Return the drift of this machine; `complete` when all of it could be looked at."""
     was = record.read(paths)
     if os.geteuid() != 0:
-        return _unknown("only root may look at all of it", "log in as root, or with sudo")
+        return _build_unknown("only root may look at all of it", "log in as root, or with sudo")
     if not was:
         there = paths.plan.exists()
         why = "an earlier version applied it and kept no record" if there else "nothing was applied"
-        return _unknown(why, APPLY, provisioned=there)
+        return _build_unknown(why, APPLY, provisioned=there)
     seen = Seen()
     if apply_lock.find_holder():
-        seen.blind("what is being applied", "an apply is under way")
+        seen.add_unseen("what is being applied", "an apply is under way")
     plan = read_json(paths.plan)
     failed: dict[str, str] = {}
     now = record.observe(paths, was, failed)
     for name, why in failed.items():
         if name in _PARTS:
-            seen.blind(_PARTS[name], why)
+            seen.add_unseen(_PARTS[name], why)
     now = {**now, **{name: was.get(name) for name in failed}}
     if now.get("packages") is None and was.get("packages"):
-        seen.blind("packages", "dpkg's list of packages cannot be read")
+        seen.add_unseen("packages", "dpkg's list of packages cannot be read")
         now["packages"] = was["packages"]
-    _firewall(seen, was, now)
-    seen.differences += compare.differences(was, now)
-    _served_certificate(seen, paths, was)
-    found = _units(seen, was, status.list_resting_units(paths, plan))
+    _compare_firewall(seen, was, now)
+    seen.differences += compare.list_differences(was, now)
+    _compare_served_certificate(seen, paths, was)
+    found = _compare_units(seen, was, status.list_resting_units(paths, plan))
     if found is not None:
-        _processes(seen, paths, was, plan, found)
-    _weights(seen, paths, was, read=read_weights)
-    rows = _told(paths, seen, was, found or {})
+        _compare_processes(seen, paths, was, plan, found)
+    _compare_weights(seen, paths, was, read=read_weights)
+    rows = _add_causes(paths, seen, was, found or {})
     return {
         "ok": not rows and not seen.unseen,
         "complete": not seen.unseen,
         "provisioned": True,
-        "detail": _detail(len(rows), seen.unseen),
+        "detail": _describe_result(len(rows), seen.unseen),
         "looked_at": time.strftime(_FORM, time.gmtime()),
         "applied": {
             "entry": was.get("entry"),
@@ -123,7 +123,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
     }
 
 
-def _unknown(why: str, fix: str, *, provisioned: bool = False) -> DriftAnswer:
+def _build_unknown(why: str, fix: str, *, provisioned: bool = False) -> DriftAnswer:
     return {
         "ok": False,
         "complete": False,
@@ -139,7 +139,7 @@ def _unknown(why: str, fix: str, *, provisioned: bool = False) -> DriftAnswer:
     }
 
 
-def _detail(count: int, unseen: list[ToldUnseen]) -> str:
+def _describe_result(count: int, unseen: list[ToldUnseen]) -> str:
     told = f"{count} difference{'s' if count != 1 else ''}" if count else "no drift"
     if not unseen:
         return told
@@ -147,15 +147,15 @@ def _detail(count: int, unseen: list[ToldUnseen]) -> str:
     return f"{told if count else 'no drift seen'}; could not look at {names}"
 
 
-def _firewall(seen: Seen, was: Mapping[str, Any], now: dict[str, Any]) -> None:
+def _compare_firewall(seen: Seen, was: Mapping[str, Any], now: dict[str, Any]) -> None:
     before, after = was.get("firewall") or {}, now.get("firewall") or {}
     if before.get("table_sha256") and not after.get("table_sha256"):
-        nft = observe.table_can_be_listed()
+        nft = observe.can_list_tables()
         if not nft:
-            seen.blind("the firewall", "nft lists no tables here")
+            seen.add_unseen("the firewall", "nft lists no tables here")
             now["firewall"] = before
     rules = before.get("rules") or []
-    missing = seen.take("rules of ufw or firewalld", lambda: observe.firewall_rules_missing(rules))
+    missing = seen.run_part("rules of ufw or firewalld", lambda: observe.list_missing_rules(rules))
     for rule in missing or ():
         subject = f"{rule['manager']}: {rule.get('from') or rule.get('rule')}"
         trace = Trace(words=(rule["manager"].replace("firewalld", "firewall-cmd"),))
@@ -166,10 +166,10 @@ def _firewall(seen: Seen, was: Mapping[str, Any], now: dict[str, Any]) -> None:
         )
 
 
-def _served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> None:
+def _compare_served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> None:
     """Compare the file that the proxy loads: its certificate is the one that is shown, too."""
     wanted = was.get("certificate_sha256")
-    found = seen.take("the certificate", lambda: observe.proxy_certificate(paths))
+    found = seen.run_part("the certificate", lambda: observe.read_proxy_fingerprint(paths))
     if wanted and found is not None and found != wanted:
         seen.differences.append(
             Difference(
@@ -182,45 +182,51 @@ def _served_certificate(seen: Seen, paths: Paths, was: Mapping[str, Any]) -> Non
         )
 
 
-def _units(
+def _compare_units(
     seen: Seen, was: Mapping[str, Any], rests: Sequence[str]
 ) -> dict[str, dict[str, Any]] | None:
     """Compare the units; `rests`: those that were stopped on purpose."""
     rows: Mapping[str, Any] = was.get("units") or {}
     names = [*rows, *(row["unit"] for row in was.get("instances") or ())]
-    found: dict[str, dict[str, Any]] | None = seen.take("units", lambda: observe.units({*names}))
+    found: dict[str, dict[str, Any]] | None = seen.run_part(
+        "units", lambda: observe.read_units({*names})
+    )
     if found is not None:
         # What masks a unit lies among our units' files.
         masks = {row["mask"] for row in found.values()}
         seen.differences = [row for row in seen.differences if row.subject not in masks]
         stopped = {("drift.mount", layout.RAM)} if unit_names.RAM_MOUNT in rests else set()
         stopped |= {(id_, name) for name in rests for id_ in _BY_A_STOP}
-        seen.differences += compare.units(rows, found)
+        seen.differences += compare.compare_units(rows, found)
         seen.differences = [row for row in seen.differences if (row.id, row.subject) not in stopped]
     return found
 
 
-def _processes(
+def _compare_processes(
     seen: Seen,
     paths: Paths,
     was: Mapping[str, Any],
     plan: Mapping[str, Any],
     found: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    running = seen.take("the engine's processes", lambda: observe.processes(paths, was, found))
-    seen.differences += compare.processes(running or ())
-    others = seen.take("who listens on the ports", lambda: observe.listeners(plan, found))
-    seen.differences += compare.listeners(others or ())
+    running = seen.run_part(
+        "the engine's processes", lambda: observe.list_processes(paths, was, found)
+    )
+    seen.differences += compare.compare_processes(running or ())
+    others = seen.run_part("who listens on the ports", lambda: observe.list_listeners(plan, found))
+    seen.differences += compare.compare_listeners(others or ())
     if (found.get(unit_names.PROXY) or {}).get("state") == "active":
-        state = seen.take("the running proxy", lambda: observe.proxy_runs(paths))
-        seen.differences += compare.proxy(state, was.get("key_digests") or {}) if state else ()
+        state = seen.run_part("the running proxy", lambda: observe.read_proxy_state(paths))
+        seen.differences += (
+            compare.compare_proxy(state, was.get("key_digests") or {}) if state else ()
+        )
 
 
-def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) -> None:
+def _compare_weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) -> None:
     before: Mapping[str, Any] = was.get("weights") or {}
 
     def compared() -> list[Difference]:
-        found = list(weights.differences(before, read=read, told=seen.weights_from))
+        found = list(weights.list_differences(before, read=read, told=seen.weights_from))
         if paths.locate(layout.CONVERT).exists():
             config = convert.Config.load(str(paths.locate(layout.CONVERT)))
             if not convert.read_verified(config):
@@ -230,10 +236,10 @@ def _weights(seen: Seen, paths: Paths, was: Mapping[str, Any], *, read: bool) ->
         return found
 
     if before:
-        seen.differences += seen.take("weights", compared) or []
+        seen.differences += seen.run_part("weights", compared) or []
 
 
-def _told(
+def _add_causes(
     paths: Paths, seen: Seen, was: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
 ) -> list[ToldDifference]:
     """Add causes to the differences."""
@@ -243,34 +249,38 @@ def _told(
         since = calendar.timegm(time.strptime(str(was.get("at")), _FORM))
     except ValueError:
         since = 0
-    logs = observe.logs(paths, since)
-    return [_row(row, cause(row, logs, found, since)) for row in seen.differences]
+    logs = observe.read_logs(paths, since)
+    return [_build_row(row, find_cause(row, logs, found, since)) for row in seen.differences]
 
 
-def cause(row: Difference, logs: Logs, found: Mapping[str, Mapping[str, Any]], since: int) -> Cause:
+def find_cause(
+    row: Difference, logs: Logs, found: Mapping[str, Mapping[str, Any]], since: int
+) -> Cause:
     """Find since when a difference is there and through what; empty where nothing tells."""
     trace = row.trace
     if trace.package:
-        return causes.of_package(trace.package, logs)
+        return causes.find_package_cause(trace.package, logs)
     if trace.account:
-        return causes.of_account(trace.account, logs)
+        return causes.find_account_cause(trace.account, logs)
     names = trace.words or (() if trace.path is None else (trace.path,))
     if trace.path:
         place = trace.path.rpartition("/")[0] if trace.gone else trace.path
-        at = observe.changed_at(place)
+        at = observe.find_change_time(place)
         if at is not None and at >= since:
             basis = "its folder's last change" if trace.gone else "the file's change time"
-            return causes.at_moment(at, basis, names, logs)
+            return causes.find_cause_at(at, basis, names, logs)
     at = trace.at or (found.get(trace.unit or "") or {}).get("since")
     if at is not None and at >= since:
-        return causes.at_moment(at, "systemd", names, logs)
-    if row.id == "drift.kernel" and (files := observe.sysctl_files(row.subject)):
+        return causes.find_cause_at(at, "systemd", names, logs)
+    if row.id == "drift.kernel" and (files := observe.list_sysctl_files(row.subject)):
         last = files[-1]
-        return causes.Cause(observe.changed_at(last), "the file's change time", f"{last} sets it")
-    return causes.of_command(names, logs, since)
+        return causes.Cause(
+            observe.find_change_time(last), "the file's change time", f"{last} sets it"
+        )
+    return causes.find_command_cause(names, logs, since)
 
 
-def _row(row: Difference, why: Cause) -> ToldDifference:
+def _build_row(row: Difference, why: Cause) -> ToldDifference:
     return {
         "id": row.id,
         "subject": row.subject,
@@ -283,7 +293,7 @@ def _row(row: Difference, why: Cause) -> ToldDifference:
     }
 
 
-def keep(paths: Paths, document: Mapping[str, Any]) -> None:
+def save(paths: Paths, document: Mapping[str, Any]) -> None:
     """Keep a result for `status`: counts by finding, never what was found."""
     counts: dict[str, int] = {}
     for row in document["drift"]:
@@ -311,7 +321,7 @@ def main(argv: list[str]) -> int:
         weights.end_with_the_reader()
     document = collect(paths, read_weights=read)
     if "--keep" in argv:
-        keep(paths, document)
+        save(paths, document)
         print(document["detail"])
         return 0
     return answer(document)

@@ -41,7 +41,7 @@ class Folder(NamedTuple):
     manifest: manifests.Manifest | None
 
 
-def folders(applied: Mapping[str, Any]) -> list[Folder]:
+def list_folders(applied: Mapping[str, Any]) -> list[Folder]:
     """List the folders whose weights are served, of the record's `weights`.
 
     The manifest beside them is believed: its own digest is in the record.
@@ -50,17 +50,17 @@ def folders(applied: Mapping[str, Any]) -> list[Folder]:
     found = [Folder(name, manifests.load(f"{name}/{manifests.NAME}")) for name in names if name]
     served = applied["serve_dir"]
     # After a boot it is filled for a while, and its mark is written last.
-    if served.startswith(f"{layout.RAM}/") and os.path.ismount(layout.RAM) and not _filling():
+    if served.startswith(f"{layout.RAM}/") and os.path.ismount(layout.RAM) and not _is_filling():
         found.append(Folder(served, found[0].manifest))
     return found
 
 
-def _filling() -> bool:
+def _is_filling() -> bool:
     rows = units.read_states(unit_names.STAGE, unit_names.FETCH, unit_names.CONVERT)
     return any(row.get("state") == "activating" for row in rows.values())
 
 
-def differences(
+def list_differences(
     applied: Mapping[str, Any], *, read: bool, told: dict[str, str] | None = None
 ) -> Iterator[Difference]:
     """Compare the weights with their manifests; `applied`: the record's `weights`.
@@ -70,18 +70,18 @@ def differences(
     """
     told = {} if told is None else told
     path = f"{applied['dir']}/{manifests.NAME}"
-    wanted, found = applied["manifest_sha256"], _sha256(path)
+    wanted, found = applied["manifest_sha256"], _hash_file(path)
     if wanted != found:
         observed = f"sha256 {found[:12]}" if found else ABSENT
         trace = Trace(path=path, gone=found is None)
         expected = f"sha256 {(wanted or '')[:12]}"
         yield Difference("drift.weights", path, expected, observed, trace=trace)
-    for folder in folders(applied):
+    for folder in list_folders(applied):
         if folder.manifest is not None:
-            yield from _folder(folder.path, folder.manifest, told, read=read)
+            yield from _compare_folder(folder.path, folder.manifest, told, read=read)
 
 
-def _sha256(path: str) -> str | None:
+def _hash_file(path: str) -> str | None:
     try:
         with open(path, "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -89,10 +89,10 @@ def _sha256(path: str) -> str | None:
         return None
 
 
-def _folder(
+def _compare_folder(
     root: str, manifest: manifests.Manifest, told: dict[str, str], *, read: bool
 ) -> Iterator[Difference]:
-    records = manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
+    records = manifests.parse_records(read_json(os.path.join(root, manifests.MARK)))
     whole = []
     for entry in manifest.files:
         path = os.path.join(root, entry.path)

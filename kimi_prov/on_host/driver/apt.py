@@ -24,7 +24,7 @@ _POLICY = "/usr/sbin/policy-rc.d"
 # The comment distinguishes it from an administrator's own, where a power cut left it behind.
 _NO_SERVICES = "#!/bin/sh\n# kimi-driver.service\nexit 101\n"
 _INST = re.compile(r"^(Inst|Remv) (\S+)(?: \[(\S+)\])?(?: \((\S+) )?")
-_PATIENCE_S = 1800.0
+_TIMEOUT_S = 1800.0
 
 
 class Step(NamedTuple):
@@ -34,12 +34,12 @@ class Step(NamedTuple):
     version: str | None
 
 
-def upstream(version: str) -> str:
+def parse_upstream(version: str) -> str:
     """`580.159.04` of `580.159.04-1` or `1:580.159.04-0ubuntu1`."""
     return re.sub(r"^\d+:|-[^-]*$", "", version)
 
 
-def installed() -> dict[str, str]:
+def list_installed() -> dict[str, str]:
     """Every installed package with its version."""
     done = process.run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n")
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -50,29 +50,29 @@ def refresh() -> None:
     """Refresh the driver's package lists, and the distribution's as far as they answer."""
     only = ["-o", f"Dir::Etc::SourceList={SOURCE}", "-o", "Dir::Etc::SourceParts=-"]
     strict = ["-o", "APT::Get::List-Cleanup=0", "-o", "APT::Update::Error-Mode=any"]
-    apt("apt-get", "update", *only, *strict)
-    process.run(*_command("apt-get", "update"), timeout=_PATIENCE_S)
+    run_apt("apt-get", "update", *only, *strict)
+    process.run(*_build_command("apt-get", "update"), timeout=_TIMEOUT_S)
 
 
-def lists() -> str:
+def find_lists_folder() -> str:
     """Return the folder of the package lists that our calls read."""
     own = f"{paths.HOME}/apt-lists"
     return own if os.path.exists(paths.APT_CONFIG) else "/var/lib/apt/lists"
 
 
-def versions(name: str, url: str = "") -> list[str]:
+def list_versions(name: str, url: str = "") -> list[str]:
     """Versions of a package that the repository at `url`, or any, has; the newest first."""
-    done = process.run(*_command("apt-cache", "madison", name))
+    done = process.run(*_build_command("apt-cache", "madison", name))
     rows = [[part.strip() for part in line.split("|")] for line in done.stdout.splitlines()]
     return [row[1] for row in rows if len(row) == 3 and row[2].startswith(url.rstrip("/"))]
 
 
 def simulate(*words: str) -> list[Step]:
     """Return what `apt-get install` of these would do. Raises HostError where apt refuses."""
-    return _steps(apt("apt-get", "install", "--simulate", *ALLOWED, *words))
+    return _parse_steps(run_apt("apt-get", "install", "--simulate", *ALLOWED, *words))
 
 
-def _steps(text: str) -> list[Step]:
+def _parse_steps(text: str) -> list[Step]:
     found = [_INST.match(line) for line in text.splitlines()]
     return [Step(m[2].partition(":")[0], m[4] if m[1] == "Inst" else None) for m in found if m]
 
@@ -89,24 +89,24 @@ ALLOWED = (
 )
 
 
-def apt(*words: str, folder: str | None = None) -> str:
+def run_apt(*words: str, folder: str | None = None) -> str:
     """Run an apt command and return its output. Raises HostError."""
     here = os.getcwd()
     if folder:
         os.chdir(folder)
     try:
-        done = process.run("env", *_ENVIRONMENT, *_command(*words), timeout=_PATIENCE_S)
+        done = process.run("env", *_ENVIRONMENT, *_build_command(*words), timeout=_TIMEOUT_S)
     finally:
         os.chdir(here)
     if done.returncode:
-        raise HostError(reason(done.stderr or done.stdout))
+        raise HostError(find_reason(done.stderr or done.stdout))
     return done.stdout
 
 
 _ENVIRONMENT = ("DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
 
 
-def _command(*words: str) -> list[str]:
+def _build_command(*words: str) -> list[str]:
     if not os.path.exists(paths.APT_CONFIG):
         return list(words)
     if not os.path.exists(SOURCE):
@@ -121,7 +121,7 @@ def _command(*words: str) -> list[str]:
     return ["env", f"APT_CONFIG={paths.APT_CONFIG}", words[0], *settings, *words[1:]]
 
 
-def reason(text: str) -> str:
+def find_reason(text: str) -> str:
     """Dpkg's and apt's errors in one line; what is only a warning is left out where there are any.
 
     Dpkg names the package in one line, and in the next what was wrong with it.
@@ -133,7 +133,7 @@ def reason(text: str) -> str:
     return "; ".join(dict.fromkeys(errors or lines[-3:]))[:600] or "it gave no reason"
 
 
-def transaction(*words: str) -> None:
+def run_transaction(*words: str) -> None:
     """Install in a transient unit: a cut connection leaves no half-installed packages.
 
     No service is started or stopped meanwhile: the old module still runs. Raises HostError.
@@ -144,20 +144,20 @@ def transaction(*words: str) -> None:
         f"--property=ExecStartPre=/bin/chmod 0755 {_POLICY}",
         f"--property=ExecStopPost=/bin/rm -f {_POLICY}",
     ]  # fmt: skip
-    in_unit(unit_names.DRIVER, *ALLOWED, *words, properties=quiet)
+    install_in_unit(unit_names.DRIVER, *ALLOWED, *words, properties=quiet)
 
 
-def in_unit(name: str, *words: str, properties: Sequence[str] = ()) -> None:
+def install_in_unit(name: str, *words: str, properties: Sequence[str] = ()) -> None:
     """Run `apt-get install` in a transient unit of that name. Raises HostError with its reason."""
     settings = [f"--setenv={pair}" for pair in _ENVIRONMENT]
     started = time.time()
     unit = f"--unit={name}"
     done = process.run(
         *("systemd-run", "--quiet", "--wait", "--collect", unit, *properties, *settings),
-        *_command("apt-get", "install", *words),
-        timeout=_PATIENCE_S,
+        *_build_command("apt-get", "install", *words),
+        timeout=_TIMEOUT_S,
     )
     if done.returncode:
         since = f"--since=@{int(started)}"
         journal = process.run("journalctl", "--no-pager", "--output=cat", unit, since)
-        raise HostError(reason(journal.stdout if not done.stderr else done.stderr))
+        raise HostError(find_reason(journal.stdout if not done.stderr else done.stderr))

@@ -23,7 +23,7 @@ _ALONE = (
 )
 
 
-def pinned(content: bytes, fingerprint: str, where: str) -> bytes:
+def extract_key(content: bytes, fingerprint: str, where: str) -> bytes:
     """Return the key of this fingerprint from a file of keys, binary and as small as it can be.
 
     `where` names the file in messages. Raises HostError where it does not hold that key.
@@ -33,20 +33,20 @@ def pinned(content: bytes, fingerprint: str, where: str) -> bytes:
         with open(given, "wb") as stream:
             stream.write(content)
         # Its status is not asked for: beside the key may lie what gpg does not take.
-        _gpg(home, ring, "--import-options", "import-minimal", "--import", given)
-        _gpg(
+        _run_gpg(home, ring, "--import-options", "import-minimal", "--import", given)
+        _run_gpg(
             home, ring, "--export-options", "export-minimal", "--output", taken, "--export",
             f"0x{fingerprint}",
         )  # fmt: skip
         # A key below another one has a fingerprint too, and brings that other one along.
-        found = _primary(home, ring, "--show-keys", taken) if os.path.exists(taken) else []
+        found = _list_primary(home, ring, "--show-keys", taken) if os.path.exists(taken) else []
         if found != [fingerprint]:
-            raise _missing(where, fingerprint, _primary(home, ring, "--list-keys"))
+            raise _make_missing_error(where, fingerprint, _list_primary(home, ring, "--list-keys"))
         with open(taken, "rb") as stream:
             return stream.read()
 
 
-def _missing(where: str, fingerprint: str, found: list[str]) -> HostError:
+def _make_missing_error(where: str, fingerprint: str, found: list[str]) -> HostError:
     if not found:
         return HostError(
             f"{where} is no OpenPGP key", "set kimi_nvidia_repo_key_url to the repository's key"
@@ -57,11 +57,11 @@ def _missing(where: str, fingerprint: str, found: list[str]) -> HostError:
     )
 
 
-def _primary(home: str, ring: str, *words: str) -> list[str]:
+def _list_primary(home: str, ring: str, *words: str) -> list[str]:
     """Fingerprints of the primary keys that gpg lists."""
     found = []
     primary = False
-    for line in _gpg(home, ring, "--with-colons", *words).stdout.splitlines():
+    for line in _run_gpg(home, ring, "--with-colons", *words).stdout.splitlines():
         row = line.split(":")
         if row[0] == "fpr" and primary:
             found.append(row[9])
@@ -70,7 +70,7 @@ def _primary(home: str, ring: str, *words: str) -> list[str]:
     return found
 
 
-def _gpg(home: str, ring: str, *words: str) -> subprocess.CompletedProcess[str]:
+def _run_gpg(home: str, ring: str, *words: str) -> subprocess.CompletedProcess[str]:
     done = process.run("gpg", "--homedir", home, *_ALONE, ring, *words)
     if isinstance(done, process.Unfinished):
         raise HostError(f"no key can be read: {done.stderr}", "apt-get install gpg")

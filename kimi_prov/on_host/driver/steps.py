@@ -31,7 +31,7 @@ _PINNED = re.compile(r"^Pin: version (\S+)-\*$", re.MULTILINE)
 _DRIVER_VERSION = re.compile(r"\d{3}\.\d{2,3}(\.\d{2})?")
 _NAME = re.compile(r".*nvidia.*|cuda-drivers.*|lib(cuda1|cudadebugger1|nvcuvid1|nvoptix1|xnvctrl0)")
 _FOREIGN = re.compile(r".*nvidia-(container|docker).*")
-_STEP_S = 2.0
+_POLL_INTERVAL_S = 2.0
 # DKMS compiles with all cores; a slow machine takes minutes.
 _BUILD_S = 1800.0
 Answer = dict[str, Any]
@@ -48,14 +48,14 @@ def main(argv: list[str]) -> int:
     return answer(verb(request))
 
 
-def key(request: Answer) -> Answer:
+def install_key(request: Answer) -> Answer:
     """Install the pinned key, and nothing else that the repository's file of keys holds."""
     repository = request["repository"]
     url = repository["key_url"]
-    file = _fetched(url, request.get("ca_bundle"))
-    content = keyring.pinned(file, repository["fingerprint"], url)
+    file = _fetch(url, request.get("ca_bundle"))
+    content = keyring.extract_key(file, repository["fingerprint"], url)
     path = f"{KEYRING}.gpg"
-    changed = _content(path) != content
+    changed = _read_content(path) != content
     if changed and not request["check"]:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         with open(path, "wb") as stream:
@@ -64,7 +64,7 @@ def key(request: Answer) -> Answer:
     return {"changed": changed, "path": path}
 
 
-def _fetched(url: str, ca_bundle: str | None) -> bytes:
+def _fetch(url: str, ca_bundle: str | None) -> bytes:
     bundle = ca_bundle if ca_bundle and os.path.exists(ca_bundle) else None
     try:
         return sources.read_all(sources.Web(bundle, 30.0).open(url, {}, 0))
@@ -76,7 +76,7 @@ def _fetched(url: str, ca_bundle: str | None) -> bytes:
         ) from None
 
 
-def _content(path: str) -> bytes | None:
+def _read_content(path: str) -> bytes | None:
     try:
         with open(path, "rb") as stream:
             return stream.read()
@@ -98,12 +98,12 @@ def prepare(request: Answer) -> Answer:
             f"NVIDIA's repository does not answer as it should: {error}; nothing was changed",
             "look at kimi_nvidia_repo_url, and at the machine's network",
         ) from None
-    headers = _headers()
-    words = _transaction(request)
+    headers = _find_headers()
+    words = _build_transaction(request)
     steps = apt.simulate(*headers, *words)
     _check_transaction(steps, request["version"], request["repository"]["url"])
     kept = _keep_present(request["version"])
-    apt.apt("apt-get", "install", "--download-only", *apt.ALLOWED, *headers, *words)
+    apt.run_apt("apt-get", "install", "--download-only", *apt.ALLOWED, *headers, *words)
     files.write_json(WANTED, {"version": request["version"], "headers": headers, "words": words})
     return {
         "changed": bool(steps),
@@ -113,16 +113,16 @@ def prepare(request: Answer) -> Answer:
     }
 
 
-def _transaction(request: Answer) -> list[str]:
+def _build_transaction(request: Answer) -> list[str]:
     """Return the arguments of one `apt-get install`; a package to remove ends with `-`."""
     version, url = request["version"], request["repository"]["url"]
-    have = family(apt.installed())
-    chosen = dict(_resolved(slot, version, url) for slot in request["packages"])
+    have = select_driver_packages(apt.list_installed())
+    chosen = dict(_resolve(slot, version, url) for slot in request["packages"])
     going = []
     for name in have:
         if name in chosen:
             continue
-        exact = None if name in request["replaced"] else _exact(name, version, url)
+        exact = None if name in request["replaced"] else _find_exact_version(name, version, url)
         if exact:
             chosen[name] = exact
         else:
@@ -133,14 +133,14 @@ def _transaction(request: Answer) -> list[str]:
     ]
 
 
-def _resolved(slot: str, version: str, url: str) -> tuple[str, str]:
+def _resolve(slot: str, version: str, url: str) -> tuple[str, str]:
     """Return the first of the names `a|b` that exists in this version, and that exact version."""
     names = slot.split("|")
     for name in names:
-        exact = _exact(name, version, url)
+        exact = _find_exact_version(name, version, url)
         if exact:
             return name, exact
-    there = [v for name in names for v in apt.versions(name, url)]
+    there = [v for name in names for v in apt.list_versions(name, url)]
     raise HostError(
         f"the repository has no {' or '.join(names)} of version {version}; "
         f"it has {', '.join(sorted(set(there))[-6:]) or 'none at all'}; nothing was changed",
@@ -148,11 +148,11 @@ def _resolved(slot: str, version: str, url: str) -> tuple[str, str]:
     )
 
 
-def _exact(name: str, version: str, url: str) -> str | None:
-    return next((v for v in apt.versions(name, url) if apt.upstream(v) == version), None)
+def _find_exact_version(name: str, version: str, url: str) -> str | None:
+    return next((v for v in apt.list_versions(name, url) if apt.parse_upstream(v) == version), None)
 
 
-def _headers() -> list[str]:
+def _find_headers() -> list[str]:
     """Return the kernel headers that the module is built against, where they are not installed.
 
     Those of the kernel that the next start brings too: the driver's own restart may be that start.
@@ -163,7 +163,7 @@ def _headers() -> list[str]:
         if not os.path.exists(f"/lib/modules/{release}/build")
     ]
     for name in (f"linux-headers-{release}" for release in lacking):
-        if not apt.versions(name):
+        if not apt.list_versions(name):
             raise HostError(
                 f"the machine's package sources have no {name}, which the driver's module is built "
                 "against; nothing was changed",
@@ -173,29 +173,34 @@ def _headers() -> list[str]:
     return [f"linux-headers-{release}" for release in lacking]
 
 
-def family(packages: dict[str, str]) -> dict[str, str]:
+def select_driver_packages(packages: dict[str, str]) -> dict[str, str]:
     """Select a driver's packages: by name, and by a version like a driver's."""
     return {
         name: version
         for name, version in packages.items()
         if _NAME.fullmatch(name)
         and not _FOREIGN.fullmatch(name)
-        and _DRIVER_VERSION.fullmatch(apt.upstream(version))
+        and _DRIVER_VERSION.fullmatch(apt.parse_upstream(version))
     }
 
 
 def _check_transaction(steps: list[apt.Step], version: str, url: str) -> None:
     """Refuse a transaction that mixes versions, or that removes other packages."""
     new = {s.name: s.version for s in steps if s.version}
-    mixed = {name: v for name, v in family(new).items() if _exact(name, version, url) != v}
+    mixed = {
+        name: v
+        for name, v in select_driver_packages(new).items()
+        if _find_exact_version(name, version, url) != v
+    }
     if mixed:
         raise HostError(
-            f"apt would take {_package_names(mixed)}, not {version} of {url}; nothing was changed",
+            f"apt would take {_format_package_names(mixed)}, not {version} of {url}; nothing was "
+            "changed",
             "look for a pin of another branch or origin: grep -r nvidia /etc/apt/preferences.d",
         )
-    have = apt.installed()
+    have = apt.list_installed()
     gone = {s.name: have.get(s.name, "") for s in steps if not s.version}
-    others = sorted(set(gone) - set(family(gone)))
+    others = sorted(set(gone) - set(select_driver_packages(gone)))
     if others:
         raise HostError(
             f"apt would remove {', '.join(others)} with the old driver; nothing was changed",
@@ -203,29 +208,29 @@ def _check_transaction(steps: list[apt.Step], version: str, url: str) -> None:
         )
 
 
-def _package_names(packages: dict[str, str]) -> str:
+def _format_package_names(packages: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
 
 
 def _keep_present(version: str) -> Answer:
     """Keep the packages that are installed now, for a rollback."""
-    have = family(apt.installed())
-    old = {name: v for name, v in have.items() if apt.upstream(v) != version}
-    state = _state()
+    have = select_driver_packages(apt.list_installed())
+    old = {name: v for name, v in have.items() if apt.parse_upstream(v) != version}
+    state = _read_state()
     if not old or (state.get("previous") or {}).get("packages") == old:
         return {"kept": len(old), "not_kept": []}
     shutil.rmtree(PREVIOUS, ignore_errors=True)
     os.makedirs(PREVIOUS)
-    missing = [name for name, exact in sorted(old.items()) if not _kept(name, exact)]
-    previous = {"packages": old, "version": main_version(old), "whole": not missing}
+    missing = [name for name, exact in sorted(old.items()) if not _keep_deb(name, exact)]
+    previous = {"packages": old, "version": find_main_version(old), "whole": not missing}
     files.write_json(paths.DRIVER_STATE, {**state, "previous": previous})
     return {"kept": len(old) - len(missing), "not_kept": missing}
 
 
-def _kept(name: str, exact: str) -> bool:
+def _keep_deb(name: str, exact: str) -> bool:
     """Whether the .deb of a package was obtained: from the sources, else from apt's own cache."""
     try:
-        apt.apt("apt-get", "download", f"{name}={exact}", folder=PREVIOUS)
+        apt.run_apt("apt-get", "download", f"{name}={exact}", folder=PREVIOUS)
     except HostError:
         pattern = f"/var/cache/apt/archives/{name}_{exact.replace(':', '%3a')}_*.deb"
         cached = Machine().glob(pattern)
@@ -235,30 +240,30 @@ def _kept(name: str, exact: str) -> bool:
     return True
 
 
-def main_version(packages: dict[str, str]) -> str:
+def find_main_version(packages: dict[str, str]) -> str:
     """Return the version that most of the packages have."""
-    found = [apt.upstream(version) for version in packages.values()]
+    found = [apt.parse_upstream(version) for version in packages.values()]
     return max(sorted(set(found)), key=found.count)
 
 
 def install(request: Answer) -> Answer:
     """Run the transaction, then hold every package. Needs `prepare` before."""
-    wanted = _prepared()
+    wanted = _read_prepared()
     if wanted.get("version") != request["version"]:
         raise HostError("the driver's packages were not prepared", "run `kimi-prov apply` again")
-    before = apt.installed()
+    before = apt.list_installed()
     # DKMS builds when its package is configured, and passes in silence where there are no headers.
     if wanted["headers"]:
-        apt.transaction(*wanted["headers"])
-    apt.transaction(*wanted["words"])
+        apt.run_transaction(*wanted["headers"])
+    apt.run_transaction(*wanted["words"])
     require_modules(request["version"])
-    held = _hold(family(apt.installed()))
-    state = {key: value for key, value in _state().items() if key != "restarted"}
+    held = _hold(select_driver_packages(apt.list_installed()))
+    state = {key: value for key, value in _read_state().items() if key != "restarted"}
     files.write_json(paths.DRIVER_STATE, {**state, "version": request["version"], "held": held})
-    return {"changed": apt.installed() != before}
+    return {"changed": apt.list_installed() != before}
 
 
-def _prepared() -> Answer:
+def _read_prepared() -> Answer:
     """Read what `prepare` recorded last."""
     return files.read_json(WANTED)
 
@@ -270,10 +275,10 @@ def require_modules(version: str | None = None) -> None:
     start: then it is told to.
     """
     for release in kernels.list_needed():
-        built = _built_version(release)
+        built = _find_built_version(release)
         if not built:
             process.run("dkms", "autoinstall", "-k", release, timeout=_BUILD_S)
-            built = _built_version(release)
+            built = _find_built_version(release)
         if not built or version not in (None, built):
             raise HostError(
                 f"NVIDIA's module {f'{version} ' if version else ''}was not built for kernel "
@@ -283,7 +288,7 @@ def require_modules(version: str | None = None) -> None:
             )
 
 
-def _built_version(release: str) -> str | None:
+def _find_built_version(release: str) -> str | None:
     """Version of the module that a start with this kernel would load."""
     words = ["modinfo", "-k", release, "nvidia"]
     return parse_fields(Machine().run(words), ":").get("version")
@@ -295,7 +300,7 @@ def _hold(packages: dict[str, str]) -> list[str]:
     return sorted(packages)
 
 
-def _state() -> Answer:
+def _read_state() -> Answer:
     return files.read_json(paths.DRIVER_STATE)
 
 
@@ -306,13 +311,13 @@ def hold(request: Answer) -> Answer:
     repository with it.
     """
     check = request["check"]
-    have = family(apt.installed())
+    have = select_driver_packages(apt.list_installed())
     done = _drop_stale_pin(have, check=check)
     free = sorted(set(have) - set(process.run("apt-mark", "showhold").stdout.split()))
     if free:
         done.append(f"hold {', '.join(free)}")
         if not check:
-            kept = _state()
+            kept = _read_state()
             held = {*(kept.get("held") or []), *free}
             process.run("apt-mark", "hold", *free)
             files.write_json(paths.DRIVER_STATE, {**kept, "held": sorted(held)})
@@ -323,7 +328,7 @@ def hold(request: Answer) -> Answer:
         unit = shown.get(name, {})
         if unit.get("load_state") != "loaded":
             continue
-        if not _starts(name):
+        if not _is_starting_at_boot(name):
             done.append(f"enable {name}")
             if not check:
                 process.run("systemctl", "enable", name)
@@ -340,11 +345,11 @@ def _drop_stale_pin(have: dict[str, str], *, check: bool) -> list[str]:
 
     The repository goes with it, for the pin is what keeps it from superseding other packages.
     """
-    content = _content(PIN)
+    content = _read_content(PIN)
     if content is None:
         return []
     pinned = _PINNED.search(content.decode(errors="replace"))
-    if pinned and pinned[1] in {apt.upstream(version) for version in have.values()}:
+    if pinned and pinned[1] in {apt.parse_upstream(version) for version in have.values()}:
         return []
     if not check:
         files.remove(apt.SOURCE)
@@ -352,15 +357,15 @@ def _drop_stale_pin(have: dict[str, str], *, check: bool) -> list[str]:
     return [f"remove {PIN}"]
 
 
-def _starts(name: str) -> bool:
+def _is_starting_at_boot(name: str) -> bool:
     """Whether it starts at boot, or, without an [Install] section, with what needs it."""
     return process.run("systemctl", "is-enabled", name).stdout.strip() != "disabled"
 
 
-def restarts(request: Answer) -> Answer:
+def record_restart(request: Answer) -> Answer:
     """Record that the machine restarts itself: after the boot the version has to answer."""
     restarted = {"version": request["version"], "boot": boot.read_boot_id(Machine())}
-    files.write_json(paths.DRIVER_STATE, {**_state(), "restarted": restarted})
+    files.write_json(paths.DRIVER_STATE, {**_read_state(), "restarted": restarted})
     return {"changed": True}
 
 
@@ -368,24 +373,24 @@ def wait_for_gpus(request: Answer) -> Answer:
     """Wait until nvidia-smi lists every GPU with the planned version."""
     end = time.monotonic() + float(request["timeout_s"])
     while True:
-        reason = _not_ready_reason(request)
+        reason = _explain_not_ready(request)
         if reason is None or time.monotonic() > end:
             break
-        time.sleep(_STEP_S)
+        time.sleep(_POLL_INTERVAL_S)
     if reason is not None:
         raise HostError(
             reason, "read the kernel's messages on the machine: dmesg | grep -iE 'nvrm|nvidia'"
         )
-    state = _state()
+    state = _read_state()
     if state.pop("restarted", None):
         files.write_json(paths.DRIVER_STATE, state)
     return {"gpus": request["gpus"], "version": request["version"]}
 
 
-def _not_ready_reason(request: Answer) -> str | None:
+def _explain_not_ready(request: Answer) -> str | None:
     """Return why the driver is not ready; None when it is."""
     text = Machine().run(["nvidia-smi", "-q", "-x"], timeout_s=60.0)
-    reported = nvidia_smi.query(text)
+    reported = nvidia_smi.parse_query(text)
     if reported is None:
         output = " ".join((text or "").split()) or "nvidia-smi does not answer"
         return output[:300]
@@ -399,13 +404,13 @@ def _not_ready_reason(request: Answer) -> str | None:
     return None
 
 
-def rollback(request: Answer) -> Answer:
+def roll_back(request: Answer) -> Answer:
     """Reinstall the kept packages; record the version that failed, which is not tried again."""
-    kept = _state()
+    kept = _read_state()
     previous = kept.get("previous") or {}
     failed = {"version": request["version"], "why": request["why"]}
     # What was kept before another version is not what ran before this one.
-    if not previous.get("whole") or _prepared().get("version") != request["version"]:
+    if not previous.get("whole") or _read_prepared().get("version") != request["version"]:
         kept.pop("restarted", None)
         files.write_json(paths.DRIVER_STATE, {**kept, "failed": failed})
         raise HostError(
@@ -415,9 +420,9 @@ def rollback(request: Answer) -> Answer:
             f"remove {paths.DRIVER_STATE}",
         )
     packages: dict[str, str] = previous["packages"]
-    going = sorted(set(family(apt.installed())) - set(packages))
+    going = sorted(set(select_driver_packages(apt.list_installed())) - set(packages))
     debs = Machine().glob(f"{PREVIOUS}/*.deb")
-    apt.transaction(*debs, *(f"{name}-" for name in going))
+    apt.run_transaction(*debs, *(f"{name}-" for name in going))
     held = _hold(packages)
     files.write_json(
         paths.DRIVER_STATE,
@@ -427,11 +432,11 @@ def rollback(request: Answer) -> Answer:
 
 
 _VERBS: dict[str, Callable[[Answer], Answer]] = {
-    "key": key,
+    "key": install_key,
     "prepare": prepare,
     "install": install,
     "hold": hold,
-    "restarts": restarts,
+    "restarts": record_restart,
     "answer": wait_for_gpus,
-    "rollback": rollback,
+    "rollback": roll_back,
 }

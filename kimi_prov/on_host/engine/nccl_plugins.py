@@ -50,7 +50,7 @@ def quarantine(*, check: bool) -> NcclPluginsAnswer:
 
 def _find_plugins() -> GibFacts | None:
     machine = Machine()
-    return software.gib(machine, software.loader(machine))
+    return software.describe_gib(machine, software.read_loader(machine))
 
 
 def _move(path: str, to: str) -> None:

@@ -131,10 +131,10 @@ def describe_link(group: dict[str, Any], machine: Machine) -> dict[str, Any]:
 
     `rdma_bits_per_s` is the slowest of the devices that NCCL takes, None without them.
     """
-    rows = {row["name"]: row for row in interfaces.interfaces(machine)}
+    rows = {row["name"]: row for row in interfaces.list_interfaces(machine)}
     own: InterfaceFacts | dict[str, Any] = rows.get(group["interface"], {})
     rates = [
-        devices.rdma_rate(machine, path)
+        devices.read_rdma_rate(machine, path)
         for name in (group.get("rdma") or {}).get("devices", ())
         for device, _, port in [name.partition(":")]
         for path in machine.glob(f"/sys/class/infiniband/{device}/ports/{port or '*'}")

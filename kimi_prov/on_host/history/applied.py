@@ -71,9 +71,9 @@ def observe(
         "mounts": lambda: _describe_mounts(machine),
         "units": _describe_units,
         "users": lambda: {
-            n: _describe_account(row) for n, row in accounts.accounts(machine).items()
+            n: _describe_account(row) for n, row in accounts.list_accounts(machine).items()
         },
-        "members": lambda: accounts.members(machine),
+        "members": lambda: accounts.list_members(machine),
         "packages": lambda: _read_packages(machine, plan, known.get("packages") or {}),
         "driver": lambda: _read_driver_version(machine),
         "kernel": lambda: _read_kernel_settings(machine, plan, known.get("kernel") or {}),
@@ -178,7 +178,7 @@ def _hash_file(path: Path) -> str | None:
 def _describe_mounts(machine: Machine) -> list[dict[str, Any]]:
     return [
         {"path": point, "device": row[0], "type": row[1], "options": row[2]}
-        for point, row in sorted(system.mounts(machine, "1").items())
+        for point, row in sorted(system.list_mounts(machine, "1").items())
         if point == layout.ROOT or point.startswith(layout.ROOT + "/")
     ]
 
@@ -207,9 +207,9 @@ def _describe_links(paths: Paths) -> list[dict[str, Any]]:
 
 
 def _read_driver_version(machine: Machine) -> str | None:
-    version: str | None = nvidia_smi.module(machine.read("/proc/driver/nvidia/version") or "")[
-        "version"
-    ]
+    version: str | None = nvidia_smi.parse_module(
+        machine.read("/proc/driver/nvidia/version") or ""
+    )["version"]
     return version
 
 
@@ -261,7 +261,7 @@ def _read_kernel_settings(
     machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Give the kernel settings that the plan names, as they are."""
-    found = system.tunables(machine)
+    found = system.describe_tunables(machine)
     wanted = {*((plan.get("tuning") or {}).get("sysctl") or ()), *known.get("sysctl", ())}
     return {
         "sysctl": {

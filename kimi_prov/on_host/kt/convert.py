@@ -106,7 +106,7 @@ def survey(directory: str, files: Sequence[str]) -> Layers:
     places: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for name in files:
         path = os.path.join(directory, name)
-        for tensor, row in tensor_files.header(path).items():
+        for tensor, row in tensor_files.read_header(path).items():
             found = _EXPERT.fullmatch(tensor)
             if found is None or found[4] not in ("weight", "weight_scale_inv"):
                 if found is not None:
@@ -170,11 +170,11 @@ def _check_complete(directory: str, layer: int, matrices: dict[str, list[dict[st
 
 def read_verified(config: Config) -> Manifest | None:
     """Return the result's manifest, where its mark holds and it is of these very weights."""
-    source = fetch.recorded(config.weights)
+    source = fetch.find_recorded_manifest(config.weights)
     written = manifests.load(os.path.join(config.directory, manifests.NAME))
     if source is None or written is None or written.source != config.identity(source):
         return None
-    return written if manifests.mark_holds(config.directory, written) else None
+    return written if manifests.is_mark_valid(config.directory, written) else None
 
 
 def run(config: Config, progress: Progress) -> Manifest:
@@ -185,7 +185,7 @@ def run(config: Config, progress: Progress) -> Manifest:
     manifest = read_verified(config)
     if manifest is not None:
         return manifest
-    source = fetch.verified(config.weights)
+    source = fetch.find_verified_manifest(config.weights)
     if source is None:
         raise HostError(
             f"{config.weights.directory}: is not verified; kimi-fetch.service has to be done first",
@@ -226,7 +226,7 @@ def _resume(directory: str, identity: str) -> dict[str, Record]:
         document = read_json(path)
         if not document:
             continue
-        records = manifests.records_from(document)
+        records = manifests.parse_records(document)
         written = manifests.load(os.path.join(directory, manifests.NAME))
         recorded = document.get(key) if key else (written.source if written else None)
         for name, record in records.items():
@@ -392,7 +392,7 @@ def _pack(config: Config, layers: Layers, layer: int) -> Record:
     os.replace(partial, final)
     sync_directory(config.directory)
     shutil.rmtree(made)
-    return Record.of(final, sha256)
+    return Record.from_file(final, sha256)
 
 
 def _finish(directory: str, records: dict[str, Record], identity: str) -> Manifest:
@@ -413,7 +413,7 @@ def require_pools(directory: str, pools: int) -> None:
     found = 0
     for name in sorted(_list_entries(directory)):
         if name.endswith(".safetensors"):
-            for tensor in tensor_files.header(os.path.join(directory, name)):
+            for tensor in tensor_files.read_header(os.path.join(directory, name)):
                 match = _SLICE.fullmatch(tensor)
                 found = max(found, int(match[1]) + 1) if match else found
     if found != pools:

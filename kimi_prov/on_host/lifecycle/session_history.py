@@ -116,7 +116,7 @@ def _find_folder(plan: Mapping[str, Any]) -> str | None:
 
 
 def _open_bucket(plan: Mapping[str, Any]) -> Bucket:
-    return Bucket(str(_find_folder(plan)), Access.of(plan["weights"]), _STALL_TIMEOUT_S)
+    return Bucket(str(_find_folder(plan)), Access.from_weights(plan["weights"]), _STALL_TIMEOUT_S)
 
 
 def _write(

@@ -179,7 +179,7 @@ class Look:
         if not self.plan["metrics"]["gpus"]:
             return []
         text = self.machine.read("/proc/driver/nvidia/version")
-        running = nvidia_smi.module(text)["version"] or ""
+        running = nvidia_smi.parse_module(text)["version"] or ""
         installed = self._driver_installed()
         label = {"running": running, "installed": installed}
         changed = bool(running and installed and running != installed)
@@ -192,14 +192,16 @@ class Look:
         if kept.get("changed") != changed:
             from kimi_prov.on_host.driver import apt, steps  # noqa: PLC0415  (a tenth of a second)
 
-            family = steps.family(apt.installed())
-            version = steps.main_version(family) if family else ""
+            family = steps.select_driver_packages(apt.list_installed())
+            version = steps.find_main_version(family) if family else ""
             kept = self.kept["driver"] = {"changed": changed, "version": version}
         return str(kept["version"])
 
     def clock(self) -> list[Sample]:
         """Tell whether the clock is kept; a container may not ask."""
-        return [Sample("kimi_clock_synchronised", clock.clock(self.machine)["synchronized"])]
+        return [
+            Sample("kimi_clock_synchronised", clock.describe_clock(self.machine)["synchronized"])
+        ]
 
     def group(self) -> list[Sample]:
         """Tell which hosts of a group are there: each has a connection to the head's supervisor."""

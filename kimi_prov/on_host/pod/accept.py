@@ -13,7 +13,7 @@ from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.acceptance import catalogue, expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import Exam
-from kimi_prov.on_host.acceptance.target import Door
+from kimi_prov.on_host.acceptance.target import MachineTarget
 from kimi_prov.on_host.endpoint import checks, tls
 from kimi_prov.on_host.pod.place import Place
 from kimi_prov.on_host.system.envelope import answer
@@ -32,9 +32,11 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     place = Place.from_environment()
     exam = Exam(
-        build_subject(place, options.url), expectations.of_plan(place.plan), Door(None, _CLOSED)
+        build_subject(place, options.url),
+        expectations.from_plan(place.plan),
+        MachineTarget(None, _CLOSED),
     )
-    rows = acceptance.whole(
+    rows = acceptance.run_selection(
         catalogue.Selection(options.suite), exam, lambda names: acceptance.run(exam, names, _report)
     )
     failed = any(row["status"] == "fail" for row in rows)

@@ -28,16 +28,19 @@ def main(argv: list[str]) -> int:
     os.umask(0o022)
     place = Place.from_environment()
     config = build_configuration(place)
-    if all(fetch.verified(part) for part in config.parts()):
+    if all(fetch.find_verified_manifest(part) for part in config.parts()):
         print(f"{config.directory}: is verified already", flush=True)
         return 0
     _require_writable(place)
 
     def work(config: fetch.Config, progress: Progress) -> int:
         # Of pods of several nodes: flock does not hold on every volume.
-        with lock.held(f"{config.directory}.lock", lock.wait_message(config.directory)), progress:
+        with (
+            lock.lock(f"{config.directory}.lock", lock.make_wait_printer(config.directory)),
+            progress,
+        ):
             progress.tell_every(_SAY_EVERY_S)
-            progress.done("; ".join(fetch.bring(part, progress) for part in config.parts()))
+            progress.done("; ".join(fetch.fetch_part(part, progress) for part in config.parts()))
         return 0
 
     return run_job("download", lambda: config, lambda config: config.progress, work)
@@ -47,14 +50,14 @@ def build_configuration(place: Place) -> fetch.Config:
     """Return the plan's settings for weights as the pod has them."""
     bundle, token = place.find(pod.CA_BUNDLE), place.find(pod.HUB_TOKEN)
     document = {
-        **fetch.of_plan(place.plan["weights"], place.locate),
+        **fetch.build_settings(place.plan["weights"], place.locate),
         "token_file": token,
         "ca_bundle": bundle,
         "hf_python": place.locate(f"{pod.HUB}/bin/python"),
         "progress": place.run("fetch.json"),
         "guarded": True,
     }
-    return fetch.Config.of(document, place.locate(pod.PLAN))
+    return fetch.Config.from_document(document, place.locate(pod.PLAN))
 
 
 def explain_unverified(place: Place) -> str:
@@ -62,7 +65,7 @@ def explain_unverified(place: Place) -> str:
     missing = [
         part.directory
         for part in build_configuration(place).parts()
-        if fetch.verified(part) is None
+        if fetch.find_verified_manifest(part) is None
     ]
     if not missing:
         return ""

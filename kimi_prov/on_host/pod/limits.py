@@ -37,7 +37,7 @@ class Given:
 def read_limits(root: str = "/") -> Given:
     """Read the limits of the container's cgroup, and what it sees."""
     machine = Machine(root)
-    found = memory.cgroup(machine)
+    found = memory.read_cgroup(machine)
     total = _read_total_memory(machine)
     limits = [size for size in (found["memory_bytes"], total) if size is not None]
     allowed = len(placement.list_available_cpus())

@@ -16,30 +16,30 @@ NAMES = (paths.USER, paths.PROXY_USER, paths.WEB_USER, paths.ACME_USER)
 _SHOWN = 5
 
 
-def accounts(machine: Machine) -> dict[str, AccountFacts | None]:
+def list_accounts(machine: Machine) -> dict[str, AccountFacts | None]:
     """Return what each of the names is; None where there is no such account."""
-    return {name: _account(machine, name) for name in NAMES}
+    return {name: _describe_account(machine, name) for name in NAMES}
 
 
-def groups(machine: Machine) -> dict[str, int | None]:
+def list_groups(machine: Machine) -> dict[str, int | None]:
     """Return the number of each group of our names; None where there is no such group."""
-    return {name: _group(machine, name) for name in NAMES}
+    return {name: _find_group(machine, name) for name in NAMES}
 
 
-def members(machine: Machine) -> dict[str, list[str] | None]:
+def list_members(machine: Machine) -> dict[str, list[str] | None]:
     """Return who else is in each group of our names; None where there is no such group."""
     found: dict[str, list[str] | None] = {}
     for name in NAMES:
         if machine.live:
-            there = _group(machine, name) is not None
+            there = _find_group(machine, name) is not None
             found[name] = sorted(grp.getgrnam(name).gr_mem) if there else None
         else:
-            row = _line(machine, "/etc/group", name)
+            row = _read_line(machine, "/etc/group", name)
             found[name] = sorted(filter(None, row[3].split(","))) if len(row) > 3 else None
     return found
 
 
-def _account(machine: Machine, name: str) -> AccountFacts | None:
+def _describe_account(machine: Machine, name: str) -> AccountFacts | None:
     if machine.live:
         # Also an account that only the site's directory knows.
         try:
@@ -47,7 +47,7 @@ def _account(machine: Machine, name: str) -> AccountFacts | None:
         except KeyError:
             return None
     else:
-        row = _line(machine, "/etc/passwd", name)
+        row = _read_line(machine, "/etc/passwd", name)
         if len(row) < 7:
             return None
     uid, gid = int(row[2]), int(row[3])
@@ -56,28 +56,28 @@ def _account(machine: Machine, name: str) -> AccountFacts | None:
         "gid": gid,
         "home": row[5],
         "shell": row[6],
-        "processes": _processes(machine, uid),
+        "processes": _list_processes(machine, uid),
     }
 
 
-def _group(machine: Machine, name: str) -> int | None:
+def _find_group(machine: Machine, name: str) -> int | None:
     if machine.live:
         try:
             return grp.getgrnam(name).gr_gid
         except KeyError:
             return None
-    row = _line(machine, "/etc/group", name)
+    row = _read_line(machine, "/etc/group", name)
     return int(row[2]) if len(row) > 2 else None
 
 
-def _line(machine: Machine, database: str, name: str) -> list[str]:
+def _read_line(machine: Machine, database: str, name: str) -> list[str]:
     for line in (machine.read(database) or "").splitlines():
         if line.startswith(f"{name}:"):
             return line.split(":")
     return []
 
 
-def _processes(machine: Machine, uid: int) -> list[str]:
+def _list_processes(machine: Machine, uid: int) -> list[str]:
     """Names of the account's processes that no unit of ours runs; the first few."""
     found = set()
     for status in machine.glob("/proc/[0-9]*/status"):

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from kimi_prov.on_host.system.machine import Machine
 
 _AMD = "0x1002"
-_LEAST_BYTES = 4 << 30  # the processor's own graphics have no memory worth telling of
+_MIN_BYTES = 4 << 30  # the processor's own graphics have no memory worth telling of
 
 
-def gpus(machine: Machine) -> list[GpuFacts]:
+def list_gpus(machine: Machine) -> list[GpuFacts]:
     """One row for each card that the kernel's driver serves; memory in bytes."""
     found: list[GpuFacts] = []
     for path in machine.glob("/sys/bus/pci/devices/*"):
         if machine.read(f"{path}/vendor") != _AMD:
             continue
         size = machine.read_int(f"{path}/mem_info_vram_total")
-        if size is None or size < _LEAST_BYTES:
+        if size is None or size < _MIN_BYTES:
             continue
         name = machine.read(f"{path}/product_name") or None
         found.append(
@@ -34,8 +34,8 @@ def gpus(machine: Machine) -> list[GpuFacts]:
                 "pci": path.rsplit("/", 1)[1],
                 "compute_capability": None,
                 "pcie": {
-                    "gen": generation(machine.read(f"{path}/current_link_speed")),
-                    "gen_max": generation(machine.read(f"{path}/max_link_speed")),
+                    "gen": parse_generation(machine.read(f"{path}/current_link_speed")),
+                    "gen_max": parse_generation(machine.read(f"{path}/max_link_speed")),
                     "width": machine.read_int(f"{path}/current_link_width"),
                     "width_max": machine.read_int(f"{path}/max_link_width"),
                 },
@@ -48,11 +48,11 @@ def gpus(machine: Machine) -> list[GpuFacts]:
             }
         )
     if any(gpu["model"] is None for gpu in found):
-        _name(found, _market_names(machine))
+        _name(found, _read_market_names(machine))
     return found
 
 
-def amd(machine: Machine) -> AmdFacts | None:
+def describe_amd(machine: Machine) -> AmdFacts | None:
     """Driver and ROCm, or None where the kernel has no such driver loaded."""
     if not machine.exists("/sys/module/amdgpu"):
         return None
@@ -62,7 +62,7 @@ def amd(machine: Machine) -> AmdFacts | None:
     }
 
 
-def generation(speed: str | None) -> int | None:
+def parse_generation(speed: str | None) -> int | None:
     """`32.0 GT/s PCIe` is the fifth generation."""
     match = re.match(r"[\d.]+", speed or "")
     known = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -72,16 +72,16 @@ def generation(speed: str | None) -> int | None:
         return None
 
 
-def _market_names(machine: Machine) -> dict[str, str]:
+def _read_market_names(machine: Machine) -> dict[str, str]:
     """Return GPU names by PCI address."""
-    return by_amd_smi(machine.run(["amd-smi", "static", "--asic", "--bus", "--json"], 20)) or (
-        by_rocm_smi(machine.run(["rocm-smi", "--showproductname", "--showbus", "--json"], 20))
+    return parse_amd_smi(machine.run(["amd-smi", "static", "--asic", "--bus", "--json"], 20)) or (
+        parse_rocm_smi(machine.run(["rocm-smi", "--showproductname", "--showbus", "--json"], 20))
     )
 
 
-def by_amd_smi(text: str | None) -> dict[str, str]:
+def parse_amd_smi(text: str | None) -> dict[str, str]:
     """Read `amd-smi static --json`: address to market name. One card may come without a list."""
-    document = _json(text)
+    document = _parse_json(text)
     rows = document.get("gpu_data", [document]) if isinstance(document, dict) else document
     found = {}
     for row in rows if isinstance(rows, list) else []:
@@ -93,9 +93,9 @@ def by_amd_smi(text: str | None) -> dict[str, str]:
     return found
 
 
-def by_rocm_smi(text: str | None) -> dict[str, str]:
+def parse_rocm_smi(text: str | None) -> dict[str, str]:
     """Read `rocm-smi --json`: address to the name of the card, whose key changed over the years."""
-    document = _json(text)
+    document = _parse_json(text)
     found = {}
     for row in document.values() if isinstance(document, dict) else ():
         if isinstance(row, dict):
@@ -112,7 +112,7 @@ def _is_market_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", "N/A") and not name.startswith("0x")
 
 
-def _json(text: str | None) -> Any:  # noqa: ANN401  (tools print what they like)
+def _parse_json(text: str | None) -> Any:  # noqa: ANN401  (tools print what they like)
     """Read what follows the warnings that both tools print before their JSON."""
     lines = (text or "").splitlines()
     start = next((n for n, line in enumerate(lines) if line.lstrip()[:1] in ("{", "[")), None)

@@ -11,7 +11,7 @@ _GET_XCOMP_SUPP = 0x1021
 _TILE_DATA = 1 << 18
 
 
-def permission() -> bool | None:
+def read_permission() -> bool | None:
     """Return what the kernel supports of the tiles' state; None where the call is not available.
 
     Queries and does not request: a permission would stay with this process. The processor may

@@ -16,12 +16,12 @@ _UNSYNCHRONIZED = 0x40
 _LARGE_ENOUGH = 512
 
 
-def clock(machine: Machine) -> ClockFacts:
+def describe_clock(machine: Machine) -> ClockFacts:
     """Return what the kernel knows; whoever asked adds `offset_s`, by a clock of its own."""
-    return {"synchronized": _synchronized() if machine.live else None}
+    return {"synchronized": _is_synchronized() if machine.live else None}
 
 
-def _synchronized() -> bool | None:
+def _is_synchronized() -> bool | None:
     buffer = ctypes.create_string_buffer(_LARGE_ENOUGH)
     try:
         # With no mode it only reads.

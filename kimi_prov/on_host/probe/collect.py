@@ -36,53 +36,56 @@ SCHEMA: Final = "kimi-prov/facts/v1"
 
 def collect(machine: Machine) -> Facts:
     """Every fact of the machine. Sizes in bytes; null is unknown."""
-    states = installed.units(machine)
+    states = installed.read_units(machine)
     found = software.Packages(machine)
     cards = probe_gpu.Nvidia(machine)
     nvidia = cards.gpus()
-    amd = amd_smi.gpus(machine)
+    amd = amd_smi.list_gpus(machine)
     for number, gpu in enumerate(amd, start=len(nvidia)):
         gpu["index"] = number
-    configured = software.loader(machine)
-    host = system.host(machine)
+    configured = software.read_loader(machine)
+    host = system.describe_host(machine)
     return {
         "schema": SCHEMA,
         "collected_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "origin": {"kind": "probe", "name": host["hostname"], "detail": None},
         "origins": {},
-        "clock": clock.clock(machine),
+        "clock": clock.describe_clock(machine),
         "host": host,
-        "python": system.python(machine),
-        "cpu": cpu.cpu(machine),
-        "numa": cpu.numa(machine),
-        "memory": memory.memory(machine, system.shm_bytes(machine)),
-        "cgroup": {**memory.cgroup(machine), "hierarchy": system.cgroup_hierarchy(machine)},
-        "filesystems": system.filesystems(machine),
-        "disks": devices.disks(machine),
-        "nics": devices.nics(machine),
+        "python": system.describe_python(machine),
+        "cpu": cpu.describe_cpu(machine),
+        "numa": cpu.describe_numa(machine),
+        "memory": memory.describe_memory(machine, system.read_shm_bytes(machine)),
+        "cgroup": {
+            **memory.read_cgroup(machine),
+            "hierarchy": system.find_cgroup_hierarchy(machine),
+        },
+        "filesystems": system.list_filesystems(machine),
+        "disks": devices.list_disks(machine),
+        "nics": devices.list_nics(machine),
         "gpus": nvidia + amd,
         "nvidia": cards.facts(nvidia, found, states, container=bool(host["container"])),
-        "amd": amd_smi.amd(machine),
-        "tunables": system.tunables(machine),
-        "network": network.network(machine, nvidia + amd),
-        "firewall": network.firewall(machine, states),
-        "packages": software.packages(machine, found),
-        "security": security.security(machine),
+        "amd": amd_smi.describe_amd(machine),
+        "tunables": system.describe_tunables(machine),
+        "network": network.describe_network(machine, nvidia + amd),
+        "firewall": network.describe_firewall(machine, states),
+        "packages": software.describe_packages(machine, found),
+        "security": security.describe_security(machine),
         "ld_conf": configured,
-        "gib": software.gib(machine, configured),
-        "kimi": installed.kimi(machine, states),
+        "gib": software.describe_gib(machine, configured),
+        "kimi": installed.describe_installation(machine, states),
         "measured": None,
         "price": None,
     }
 
 
-def described(machine: Machine, *, timed: bool) -> Facts:
+def describe(machine: Machine, *, timed: bool) -> Facts:
     """Collect the facts, and measurements where requested."""
     facts = collect(machine)
     if timed:
         from kimi_prov.on_host.probe import measure  # noqa: PLC0415  (only who measures pays for it)
 
-        measure.apply(facts, measure.measured(machine, facts))
+        measure.apply(facts, measure.measure(machine, facts))
     return facts
 
 
@@ -100,7 +103,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps(held))
         return 0
     try:
-        facts = described(Machine(), timed=options.measure)
+        facts = describe(Machine(), timed=options.measure)
     except BaseException:
         if held:
             apply_lock.release(str(options.lock["run"]))

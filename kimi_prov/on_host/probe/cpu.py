@@ -76,24 +76,24 @@ _DESIGNS: tuple[tuple[str, int, int, int, str], ...] = (
 )
 
 
-def cpu(machine: Machine) -> CpuFacts:
+def describe_cpu(machine: Machine) -> CpuFacts:
     """Model, counts and instruction sets of the CPUs that a process here may run on."""
-    named = {**by_kernel(machine), **by_cpuinfo(machine)}
+    named = {**read_proc_cpuinfo(machine), **read_py_cpuinfo(machine)}
     flags = set(named["flags"])
-    online = online_cpus(machine)
+    online = list_online_cpus(machine)
     usable = set(online)
-    topology = [_place(machine, number) for number in online]
+    topology = [_find_core(machine, number) for number in online]
     known = [place for place in topology if place is not None]
     complete = bool(known) and len(known) == len(online)
     sockets = len({place["socket"] for place in known}) if complete else None
     cores = len({place["first"] for place in known}) if complete else None
-    found_caches = caches(machine, len(online))
+    found_caches = describe_caches(machine, len(online))
     vendor, family, number = named["vendor"], named["family"], named["model_number"]
-    shared = clusters(machine, vendor, sockets, flags)
+    shared = describe_clusters(machine, vendor, sockets, flags)
     return {
         "model": named["model"],
         "vendor": vendor,
-        "microarchitecture": design(vendor, family, number),
+        "microarchitecture": find_design(vendor, family, number),
         "family": family,
         "model_number": number,
         "stepping": named["stepping"],
@@ -106,8 +106,8 @@ def cpu(machine: Machine) -> CpuFacts:
         "primary": format_list([p["first"] for p in known if p["first"] in usable])
         if complete
         else None,
-        "amx_permission": amx.permission() if machine.live else None,
-        "smt": _smt(machine, cores, len(online)),
+        "amx_permission": amx.read_permission() if machine.live else None,
+        "smt": _has_smt(machine, cores, len(online)),
         "governor": machine.read(f"{_FREQUENCY}/scaling_governor"),
         "caches": found_caches,
         # Not py-cpuinfo's: on AMD it takes the L2 of one core for it.
@@ -116,11 +116,11 @@ def cpu(machine: Machine) -> CpuFacts:
         "snc": shared["snc"],
         "nps": shared["nps"],
         # Not py-cpuinfo's: where the name advertises none, it gives the clock of the moment.
-        "frequency_hz": _frequency_hz(machine, named["model"]),
+        "frequency_hz": _find_frequency_hz(machine, named["model"]),
     }
 
 
-def by_kernel(machine: Machine) -> dict[str, Any]:
+def read_proc_cpuinfo(machine: Machine) -> dict[str, Any]:
     """Return the names, numbers and flags of the first CPU in /proc/cpuinfo."""
     first = parse_fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
     return {
@@ -133,12 +133,12 @@ def by_kernel(machine: Machine) -> dict[str, Any]:
     }
 
 
-def by_cpuinfo(machine: Machine) -> dict[str, Any]:
+def read_py_cpuinfo(machine: Machine) -> dict[str, Any]:
     """Return the same from py-cpuinfo, as far as it knows; it reads the live machine alone."""
     if not machine.live:
         return {}
     try:
-        with _quick_cpuinfo() as cpuinfo:
+        with _import_cpuinfo() as cpuinfo:
             read: dict[str, Any] = cpuinfo.get_cpu_info()
     except Exception:  # noqa: BLE001  (/proc/cpuinfo has what is needed)
         return {}
@@ -154,7 +154,7 @@ def by_cpuinfo(machine: Machine) -> dict[str, Any]:
 
 
 @contextmanager
-def _quick_cpuinfo() -> Iterator[ModuleType]:
+def _import_cpuinfo() -> Iterator[ModuleType]:
     """Keep py-cpuinfo in this process and from timing the processor, which takes over a second.
 
     It starts its own file again unless `sys.frozen` says that the program is a bundle, in which no
@@ -171,7 +171,7 @@ def _quick_cpuinfo() -> Iterator[ModuleType]:
         del vars(sys)["frozen"]
 
 
-def _frequency_hz(machine: Machine, model: str | None) -> int | None:
+def _find_frequency_hz(machine: Machine, model: str | None) -> int | None:
     """Frequency in the CPU's name, in Hz; else the highest that the kernel's driver allows."""
     named = re.search(r"@ ([\d.]+)GHz", model or "")
     gigahertz = parse_leading_decimal(named.group(1)) if named else None
@@ -181,7 +181,7 @@ def _frequency_hz(machine: Machine, model: str | None) -> int | None:
     return khz * 1000 if khz else None
 
 
-def online_cpus(machine: Machine) -> list[int]:
+def list_online_cpus(machine: Machine) -> list[int]:
     """CPUs that are online and, on the live machine, that this process is allowed to use."""
     online = parse_list(machine.read(f"{_CPU}/online"))
     if not machine.live:
@@ -190,18 +190,20 @@ def online_cpus(machine: Machine) -> list[int]:
     return [number for number in online if number in allowed] or sorted(allowed)
 
 
-def _available(sizes: dict[str, str]) -> int | None:
+def _sum_available(sizes: dict[str, str]) -> int | None:
     """Bytes of a node that a process could get: free, or page cache; tmpfs is taken."""
-    free = _kilobytes(sizes.get("MemFree"))
+    free = _parse_kilobytes(sizes.get("MemFree"))
     if free is None:
         return None
-    files = (_kilobytes(sizes.get("FilePages")) or 0) - (_kilobytes(sizes.get("Shmem")) or 0)
-    return free + max(0, files) + (_kilobytes(sizes.get("SReclaimable")) or 0)
+    files = (_parse_kilobytes(sizes.get("FilePages")) or 0) - (
+        _parse_kilobytes(sizes.get("Shmem")) or 0
+    )
+    return free + max(0, files) + (_parse_kilobytes(sizes.get("SReclaimable")) or 0)
 
 
-def numa(machine: Machine) -> NumaFacts:
+def describe_numa(machine: Machine) -> NumaFacts:
     """NUMA nodes that have memory or CPUs; an empty list where the kernel lists none."""
-    allowed = set(online_cpus(machine))
+    allowed = set(list_online_cpus(machine))
     nodes: list[NodeFacts] = []
     for path in machine.glob(f"{_NODE}/node[0-9]*"):
         info = parse_fields(machine.read(f"{path}/meminfo"), ":")
@@ -211,9 +213,9 @@ def numa(machine: Machine) -> NumaFacts:
             {
                 "id": int(path.rsplit("node", 1)[1]),
                 "cpus": format_list(cpus),
-                "memory_total_bytes": _kilobytes(sizes.get("MemTotal")),
-                "memory_free_bytes": _kilobytes(sizes.get("MemFree")),
-                "memory_available_bytes": _available(sizes),
+                "memory_total_bytes": _parse_kilobytes(sizes.get("MemTotal")),
+                "memory_free_bytes": _parse_kilobytes(sizes.get("MemFree")),
+                "memory_available_bytes": _sum_available(sizes),
                 "distances": [
                     number
                     for word in (machine.read(f"{path}/distance") or "").split()
@@ -223,13 +225,13 @@ def numa(machine: Machine) -> NumaFacts:
         )
     return {
         "nodes": sorted(nodes, key=lambda node: node["id"]),
-        "memory_grows": _grows(machine, nodes),
+        "memory_grows": _is_growing(machine, nodes),
     }
 
 
-def _grows(machine: Machine, nodes: list[NodeFacts]) -> bool | None:
+def _is_growing(machine: Machine, nodes: list[NodeFacts]) -> bool | None:
     """Whether the nodes show far less than the total: a virtual machine with ballooned memory."""
-    total = _kilobytes(parse_fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
+    total = _parse_kilobytes(parse_fields(machine.read("/proc/meminfo"), ":").get("MemTotal"))
     sizes = [node["memory_total_bytes"] for node in nodes]
     shown = [size for size in sizes if size is not None]
     if not total or not shown or len(shown) < len(sizes):
@@ -237,7 +239,7 @@ def _grows(machine: Machine, nodes: list[NodeFacts]) -> bool | None:
     return sum(shown) < total * _SHOWN
 
 
-def clusters(
+def describe_clusters(
     machine: Machine, vendor: str | None, sockets: int | None, flags: set[str]
 ) -> dict[str, int | None]:
     """Nodes with CPUs for each socket, and what the firmware calls that: Intel's SNC, AMD's NPS.
@@ -255,7 +257,7 @@ def clusters(
     }
 
 
-def design(vendor: str | None, family: int | None, model: int | None) -> str | None:
+def find_design(vendor: str | None, family: int | None, model: int | None) -> str | None:
     """Return the microarchitecture by vendor, family and model number."""
     if family is None or model is None:
         return None
@@ -265,13 +267,13 @@ def design(vendor: str | None, family: int | None, model: int | None) -> str | N
     return None
 
 
-def caches(machine: Machine, threads: int) -> dict[str, int | None] | None:
+def describe_caches(machine: Machine, threads: int) -> dict[str, int | None] | None:
     """Bytes of each level, all of its parts together, and the parts of the last level."""
     found: dict[str, int | None] = {}
     for path in machine.glob(f"{_CPU}/cpu0/cache/index[0-9]*"):
         level = machine.read(f"{path}/level")
         kind = {"Data": "d", "Instruction": "i"}.get(machine.read(f"{path}/type") or "", "")
-        size = _bytes(machine.read(f"{path}/size"))
+        size = _parse_bytes(machine.read(f"{path}/size"))
         sharing = len(parse_list(machine.read(f"{path}/shared_cpu_list")))
         if size is not None and sharing:
             parts = max(1, round(threads / sharing))
@@ -279,16 +281,16 @@ def caches(machine: Machine, threads: int) -> dict[str, int | None] | None:
             found[f"l{level}{kind}_instances"] = parts
     if found:
         return found
-    for key, value in listed(machine).items():
+    for key, value in read_lscpu(machine).items():
         match = re.fullmatch(r"L(\d[di]?) cache", key)
         sized = re.match(r"([\d.]+ \w+)(?: \((\d+) instances?\))?", value)
         if match and sized:
-            found[f"l{match.group(1)}_bytes"] = _bytes(sized.group(1))
+            found[f"l{match.group(1)}_bytes"] = _parse_bytes(sized.group(1))
             found[f"l{match.group(1)}_instances"] = parse_int(sized.group(2))
     return found or None
 
 
-def listed(machine: Machine) -> dict[str, str]:
+def read_lscpu(machine: Machine) -> dict[str, str]:
     """Read `lscpu -J`: values by name; empty where lscpu is not available."""
     try:
         rows = json.loads(machine.run(["lscpu", "-J"]) or "{}")["lscpu"]
@@ -297,14 +299,14 @@ def listed(machine: Machine) -> dict[str, str]:
         return {}
 
 
-def _smt(machine: Machine, cores: int | None, threads: int) -> bool | None:
+def _has_smt(machine: Machine, cores: int | None, threads: int) -> bool | None:
     active = machine.read("/sys/devices/system/cpu/smt/active")
     if active in ("0", "1"):
         return active == "1"
     return threads > cores if cores else None
 
 
-def _bytes(text: str | None) -> int | None:
+def _parse_bytes(text: str | None) -> int | None:
     """`48K` and `300 MiB` as bytes."""
     match = re.fullmatch(r"([\d.]+)\s*(\w*)", text or "")
     number = parse_leading_decimal(match.group(1)) if match else None
@@ -313,21 +315,21 @@ def _bytes(text: str | None) -> int | None:
     return round(number * _UNITS[match.group(2)])
 
 
-def _place(machine: Machine, number: int) -> dict[str, int] | None:
+def _find_core(machine: Machine, number: int) -> dict[str, int] | None:
     """Socket of a CPU and the first thread of its core."""
     base = f"{_CPU}/cpu{number}/topology"
     socket = machine.read_int(f"{base}/physical_package_id")
-    first = _first(machine.read(f"{base}/thread_siblings_list"))
+    first = _find_first(machine.read(f"{base}/thread_siblings_list"))
     return None if socket is None or first is None else {"socket": socket, "first": first}
 
 
 @cache
-def _first(siblings: str | None) -> int | None:
+def _find_first(siblings: str | None) -> int | None:
     """Every thread of a core has the same list."""
     return next(iter(parse_list(siblings)), None)
 
 
-def _kilobytes(text: str | None) -> int | None:
+def _parse_kilobytes(text: str | None) -> int | None:
     """`123 kB` as bytes."""
     words = (text or "").split()
     number = parse_int(words[0]) if words else None

@@ -31,7 +31,7 @@ _WORKSPACE = 32 << 20
 _RANDOM = 2 << 20
 # Seconds of each part, after the clocks have risen; split into rounds, of which the median counts.
 _WARM_S, _PART_S, _ROUNDS = 0.1, 0.4, 5
-_LEAST_RUNS = 3
+_MIN_RUNS = 3
 # CUresult, cublasStatus_t: all right.
 _OK = 0
 _PORTABLE = 1
@@ -181,17 +181,17 @@ class _Device:
         return self.between(first, last)
 
 
-def _runs(device: _Device, run: _Call, seconds: float) -> int:
+def _count_runs(device: _Device, run: _Call, seconds: float) -> int:
     """Warm up, and say how many runs take so long."""
-    once = device.timed(run, _LEAST_RUNS) / _LEAST_RUNS
+    once = device.timed(run, _MIN_RUNS) / _MIN_RUNS
     warm = max(1, int(_WARM_S / once))
     once = device.timed(run, warm) / warm
     return max(1, int(seconds / once))
 
 
-def _rate(device: _Device, run: _Call, amount: float) -> float:
+def _measure_rate(device: _Device, run: _Call, amount: float) -> float:
     """Amount a second, where each run does `amount`: the median round."""
-    count = _runs(device, run, _PART_S / _ROUNDS)
+    count = _count_runs(device, run, _PART_S / _ROUNDS)
     return statistics.median(count * amount / device.timed(run, count) for _ in range(_ROUNDS))
 
 
@@ -207,7 +207,7 @@ class _Product:
         bytes_each = 1 if fp8 else 2
         kind = _R_8F_E4M3 if fp8 else _R_16BF
         size = _SIDE * _SIDE * bytes_each
-        data = _random_fp8() if fp8 else _random_bf16()
+        data = _make_random_fp8() if fp8 else _make_random_bf16()
         device.upload(0, data, 2 * size)
         left, right, result = device.arena, device.arena + size, device.arena + 2 * size
         workspace = result + _SIDE * _SIDE * 2
@@ -295,7 +295,7 @@ class _Product:
         self._call("cublasLtMatmulDescSetAttribute", *arguments)
 
 
-def _random_bf16() -> bytes:
+def _make_random_bf16() -> bytes:
     """Numbers of either sign between 1/8 and 2: zeros would draw less power and run faster."""
     table = bytes((0x3E, 0x3F, 0xBE, 0xBF)[byte & 3] for byte in range(256))
     made = random.Random(0)  # noqa: S311  (no secret)
@@ -305,13 +305,13 @@ def _random_bf16() -> bytes:
     return bytes(data)
 
 
-def _random_fp8() -> bytes:
+def _make_random_fp8() -> bytes:
     """Likewise in E4M3: a sign, an exponent of four near 1, three bits of mantissa."""
     table = bytes(byte & 0x80 | (4 + (byte >> 3 & 3)) << 3 | byte & 7 for byte in range(256))
     return random.Random(0).randbytes(_RANDOM).translate(table)  # noqa: S311  (no secret)
 
 
-def _matrix(device: _Device, libraries: list[str], *, fp8: bool) -> dict[str, Any]:
+def _measure_matrix(device: _Device, libraries: list[str], *, fp8: bool) -> dict[str, Any]:
     name, since = ("fp8", _FP8_SINCE) if fp8 else ("bf16", _BF16_SINCE)
     if device.capability < since:
         raise Unmeasured(f"its matrix units have no {name}")
@@ -321,7 +321,7 @@ def _matrix(device: _Device, libraries: list[str], *, fp8: bool) -> dict[str, An
     for path in libraries:
         try:
             product = _Product(device, ctypes.CDLL(path), fp8=fp8)
-            rate = _rate(device, product, 2.0 * _SIDE**3)
+            rate = _measure_rate(device, product, 2.0 * _SIDE**3)
         except OSError as error:
             reasons.append(f"{path}: {error}")
         except Unmeasured as error:
@@ -331,24 +331,24 @@ def _matrix(device: _Device, libraries: list[str], *, fp8: bool) -> dict[str, An
     raise Unmeasured("; ".join(reasons))
 
 
-def _bandwidth(device: _Device) -> dict[str, Any]:
+def _measure_bandwidth(device: _Device) -> dict[str, Any]:
     """Bytes read and written a second: half of what is copied is read, the other written."""
-    return {"bytes_per_s": round(_rate(device, device.copy_within, float(ARENA)))}
+    return {"bytes_per_s": round(_measure_rate(device, device.copy_within, float(ARENA)))}
 
 
-def _copy(device: _Device) -> dict[str, Any]:
-    return {"bytes_per_s": round(_rate(device, device.copy_in, float(PINNED)))}
+def _measure_copy(device: _Device) -> dict[str, Any]:
+    return {"bytes_per_s": round(_measure_rate(device, device.copy_in, float(PINNED)))}
 
 
-def alone(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_alone(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Measure the one GPU that is visible; each part by itself."""
-    device = _Device(_started(), 0, config["cpus"])
+    device = _Device(_start(), 0, config["cpus"])
     libraries = config["libraries"]
     parts: tuple[tuple[str, Callable[[], dict[str, Any]]], ...] = (
-        ("memory", lambda: _bandwidth(device)),
-        ("copy", lambda: _copy(device)),
-        ("bf16", lambda: _matrix(device, libraries, fp8=False)),
-        ("fp8", lambda: _matrix(device, libraries, fp8=True)),
+        ("memory", lambda: _measure_bandwidth(device)),
+        ("copy", lambda: _measure_copy(device)),
+        ("bf16", lambda: _measure_matrix(device, libraries, fp8=False)),
+        ("fp8", lambda: _measure_matrix(device, libraries, fp8=True)),
     )
     for name, measure in parts:
         started = time.monotonic()
@@ -360,15 +360,15 @@ def alone(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None
         say({**found, "seconds": round(time.monotonic() - started, 2)})
 
 
-def together(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_together(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Copy to all visible GPUs at once, each from memory of its own node."""
     started = time.monotonic()
-    driver = _started()
+    driver = _start()
     devices = [_Device(driver, place, cpus) for place, cpus in enumerate(config["cpus"])]
     counts = []
     for device in devices:
         device.use()
-        counts.append(_runs(device, device.copy_in, _PART_S))
+        counts.append(_count_runs(device, device.copy_in, _PART_S))
     marks = []
     for device, count in zip(devices, counts):
         device.use()
@@ -385,7 +385,7 @@ def together(config: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> N
     say({"part": "together", "reason": None, "bytes_per_s": rates, "seconds": seconds})
 
 
-def _started() -> _Driver:
+def _start() -> _Driver:
     driver = _Driver()
     driver.call("cuInit", 0)
     return driver
@@ -399,7 +399,7 @@ def main(given: str | None = None) -> int:
         print(json.dumps(found), flush=True)
 
     try:
-        (together if config["together"] else alone)(config, say)
+        (measure_together if config["together"] else measure_alone)(config, say)
     except Unmeasured as error:
         say({"part": None, "reason": str(error)})
     # Threads of the driver may not let the interpreter end.

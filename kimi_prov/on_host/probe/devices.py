@@ -15,7 +15,7 @@ _SECTOR = 512
 _RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
-def disks(machine: Machine) -> list[DiskFacts]:
+def list_disks(machine: Machine) -> list[DiskFacts]:
     """Disks with their kind and size; only a measurement gives their speed."""
     found: list[DiskFacts] = []
     for path in machine.glob("/sys/block/*"):
@@ -27,7 +27,7 @@ def disks(machine: Machine) -> list[DiskFacts]:
         found.append(
             {
                 "name": name,
-                "kind": _kind(name, machine.read_int(f"{path}/queue/rotational")),
+                "kind": _find_kind(name, machine.read_int(f"{path}/queue/rotational")),
                 "size_bytes": sectors * _SECTOR,
                 "model": model.strip() if model else None,
                 "read_bytes_per_s": None,
@@ -36,7 +36,7 @@ def disks(machine: Machine) -> list[DiskFacts]:
     return found
 
 
-def _kind(name: str, rotational: int | None) -> str | None:
+def _find_kind(name: str, rotational: int | None) -> str | None:
     """Return nvme, ssd, hdd or virtual; a virtual disk's own report is not reliable."""
     if name.startswith("nvme"):
         return "nvme"
@@ -45,7 +45,7 @@ def _kind(name: str, rotational: int | None) -> str | None:
     return None if rotational is None else "hdd" if rotational else "ssd"
 
 
-def nics(machine: Machine) -> list[NicFacts]:
+def list_nics(machine: Machine) -> list[NicFacts]:
     """Network cards, bridges and tunnels aside; speed in bits a second, None while it is down."""
     found: list[NicFacts] = []
     for path in machine.glob("/sys/class/net/*"):
@@ -56,7 +56,7 @@ def nics(machine: Machine) -> list[NicFacts]:
             {
                 "name": name,
                 "kind": "infiniband" if machine.read(f"{path}/type") == "32" else "ethernet",
-                "speed_bits_per_s": link_speed(machine, name),
+                "speed_bits_per_s": read_link_speed(machine, name),
                 "up": machine.read(f"{path}/operstate") == "up",
             }
         )
@@ -66,20 +66,20 @@ def nics(machine: Machine) -> list[NicFacts]:
             {
                 "name": f"{words[-3]}/{words[-1]}",
                 "kind": "infiniband",
-                "speed_bits_per_s": rdma_rate(machine, path),
+                "speed_bits_per_s": read_rdma_rate(machine, path),
                 "up": "ACTIVE" in (machine.read(f"{path}/state") or ""),
             }
         )
     return found
 
 
-def link_speed(machine: Machine, name: str) -> int | None:
+def read_link_speed(machine: Machine, name: str) -> int | None:
     """Return the speed of an interface in bits a second; the kernel says -1 where it has none."""
     speed = machine.read_int(f"/sys/class/net/{name}/speed")
     return speed * 10**6 if speed and speed > 0 else None
 
 
-def rdma_rate(machine: Machine, port: str) -> int | None:
+def read_rdma_rate(machine: Machine, port: str) -> int | None:
     """Return the rate of a port of an RDMA device in bits a second: `400 Gb/sec (4X NDR)`."""
     rate = _RATE.match(machine.read(f"{port}/rate") or "")
     return round(float(rate.group(1)) * 1e9) if rate else None

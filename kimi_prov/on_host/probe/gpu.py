@@ -30,7 +30,7 @@ _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib
 # Where DKMS keeps the certificate that it signs with: Debian, Ubuntu.
 _MODULE_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # Without the persistence mode each call wakes every card first.
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _COMMANDS = {
     "query": ["nvidia-smi", "-q", "-x"],
     "table": [
@@ -49,8 +49,8 @@ class Nvidia:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.cards = _devices(machine, _DISPLAY)
-        self._switches = _devices(machine, (_SWITCH,))
+        self.cards = _list_devices(machine, _DISPLAY)
+        self._switches = _list_devices(machine, (_SWITCH,))
         self.version = machine.read("/proc/driver/nvidia/version")
         self._served = machine.exists("/proc/driver/nvidia")
         # In a container the tool may answer where the driver's files are not shown.
@@ -60,8 +60,8 @@ class Nvidia:
         if self.cards or self._asks:
             with ThreadPoolExecutor(len(_COMMANDS)) as pool:
                 self._output = dict(zip(_COMMANDS, pool.map(self._ask, _COMMANDS)))
-        self._query = nvidia_smi.query(self._output.get("query"))
-        self._topology = nvidia_smi.topology(self._output.get("topology"))
+        self._query = nvidia_smi.parse_query(self._output.get("query"))
+        self._topology = nvidia_smi.parse_topology(self._output.get("topology"))
 
     @property
     def present(self) -> bool:
@@ -71,16 +71,17 @@ class Nvidia:
     def _ask(self, what: str) -> str | None:
         if what != "modinfo" and not self._asks:
             return None
-        return self._machine.run(_COMMANDS[what], timeout_s=_PATIENCE_S)
+        return self._machine.run(_COMMANDS[what], timeout_s=_TIMEOUT_S)
 
     def gpus(self) -> list[GpuFacts]:
         """One row for each GPU that the driver serves; memory in bytes."""
-        rows = nvidia_smi.table(self._output.get("table"), list(nvidia_smi.COLUMNS))
+        rows = nvidia_smi.parse_table(self._output.get("table"), list(nvidia_smi.COLUMNS))
         found: list[GpuFacts] = list((self._query or {}).get("gpus") or [])
         if not found:
-            found = [nvidia_smi.listed(row) for row in rows]
+            found = [nvidia_smi.build_gpu(row) for row in rows]
         by_index = {
-            parse_int(row["index"]): nvidia_smi.capability(row.get("compute_cap")) for row in rows
+            parse_int(row["index"]): nvidia_smi.parse_capability(row.get("compute_cap"))
+            for row in rows
         }
         near = (self._topology or {}).get("near") or []
         for number, gpu in enumerate(found):
@@ -93,7 +94,7 @@ class Nvidia:
         return found
 
     def _node(self, address: str | None) -> int | None:
-        return self._machine.node(f"/sys/bus/pci/devices/{_bus_name(address)}/numa_node")
+        return self._machine.node(f"/sys/bus/pci/devices/{_format_bus_name(address)}/numa_node")
 
     def facts(
         self,
@@ -110,9 +111,9 @@ class Nvidia:
         if not self.present:
             return None
         cards = self.cards
-        if container and (given := self._listed(gpus)):
+        if container and (given := self._list_gpus(gpus)):
             cards = given
-        loaded = nvidia_smi.module(self.version)
+        loaded = nvidia_smi.parse_module(self.version)
         installed = parse_fields(self._output.get("modinfo"), ":")
         matrix = (self._topology or {}).get("matrix")
         return {
@@ -123,28 +124,28 @@ class Nvidia:
             # nvidia-smi repeats what the kernel's module reports.
             "driver_loaded": loaded["version"] or (self._query or {}).get("driver"),
             "driver_installed": installed.get("version"),
-            "open_module": _open(loaded["open"], installed.get("license")),
+            "open_module": _is_open(loaded["open"], installed.get("license")),
             "cuda": (self._query or {}).get("cuda"),
             "libs": self._libraries(),
-            "fabric_manager": _fabric_manager(packages, units),
+            "fabric_manager": _describe_fabric_manager(packages, units),
             "nscq": packages.version(r"libnvidia-nscq(-\d+)?")
             or self._library("libnvidia-nscq.so"),
             "nvlink": self._nvlink(matrix),
-            "nvswitch": nvidia_smi.switched(matrix, gpus, len(self._switches)),
+            "nvswitch": nvidia_smi.has_switch(matrix, gpus, len(self._switches)),
             "nvswitch_devices": len(self._switches),
-            "held": packages.held(_DRIVER),
+            "held": packages.list_held(_DRIVER),
             "packages": packages.matching(_DRIVER),
-            "persistenced": _active(units, unit_names.PERSISTENCED),
-            "module_key_enrolled": _enrolled(self._machine),
+            "persistenced": _is_active(units, unit_names.PERSISTENCED),
+            "module_key_enrolled": _is_key_enrolled(self._machine),
         }
 
-    def _listed(self, gpus: list[GpuFacts]) -> list[str]:
+    def _list_gpus(self, gpus: list[GpuFacts]) -> list[str]:
         """Return those of the cards on the bus that the driver lists."""
-        addresses = {_bus_name(gpu.get("pci")) for gpu in gpus}
+        addresses = {_format_bus_name(gpu.get("pci")) for gpu in gpus}
         return [path for path in self.cards if path.rsplit("/", 1)[1] in addresses]
 
     def _nvlink(self, matrix: list[list[int | None]] | None) -> NvlinkFacts | None:
-        reported = nvidia_smi.links(self._output.get("links"))
+        reported = nvidia_smi.parse_links(self._output.get("links"))
         if matrix is None and reported is None:
             return None
         counted: list[int | None] = [
@@ -170,12 +171,12 @@ class Nvidia:
         return None
 
 
-def _bus_name(address: str | None) -> str:
+def _format_bus_name(address: str | None) -> str:
     """Return what the kernel calls a device: `00000000:00:06.0` is 0000:00:06.0 there."""
     return (address or "").lower()[-12:]
 
 
-def _devices(machine: Machine, classes: tuple[str, ...]) -> list[str]:
+def _list_devices(machine: Machine, classes: tuple[str, ...]) -> list[str]:
     return [
         path
         for path in machine.glob("/sys/bus/pci/devices/*")
@@ -184,29 +185,29 @@ def _devices(machine: Machine, classes: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _open(loaded: bool | None, licence: str | None) -> bool | None:
+def _is_open(loaded: bool | None, licence: str | None) -> bool | None:
     """Of the module that runs, else of the one that would be loaded: the open one is MIT/GPL."""
     if loaded is not None:
         return loaded
     return "GPL" in licence if licence else None
 
 
-def _enrolled(machine: Machine) -> bool | None:
+def _is_key_enrolled(machine: Machine) -> bool | None:
     """Whether the firmware knows the key that modules built here are signed with."""
     key = next((path for path in _MODULE_KEYS if machine.exists(path)), None)
     output = machine.run(["mokutil", "--test-key", key]) if key else None
     return "already enrolled" in output if output else None
 
 
-def _fabric_manager(
+def _describe_fabric_manager(
     packages: Packages, units: dict[str, dict[str, str]]
 ) -> FabricManagerFacts | None:
     version = packages.version(r"(cuda-drivers|nvidia)-fabricmanager(-\d+)?")
-    active = _active(units, unit_names.FABRIC_MANAGER)
+    active = _is_active(units, unit_names.FABRIC_MANAGER)
     if version is None and active is None:
         return None
     return {"package_version": version, "active": active}
 
 
-def _active(units: dict[str, dict[str, str]], name: str) -> bool | None:
+def _is_active(units: dict[str, dict[str, str]], name: str) -> bool | None:
     return units[name].get("ActiveState") == "active" if name in units else None

@@ -45,7 +45,7 @@ _START += "from kimi_prov.on_host.probe.cuda_child import main; main()"
 _LIBRARY = "libcublasLt.so.1[0-9]"
 _IN_ENVIRONMENT = f"nvidia/*/lib/{_LIBRARY}"
 _TOOLKITS = (f"/usr/local/cuda*/lib64/{_LIBRARY}", f"/usr/local/cuda*/targets/*/lib/{_LIBRARY}")
-_MOST_LIBRARIES = 4
+_MAX_LIBRARIES = 4
 _FIRST_OF_PEOPLE = 1000
 _QUERIES = {
     "memory": ["nvidia-smi", "--query-gpu=uuid,memory.used", "--format=csv,noheader,nounits"],
@@ -55,15 +55,17 @@ _MATRIX = ("bf16", "fp8")
 _SPEEDS = ("memory", "copy", "copy_together")
 
 
-def measured(machine: Machine, facts: Facts) -> list[MeasuredGpu]:
+def measure(machine: Machine, facts: Facts) -> list[MeasuredGpu]:
     """Give a row for each GPU; a figure that there is not is null, with the reason."""
     gpus = facts["gpus"]
     if not gpus:
         return []
-    idle = refusals(machine, facts)
-    libraries = cublas(machine) if not all(idle) else []
-    rows = [_row(gpu, reason or _alone(gpu, libraries)) for gpu, reason in zip(gpus, idle)]
-    _together(gpus, rows)
+    idle = list_refusals(machine, facts)
+    libraries = list_cublas(machine) if not all(idle) else []
+    rows = [
+        _build_row(gpu, reason or _measure_alone(gpu, libraries)) for gpu, reason in zip(gpus, idle)
+    ]
+    _measure_together(gpus, rows)
     return rows
 
 
@@ -82,20 +84,20 @@ def apply(facts: Facts, rows: list[MeasuredGpu]) -> None:
             facts["origins"][f"gpus[{place}].measured"] = "measured"
 
 
-def refusals(machine: Machine, facts: Facts) -> list[str | None]:
+def list_refusals(machine: Machine, facts: Facts) -> list[str | None]:
     """Say of each GPU why it is not measured; None for one that is idle."""
-    used = _used(machine.run(_QUERIES["memory"], timeout_s=60.0))
+    used = _parse_used(machine.run(_QUERIES["memory"], timeout_s=60.0))
     apps = machine.run(_QUERIES["apps"], timeout_s=60.0)
     busy = set((apps or "").split())
     free = facts["memory"]["available_bytes"]
     reasons = []
     for gpu in facts["gpus"]:
         bytes_used = used.get(gpu.get("uuid"), gpu.get("memory_used_bytes"))
-        reasons.append(refusal(gpu, bytes_used, serving=gpu.get("uuid") in busy, free=free))
+        reasons.append(find_refusal(gpu, bytes_used, serving=gpu.get("uuid") in busy, free=free))
     return reasons
 
 
-def refusal(gpu: GpuFacts, used: int | None, *, serving: bool, free: int | None) -> str | None:
+def find_refusal(gpu: GpuFacts, used: int | None, *, serving: bool, free: int | None) -> str | None:
     """Say why a GPU is not measured. `used`: bytes of its memory; `free`: of the machine's."""
     if gpu["vendor"] != "nvidia":
         return "only NVIDIA's GPUs are measured"
@@ -105,10 +107,10 @@ def refusal(gpu: GpuFacts, used: int | None, *, serving: bool, free: int | None)
         return "busy: a process computes on it"
     if used is None:
         return "nothing says whether it is idle: its memory in use is not known"
-    return _short(gpu_rows.get_gpu_memory(gpu) or 0, used, free)
+    return _describe_short_memory(gpu_rows.get_gpu_memory(gpu) or 0, used, free)
 
 
-def _short(total: int, used: int, free: int | None) -> str | None:
+def _describe_short_memory(total: int, used: int, free: int | None) -> str | None:
     """Say which memory is short, in bytes: used by others, or not there."""
     if used > _IDLE_BYTES:
         return f"busy: {format_bytes(used)} of its memory are in use"
@@ -119,7 +121,7 @@ def _short(total: int, used: int, free: int | None) -> str | None:
     return None
 
 
-def _used(text: str | None) -> dict[str | None, int]:
+def _parse_used(text: str | None) -> dict[str | None, int]:
     """Bytes in use by UUID, as nvidia-smi lists them in MiB."""
     found: dict[str | None, int] = {}
     for line in (text or "").splitlines():
@@ -130,7 +132,7 @@ def _used(text: str | None) -> dict[str | None, int]:
     return found
 
 
-def cublas(machine: Machine) -> list[str]:
+def list_cublas(machine: Machine) -> list[str]:
     """Libraries of cuBLASLt, the engine's own first, that nobody but root or we can write.
 
     What is loaded runs with our rights, which often are root's.
@@ -148,10 +150,10 @@ def cublas(machine: Machine) -> list[str]:
         if folder.endswith("-packages"):
             found += glob.glob(f"{folder}/{_IN_ENVIRONMENT}")
     real = dict.fromkeys(os.path.realpath(path) for path in found)
-    return [path for path in real if _trusted(path)][:_MOST_LIBRARIES]
+    return [path for path in real if _is_trusted(path)][:_MAX_LIBRARIES]
 
 
-def _trusted(path: str) -> bool:
+def _is_trusted(path: str) -> bool:
     """Whether a file, and every folder above it, can be changed by root and by us alone."""
     owners = {0, os.geteuid()}
     groups = {0, os.getegid()}
@@ -172,18 +174,18 @@ def _trusted(path: str) -> bool:
         path = os.path.dirname(path)
 
 
-def _alone(gpu: GpuFacts, libraries: list[str]) -> list[dict[str, Any]]:
-    config = {"together": False, "cpus": _near(gpu), "libraries": libraries}
-    return _child(config, [_name(gpu)], _ALONE_S)
+def _measure_alone(gpu: GpuFacts, libraries: list[str]) -> list[dict[str, Any]]:
+    config = {"together": False, "cpus": _list_near_cpus(gpu), "libraries": libraries}
+    return _run_child(config, [_format_name(gpu)], _ALONE_S)
 
 
-def _together(gpus: list[GpuFacts], rows: list[MeasuredGpu]) -> None:
+def _measure_together(gpus: list[GpuFacts], rows: list[MeasuredGpu]) -> None:
     """Copy to all GPUs at once whose copy alone was measured, and add it to their rows."""
     able = [place for place, row in enumerate(rows) if row["copy"]["bytes_per_s"]]
     if len(able) < 2:
         return
-    config = {"together": True, "cpus": [_near(gpus[place]) for place in able]}
-    lines = _child(config, [_name(gpus[place]) for place in able], _TOGETHER_S)
+    config = {"together": True, "cpus": [_list_near_cpus(gpus[place]) for place in able]}
+    lines = _run_child(config, [_format_name(gpus[place]) for place in able], _TOGETHER_S)
     rates = lines[0].get("bytes_per_s") or [None] * len(able)
     for place, rate in zip(able, rates):
         rows[place]["copy_together"] = {
@@ -193,7 +195,7 @@ def _together(gpus: list[GpuFacts], rows: list[MeasuredGpu]) -> None:
         }
 
 
-def _row(gpu: GpuFacts, answer: Any) -> MeasuredGpu:  # noqa: ANN401
+def _build_row(gpu: GpuFacts, answer: Any) -> MeasuredGpu:  # noqa: ANN401
     """Give a GPU's row of the lines that its process wrote, or of the reason for none."""
     lines = [{"part": None, "reason": answer}] if isinstance(answer, str) else answer
     by_part = {line["part"]: line for line in lines}
@@ -211,17 +213,17 @@ def _row(gpu: GpuFacts, answer: Any) -> MeasuredGpu:  # noqa: ANN401
     return cast("MeasuredGpu", row)
 
 
-def _near(gpu: GpuFacts) -> list[int]:
+def _list_near_cpus(gpu: GpuFacts) -> list[int]:
     """Processors near a GPU that we may run on."""
     ours = os.sched_getaffinity(0)
     return [cpu for cpu in parse_list(gpu.get("cpus") or "") if cpu in ours]
 
 
-def _name(gpu: GpuFacts) -> str:
+def _format_name(gpu: GpuFacts) -> str:
     return str(gpu.get("uuid") or gpu["index"])
 
 
-def _child(config: dict[str, Any], visible: list[str], limit_s: float) -> list[dict[str, Any]]:
+def _run_child(config: dict[str, Any], visible: list[str], limit_s: float) -> list[dict[str, Any]]:
     """Run the timing process; each line that it wrote, and last why it ended early if it did."""
     environment = {
         **os.environ,
@@ -247,26 +249,26 @@ def _child(config: dict[str, Any], visible: list[str], limit_s: float) -> list[d
                 timeout=limit_s,
                 check=False,
             )
-            reason = _ended(done.returncode)
+            reason = _describe_exit(done.returncode)
         except subprocess.TimeoutExpired:
             reason = f"it took more than {limit_s:.0f} s"
         except OSError as error:
             reason = f"{sys.executable} cannot be started: {error.strerror}"
         out.seek(0)
-        lines = _lines(out.read().decode("utf-8", "replace"))
+        lines = _parse_lines(out.read().decode("utf-8", "replace"))
     if reason or not lines:
         ended = reason or "the timing process said nothing"
         lines.append({"part": None, "reason": ended, "seconds": round(time.monotonic() - started)})
     return lines
 
 
-def _ended(status: int) -> str | None:
+def _describe_exit(status: int) -> str | None:
     if status < 0:
         return f"the driver or a library crashed the timing process (signal {-status})"
     return f"the timing process failed (exit status {status})" if status else None
 
 
-def _lines(text: str) -> list[dict[str, Any]]:
+def _parse_lines(text: str) -> list[dict[str, Any]]:
     found = []
     for line in text.splitlines():
         try:

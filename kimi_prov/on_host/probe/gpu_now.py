@@ -90,17 +90,17 @@ def read(timeout_s: float) -> tuple[list[GpuNow] | None, str]:
 
 def parse(text: str) -> list[GpuNow]:
     """Read the rows of the query; a line that is none, as of a card that is lost, is left out."""
-    return [_card(row) for row in nvidia_smi.table(text, [*COLUMNS, REASONS[0]])]
+    return [_parse_card(row) for row in nvidia_smi.parse_table(text, [*COLUMNS, REASONS[0]])]
 
 
-def _card(row: dict[str, str]) -> GpuNow:
+def _parse_card(row: dict[str, str]) -> GpuNow:
     return GpuNow(
         index=int(row["index"]),
         name=row["name"],
-        busy_share=_share(row["utilization.gpu"]),
-        memory_busy_share=_share(row["utilization.memory"]),
-        memory_used_bytes=_bytes(row["memory.used"]),
-        memory_total_bytes=_bytes(row["memory.total"]),
+        busy_share=_parse_share(row["utilization.gpu"]),
+        memory_busy_share=_parse_share(row["utilization.memory"]),
+        memory_used_bytes=_parse_bytes(row["memory.used"]),
+        memory_total_bytes=_parse_bytes(row["memory.total"]),
         power_w=parse_leading_decimal(row["power.draw"]),
         power_limit_w=parse_leading_decimal(row["power.limit"]),
         power_enforced_w=parse_leading_decimal(row["enforced.power.limit"]),
@@ -111,21 +111,21 @@ def _card(row: dict[str, str]) -> GpuNow:
         ecc_uncorrected_now=parse_int(row["ecc.errors.uncorrected.volatile.total"]),
         ecc_uncorrected=parse_int(row["ecc.errors.uncorrected.aggregate.total"]),
         ecc_corrected=parse_int(row["ecc.errors.corrected.aggregate.total"]),
-        throttled=_throttled(row[REASONS[0]]),
+        throttled=_parse_throttles(row[REASONS[0]]),
     )
 
 
-def _share(text: str) -> float | None:
+def _parse_share(text: str) -> float | None:
     value = parse_leading_decimal(text)
     return None if value is None else value / 100
 
 
-def _bytes(text: str) -> int | None:
+def _parse_bytes(text: str) -> int | None:
     value = parse_leading_decimal(text)
     return None if value is None else int(value * _MIB)
 
 
-def _throttled(text: str) -> tuple[str, ...] | None:
+def _parse_throttles(text: str) -> tuple[str, ...] | None:
     try:
         bits = int(text, 16)
     except ValueError:

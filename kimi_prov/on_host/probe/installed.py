@@ -55,7 +55,7 @@ _UNITS = (
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "ControlPID")
 
 
-def units(machine: Machine) -> dict[str, dict[str, str]]:
+def read_units(machine: Machine) -> dict[str, dict[str, str]]:
     """State of our units and of firewalld: systemd's properties by unit name."""
     text = machine.run(systemd.build_show_command(_UNITS, _PROPERTIES))
     return {
@@ -65,42 +65,42 @@ def units(machine: Machine) -> dict[str, dict[str, str]]:
     }
 
 
-def kimi(machine: Machine, states: dict[str, dict[str, str]]) -> KimiFacts:
+def describe_installation(machine: Machine, states: dict[str, dict[str, str]]) -> KimiFacts:
     """Engines, models, plan and program of ours; null where access is denied."""
-    pythons = _complete(machine, paths.PYTHONS)
-    environments = _environments(machine, paths.ENGINES, pythons)
-    pages = _environments(machine, paths.WEB_ENVS, pythons)
+    pythons = _list_complete(machine, paths.PYTHONS)
+    environments = _map_environments(machine, paths.ENGINES, pythons)
+    pages = _map_environments(machine, paths.WEB_ENVS, pythons)
     pages.pop(paths.WEB_ENV_NAME, None)
     return {
-        "plan_sha256": _sha256(machine, paths.PLAN),
-        "target_sha256": _sha256(machine, paths.ZIPAPP),
+        "plan_sha256": _hash_file(machine, paths.PLAN),
+        "target_sha256": _hash_file(machine, paths.ZIPAPP),
         "engine_envs": sorted(environments),
         "pythons": pythons,
-        "tools": _complete(machine, paths.TOOLS),
-        "engine_pythons": _brought(environments),
-        "engine_link": _link(machine, paths.ENGINE),
-        "kept_envs": _kept_envs(machine),
+        "tools": _list_complete(machine, paths.TOOLS),
+        "engine_pythons": _list_bundled_pythons(environments),
+        "engine_link": _read_link(machine, paths.ENGINE),
+        "kept_envs": _list_restorable_environments(machine),
         "switch_open": machine.exists(paths.SWITCH),
         "web_envs": sorted(pages),
-        "web_pythons": _brought(pages),
-        "web_link": _link(machine, paths.WEB_ENV),
-        "models": _models(machine),
+        "web_pythons": _list_bundled_pythons(pages),
+        "web_link": _read_link(machine, paths.WEB_ENV),
+        "models": _list_models(machine),
         "models_verified": [
             os.path.dirname(path)
             for path in machine.glob(f"{paths.MODELS}/*/*/{paths.MODEL_VERIFIED}")
         ],
         "ram_disk_mounted": os.path.ismount(machine.path(paths.RAM)) if machine.live else None,
-        "files": {path: _file(machine, path) for path in paths.MANAGED},
+        "files": {path: _read_file(machine, path) for path in paths.MANAGED},
         "user": _has_user(machine, paths.USER),
         "proxy_user": _has_user(machine, paths.PROXY_USER),
         "acme_user": _has_user(machine, paths.ACME_USER),
-        "accounts": accounts.accounts(machine),
-        "groups": accounts.groups(machine),
+        "accounts": accounts.list_accounts(machine),
+        "groups": accounts.list_groups(machine),
         "node_exporter_ours": machine.exists(paths.NODE_EXPORTER_STATE),
         "forward_proxy": machine.exists(paths.FORWARD_PROXY),
-        "before": _kept(machine, paths.BEFORE),
-        "driver": _driver(machine),
-        "nccl": _kept(machine, paths.NCCL_STATE),
+        "before": _read_record(machine, paths.BEFORE),
+        "driver": _read_driver_record(machine),
+        "nccl": _read_record(machine, paths.NCCL_STATE),
         "services": {
             name: {
                 "enabled": states[name].get("UnitFileState") == "enabled",
@@ -112,22 +112,22 @@ def kimi(machine: Machine, states: dict[str, dict[str, str]]) -> KimiFacts:
         "units": {
             name: row.get("ActiveState") for name, row in sorted(states.items()) if "kimi" in name
         },
-        "serving": _serving(machine, states),
+        "serving": _describe_serving(machine, states),
     }
 
 
-def _complete(machine: Machine, folder: str) -> list[str]:
+def _list_complete(machine: Machine, folder: str) -> list[str]:
     """Names of the directories in `folder` that were made to the end."""
     return [path.split("/")[-2] for path in machine.glob(f"{folder}/*/{paths.ENV_COMPLETE}")]
 
 
-def _environments(machine: Machine, folder: str, pythons: list[str]) -> dict[str, str | None]:
+def _map_environments(machine: Machine, folder: str, pythons: list[str]) -> dict[str, str | None]:
     """Map each whole environment in `folder` to the interpreter that was brought, None for another.
 
     One whose interpreter is not whole does not run: it counts as half made.
     """
     found: dict[str, str | None] = {}
-    for name in _complete(machine, folder):
+    for name in _list_complete(machine, folder):
         text = machine.read(f"{folder}/{name}/pyvenv.cfg") or ""
         brought = re.search(rf"^home = {re.escape(paths.PYTHONS)}/([^/\n]+)/", text, re.MULTILINE)
         if brought is None or brought[1] in pythons:
@@ -135,11 +135,13 @@ def _environments(machine: Machine, folder: str, pythons: list[str]) -> dict[str
     return found
 
 
-def _brought(environments: dict[str, str | None]) -> dict[str, str]:
+def _list_bundled_pythons(environments: dict[str, str | None]) -> dict[str, str]:
     return {name: python for name, python in sorted(environments.items()) if python}
 
 
-def _serving(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, ServingFacts]:
+def _describe_serving(
+    machine: Machine, states: dict[str, dict[str, str]]
+) -> dict[str, ServingFacts]:
     """Return what each running engine depends on; null where that is no longer known.
 
     An engine whose process we may not look at is left out.
@@ -158,7 +160,7 @@ def _serving(machine: Machine, states: dict[str, dict[str, str]]) -> dict[str, S
     return found
 
 
-def _kept(machine: Machine, path: str) -> dict[str, Any] | None:
+def _read_record(machine: Machine, path: str) -> dict[str, Any] | None:
     """Read a record of an earlier apply; None where there is none."""
     try:
         found = json.loads(machine.read(path) or "null")
@@ -167,13 +169,13 @@ def _kept(machine: Machine, path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _driver(machine: Machine) -> dict[str, Any] | None:
+def _read_driver_record(machine: Machine) -> dict[str, Any] | None:
     """Read what an earlier apply did to the driver.
 
     `restarted`: the version that the machine restarted itself into and that has not answered yet,
     and whether that restart is `over`.
     """
-    found = _kept(machine, paths.DRIVER_STATE)
+    found = _read_record(machine, paths.DRIVER_STATE)
     restarted = (found or {}).get("restarted")
     if found is None or not isinstance(restarted, dict):
         return found
@@ -181,16 +183,16 @@ def _driver(machine: Machine) -> dict[str, Any] | None:
     return {**found, "restarted": {"version": restarted.get("version"), "over": over}}
 
 
-def _kept_envs(machine: Machine) -> list[str]:
+def _list_restorable_environments(machine: Machine) -> list[str]:
     """Environments of the versions that can be put back; only root sees them."""
     found = set()
     for path in machine.glob(f"{paths.HISTORY}/*/files{paths.PLAN}"):
-        name = ((_kept(machine, path) or {}).get("engine") or {}).get("env_name")
+        name = ((_read_record(machine, path) or {}).get("engine") or {}).get("env_name")
         found |= {name} if isinstance(name, str) else set()
     return sorted(found)
 
 
-def _models(machine: Machine) -> list[ModelFacts]:
+def _list_models(machine: Machine) -> list[ModelFacts]:
     """Bytes that each model takes on the disk, unfinished downloads included."""
     return [
         {"dir": path, "disk_bytes": count_disk_bytes(machine.path(path))}
@@ -199,14 +201,14 @@ def _models(machine: Machine) -> list[ModelFacts]:
     ]
 
 
-def _link(machine: Machine, path: str) -> str | None:
+def _read_link(machine: Machine, path: str) -> str | None:
     try:
         return os.path.basename(os.readlink(machine.path(path)).rstrip("/"))
     except OSError:
         return None
 
 
-def _sha256(machine: Machine, path: str) -> str | None:
+def _hash_file(machine: Machine, path: str) -> str | None:
     try:
         with open(machine.path(path), "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -214,7 +216,7 @@ def _sha256(machine: Machine, path: str) -> str | None:
         return None
 
 
-def _file(machine: Machine, path: str) -> FileFacts | None:
+def _read_file(machine: Machine, path: str) -> FileFacts | None:
     """Return content, owner and mode of a regular file; None for anything else, or none at all."""
     try:
         descriptor = os.open(machine.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -227,13 +229,13 @@ def _file(machine: Machine, path: str) -> FileFacts | None:
         return None
     return {
         "sha256": digest,
-        "owner": _name(machine, "/etc/passwd", about.st_uid),
-        "group": _name(machine, "/etc/group", about.st_gid),
+        "owner": _find_account_name(machine, "/etc/passwd", about.st_uid),
+        "group": _find_account_name(machine, "/etc/group", about.st_gid),
         "mode": f"{stat.S_IMODE(about.st_mode):04o}",
     }
 
 
-def _name(machine: Machine, database: str, number: int) -> str:
+def _find_account_name(machine: Machine, database: str, number: int) -> str:
     """Name a user or group; one without a name keeps its number."""
     for line in (machine.read(database) or "").splitlines():
         fields = line.split(":")

@@ -18,17 +18,17 @@ _NET = "/sys/class/net"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,15}")
 _SHARED = ("link", "host", "nowhere")
 # Interfaces may stand on each other: a VLAN on a bond on two cards.
-_MOST_LAYERS = 4
+_MAX_LAYERS = 4
 _GATEWAY = 0x2
 
 
-def interfaces(machine: Machine) -> list[InterfaceFacts]:
+def list_interfaces(machine: Machine) -> list[InterfaceFacts]:
     """Return the interfaces that have a device or an address, the loopback aside.
 
     `speed_bits_per_s` is None where it is unknown or a constant: a virtual interface says one that
     no card is behind (veth always 10 Gbit/s).
     """
-    addresses = _addresses(machine)
+    addresses = _list_addresses(machine)
     found: list[InterfaceFacts] = []
     for path in machine.glob(f"{_NET}/*"):
         name = path.rsplit("/", 1)[1]
@@ -37,42 +37,42 @@ def interfaces(machine: Machine) -> list[InterfaceFacts]:
             continue
         if not own and not machine.exists(f"{path}/device"):
             continue
-        speed = devices.link_speed(machine, name)
+        speed = devices.read_link_speed(machine, name)
         found.append(
             {
                 "name": name,
                 "state": machine.read(f"{path}/operstate") or None,
-                "speed_bits_per_s": speed if _on_a_device(machine, name) else None,
+                "speed_bits_per_s": speed if _is_on_device(machine, name) else None,
                 "mtu": machine.read_int(f"{path}/mtu"),
                 "addresses": own,
                 "numa_node": machine.node(f"{path}/device/numa_node"),
-                "driver": _driver(machine, path),
+                "driver": _find_driver(machine, path),
             }
         )
     return found
 
 
-def _driver(machine: Machine, path: str) -> str | None:
+def _find_driver(machine: Machine, path: str) -> str | None:
     link = f"{path}/device/driver"
     return machine.resolve(link).rsplit("/", 1)[1] if machine.exists(link) else None
 
 
-def _on_a_device(machine: Machine, name: str, layers: int = _MOST_LAYERS) -> bool:
+def _is_on_device(machine: Machine, name: str, layers: int = _MAX_LAYERS) -> bool:
     """Whether a card carries the interface, itself or below a bond, bridge or VLAN."""
     if machine.exists(f"{_NET}/{name}/device"):
         return True
     lower = [path.rsplit("/lower_", 1)[1] for path in machine.glob(f"{_NET}/{name}/lower_*")]
-    return layers > 0 and any(_on_a_device(machine, below, layers - 1) for below in lower)
+    return layers > 0 and any(_is_on_device(machine, below, layers - 1) for below in lower)
 
 
-def _addresses(machine: Machine) -> dict[str, list[str]]:
+def _list_addresses(machine: Machine) -> dict[str, list[str]]:
     """Return the addresses with prefix of each interface, those that hold on one link aside."""
     listed = machine.run(["ip", "-json", "address"])
-    found = _of_ip(listed) if listed else None
-    return _of_kernel(machine) if found is None else found
+    found = _parse_ip_output(listed) if listed else None
+    return _read_kernel_addresses(machine) if found is None else found
 
 
-def _of_ip(text: str) -> dict[str, list[str]] | None:
+def _parse_ip_output(text: str) -> dict[str, list[str]] | None:
     try:
         return {
             row["ifname"]: [
@@ -88,24 +88,24 @@ def _of_ip(text: str) -> dict[str, list[str]] | None:
         return None
 
 
-def _of_kernel(machine: Machine) -> dict[str, list[str]]:
+def _read_kernel_addresses(machine: Machine) -> dict[str, list[str]]:
     """Read /proc: an IPv4 address belongs to the interface whose own network it lies in.
 
     One of a network of its own, a /32, is not told there.
     """
     found: dict[str, list[str]] = {}
-    networks = _connected(machine)
-    for address in local_ipv4(machine):
+    networks = _list_connected_networks(machine)
+    for address in list_local_ipv4(machine):
         own = [row for row in networks if ipaddress.IPv4Address(address) in row[1]]
         if own:
             name, network = max(own, key=lambda row: row[1].prefixlen)
             found.setdefault(name, []).append(f"{address}/{network.prefixlen}")
-    for name, address6 in global_ipv6(machine):
+    for name, address6 in list_global_ipv6(machine):
         found.setdefault(name, []).append(str(address6))
     return found
 
 
-def local_ipv4(machine: Machine) -> list[str]:
+def list_local_ipv4(machine: Machine) -> list[str]:
     """Return local addresses of the routing table, loopback aside."""
     found: list[str] = []
     address = ""
@@ -118,7 +118,7 @@ def local_ipv4(machine: Machine) -> list[str]:
     return sorted(found, key=ipaddress.IPv4Address)
 
 
-def global_ipv6(machine: Machine) -> list[tuple[str, ipaddress.IPv6Interface]]:
+def list_global_ipv6(machine: Machine) -> list[tuple[str, ipaddress.IPv6Interface]]:
     """Return interfaces and their addresses of global scope: others reach no other."""
     found = []
     for line in (machine.read("/proc/net/if_inet6") or "").splitlines():
@@ -129,7 +129,7 @@ def global_ipv6(machine: Machine) -> list[tuple[str, ipaddress.IPv6Interface]]:
     return found
 
 
-def _connected(machine: Machine) -> list[tuple[str, ipaddress.IPv4Network]]:
+def _list_connected_networks(machine: Machine) -> list[tuple[str, ipaddress.IPv4Network]]:
     """Return the networks that are reached without a gateway, by their interface."""
     found = []
     for line in (machine.read("/proc/net/route") or "").splitlines()[1:]:

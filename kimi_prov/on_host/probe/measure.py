@@ -47,25 +47,25 @@ _DISK_S = 3.0
 _HASHING_S = 0.7
 # Larger than the last cache, so that memory is measured and not the cache.
 _CACHES = 4
-_LEAST_BYTES = 256 << 20
+_MIN_BYTES = 256 << 20
 _SHARE_OF_FREE = 8
 _BLOCK = 8 << 20
 _READERS = 4
-_LEAST_FILE = 64 << 20
+_MIN_FILE_BYTES = 64 << 20
 _LOOKING_S = 1.0
 _BIG_FILES = ("/usr/lib", "/boot", "/opt")
 
 
-def measured(machine: Machine, facts: Facts) -> MeasuredFacts:
+def measure(machine: Machine, facts: Facts) -> MeasuredFacts:
     """Measure all; a thing that could not be measured is null, with the reason."""
     load = os.getloadavg()[0]
     return {
         "load": round(load, 2),
         "busy": is_busy(load, facts),
-        "memory": memory(machine, facts),
-        "disk": disk(facts),
-        "sha256": sha256(),
-        "gpus": gpu_measure.measured(machine, facts),
+        "memory": measure_memory(machine, facts),
+        "disk": measure_disk(facts),
+        "sha256": measure_sha256(),
+        "gpus": gpu_measure.measure(machine, facts),
     }
 
 
@@ -95,7 +95,7 @@ def apply(facts: Facts, found: MeasuredFacts) -> None:
     gpu_measure.apply(facts, found.get("gpus") or [])
 
 
-def memory(machine: Machine, facts: Facts) -> MeasuredMemory:
+def measure_memory(machine: Machine, facts: Facts) -> MeasuredMemory:
     """Read memory with a thread on every core: of all nodes at once, and of each alone."""
     started = time.monotonic()
     folder = tempfile.mkdtemp(prefix="kimi-probe-")
@@ -104,9 +104,9 @@ def memory(machine: Machine, facts: Facts) -> MeasuredMemory:
         compiled, reason = _compile(machine, folder)
         if compiled is None:
             return {"bytes_per_s": None, "seconds": None, "reason": reason, "nodes": []}
-        program = in_memory.enter_context(_in_memory(compiled))
-        free = facts["memory"]["available_bytes"] or 8 * _LEAST_BYTES
-        size = max(_LEAST_BYTES, _CACHES * (facts["cpu"]["l3_bytes"] or 0))
+        program = in_memory.enter_context(_copy_to_memory(compiled))
+        free = facts["memory"]["available_bytes"] or 8 * _MIN_BYTES
+        size = max(_MIN_BYTES, _CACHES * (facts["cpu"]["l3_bytes"] or 0))
         size = min(size, free // _SHARE_OF_FREE)
         primary = parse_list(facts["cpu"]["primary"]) or parse_list(facts["cpu"]["online"])
         whole = _run(program, primary, size)
@@ -149,7 +149,7 @@ def _compile(machine: Machine, folder: str) -> tuple[str | None, str]:
 
 
 @contextlib.contextmanager
-def _in_memory(program: str) -> Iterator[str]:
+def _copy_to_memory(program: str) -> Iterator[str]:
     """Give a path of a copy that has no file: /tmp may be mounted noexec."""
     with open(os.memfd_create("kimi-read"), "wb") as copy:
         with open(program, "rb") as source:
@@ -170,7 +170,7 @@ def _run(program: str, cpus: list[int], size: int) -> int | None:
     return round(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) else None
 
 
-def sha256() -> MeasuredRate:
+def measure_sha256() -> MeasuredRate:
     """Bytes a second that one core hashes: verifying weights takes that long."""
     block = memoryview(bytearray(_BLOCK))
     digest = hashlib.sha256()
@@ -183,13 +183,13 @@ def sha256() -> MeasuredRate:
     return {"bytes_per_s": round(taken / seconds), "seconds": round(seconds, 2), "reason": None}
 
 
-def disk(facts: Facts) -> MeasuredDisk:
+def measure_disk(facts: Facts) -> MeasuredDisk:
     """Read from end to end, past the page cache: a model's file, else the disk, else a large file.
 
     The disk of the weights is meant; where only another file can be read, `path` names it.
     """
     reason = "no file of 64 MiB or more can be read here, and the disk only by root"
-    for path in _candidates(facts):
+    for path in _list_candidates(facts):
         try:
             return _read(path)
         except OSError as error:
@@ -204,17 +204,17 @@ def disk(facts: Facts) -> MeasuredDisk:
     }
 
 
-def _candidates(facts: Facts) -> list[str]:
+def _list_candidates(facts: Facts) -> list[str]:
     holding = (row for row in facts["filesystems"] if paths.ROOT in row.get("holds", []))
     device = next((row.get("device") for row in holding), None) or ""
-    found = [_largest((paths.MODELS,)), device if device.startswith("/dev/") else None]
-    found.append(_largest(_BIG_FILES))
+    found = [_find_largest((paths.MODELS,)), device if device.startswith("/dev/") else None]
+    found.append(_find_largest(_BIG_FILES))
     return [path for path in found if path]
 
 
-def _largest(folders: tuple[str, ...]) -> str | None:
+def _find_largest(folders: tuple[str, ...]) -> str | None:
     """Return the largest file that we may read, as far as a short look finds it."""
-    best: tuple[int, str | None] = (_LEAST_FILE, None)
+    best: tuple[int, str | None] = (_MIN_FILE_BYTES, None)
     until = time.monotonic() + _LOOKING_S
     for top in folders:
         for folder, _, names in os.walk(top):

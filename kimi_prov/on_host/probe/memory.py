@@ -41,7 +41,7 @@ _NAMES = tuple(
 )
 
 
-def memory(machine: Machine, shm_bytes: int | None) -> MemoryFacts:
+def describe_memory(machine: Machine, shm_bytes: int | None) -> MemoryFacts:
     """Bytes of memory, swap and /dev/shm, the modules, and the limit of our control group."""
     info = parse_fields(machine.read("/proc/meminfo"), ":")
 
@@ -53,9 +53,9 @@ def memory(machine: Machine, shm_bytes: int | None) -> MemoryFacts:
         return parse_int(info.get(key))
 
     total = size("MemTotal")
-    slots = modules(machine.run(["dmidecode", "-t", "17"]))
+    slots = parse_modules(machine.run(["dmidecode", "-t", "17"]))
     filled = [slot for slot in slots if slot["size_bytes"]] if slots else None
-    populated, channels = _channels(slots or [])
+    populated, channels = _count_channels(slots or [])
     return {
         "total_bytes": total,
         "available_bytes": size("MemAvailable"),
@@ -67,19 +67,19 @@ def memory(machine: Machine, shm_bytes: int | None) -> MemoryFacts:
             "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
         ),
         "shm_size_bytes": shm_bytes,
-        "cgroup_limit_bytes": _cgroup_limit(machine, total),
+        "cgroup_limit_bytes": _read_cgroup_limit(machine, total),
         "dimms": filled or None,
         "slots_total": len(slots) if slots else None,
         "channels_populated": populated,
         "channels_total": channels,
         "bandwidth_bytes_per_s": {
             "measured": None,
-            "theoretical": _theoretical(filled or [], populated),
+            "theoretical": _compute_theoretical(filled or [], populated),
         },
     }
 
 
-def modules(text: str | None) -> list[DimmFacts] | None:
+def parse_modules(text: str | None) -> list[DimmFacts] | None:
     """Read `dmidecode -t 17`: every slot, an empty one with size 0. None where it has none.
 
     A virtual machine has a slot that is its whole memory and no speed: that is no module.
@@ -94,7 +94,7 @@ def modules(text: str | None) -> list[DimmFacts] | None:
         speed = parse_leading_int(row.get("Speed"))
         found.append(
             {
-                "size_bytes": _size(row.get("Size")),
+                "size_bytes": _parse_size(row.get("Size")),
                 "type": row.get("Type"),
                 "speed_mt_s": speed,
                 "configured_mt_s": parse_leading_int(
@@ -108,11 +108,11 @@ def modules(text: str | None) -> list[DimmFacts] | None:
     return found or None
 
 
-def _channels(slots: list[DimmFacts]) -> tuple[int | None, int | None]:
+def _count_channels(slots: list[DimmFacts]) -> tuple[int | None, int | None]:
     """Channels with a module and channels in all; unknown where the board's names do not say."""
     every, filled = set(), set()
     for slot in slots:
-        place = _place(slot)
+        place = _find_slot(slot)
         if place is None:
             return None, None
         every.add(place)
@@ -121,7 +121,7 @@ def _channels(slots: list[DimmFacts]) -> tuple[int | None, int | None]:
     return (len(filled), len(every)) if every else (None, None)
 
 
-def _place(slot: DimmFacts) -> tuple[str, ...] | None:
+def _find_slot(slot: DimmFacts) -> tuple[str, ...] | None:
     """Processor and channel of a slot, by the bank first; None where the names do not say."""
     for pattern in _NAMES:
         for name in (slot["bank"], slot["locator"]):
@@ -131,7 +131,7 @@ def _place(slot: DimmFacts) -> tuple[str, ...] | None:
     return None
 
 
-def _theoretical(filled: list[DimmFacts], populated: int | None) -> int | None:
+def _compute_theoretical(filled: list[DimmFacts], populated: int | None) -> int | None:
     """Every channel moves eight bytes a transfer, all at the speed of the slowest module."""
     told = [slot["configured_mt_s"] for slot in filled]
     speeds = [speed for speed in told if speed is not None]
@@ -140,14 +140,14 @@ def _theoretical(filled: list[DimmFacts], populated: int | None) -> int | None:
     return int(populated * min(speeds)) * 10**6 * _WIDTH_BYTES
 
 
-def _size(text: str | None) -> int | None:
+def _parse_size(text: str | None) -> int | None:
     if text is None or text.startswith("Unknown"):
         return None
     match = re.match(r"([0-9]{1,18}) ([kMGT])i?B", text)
     return int(match.group(1)) * _UNITS[match.group(2)] if match else 0
 
 
-def _cgroup_limit(machine: Machine, total: int | None) -> int | None:
+def _read_cgroup_limit(machine: Machine, total: int | None) -> int | None:
     """Return the limit at the top of what we see of the hierarchy; None where there is none."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = machine.read_int(path)
@@ -156,7 +156,7 @@ def _cgroup_limit(machine: Machine, total: int | None) -> int | None:
     return None
 
 
-def cgroup(machine: Machine) -> CgroupFacts:
+def read_cgroup(machine: Machine) -> CgroupFacts:
     """Limits of our own group and all above it: bytes of memory, and CPUs by time; None is none."""
     line = next(
         (row for row in (machine.read("/proc/self/cgroup") or "").splitlines() if row[:3] == "0::"),
@@ -173,18 +173,18 @@ def cgroup(machine: Machine) -> CgroupFacts:
         if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
             shares.append(numbers[0] / max(1, numbers[1]))
         folder = folder.rsplit("/", 1)[0]
-    sizes += _older_memory(machine)
-    shares += _older_cpus(machine)
+    sizes += _read_v1_memory(machine)
+    shares += _read_v1_cpus(machine)
     return {"memory_bytes": min(sizes, default=None), "cpus": min(shares, default=None)}
 
 
-def _older_memory(machine: Machine) -> list[int]:
+def _read_v1_memory(machine: Machine) -> list[int]:
     """Return the limit of version 1 at the top of what we see: in a container it is our own."""
     limit = machine.read_int("/sys/fs/cgroup/memory/memory.limit_in_bytes")
     return [limit] if limit is not None and limit < _UNLIMITED else []
 
 
-def _older_cpus(machine: Machine) -> list[float]:
+def _read_v1_cpus(machine: Machine) -> list[float]:
     quota = machine.read_int("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
     period = machine.read_int("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
     return [quota / period] if quota and period and quota > 0 and period > 0 else []

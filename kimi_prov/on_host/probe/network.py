@@ -31,27 +31,27 @@ _REDIRECT = re.compile(
 _TCP = re.compile(r" -p tcp ")
 _DESTINATION = re.compile(r" -d ([0-9a-fA-F:.]+)(?:/(?:32|128))? ")
 # A range that is wider is a router's, not a container's.
-_MOST_PORTS = 1024
+_MAX_PORTS = 1024
 _SERVICE = re.compile(r"([^/]+\.(?:service|socket|scope))")
 
 
-def network(machine: Machine, gpus: Sequence[GpuFacts] = ()) -> NetworkFacts:
+def describe_network(machine: Machine, gpus: Sequence[GpuFacts] = ()) -> NetworkFacts:
     """Addresses by which others reach the machine, its interfaces, and TCP ports that are taken.
 
     `gpus`: rows with `index` and `pci`, for their way to the RDMA devices.
     """
-    own6 = sorted(address.ip for _, address in interfaces.global_ipv6(machine))
+    own6 = sorted(address.ip for _, address in interfaces.list_global_ipv6(machine))
     return {
-        "addresses": interfaces.local_ipv4(machine) + [str(address) for address in own6],
-        "interfaces": interfaces.interfaces(machine),
-        "rdma": rdma.rdma(machine, gpus),
-        "default_ipv6": _default_ipv6(machine),
-        "listening": _listening(machine),
+        "addresses": interfaces.list_local_ipv4(machine) + [str(address) for address in own6],
+        "interfaces": interfaces.list_interfaces(machine),
+        "rdma": rdma.list_rdma(machine, gpus),
+        "default_ipv6": _has_default_ipv6(machine),
+        "listening": _list_listening(machine),
     }
 
 
-def firewall(machine: Machine, units: dict[str, dict[str, str]]) -> FirewallFacts:
-    """Which firewall front end is active; `units` as `installed.units` returns them.
+def describe_firewall(machine: Machine, units: dict[str, dict[str, str]]) -> FirewallFacts:
+    """Which firewall front end is active; `units` as `installed.read_units` returns them.
 
     ufw has no process, so its configuration is read; firewalld is a daemon, so its unit is.
     """
@@ -67,11 +67,11 @@ def firewall(machine: Machine, units: dict[str, dict[str, str]]) -> FirewallFact
         "nft": machine.which("nft") is not None,
         "ufw": ufw,
         "firewalld": daemon,
-        "redirected": _redirected(machine),
+        "redirected": _list_redirected(machine),
     }
 
 
-def _redirected(machine: Machine) -> list[RedirectedPort] | None:
+def _list_redirected(machine: Machine) -> list[RedirectedPort] | None:
     """Return TCP ports that rules of iptables send elsewhere, before a program here sees them.
 
     So Docker, Podman and containerd publish ports of containers, with a listening process or
@@ -84,7 +84,7 @@ def _redirected(machine: Machine) -> list[RedirectedPort] | None:
     for line in "\n".join(text or "" for text in texts).splitlines():
         rule = _REDIRECT.search(line)
         first, _, last = (rule.group("ports") if rule else "").partition(":")
-        if not rule or not _TCP.search(line) or int(last or first) - int(first) > _MOST_PORTS:
+        if not rule or not _TCP.search(line) or int(last or first) - int(first) > _MAX_PORTS:
             continue
         where = _DESTINATION.search(line)
         address = where.group(1) if where else None
@@ -94,7 +94,7 @@ def _redirected(machine: Machine) -> list[RedirectedPort] | None:
     return sorted(rows.values(), key=lambda row: (row["port"], row["address"] or ""))
 
 
-def _default_ipv6(machine: Machine) -> bool:
+def _has_default_ipv6(machine: Machine) -> bool:
     for line in (machine.read("/proc/net/ipv6_route") or "").splitlines():
         words = line.split()
         if len(words) == 10 and set(words[0]) == {"0"} and words[1] == "00" and words[9] != "lo":
@@ -102,7 +102,7 @@ def _default_ipv6(machine: Machine) -> bool:
     return False
 
 
-def _listening(machine: Machine) -> list[ListeningPort]:
+def _list_listening(machine: Machine) -> list[ListeningPort]:
     """Each listening TCP port and address; process and unit only where we may see them."""
     sockets: dict[str, tuple[int, str]] = {}
     for name in ("tcp", "tcp6"):
@@ -111,7 +111,7 @@ def _listening(machine: Machine) -> list[ListeningPort]:
             if len(words) > 9 and words[3] == _LISTEN:
                 address, _, port = words[1].partition(":")
                 sockets[words[9]] = (int(port, 16), _decode(address))
-    owners = _owners(set(sockets)) if machine.live else {}
+    owners = _find_owners(set(sockets)) if machine.live else {}
     rows: list[ListeningPort] = []
     for inode, (number, where) in sockets.items():
         pid = owners.get(inode)
@@ -120,7 +120,7 @@ def _listening(machine: Machine) -> list[ListeningPort]:
                 "port": number,
                 "address": where,
                 "process": machine.read(f"/proc/{pid}/comm") if pid else None,
-                "unit": unit_of(machine, pid) if pid else None,
+                "unit": find_unit(machine, pid) if pid else None,
             }
         )
     return sorted(rows, key=lambda row: (row["port"], row["address"]))
@@ -133,7 +133,7 @@ def _decode(text: str) -> str:
     return str(ipaddress.ip_address(turned))
 
 
-def _owners(inodes: set[str]) -> dict[str, str]:
+def _find_owners(inodes: set[str]) -> dict[str, str]:
     """Socket inode to the process that holds it; the scan ends when all are found."""
     found: dict[str, str] = {}
     for name in os.listdir("/proc"):
@@ -153,7 +153,7 @@ def _owners(inodes: set[str]) -> dict[str, str]:
     return found
 
 
-def unit_of(machine: Machine, pid: str) -> str | None:
+def find_unit(machine: Machine, pid: str) -> str | None:
     """Return the systemd unit of a process, the innermost where several are nested."""
     for line in (machine.read(f"/proc/{pid}/cgroup") or "").splitlines():
         names = _SERVICE.findall(line.split(":", 2)[-1])

@@ -23,7 +23,7 @@ _OFFLINE = ("Disabled", "No", "Not Active")
 COLUMNS = ("index", "name", "memory.total", "uuid", "pci.bus_id", "compute_cap")
 
 
-def query(text: str | None) -> dict[str, Any] | None:
+def parse_query(text: str | None) -> dict[str, Any] | None:
     """Read `nvidia-smi -q -x`: driver, CUDA and a row for each GPU; None where it is none."""
     if not text or "<nvidia_smi_log" not in text:
         return None
@@ -34,46 +34,47 @@ def query(text: str | None) -> dict[str, Any] | None:
     except Xml.ParseError:
         return None
     return {
-        "driver": _text(root, "driver_version"),
-        "cuda": _text(root, "cuda_version"),
-        "gpus": [_gpu(number, node) for number, node in enumerate(root.findall("gpu"))],
+        "driver": _find_text(root, "driver_version"),
+        "cuda": _find_text(root, "cuda_version"),
+        "gpus": [_parse_gpu(number, node) for number, node in enumerate(root.findall("gpu"))],
     }
 
 
-def _gpu(number: int, node: Xml.Element) -> GpuFacts:
-    name = _text(node, "product_name")
-    size = _mebibytes(_text(node, "fb_memory_usage/total"))
+def _parse_gpu(number: int, node: Xml.Element) -> GpuFacts:
+    name = _find_text(node, "product_name")
+    size = _parse_mebibytes(_find_text(node, "fb_memory_usage/total"))
     link = "pci/pci_gpu_link_info/"
     return {
         **gpu_rows.make_gpu_row(number, "nvidia", name, size),
-        "architecture": _text(node, "product_architecture"),
-        "memory_used_bytes": _mebibytes(_text(node, "fb_memory_usage/used")),
-        "uuid": _text(node, "uuid"),
-        "pci": _text(node, "pci/pci_bus_id") or node.get("id"),
+        "architecture": _find_text(node, "product_architecture"),
+        "memory_used_bytes": _parse_mebibytes(_find_text(node, "fb_memory_usage/used")),
+        "uuid": _find_text(node, "uuid"),
+        "pci": _find_text(node, "pci/pci_bus_id") or node.get("id"),
         "compute_capability": None,
         "pcie": {
             # The card steps its link down when idle, so the current generation says little then;
             # what card and board can do together does.
-            "gen": parse_leading_int(_text(node, link + "pcie_gen/current_link_gen")),
-            "gen_max": parse_leading_int(_text(node, link + "pcie_gen/max_link_gen")),
-            "gen_card": parse_leading_int(_text(node, link + "pcie_gen/max_device_link_gen")),
-            "width": parse_leading_int(_text(node, link + "link_widths/current_link_width")),
-            "width_max": parse_leading_int(_text(node, link + "link_widths/max_link_width")),
+            "gen": parse_leading_int(_find_text(node, link + "pcie_gen/current_link_gen")),
+            "gen_max": parse_leading_int(_find_text(node, link + "pcie_gen/max_link_gen")),
+            "gen_card": parse_leading_int(_find_text(node, link + "pcie_gen/max_device_link_gen")),
+            "width": parse_leading_int(_find_text(node, link + "link_widths/current_link_width")),
+            "width_max": parse_leading_int(_find_text(node, link + "link_widths/max_link_width")),
         },
-        "power_limit_w": _power(node, "current_power_limit"),
-        "power_limit_max_w": _power(node, "max_power_limit"),
-        "mig": _switch(_text(node, "mig_mode/current_mig")),
-        "ecc": _switch(_text(node, "ecc_mode/current_ecc")),
-        "persistence": _switch(_text(node, "persistence_mode")),
-        "passthrough": _text(node, "gpu_virtualization_mode/virtualization_mode") == "Pass-Through",
+        "power_limit_w": _parse_power(node, "current_power_limit"),
+        "power_limit_max_w": _parse_power(node, "max_power_limit"),
+        "mig": _parse_switch(_find_text(node, "mig_mode/current_mig")),
+        "ecc": _parse_switch(_find_text(node, "ecc_mode/current_ecc")),
+        "persistence": _parse_switch(_find_text(node, "persistence_mode")),
+        "passthrough": _find_text(node, "gpu_virtualization_mode/virtualization_mode")
+        == "Pass-Through",
         "numa_node": None,
         "cpus": None,
-        "fabric_state": _text(node, "fabric/state"),
-        "fabric_status": _text(node, "fabric/status"),
+        "fabric_state": _find_text(node, "fabric/state"),
+        "fabric_status": _find_text(node, "fabric/status"),
     }
 
 
-def table(text: str | None, columns: list[str] | None = None) -> list[dict[str, str]]:
+def parse_table(text: str | None, columns: list[str] | None = None) -> list[dict[str, str]]:
     """Read `--format=csv`: a row for each GPU by column. Without `columns`, the head names them."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     if columns is None:
@@ -88,14 +89,14 @@ def table(text: str | None, columns: list[str] | None = None) -> list[dict[str, 
     return rows
 
 
-def listed(row: dict[str, str]) -> GpuFacts:
+def build_gpu(row: dict[str, str]) -> GpuFacts:
     """Return a GPU from its row of the table, where the XML is not available."""
-    name, size = row.get("name"), _mebibytes(row.get("memory.total"))
+    name, size = row.get("name"), _parse_mebibytes(row.get("memory.total"))
     return {
         **gpu_rows.make_gpu_row(int(row["index"]), "nvidia", name, size),
         "uuid": row.get("uuid"),
         "pci": row.get("pci.bus_id"),
-        "compute_capability": capability(row.get("compute_cap")),
+        "compute_capability": parse_capability(row.get("compute_cap")),
         "pcie": {
             "gen": None,
             "gen_max": parse_leading_int(row.get("pcie.link.gen.max")),
@@ -111,12 +112,12 @@ def listed(row: dict[str, str]) -> GpuFacts:
     }
 
 
-def capability(text: str | None) -> str | None:
+def parse_capability(text: str | None) -> str | None:
     """Return `9.0` if it is such a version; an old nvidia-smi answers with an error here."""
     return text if text and re.fullmatch(r"\d+\.\d+", text) else None
 
 
-def topology(text: str | None) -> dict[str, Any] | None:
+def parse_topology(text: str | None) -> dict[str, Any] | None:
     """Read `nvidia-smi topo -m`: how each two GPUs are joined, and each one's CPUs and node."""
     # `nvidia-smi topo` underlines its head even into a pipe.
     lines = [line for line in clean_text.clean_block(text or "").splitlines() if line.strip()]
@@ -137,18 +138,18 @@ def topology(text: str | None) -> dict[str, Any] | None:
         paths.append([values[place] if place < len(values) else None for place in columns])
         near.append(
             {
-                "cpus": _cpus(row.get("CPU Affinity")),
+                "cpus": _parse_cpus(row.get("CPU Affinity")),
                 "numa_node": parse_leading_int(row.get("NUMA Affinity")),
             }
         )
     return {
         "paths": paths,
-        "matrix": [[_links(cell) for cell in line] for line in paths],
+        "matrix": [[_parse_link_count(cell) for cell in line] for line in paths],
         "near": near,
     }
 
 
-def _links(cell: str | None) -> int | None:
+def _parse_link_count(cell: str | None) -> int | None:
     """`NV18` is 18 links, the card itself and any other way none."""
     if cell is None:
         return None
@@ -156,11 +157,11 @@ def _links(cell: str | None) -> int | None:
     return int(match.group(1)) if match else 0
 
 
-def _cpus(text: str | None) -> str | None:
+def _parse_cpus(text: str | None) -> str | None:
     return text if text and re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text) else None
 
 
-def links(text: str | None) -> list[dict[str, Any]] | None:
+def parse_links(text: str | None) -> list[dict[str, Any]] | None:
     """Read `nvidia-smi nvlink -s`: links that are up on each GPU and the speed of one, bytes/s."""
     if not text:
         return None
@@ -176,7 +177,7 @@ def links(text: str | None) -> list[dict[str, Any]] | None:
     return found or None
 
 
-def module(text: str | None) -> dict[str, Any]:
+def parse_module(text: str | None) -> dict[str, Any]:
     """Read /proc/driver/nvidia/version: the version that is loaded, and whether it is open."""
     if not text:
         return {"version": None, "open": None}
@@ -187,7 +188,7 @@ def module(text: str | None) -> dict[str, Any]:
     }
 
 
-def switched(
+def has_switch(
     found: list[list[int | None]] | None, gpus: list[GpuFacts], bridges: int
 ) -> bool | None:
     """Whether a switch joins the GPUs' links; `bridges`: NVSwitch devices on the bus.
@@ -204,24 +205,24 @@ def switched(
     return len(found) > 4 and all((cell or 0) >= 4 for cell in joined)
 
 
-def _text(node: Xml.Element, path: str) -> str | None:
+def _find_text(node: Xml.Element, path: str) -> str | None:
     value = (node.findtext(path) or "").strip()
     return value if value and value != "N/A" else None
 
 
-def _switch(text: str | None) -> bool | None:
+def _parse_switch(text: str | None) -> bool | None:
     return True if text in _ONLINE else False if text in _OFFLINE else None
 
 
-def _mebibytes(text: str | None) -> int | None:
+def _parse_mebibytes(text: str | None) -> int | None:
     number = parse_leading_int(text)
     return number << 20 if number is not None else None
 
 
-def _power(node: Xml.Element, name: str) -> float | None:
+def _parse_power(node: Xml.Element, name: str) -> float | None:
     """Drivers before 525 have another name for the group."""
     for group in ("gpu_power_readings", "power_readings"):
-        found = parse_leading_decimal(_text(node, f"{group}/{name}"))
+        found = parse_leading_decimal(_find_text(node, f"{group}/{name}"))
         if found is not None:
             return found
     return None

@@ -8,7 +8,7 @@ import re
 import struct
 from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.probe.network import unit_of
+from kimi_prov.on_host.probe.network import find_unit
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.machine import Machine
 
@@ -32,10 +32,10 @@ _STATE = re.compile(r"^Status: \S+ \S+ (\S+)$", re.MULTILINE)
 _FLOCK = "hhqqi"
 
 
-def holder(machine: Machine) -> PackageLock | None:
+def find_holder(machine: Machine) -> PackageLock | None:
     """Return who holds a lock of apt or dpkg; None where nobody does, or only root could see it."""
     for path in LOCKS:
-        pid = _locked_by(machine.path(path))
+        pid = _find_locker(machine.path(path))
         if pid is None:
             continue
         if pid <= 0:
@@ -44,12 +44,12 @@ def holder(machine: Machine) -> PackageLock | None:
             "lock": path,
             "pid": pid,
             "process": machine.read(f"/proc/{pid}/comm"),
-            "unit": unit_of(machine, str(pid)),
+            "unit": find_unit(machine, str(pid)),
         }
     return None
 
 
-def _locked_by(path: str) -> int | None:
+def _find_locker(path: str) -> int | None:
     """Return the process that keeps others from a lock; 0 or less where it is none we see."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -67,7 +67,7 @@ def _locked_by(path: str) -> int | None:
     return None if found[0] == fcntl.F_UNLCK else found[4]
 
 
-def unfinished(machine: Machine) -> list[str] | None:
+def list_unfinished(machine: Machine) -> list[str] | None:
     """Return packages that dpkg has not finished; None where dpkg is not the manager.
 
     Also true of packages that are being installed at this moment: ask for the holder too.
@@ -88,5 +88,5 @@ def main(argv: list[str]) -> int:
     """`package-manager`: who holds its locks, and what is unfinished, as one JSON object."""
     assert not argv  # noqa: S101  (a fault of the caller's)
     machine = Machine()
-    found = holder(machine)
-    return answer({"ok": True, "holder": found, "unfinished": unfinished(machine) or []})
+    found = find_holder(machine)
+    return answer({"ok": True, "holder": found, "unfinished": list_unfinished(machine) or []})

@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _V2 = "RoCE v2"
 
 
-def rdma(machine: Machine, gpus: Sequence[GpuFacts]) -> list[RdmaFacts]:
+def list_rdma(machine: Machine, gpus: Sequence[GpuFacts]) -> list[RdmaFacts]:
     """Return each port of each device; the GID index is that of RoCE and None for InfiniBand.
 
     `gpus`: rows with `index` and `pci`; each port tells the path on the bus to each of them.
@@ -38,7 +38,7 @@ def rdma(machine: Machine, gpus: Sequence[GpuFacts]) -> list[RdmaFacts]:
             continue
         layer = machine.read(f"{path}/link_layer")
         state = _STATE.match(machine.read(f"{path}/state") or "")
-        gid = _gid(machine, path) if layer == "Ethernet" else None
+        gid = _find_gid(machine, path) if layer == "Ethernet" else None
         home = machine.resolve(f"{_CLASS}/{device}/device")
         found.append(
             {
@@ -46,22 +46,22 @@ def rdma(machine: Machine, gpus: Sequence[GpuFacts]) -> list[RdmaFacts]:
                 "port": int(number),
                 "link_layer": layer,
                 "state": state.group(1) if state else None,
-                "speed_bits_per_s": devices.rdma_rate(machine, path),
+                "speed_bits_per_s": devices.read_rdma_rate(machine, path),
                 "gid_index": gid[0] if gid else None,
                 "gid_type": gid[1] if gid else None,
-                "netdev": _netdev(machine, path, gid, f"{_CLASS}/{device}", int(number)),
+                "netdev": _find_netdev(machine, path, gid, f"{_CLASS}/{device}", int(number)),
                 "numa_node": machine.node(f"{home}/numa_node"),
                 "gpus": [
                     {"index": gpu["index"], "path": distance}
                     for gpu in gpus
-                    if (distance := _distance(machine, home, str(gpu.get("pci") or "")))
+                    if (distance := _describe_distance(machine, home, str(gpu.get("pci") or "")))
                 ],
             }
         )
     return found
 
 
-def _gid(machine: Machine, path: str) -> tuple[int, str] | None:
+def _find_gid(machine: Machine, path: str) -> tuple[int, str] | None:
     """Return index and type of the GID to use: of RoCE v2 where there is one, of IPv4 before IPv6.
 
     A v2 packet is routed and marked as any of IP; a GID of the link alone reaches no further.
@@ -84,7 +84,7 @@ def _gid(machine: Machine, path: str) -> tuple[int, str] | None:
     return -turned, kind
 
 
-def _netdev(
+def _find_netdev(
     machine: Machine, path: str, gid: tuple[int, str] | None, device: str, port: int
 ) -> str | None:
     """Return the interface of the port: by its GID, else by the number it has on the device."""
@@ -98,7 +98,7 @@ def _netdev(
     return next(iter(by_port or names), None)
 
 
-def _distance(machine: Machine, home: str, address: str) -> BusPath | None:
+def _describe_distance(machine: Machine, home: str, address: str) -> BusPath | None:
     """Return the path between a device and a GPU in the words of `nvidia-smi topo -m`.
 
     PIX: one switch; PXB: several; PHB: the host bridge; NODE: host bridges of one NUMA node; SYS:
@@ -108,7 +108,7 @@ def _distance(machine: Machine, home: str, address: str) -> BusPath | None:
     other = f"/sys/bus/pci/devices/{short}"
     if not _ADDRESS.fullmatch(short) or not machine.exists(other):
         return None
-    ours, theirs = _buses(home), _buses(machine.resolve(other))
+    ours, theirs = _list_buses(home), _list_buses(machine.resolve(other))
     if not ours or not theirs:
         return None
     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs))
@@ -122,7 +122,7 @@ def _distance(machine: Machine, home: str, address: str) -> BusPath | None:
     return "NODE" if len(nodes) == 1 and None not in nodes else "SYS"
 
 
-def _buses(place: str) -> list[str]:
+def _list_buses(place: str) -> list[str]:
     """Return host bridge, bridges and device of a path: pci0000:00, 0000:00:01.0, 0000:01:00.0."""
     words = place.split("/")
     start = next((at for at, word in enumerate(words) if word.startswith("pci")), len(words))

@@ -20,7 +20,7 @@ _PROGRAMS = ("haproxy", "nft")
 _SELINUX: dict[str, SelinuxMode] = {"0": "permissive", "1": "enforcing"}
 
 
-def security(machine: Machine) -> SecurityFacts:
+def describe_security(machine: Machine) -> SecurityFacts:
     """Return the modules that are on, SELinux's mode, and enforced profiles of what we run.
 
     `modules` is None where the kernel does not show them, `apparmor_enforced` where its profiles
@@ -31,11 +31,11 @@ def security(machine: Machine) -> SecurityFacts:
     return {
         "modules": None if modules is None else [name for name in modules.split(",") if name],
         "selinux": _SELINUX.get((machine.read(_ENFORCE) or "").strip()),
-        "apparmor_enforced": None if profiles is None else _ours(profiles),
+        "apparmor_enforced": None if profiles is None else _list_our_profiles(profiles),
     }
 
 
-def _ours(profiles: str) -> list[str]:
+def _list_our_profiles(profiles: str) -> list[str]:
     """Return enforced profiles by the names of what they confine: a path, or a bare name."""
     names = [name for name, _ in _LOADED.findall(profiles)]
     return sorted(name for name in names if os.path.basename(name) in _PROGRAMS)

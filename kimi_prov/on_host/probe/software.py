@@ -77,13 +77,13 @@ class Packages:
         found = next(iter(self.matching(pattern).values()), None)
         return re.sub(r"^\d+:|-[^-]*$", "", found) if found else None
 
-    def held(self, pattern: str) -> bool | None:
+    def list_held(self, pattern: str) -> bool | None:
         """Whether every such package is held back from upgrades; None where there is none."""
         found = self.matching(pattern)
         return all(name in self.on_hold for name in found) if found else None
 
 
-def packages(machine: Machine, found: Packages) -> PackageFacts:
+def describe_packages(machine: Machine, found: Packages) -> PackageFacts:
     """Installed packages of interest with their version; None where dpkg is not the manager."""
     if not found.known:
         return {
@@ -101,14 +101,14 @@ def packages(machine: Machine, found: Packages) -> PackageFacts:
             if name in PACKAGES or _PYTHON.fullmatch(name)
         },
         "held": sorted(found.on_hold),
-        "unattended_upgrades": _unattended(machine, found),
+        "unattended_upgrades": _has_unattended_upgrades(machine, found),
         "needrestart": machine.exists(_NEEDRESTART),
-        "busy": package_manager.holder(machine),
-        "unfinished": package_manager.unfinished(machine),
+        "busy": package_manager.find_holder(machine),
+        "unfinished": package_manager.list_unfinished(machine),
     }
 
 
-def _unattended(machine: Machine, found: Packages) -> bool | None:
+def _has_unattended_upgrades(machine: Machine, found: Packages) -> bool | None:
     """Whether the system upgrades itself: the package is there and its switch, read last, is on."""
     if "unattended-upgrades" not in found.installed:
         return False
@@ -119,7 +119,7 @@ def _unattended(machine: Machine, found: Packages) -> bool | None:
     return switch not in (None, "0", "false", "no")
 
 
-def loader(machine: Machine) -> dict[str, list[str]] | None:
+def read_loader(machine: Machine) -> dict[str, list[str]] | None:
     """Folders that each file of /etc/ld.so.conf.d gives to the dynamic loader."""
     if not machine.exists("/etc/ld.so.conf.d"):
         return None
@@ -129,7 +129,7 @@ def loader(machine: Machine) -> dict[str, list[str]] | None:
     }
 
 
-def gib(machine: Machine, configured: dict[str, list[str]] | None) -> GibFacts | None:
+def describe_gib(machine: Machine, configured: dict[str, list[str]] | None) -> GibFacts | None:
     """Google's NCCL plugins, wherever the loader may find them; None where nothing can be seen."""
     if configured is None:
         return None

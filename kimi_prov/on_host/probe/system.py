@@ -42,7 +42,7 @@ _PLACES = ("/", "/boot", "/etc", "/var", "/srv", paths.ROOT, paths.ENGINES, path
 _TELLING = ("nodev", "noexec", "nosuid", "ro")
 
 
-def host(machine: Machine) -> HostFacts:
+def describe_host(machine: Machine) -> HostFacts:
     """Return distribution, kernel, C library, and the virtualisation that the machine runs in."""
     release = parse_fields(machine.read("/etc/os-release"), "=")
     version = re.search(r"systemd (\d+)", machine.run(["systemctl", "--version"]) or "")
@@ -56,11 +56,11 @@ def host(machine: Machine) -> HostFacts:
             "pretty": release.get("PRETTY_NAME"),
         },
         "kernel": machine.read("/proc/sys/kernel/osrelease"),
-        "arch": platform.machine() if machine.live else cpu.listed(machine).get("Architecture"),
-        "glibc": _glibc(machine),
-        "virtualization": _virtualization(machine, "--vm"),
+        "arch": platform.machine() if machine.live else cpu.read_lscpu(machine).get("Architecture"),
+        "glibc": _find_glibc(machine),
+        "virtualization": _find_virtualization(machine, "--vm"),
         "container": machine.read("/run/systemd/container")
-        or _virtualization(machine, "--container"),
+        or _find_virtualization(machine, "--container"),
         "systemd_version": int(version.group(1)) if version else None,
         "systemd_running": machine.exists("/run/systemd/system") if machine.live else None,
         # Tells machines apart and shows when two names are one machine, without telling the id.
@@ -68,11 +68,11 @@ def host(machine: Machine) -> HostFacts:
         if identity
         else None,
         "root": os.geteuid() == 0 if machine.live else None,
-        "secure_boot": _secure_boot(machine),
+        "secure_boot": _has_secure_boot(machine),
     }
 
 
-def _secure_boot(machine: Machine) -> bool | None:
+def _has_secure_boot(machine: Machine) -> bool | None:
     """Whether the firmware lets only signed modules in; a machine without EFI has no such thing."""
     if not machine.exists("/sys/firmware"):
         return None
@@ -84,7 +84,7 @@ def _secure_boot(machine: Machine) -> bool | None:
     return value[-1] == "\x01" if value else None
 
 
-def python(machine: Machine) -> PythonFacts:
+def describe_python(machine: Machine) -> PythonFacts:
     """Return the Python that runs the probe, and others that an engine could be installed for."""
     others: list[OtherPython] = [
         {"path": path, "version": path.rsplit("python", 1)[1]}
@@ -101,15 +101,15 @@ def python(machine: Machine) -> PythonFacts:
     }
 
 
-def shm_bytes(machine: Machine) -> int | None:
+def read_shm_bytes(machine: Machine) -> int | None:
     """Size of /dev/shm, through which an engine's processes talk."""
     place = "/dev/shm"  # noqa: S108
     return _measure_space(machine, place)[0] if machine.exists(place) else None
 
 
-def filesystems(machine: Machine) -> list[FilesystemFacts]:
+def list_filesystems(machine: Machine) -> list[FilesystemFacts]:
     """Return the file systems that kimi-prov writes to, each once, with the paths on it."""
-    mounted = mounts(machine)
+    mounted = list_mounts(machine)
     if not mounted:
         return []
     found: dict[str, FilesystemFacts] = {}
@@ -118,7 +118,7 @@ def filesystems(machine: Machine) -> list[FilesystemFacts]:
         while existing != "/" and not machine.exists(existing):
             existing = os.path.dirname(existing)
         real = os.path.realpath(machine.path(existing))[len(machine.root) :] or "/"
-        mount = max((m for m in mounted if _below(real, m)), key=len, default="/")
+        mount = max((m for m in mounted if _is_below(real, m)), key=len, default="/")
         row = found.get(mount)
         if row is None:
             device, kind, options = mounted.get(mount, (None, None, []))
@@ -132,7 +132,7 @@ def filesystems(machine: Machine) -> list[FilesystemFacts]:
                 "free_bytes": free,
                 "options": options,
                 "linked": {},
-                "writable": _root_may_write(machine, real),
+                "writable": _may_root_write(machine, real),
             }
             found[mount] = row
         row["holds"].append(place)
@@ -141,28 +141,28 @@ def filesystems(machine: Machine) -> list[FilesystemFacts]:
     return list(found.values())
 
 
-def _root_may_write(machine: Machine, path: str) -> bool | None:
+def _may_root_write(machine: Machine, path: str) -> bool | None:
     """Ask the kernel, and it the server of a network file system; None where we are not root."""
     return os.access(path, os.W_OK) if machine.live and os.geteuid() == 0 else None
 
 
-def tunables(machine: Machine) -> TunableFacts:
+def describe_tunables(machine: Machine) -> TunableFacts:
     """Kernel settings that the plan may want changed, and whether this machine allows it."""
     sysctl: dict[str, SysctlFacts] = {}
     for name in SYSCTLS:
         path = "/proc/sys/" + name.replace(".", "/")
         value = machine.read(path)
         if value is not None:
-            sysctl[name] = {"value": value, "writable": _writable(machine, path)}
+            sysctl[name] = {"value": value, "writable": _is_writable(machine, path)}
     return {
         "sysctl": sysctl,
-        "thp": _choice(machine, THP, bracketed=True),
-        "governor": _choice(machine, GOVERNOR, bracketed=False),
-        "nofile_max": _nofile(machine),
+        "thp": _read_choice(machine, THP, bracketed=True),
+        "governor": _read_choice(machine, GOVERNOR, bracketed=False),
+        "nofile_max": _read_nofile(machine),
     }
 
 
-def _choice(machine: Machine, path: str, *, bracketed: bool) -> ChoiceFacts | None:
+def _read_choice(machine: Machine, path: str, *, bracketed: bool) -> ChoiceFacts | None:
     """Read a setting with a fixed set of values; None where the machine has no such setting."""
     text = machine.read(path)
     if text is None:
@@ -174,16 +174,16 @@ def _choice(machine: Machine, path: str, *, bracketed: bool) -> ChoiceFacts | No
     else:
         value = text.strip()
         choices = (machine.read(path.replace("_governor", "_available_governors")) or "").split()
-    return {"value": value, "choices": choices, "writable": _writable(machine, path)}
+    return {"value": value, "choices": choices, "writable": _is_writable(machine, path)}
 
 
-def _nofile(machine: Machine) -> int | None:
+def _read_nofile(machine: Machine) -> int | None:
     """Open files that the first process may have at most: a unit cannot be given more."""
     match = re.search(r"Max open files\s+\d+\s+(\d+)", machine.read("/proc/1/limits") or "")
     return int(match.group(1)) if match else None
 
 
-def _writable(machine: Machine, path: str) -> bool | None:
+def _is_writable(machine: Machine, path: str) -> bool | None:
     """Whether root could change it: not on a read-only mount, and not another namespace's.
 
     Asked of the mount and the owner, not of our own rights: the probe needs no root.
@@ -199,7 +199,7 @@ def _writable(machine: Machine, path: str) -> bool | None:
     return own and not flags & os.ST_RDONLY
 
 
-def _glibc(machine: Machine) -> str | None:
+def _find_glibc(machine: Machine) -> str | None:
     if not machine.live:
         return None
     try:
@@ -209,26 +209,26 @@ def _glibc(machine: Machine) -> str | None:
     return words[-1] if len(words) == 2 else None
 
 
-def _virtualization(machine: Machine, kind: str) -> str | None:
+def _find_virtualization(machine: Machine, kind: str) -> str | None:
     reported = machine.run(["systemd-detect-virt", kind])
     if reported is None and kind == "--vm":
-        return _hypervisor(machine)
+        return _find_hypervisor(machine)
     answer = (reported or "").strip()
     return answer if answer and answer != "none" else None
 
 
-def _hypervisor(machine: Machine) -> str | None:
+def _find_hypervisor(machine: Machine) -> str | None:
     """Return the hypervisor by lscpu, where systemd-detect-virt is not available."""
     first = parse_fields((machine.read("/proc/cpuinfo") or "").split("\n\n")[0], ":")
     if "hypervisor" not in first.get("flags", "").split():
         return None
-    vendor = cpu.listed(machine).get("Hypervisor vendor")
+    vendor = cpu.read_lscpu(machine).get("Hypervisor vendor")
     return vendor.lower() if vendor else "vm"
 
 
-def cgroup_hierarchy(machine: Machine) -> CgroupHierarchy | None:
+def find_cgroup_hierarchy(machine: Machine) -> CgroupHierarchy | None:
     """Say which control groups systemd has: unified (v2), legacy (v1) or hybrid; None: unknown."""
-    mounted = mounts(machine)
+    mounted = list_mounts(machine)
     kind = mounted.get("/sys/fs/cgroup", (None, None))[1]
     if kind == "cgroup2":
         return "unified"
@@ -237,7 +237,7 @@ def cgroup_hierarchy(machine: Machine) -> CgroupHierarchy | None:
     return "hybrid" if "/sys/fs/cgroup/unified" in mounted else "legacy"
 
 
-def mounts(machine: Machine, process: str = "self") -> dict[str, Any]:
+def list_mounts(machine: Machine, process: str = "self") -> dict[str, Any]:
     """Map mount point to (device, kind, options); a later one on a point hides the earlier.
 
     `process`: whose mounts; a unit's own may be read-only where the machine's are not.
@@ -254,7 +254,7 @@ def mounts(machine: Machine, process: str = "self") -> dict[str, Any]:
     return found
 
 
-def _below(path: str, mount: str) -> bool:
+def _is_below(path: str, mount: str) -> bool:
     return mount in ("/", path) or path.startswith(mount + "/")
 
 

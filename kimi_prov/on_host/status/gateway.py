@@ -123,5 +123,5 @@ def build_document(paths: Paths, plan: Mapping[str, Any]) -> GatewayState:
             "key_not_shown_yet": paths.operator_new.exists(),
             "uptime_seconds": boot.read_uptime_s(),
         },
-        "web": page.document(paths, web, states.get(unit_names.WEB, {})) if web else None,
+        "web": page.build_document(paths, web, states.get(unit_names.WEB, {})) if web else None,
     }

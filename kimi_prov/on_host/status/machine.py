@@ -119,7 +119,9 @@ def _read_versions(paths: Paths, plan: dict[str, Any]) -> VersionsStatus:
         "engine_locks": engine.get("locks"),
         "engine_python": engine.get("python"),
         "engine_interpreter": _describe_interpreter(plan),
-        "driver": nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"],
+        "driver": nvidia_smi.parse_module(read_text(Path("/proc/driver/nvidia/version")))[
+            "version"
+        ],
         "driver_failed": _find_failed_driver(paths),
         "proxy": haproxy_version,
     }
@@ -130,7 +132,7 @@ def _find_failed_driver(paths: Paths) -> str | None:
     failed = read_json(paths.locate(layout.DRIVER_STATE)).get("failed")
     if not isinstance(failed, dict):
         return None
-    runs = nvidia_smi.module(read_text(Path("/proc/driver/nvidia/version")))["version"]
+    runs = nvidia_smi.parse_module(read_text(Path("/proc/driver/nvidia/version")))["version"]
     return (
         f"NVIDIA's driver {failed.get('version')} did not answer here ({failed.get('why')}); "
         f"{f'{runs} runs' if runs else 'none runs'}: name another in kimi_nvidia_driver_version"
@@ -293,7 +295,7 @@ def collect(paths: Paths) -> StatusAnswer:
         },
         "disks": measure_disks(paths),
         "port": port,
-        "web": page.document(paths, web, states.get(unit_names.WEB, {})) if web else None,
+        "web": page.build_document(paths, web, states.get(unit_names.WEB, {})) if web else None,
         "memory": _sum_memory(placed),
         "placement": [_build_placement(item["index"], item["processes"]) for item in placed],
         "updates": found_updates["updates"],

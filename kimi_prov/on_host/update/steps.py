@@ -61,7 +61,7 @@ def list_updates(request: Answer) -> UpdateLookAnswer:
     `download` and `install`.
     """
     try:
-        apt.apt("apt-get", "update", "--quiet", "-o", "APT::Update::Error-Mode=any")
+        apt.run_apt("apt-get", "update", "--quiet", "-o", "APT::Update::Error-Mode=any")
     except HostError as error:
         raise HostError(
             f"apt's lists could not be refreshed: {error}; nothing was changed",
@@ -114,7 +114,7 @@ def choose(found: list[Package], *, defer: bool) -> tuple[list[Package], list[An
 
 def _explain_left(row: Package, *, defer: bool) -> str:
     if row.kind == waiting.DRIVER:
-        version = apt.upstream(row.candidate)
+        version = apt.parse_upstream(row.candidate)
         return f"set kimi_nvidia_driver_version: {version}, and run update again"
     if row.kind == waiting.OTHER:
         return ""
@@ -129,7 +129,7 @@ def simulate(words: list[str]) -> list[Package]:
     """Return all that installing these would bring. Raises HostError for what is not ours to do."""
     if not words:
         return []
-    rows = waiting.parse(apt.apt("apt-get", "install", "--simulate", *_OPTIONS, *words))
+    rows = waiting.parse(apt.run_apt("apt-get", "install", "--simulate", *_OPTIONS, *words))
     drivers = [row.name for row in rows if row.kind == waiting.DRIVER]
     if drivers:
         raise HostError(
@@ -152,17 +152,17 @@ def _find_headers(rows: list[Package]) -> list[str]:
         for row in rows
         if row.name.startswith("linux-image-") and not row.installed
     ]
-    missing = [name for name in names if name not in coming and apt.versions(name)]
-    return [f"{name}={apt.versions(name)[0]}" for name in missing]
+    missing = [name for name in names if name not in coming and apt.list_versions(name)]
+    return [f"{name}={apt.list_versions(name)[0]}" for name in missing]
 
 
 def _is_built_by_dkms() -> bool:
-    return any("dkms" in name for name in driver.family(apt.installed()))
+    return any("dkms" in name for name in driver.select_driver_packages(apt.list_installed()))
 
 
 def download(request: Answer) -> Answer:
     """Fetch the packages: from here on no network is needed."""
-    apt.apt("apt-get", "install", "--download-only", *_OPTIONS, *_build_package_words(request))
+    apt.run_apt("apt-get", "install", "--download-only", *_OPTIONS, *_build_package_words(request))
     return {"changed": False}
 
 
@@ -252,13 +252,13 @@ def install(request: Answer) -> Answer:
     """
     # It may take as long again.
     process.run("systemctl", "try-restart", unit_names.UNDRAIN_TIMER)
-    before, auto = apt.installed(), process.run("apt-mark", "showauto").stdout.split()
-    apt.in_unit(unit_names.UPDATE, *_OPTIONS, *_build_package_words(request))
+    before, auto = apt.list_installed(), process.run("apt-mark", "showauto").stdout.split()
+    apt.install_in_unit(unit_names.UPDATE, *_OPTIONS, *_build_package_words(request))
     # Whom apt is told to install it takes for wanted by somebody, and never removes again.
     named = {word.partition("=")[0] for word in _build_package_words(request)}
     if again := sorted(named & {name.partition(":")[0] for name in auto}):
         process.run("apt-mark", "auto", *again)
-    after = apt.installed()
+    after = apt.list_installed()
     changed = sorted(name for name in after if before.get(name) != after[name])
     # A reload starts the new program; requests under way end in the old one. It would send to
     # drained engines again, and a restart starts the new program anyway.

@@ -76,7 +76,7 @@ def _parse_package(row: re.Match[str], held: set[str]) -> Package:
 
 
 def _find_kind(name: str, version: str, origins: list[str]) -> str:
-    if steps.family({name: version}):
+    if steps.select_driver_packages({name: version}):
         return DRIVER
     if _MICROCODE.fullmatch(name):
         return MICROCODE
@@ -94,9 +94,9 @@ def list_packages() -> list[Package] | None:
     if held.returncode == NOT_FOUND:
         return None
     if held.returncode != 0:
-        raise HostError(apt.reason(held.stderr))
+        raise HostError(apt.find_reason(held.stderr))
     # A hold keeps a package from being named at all.
-    simulated = apt.apt("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
+    simulated = apt.run_apt("apt-get", "dist-upgrade", "--simulate", "--ignore-hold")
     found = parse(simulated, held.stdout.split())
     rows = [row for row in found if row.installed and row.kind != DRIVER]
     return rows + _list_drivers(set(held.stdout.split()))
@@ -107,19 +107,19 @@ def _list_drivers(held: set[str]) -> list[Package]:
 
     As one row, for its packages change together; by the name of the package that is asked.
     """
-    have = steps.family(apt.installed())
+    have = steps.select_driver_packages(apt.list_installed())
     if not have:
         return []
-    running = steps.main_version(have)
-    name = next(n for n, v in sorted(have.items()) if apt.upstream(v) == running)
-    newest = max(apt.versions(name), key=_parse_upstream, default=have[name])
+    running = steps.find_main_version(have)
+    name = next(n for n, v in sorted(have.items()) if apt.parse_upstream(v) == running)
+    newest = max(apt.list_versions(name), key=_parse_upstream, default=have[name])
     if _parse_upstream(newest) <= kernels.parse_numbers(running):
         return []
     return [Package(name, have[name], newest, DRIVER, {*have} <= held)]
 
 
 def _parse_upstream(version: str) -> list[int]:
-    return kernels.parse_numbers(apt.upstream(version))
+    return kernels.parse_numbers(apt.parse_upstream(version))
 
 
 class Effect(NamedTuple):
@@ -155,17 +155,17 @@ def list_restart_reasons(seen: Effect) -> list[str]:
 def read_effect() -> Effect:
     """Look at what runs, and at what is installed."""
     release = os.uname()
-    have = apt.installed()
+    have = apt.list_installed()
     built = _DEBIANS.search(release.version)
-    family = steps.family(have)
-    module = nvidia_smi.module(read_text("/proc/driver/nvidia/version"))["version"]
+    family = steps.select_driver_packages(have)
+    module = nvidia_smi.parse_module(read_text("/proc/driver/nvidia/version"))["version"]
     return Effect(
         kernel=release.release,
         kernels=kernels.list_installed(),
         build=built[1] if built else "",
         build_installed=have.get(f"linux-image-{release.release}", ""),
         driver=module or "",
-        driver_installed=steps.main_version(family) if family else "",
+        driver_installed=steps.find_main_version(family) if family else "",
         microcode=[
             name
             for name in sorted(have)
@@ -218,7 +218,7 @@ def is_running_replaced(pid: str) -> bool:
 
 def read_lists_age_s() -> int | None:
     """Return how old apt's lists are, in seconds; None where there are none."""
-    folder = apt.lists()
+    folder = apt.find_lists_folder()
     times = [os.stat(path).st_mtime for path in Machine().glob(f"{folder}/*Release")]
     partial = f"{folder}/partial"
     if os.path.isdir(partial):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # A page that migrates an old archive on a machine that works takes minutes.
 START_S = 600.0
 _ASK_S = 5.0
-_PAUSE_S = 0.5
+_POLL_INTERVAL_S = 0.5
 # Every digit but the last counts for more than all after it.
 Version = tuple[int, ...]
 
@@ -53,7 +53,7 @@ def copy_database(web: Mapping[str, Any], to: Path) -> bool:
     """
     descriptor, part = tempfile.mkstemp(dir=str(to.parent), prefix=f".{to.name}.")
     try:
-        told = in_the_folder(web, "copy", descriptor)
+        told = run_in_folder(web, "copy", descriptor)
         if not told["there"]:
             return False
         os.replace(part, str(to))
@@ -64,15 +64,15 @@ def copy_database(web: Mapping[str, Any], to: Path) -> bool:
         Path(part).unlink(missing_ok=True)
 
 
-def put_database_back(web: Mapping[str, Any], copy: Path) -> None:
+def restore_database(web: Mapping[str, Any], copy: Path) -> None:
     """Put a copy in the place of the page's database, in one step; the page must not run."""
     with copy.open("rb") as stream:
-        in_the_folder(web, "take", stream.fileno())
+        run_in_folder(web, "take", stream.fileno())
 
 
-def in_the_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> dict[str, Any]:
+def run_in_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> dict[str, Any]:
     """Have `store` do something as the page's user; `descriptor` is the file read or written."""
-    command = [*_program(), "web-data", action, web["data"], web["version"], str(descriptor)]
+    command = [*_build_program(), "web-data", action, web["data"], web["version"], str(descriptor)]
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ def in_the_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> d
         cwd="/",
         env={"LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", os.defpath)},
         check=False,
-        **_identity(web["user"]),
+        **_build_identity(web["user"]),
     )
     lines = done.stdout.strip().splitlines()
     try:
@@ -99,11 +99,11 @@ def in_the_folder(web: Mapping[str, Any], action: str, descriptor: int = 0) -> d
     return told
 
 
-def _program() -> Sequence[str]:
+def _build_program() -> Sequence[str]:
     return (sys.executable or "/usr/bin/python3", "-I", layout.ZIPAPP)
 
 
-def _identity(user: str) -> dict[str, Any]:
+def _build_identity(user: str) -> dict[str, Any]:
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -114,7 +114,7 @@ def _identity(user: str) -> dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
-def planned(paths: Paths) -> dict[str, Any]:
+def read_planned(paths: Paths) -> dict[str, Any]:
     """Return the plan's `web`; raises HostError where no page is planned."""
     plan = read_json(paths.plan)
     web, first = plan.get("web"), gateways.find_key_gateway(plan)
@@ -127,29 +127,29 @@ def planned(paths: Paths) -> dict[str, Any]:
     return web
 
 
-def make(paths: Paths, reader: int) -> dict[str, Any]:
+def make_archive(paths: Paths, reader: int) -> dict[str, Any]:
     """Make an archive that the user `reader` may fetch; return where it is and what it holds."""
-    web = planned(paths)
+    web = read_planned(paths)
     return transfer.make_archive(
-        paths, reader, lambda descriptor: in_the_folder(web, "save", descriptor)
+        paths, reader, lambda descriptor: run_in_folder(web, "save", descriptor)
     )
 
 
-def receive(paths: Paths, writer: int) -> dict[str, Any]:
+def prepare_folder(paths: Paths, writer: int) -> dict[str, Any]:
     """Make an empty folder that the user `writer` may put an archive into."""
-    planned(paths)
+    read_planned(paths)
     return transfer.prepare_folder(paths, writer)
 
 
 def restore(paths: Paths, sha256: str) -> dict[str, Any]:
     """Put the archive that came in the place of what the page keeps.
 
-    Raises HostError as `stage` and `put_in_place` do.
+    Raises HostError as `stage` and `switch` do.
     """
-    web = planned(paths)
+    web = read_planned(paths)
     with transfer.open_received(paths, sha256) as descriptor:
         told = stage(web, descriptor)
-    put_in_place(web)
+    switch(web)
     return told
 
 
@@ -158,16 +158,16 @@ def stage(web: Mapping[str, Any], descriptor: int) -> dict[str, Any]:
 
     Raises HostError for one that does not fit, with nothing of it left.
     """
-    told = in_the_folder(web, "stage", descriptor)
+    told = run_in_folder(web, "stage", descriptor)
     try:
         require_not_newer(str(told["version"]), web["version"])
     except HostError:
-        in_the_folder(web, "go-back")
+        run_in_folder(web, "go-back")
         raise
     return told
 
 
-def put_in_place(web: Mapping[str, Any]) -> None:
+def switch(web: Mapping[str, Any]) -> None:
     """Put what was staged in the place of what the page keeps.
 
     The page is stopped for the switch alone. Where it does not answer with what was put back, it
@@ -175,11 +175,11 @@ def put_in_place(web: Mapping[str, Any]) -> None:
     """
     units.run_systemctl("stop", web["unit"])
     try:
-        in_the_folder(web, "switch")
+        run_in_folder(web, "switch")
         _start(web)
     except HostError as error:
-        _take_back(web, error)
-    in_the_folder(web, "finish")
+        _give_back(web, error)
+    run_in_folder(web, "finish")
 
 
 def _start(web: Mapping[str, Any]) -> None:
@@ -189,11 +189,11 @@ def _start(web: Mapping[str, Any]) -> None:
         raise HostError(cause)
 
 
-def _take_back(web: Mapping[str, Any], error: HostError) -> None:
+def _give_back(web: Mapping[str, Any], error: HostError) -> None:
     """Give the page its own again, and say so; raises in any case."""
     log = f"read its journal: journalctl -u {web['unit']}"
     units.run_systemctl("stop", web["unit"])
-    in_the_folder(web, "go-back")
+    run_in_folder(web, "go-back")
     try:
         _start(web)
     except HostError as again:
@@ -215,17 +215,17 @@ def wait_ready(unit: str, port: int, seconds: float) -> str:
     One that ended, and that systemd starts again, is not waited for any longer.
     """
     until = time.monotonic() + seconds
-    while not answers(port):
+    while not is_answering(port):
         state = units.read_states(unit).get(unit, {})
         lost = state.get("restarts", 0) > 0 or state.get("state") == "failed"
         if lost or time.monotonic() > until:
             line = units.find_cause(units.read_journal(unit, 60))
             return line if lost else f"no answer after {seconds:.0f} s; {line}"
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_INTERVAL_S)
     return ""
 
 
-def answers(port: int) -> bool:
+def is_answering(port: int) -> bool:
     """Whether the page answers, its database included."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
@@ -242,7 +242,7 @@ def require_not_newer(archived: str, installed: str) -> None:
 
     An older archive is brought up by the page itself, when it starts.
     """
-    old, new = _version(archived), _version(installed)
+    old, new = _parse_version(archived), _parse_version(installed)
     if old is None or new is None or old > new:
         raise HostError(
             f"the archive is of version {archived[:80]} of the page, and this machine has "
@@ -251,7 +251,7 @@ def require_not_newer(archived: str, installed: str) -> None:
         )
 
 
-def _version(text: str) -> Version | None:
+def _parse_version(text: str) -> Version | None:
     parts = text.split(".")
     whole = len(parts) <= 4 and all(part.isascii() and part.isdigit() for part in parts)
     return tuple(int(part) for part in parts) if whole and len(text) < 40 else None
@@ -259,4 +259,6 @@ def _version(text: str) -> Version | None:
 
 def main(argv: list[str]) -> int:
     """Do one of the four; prints JSON."""
-    return transfer.run_command("web-backup", transfer.Steps(make, receive, restore), argv)
+    return transfer.run_command(
+        "web-backup", transfer.Steps(make_archive, prepare_folder, restore), argv
+    )

@@ -52,12 +52,12 @@ def main(argv: list[str]) -> int:
     check = "--check" in argv
     paths = Paths()
     if wanted["web"] is None:
-        return answer({"ok": True, **remove_page(paths, check=check)})
-    page = Page(paths, wanted["web"], wanted["unit"], float(wanted["timeout_s"]))
+        return answer({"ok": True, **remove_web_ui(paths, check=check)})
+    page = WebUi(paths, wanted["web"], wanted["unit"], float(wanted["timeout_s"]))
     return answer({"ok": True, **page.ensure(wanted.get("admin"), check=check)})
 
 
-def remove_page(paths: Paths, *, check: bool) -> WebUiAnswer:
+def remove_web_ui(paths: Paths, *, check: bool) -> WebUiAnswer:
     """Take the unit away; what its accounts keep stays, and which page answered last."""
     unit = paths.units / unit_names.WEB
     if not unit.exists():
@@ -76,7 +76,7 @@ def remove_page(paths: Paths, *, check: bool) -> WebUiAnswer:
     }
 
 
-class Page:
+class WebUi:
     """The page as it is planned, and as it is on the machine."""
 
     def __init__(self, paths: Paths, plan: dict[str, Any], unit: str, timeout_s: float) -> None:
@@ -90,7 +90,7 @@ class Page:
     def ensure(self, admin: dict[str, str] | None, *, check: bool) -> WebUiAnswer:
         """Make it run as planned; raises HostError where it does not answer."""
         text = self._secrets()
-        wanted = stamp(self.unit, text, self.plan["env_name"])
+        wanted = compute_digest(self.unit, text, self.plan["env_name"])
         state = units.read_states(unit_names.WEB).get(unit_names.WEB, {})
         runs = state.get("state") == "active" and self._running(state) == wanted
         if runs and state.get("enabled") and not state.get("stale") and self._answers():
@@ -162,7 +162,7 @@ class Page:
             "WEBUI_ADMIN_EMAIL": given["email"],
             "WEBUI_ADMIN_PASSWORD": given["password"],
         }
-        text = "".join(f"{name}={quoted(value)}\n" for name, value in lines.items())
+        text = "".join(f"{name}={quote_value(value)}\n" for name, value in lines.items())
         write_atomic(self.paths.web_admin, text, 0o600)
 
     def _adopt(self, state: dict[str, Any]) -> None:
@@ -209,13 +209,13 @@ class Page:
         if units.read_states(unit_names.WEB).get(unit_names.WEB, {}).get("load_state") == "loaded":
             units.run_systemctl("stop", unit_names.WEB)
 
-    def _put_back(self, cause: str) -> None:
+    def _restore_database(self, cause: str) -> None:
         """Put the copied database back in the place of what a failed version made of it."""
         kept = self.paths.web_before
         if not kept.exists():
             return
         try:
-            backup.put_database_back(self._web(), kept)
+            backup.restore_database(self._web(), kept)
         except (HostError, OSError) as error:
             version = self.plan["version"]
             raise HostError(
@@ -245,7 +245,7 @@ class Page:
         return backup.wait_ready(unit_names.WEB, self.plan["backend_port"], self.timeout_s)
 
     def _answers(self) -> bool:
-        return backup.answers(self.plan["backend_port"])
+        return backup.is_answering(self.plan["backend_port"])
 
     def _go_back(self, before: dict[str, str] | None, cause: str) -> None:
         """Let the page run again that answered last, with its database; raises in any case."""
@@ -255,10 +255,10 @@ class Page:
             raise HostError(f"{unit_names.WEB} ({version}) did not answer: {cause}", log)
         self._stop()
         if before["env"] != self.plan["env_name"]:
-            self._put_back(cause)
+            self._restore_database(cause)
         # It shall be told apart from the one that is planned: the next apply tries that again.
         text = self._secrets()
-        old = stamp(before["unit"], text, before["env"])
+        old = compute_digest(before["unit"], text, before["env"])
         write_atomic(self.paths.web_secrets, f"{text}{DIGEST_VARIABLE}={old}\n", 0o600)
         self._start(before["unit"], before["env"])
         again = self._wait()
@@ -304,7 +304,7 @@ class Page:
         return sorted(path.name for path in unused)
 
 
-def stamp(unit: str, text: str, env_name: str) -> str:
+def compute_digest(unit: str, text: str, env_name: str) -> str:
     """Return the stamp of what a process depends on."""
     whole = "\0".join((unit, text, env_name))
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
@@ -316,7 +316,7 @@ def parse_environment(text: str) -> dict[str, str]:
     return {name: value for name, sign, value in pairs if sign}
 
 
-def quoted(value: str) -> str:
+def quote_value(value: str) -> str:
     """Return a value as an environment file of systemd takes it, whatever signs it has."""
     escaped = re.sub(r'(["\\$`])', r"\\\1", value)
     return f'"{escaped}"'

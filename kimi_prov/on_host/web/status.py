@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 
-def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> WebUiStatus:
+def build_document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> WebUiStatus:
     """Give the page that runs, where it is reached, and what it takes; sizes in bytes.
 
     `web`: the plan's; `unit`: the state of its unit.
@@ -30,7 +30,7 @@ def document(paths: Paths, web: Mapping[str, Any], unit: Mapping[str, Any]) -> W
         "environment": env_name,
         "port": web["port"],
         "signup": web["signup"],
-        "answers": backup.answers(web["backend_port"]),
+        "answers": backup.is_answering(web["backend_port"]),
         "data": web["data"],
         "data_bytes": count_disk_bytes(paths.locate(web["data"])),
         "memory_bytes": unit.get("memory_bytes"),

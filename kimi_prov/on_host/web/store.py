@@ -46,14 +46,14 @@ _SIDES = ("-wal", "-shm", "-journal")
 _TABLES = {"user", "auth", "chat"}
 _BLOCK = 1 << 20
 # The page itself writes a row within milliseconds.
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 # Size, time of writing and inode: whether a file is still the one that was read.
 _State = tuple[int, int, int]
 
 
 def copy_database(data: Path, out: IO[bytes]) -> bool:
     """Write a consistent copy of the database to `out` while the page runs; False without one."""
-    with _copied(data) as copy:
+    with _make_copy(data) as copy:
         if copy is None:
             return False
         with copy.open("rb") as stream:
@@ -61,7 +61,7 @@ def copy_database(data: Path, out: IO[bytes]) -> bool:
     return True
 
 
-def take_database(data: Path, source: IO[bytes]) -> None:
+def replace_database(data: Path, source: IO[bytes]) -> None:
     """Put a copy in the place of the database, in one step; the page must not run."""
     _sweep(data)
     copy = data / COPY
@@ -89,12 +89,12 @@ def save(data: Path, out: IO[bytes], version: str) -> dict[str, Any]:
     left_out: list[str] = []
     with archives.open_archive(out) as archive:
         _add_uploads(archive, data, rows, seen, left_out)
-        with _copied(data) as copy:
+        with _make_copy(data) as copy:
             if copy is None:
                 raise HostError(
                     f"{data / DATABASE}: the page has kept nothing yet", "let it start once"
                 )
-            counted = _counted(copy)
+            counted = _count_rows(copy)
             rows[DATABASE], _ = _add(archive, DATABASE, copy)
         _add_uploads(archive, data, rows, seen, left_out)
         about = {"version": version, "made_unix": int(time.time()), **counted}
@@ -114,7 +114,7 @@ def stage(data: Path, source: IO[bytes]) -> dict[str, Any]:
     try:
         found, manifest = archives.unpack(source, folder, SCHEMA, _is_known)
         _require_whole(folder / DATABASE)
-        counted = _counted(folder / DATABASE)
+        counted = _count_rows(folder / DATABASE)
         _end_wal(folder / DATABASE)
         archives.sync_tree(folder)
     except BaseException:
@@ -189,7 +189,7 @@ def _sweep(data: Path) -> None:
 
 
 @contextlib.contextmanager
-def _copied(data: Path) -> Iterator[Path | None]:
+def _make_copy(data: Path) -> Iterator[Path | None]:
     """Give a copy of the database in one file, from one moment; None where there is none."""
     _sweep(data)
     if not (data / DATABASE).is_file():
@@ -209,7 +209,7 @@ def _copied(data: Path) -> Iterator[Path | None]:
 @contextlib.contextmanager
 def _open(database: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
     place = f"{database.absolute().as_uri()}?mode={mode}"
-    with contextlib.closing(sqlite3.connect(place, uri=True, timeout=_PATIENCE_S)) as connection:
+    with contextlib.closing(sqlite3.connect(place, uri=True, timeout=_TIMEOUT_S)) as connection:
         yield connection
 
 
@@ -257,7 +257,7 @@ def _require_whole(database: Path) -> None:
         raise HostError(f"its {DATABASE} is not the page's: it has no {lacks}", archives.BAD)
 
 
-def _counted(database: Path) -> dict[str, int]:
+def _count_rows(database: Path) -> dict[str, int]:
     with _open(database) as connection:
         return {
             name: int(connection.execute(f'select count(*) from "{table}"').fetchone()[0])  # noqa: S608
@@ -276,7 +276,7 @@ def _add_uploads(
     for name in list_names(data / UPLOADS):
         path, entry = data / UPLOADS / name, f"{UPLOADS}/{name}"
         with contextlib.suppress(FileNotFoundError):
-            if seen.get(name) == _state(path.lstat()):
+            if seen.get(name) == _build_state(path.lstat()):
                 continue
             if not archives.is_safe_name(entry):
                 left_out.append(name)
@@ -284,7 +284,7 @@ def _add_uploads(
             rows[entry], seen[name] = _add(archive, entry, path)
 
 
-def _state(about: os.stat_result) -> _State:
+def _build_state(about: os.stat_result) -> _State:
     return about.st_size, about.st_mtime_ns, about.st_ino
 
 
@@ -292,14 +292,14 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> tuple[Row, _State]:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(path, "rb", opener=lambda place, _: os.open(place, flags)) as stream:
         about = os.fstat(stream.fileno())
-        return archives.add(archive, name, stream), _state(about)
+        return archives.add(archive, name, stream), _build_state(about)
 
 
 def _is_known(name: str) -> bool:
     return name == DATABASE or name.startswith(f"{UPLOADS}/")
 
 
-def _with_output(work: Callable[[IO[bytes]], dict[str, Any]], descriptor: int) -> dict[str, Any]:
+def _write_to(work: Callable[[IO[bytes]], dict[str, Any]], descriptor: int) -> dict[str, Any]:
     """Have the archive or copy written to a descriptor that the caller opened."""
     with os.fdopen(descriptor, "wb") as out:
         told = work(out)
@@ -311,14 +311,14 @@ def _with_output(work: Callable[[IO[bytes]], dict[str, Any]], descriptor: int) -
 def act(action: str, data: Path, version: str, descriptor: int) -> dict[str, Any]:
     """Do one thing in the page's folder; `descriptor` is the file that is written or read."""
     if action == "save":
-        return _with_output(lambda out: save(data, out, version), descriptor)
+        return _write_to(lambda out: save(data, out, version), descriptor)
     if action == "copy":
-        return _with_output(lambda out: {"there": copy_database(data, out)}, descriptor)
+        return _write_to(lambda out: {"there": copy_database(data, out)}, descriptor)
     if action in ("take", "stage"):
         with os.fdopen(descriptor, "rb") as source:
             if action == "stage":
                 return stage(data, source)
-            take_database(data, source)
+            replace_database(data, source)
             return {}
     steps = {"switch": switch, "go-back": go_back, "finish": finish}
     if action not in steps:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.weights import manifest as manifests
 from kimi_prov.on_host.weights.rclone import Access, Bucket, Row, ThrottledError
-from kimi_prov.on_host.weights.sources import BusyError, Source, Stream, other_size
+from kimi_prov.on_host.weights.sources import BusyError, Source, Stream, describe_other_size
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.weights.manifest import Entry, Manifest
@@ -80,7 +80,7 @@ class BucketSource(Source):
                 "fill the bucket with  kimi-prov weights seed",
             )
         if row.size != entry.size:
-            raise HostError(other_size(f"{self.name}/{entry.path}", row.size, entry))
+            raise HostError(describe_other_size(f"{self.name}/{entry.path}", row.size, entry))
         ranges = _Ranges(self._bucket, entry, offset, self._ranges, self._range_bytes)
         ranges.silent_s = self._silent_s
         return Stream(ranges, offset)
@@ -117,7 +117,7 @@ class _Ranges:
             self._start()
             if not self._under_way:
                 return b""
-            data = self._under_way[0].take(limit, self.silent_s)
+            data = self._under_way[0].read(limit, self.silent_s)
             if data:
                 return data
             self._under_way.popleft().close()
@@ -145,7 +145,7 @@ class _Range:
         self._ended = False
         self._error: HostError | None = None
         where = ("--offset", str(offset), "--count", str(size))
-        self._process = bucket.start("cat", *where, bucket.at(path))
+        self._process = bucket.start("cat", *where, bucket.locate(path))
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
@@ -185,7 +185,7 @@ class _Range:
         except HostError as error:
             return error
 
-    def take(self, limit: int, silent_s: float) -> bytes:
+    def read(self, limit: int, silent_s: float) -> bytes:
         """Return what has come, `limit` bytes at most; empty at the end of the range."""
         end = time.monotonic() + silent_s
         with self._changed:

@@ -36,32 +36,36 @@ def main(argv: list[str]) -> int:
     """Entry point of the subcommand; see the module's docstring."""
     if argv:
         raise HostError("usage: bucket < WEIGHTS")
-    config = Config.of(json.load(sys.stdin), "the plan's weights")
+    config = Config.from_document(json.load(sys.stdin), "the plan's weights")
     found = [
-        look(Bucket(part.source, part.bucket, _STALL_S), part.manifest)
+        check_bucket(Bucket(part.source, part.bucket, _STALL_S), part.manifest)
         for part in config.parts()
         if part.source.startswith(("s3://", "gs://"))
     ]
     return answer({"findings": found})
 
 
-def look(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
+def check_bucket(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
     """Return the finding of a bucket: what stands in the way first, or that nothing does."""
     who = bucket.access.credentials_file or "the machine's role"
     try:
         rows = bucket.objects()
-        manifest = pinned or _beside(bucket, rows)
+        manifest = pinned or _read_manifest(bucket, rows)
     except CredentialsError as error:
-        return _seen("bucket.credentials", error, f"credentials that may read {bucket.name}")
+        return _build_finding(
+            "bucket.credentials", error, f"credentials that may read {bucket.name}"
+        )
     except AbsentError as error:
-        return _seen("bucket.absent", error, "a bucket that `kimi-prov weights seed` has filled")
+        return _build_finding(
+            "bucket.absent", error, "a bucket that `kimi-prov weights seed` has filled"
+        )
     except HostError as error:
         if not error.retryable:
-            return _seen(
+            return _build_finding(
                 "bucket.incomplete", error, "a manifest that names files with their digests"
             )
-        return _seen("bucket.unreachable", error, _READABLE)
-    wrong = lacking(manifest, rows)
+        return _build_finding("bucket.unreachable", error, _READABLE)
+    wrong = list_missing(manifest, rows)
     if wrong:
         shown = ", ".join(wrong[:_SHOWN])
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
@@ -81,7 +85,7 @@ def look(bucket: Bucket, pinned: Manifest | None) -> dict[str, Any]:
     }
 
 
-def lacking(manifest: Manifest, rows: Mapping[str, Row]) -> list[str]:
+def list_missing(manifest: Manifest, rows: Mapping[str, Row]) -> list[str]:
     """Name the files that are not there, or not of the manifest's size."""
     pairs: list[tuple[str, Row | None, int]] = [
         (entry.path, rows.get(entry.path), entry.size) for entry in manifest.files
@@ -93,7 +97,7 @@ def lacking(manifest: Manifest, rows: Mapping[str, Row]) -> list[str]:
     ]
 
 
-def _beside(bucket: Bucket, rows: Mapping[str, Row]) -> Manifest:
+def _read_manifest(bucket: Bucket, rows: Mapping[str, Row]) -> Manifest:
     where = f"{bucket.name}/{manifests.NAME}"
     content = bucket.read(manifests.NAME, _MANIFEST_LIMIT) if manifests.NAME in rows else None
     if content is None:
@@ -108,7 +112,7 @@ def _beside(bucket: Bucket, rows: Mapping[str, Row]) -> Manifest:
     return manifests.parse(document, where)
 
 
-def _seen(identity: str, error: HostError, required: str) -> dict[str, Any]:
+def _build_finding(identity: str, error: HostError, required: str) -> dict[str, Any]:
     return {
         "id": identity,
         "observed": error.message,

@@ -36,8 +36,20 @@ from kimi_prov.on_host.weights.bucket import RANGE_BYTES, BucketSource
 from kimi_prov.on_host.weights.manifest import Manifest, Record
 from kimi_prov.on_host.weights.neighbour import Neighbour, NeighbourSource
 from kimi_prov.on_host.weights.rclone import Access
-from kimi_prov.on_host.weights.sources import DirectorySource, HubSource, Source, WebSource, masked
-from kimi_prov.on_host.weights.transfer import Patience, Task, Transfer, partial_path, present_bytes
+from kimi_prov.on_host.weights.sources import (
+    DirectorySource,
+    HubSource,
+    Source,
+    WebSource,
+    mask_url,
+)
+from kimi_prov.on_host.weights.transfer import (
+    Patience,
+    Task,
+    Transfer,
+    build_partial_path,
+    count_present_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -81,10 +93,10 @@ class Config:
         document = read_json(path)
         if not document:
             raise HostError(f"{path}: is missing or not JSON", "run `kimi-prov apply` again")
-        return cls.of(document, path)
+        return cls.from_document(document, path)
 
     @classmethod
-    def of(cls, document: dict[str, Any], where: str) -> Config:
+    def from_document(cls, document: dict[str, Any], where: str) -> Config:
         """Read the settings; messages name `where` they are from. Raises HostError."""
         found = cls._read(document, where)
         beside = [
@@ -113,7 +125,7 @@ class Config:
             hf_endpoint=document.get("hf_endpoint"),
             hf_python=document.get("hf_python"),
             ca_bundle=document.get("ca_bundle"),
-            bucket=Access.of(document),
+            bucket=Access.from_weights(document),
             range_bytes=int(document.get("range_bytes", cls.range_bytes)),
             progress=document.get("progress"),
             stall_s=float(document.get("stall_s", cls.stall_s)),
@@ -151,13 +163,13 @@ class Config:
                 self.source, self.bucket, self.stall_s, range_bytes=self.range_bytes
             )
         raise HostError(
-            f"kimi_weights_source {masked(self.source)!r} is not an address of weights",
+            f"kimi_weights_source {mask_url(self.source)!r} is not an address of weights",
             "name file:///directory, http(s)://host/path, hf://owner/repository@revision, "
             "s3://bucket/folder or gs://bucket/folder",
         )
 
 
-def of_plan(weights: Mapping[str, Any], place: Callable[[str], str]) -> dict[str, Any]:
+def build_settings(weights: Mapping[str, Any], place: Callable[[str], str]) -> dict[str, Any]:
     """Return the plan's `weights` as settings where `place` says where its directories are."""
     document = {key: value for key, value in weights.items() if key not in ("bytes", "ca_bundle")}
     document["dir"] = place(weights["dir"])
@@ -167,7 +179,7 @@ def of_plan(weights: Mapping[str, Any], place: Callable[[str], str]) -> dict[str
     return document
 
 
-def journal_path(root: str) -> str:
+def build_journal_path(root: str) -> str:
     """Return the file in which an unfinished run keeps what it has achieved."""
     return os.path.join(root, manifests.PARTIAL, _JOURNAL)
 
@@ -176,7 +188,7 @@ class Journal:
     """What an unfinished run has achieved: verified files, the hub's commit, a first contact."""
 
     def __init__(self, root: str, source: str) -> None:
-        self._path = journal_path(root)
+        self._path = build_journal_path(root)
         known = read_json(self._path)
         same = known.get("source") == source
         self._lock = threading.Lock()
@@ -185,7 +197,7 @@ class Journal:
         self.source = source
         self.revision: str | None = known.get("revision") if same else None
         self.contacted = bool(known.get("contacted")) if same else False
-        self.records: dict[str, Record] = manifests.records_from(known)
+        self.records: dict[str, Record] = manifests.parse_records(known)
 
     def save(self) -> None:
         """Put it on the disk."""
@@ -201,18 +213,18 @@ class Journal:
             write_json(self._path, document)
 
 
-def recorded(config: Config) -> Manifest | None:
+def find_recorded_manifest(config: Config) -> Manifest | None:
     """Return the manifest due here, as far as this machine knows without asking the source."""
     if config.manifest is not None:
         return config.manifest
     written = manifests.load(os.path.join(config.directory, manifests.NAME))
-    return written if written and written.source == masked(config.source) else None
+    return written if written and written.source == mask_url(config.source) else None
 
 
-def verified(config: Config) -> Manifest | None:
+def find_verified_manifest(config: Config) -> Manifest | None:
     """Return the manifest, where the mark for it holds and no file was touched since."""
-    manifest = recorded(config)
-    holds = manifest is not None and manifests.mark_holds(config.directory, manifest)
+    manifest = find_recorded_manifest(config)
+    holds = manifest is not None and manifests.is_mark_valid(config.directory, manifest)
     return manifest if holds else None
 
 
@@ -227,17 +239,17 @@ def run(
     `distrust` names files to hash again although nothing about them has changed. `neighbour`: who
     is asked for files before the source. Raises HostError, with everything that has arrived kept.
     """
-    manifest = verified(config)
+    manifest = find_verified_manifest(config)
     if manifest is not None and not distrust:
         return manifest
     source = config.source_of()
-    with _locked(config.directory, guarded=config.guarded):
-        journal = Journal(config.directory, masked(config.source))
-        journal.records.update(_marked(config.directory))
+    with _lock(config.directory, guarded=config.guarded):
+        journal = Journal(config.directory, mask_url(config.source))
+        journal.records.update(_read_mark(config.directory))
         for path in distrust:
             journal.records.pop(path, None)
         if neighbour is not None:
-            source = _beside_neighbour(config, source, neighbour, journal, progress)
+            source = _add_neighbour(config, source, neighbour, journal, progress)
         transfer = Transfer(
             source, config.directory, progress, config.patience, contacted=journal.contacted
         )
@@ -251,7 +263,7 @@ def run(
         journal.records = trusted
         journal.save()
         remove(os.path.join(config.directory, manifests.MARK))
-        _expect(progress, config.directory, manifest, tasks)
+        _expect_bytes(progress, config.directory, manifest, tasks)
 
         def keep(path: str, record: Record) -> None:
             journal.records[path] = record
@@ -264,7 +276,7 @@ def run(
         return _finish(config, manifest, journal.records)
 
 
-def _beside_neighbour(
+def _add_neighbour(
     config: Config, source: Source, neighbour: Neighbour, journal: Journal, progress: Progress
 ) -> Source:
     """Return the source with a neighbour before it, unless that one gave wrong bytes before."""
@@ -282,8 +294,8 @@ def _beside_neighbour(
     return NeighbourSource(source, neighbour, config.directory, stall_s=config.stall_s, left=left)
 
 
-def _marked(root: str) -> dict[str, Record]:
-    return manifests.records_from(read_json(os.path.join(root, manifests.MARK)))
+def _read_mark(root: str) -> dict[str, Record]:
+    return manifests.parse_records(read_json(os.path.join(root, manifests.MARK)))
 
 
 def _resolve_manifest(
@@ -343,7 +355,7 @@ def _remove_stale(root: str, manifest: Manifest) -> None:
         if entry.path not in wanted:
             remove(os.path.join(root, entry.path))
     parts = os.path.join(root, manifests.PARTIAL)
-    known = {partial_path(root, entry) for entry in manifest.files}
+    known = {build_partial_path(root, entry) for entry in manifest.files}
     for name in os.listdir(parts) if os.path.isdir(parts) else []:
         path = os.path.join(parts, name)
         if name.endswith(".part") and path not in known:
@@ -355,7 +367,7 @@ def require_room(root: str, manifest: Manifest, missing: list[Task]) -> None:
     needed = 0
     for task in missing:
         there = find_size(os.path.join(root, task.entry.path)) or 0
-        needed += task.entry.size - present_bytes(root, task.entry) - there
+        needed += task.entry.size - count_present_bytes(root, task.entry) - there
     if needed <= 0:
         return
     needed += _MARGIN_BYTES + int(needed * _MARGIN_SHARE)
@@ -368,11 +380,11 @@ def require_room(root: str, manifest: Manifest, missing: list[Task]) -> None:
         )
 
 
-def _expect(progress: Progress, root: str, manifest: Manifest, tasks: list[Task]) -> None:
+def _expect_bytes(progress: Progress, root: str, manifest: Manifest, tasks: list[Task]) -> None:
     total = manifest.total_bytes
     progress.expect(total)
     progress.add(total - sum(task.entry.size for task in tasks), moved=False)
-    progress.add(sum(present_bytes(root, t.entry) for t in tasks if not t.check), moved=False)
+    progress.add(sum(count_present_bytes(root, t.entry) for t in tasks if not t.check), moved=False)
     checks = sum(task.check for task in tasks)
     progress.say(
         f"{format_file_count(len(manifest.files))}, {format_bytes(total)}: {len(tasks) - checks} "
@@ -383,7 +395,7 @@ def _expect(progress: Progress, root: str, manifest: Manifest, tasks: list[Task]
 def _finish(config: Config, manifest: Manifest, records: dict[str, Record]) -> Manifest:
     """Write the manifest, then the mark as the last thing."""
     known = manifest.with_digests({path: record.sha256 for path, record in records.items()})
-    known = Manifest(known.files, source=masked(config.source), revision=manifest.revision)
+    known = Manifest(known.files, source=mask_url(config.source), revision=manifest.revision)
     root = config.directory
     write_json(os.path.join(root, manifests.NAME), known.to_json())
     manifests.write_mark(root, known, records)
@@ -392,7 +404,7 @@ def _finish(config: Config, manifest: Manifest, records: dict[str, Record]) -> M
 
 
 @contextmanager
-def _locked(root: str, *, guarded: bool) -> Iterator[None]:
+def _lock(root: str, *, guarded: bool) -> Iterator[None]:
     """Lock the directory against a second fetch; leave no empty directory after a refusal."""
     os.makedirs(root, mode=0o755, exist_ok=True)
     path = os.path.join(root, manifests.LOCK)
@@ -420,11 +432,13 @@ def main(argv: list[str]) -> int:
 
     def work(config: Config, progress: Progress) -> int:
         if options.check:
-            return max(_report(verified(part), part.directory) for part in config.parts())
+            return max(
+                _report(find_verified_manifest(part), part.directory) for part in config.parts()
+            )
         near = Neighbour.load(options.neighbour)
         with progress:
             results = [
-                bring(part, progress, reverify=options.reverify, neighbour=near)
+                fetch_part(part, progress, reverify=options.reverify, neighbour=near)
                 for part in config.parts()
             ]
             progress.done("; ".join(results))
@@ -446,7 +460,7 @@ def _report(manifest: Manifest | None, root: str) -> int:
     return 0
 
 
-def bring(
+def fetch_part(
     config: Config,
     progress: Progress,
     *,
@@ -457,7 +471,7 @@ def bring(
     progress.restart()
     distrust: list[str] = []
     if reverify:
-        known = recorded(config)
+        known = find_recorded_manifest(config)
         distrust = [entry.path for entry in known.files] if known else []
     manifest = run(config, progress, distrust, neighbour if config.remote else None)
     progress.expect(manifest.total_bytes)

@@ -22,14 +22,16 @@ def main(argv: list[str]) -> int:
             with open(argv[2], encoding="utf-8") as stream:
                 token = stream.read().strip() or None
     except OSError as error:
-        answer = _failed(HostError(f"the token file {argv[2]} cannot be read: {error.strerror}"))
+        answer = _build_failure(
+            HostError(f"the token file {argv[2]} cannot be read: {error.strerror}")
+        )
     else:
-        answer = _answer(argv[0], argv[1], token)
+        answer = _answer_request(argv[0], argv[1], token)
     json.dump(answer, sys.stdout)
     return 0
 
 
-def _answer(repository: str, revision: str, token: str | None) -> dict[str, Any]:
+def _answer_request(repository: str, revision: str, token: str | None) -> dict[str, Any]:
     try:
         return describe(repository, revision, token)
     except Exception as error:  # noqa: BLE001  (its transport errors share no public base)
@@ -86,18 +88,18 @@ def explain(error: Exception, revision: str) -> dict[str, Any]:
     }
     for kind, found in known.items():
         if isinstance(error, kind):
-            return _failed(found)
+            return _build_failure(found)
     if isinstance(error, errors.HfHubHTTPError):
         status = error.response.status_code if error.response is not None else 0
         if status in (401, 403):
-            return _failed(
+            return _build_failure(
                 HostError(f"the hub refused the token ({status})", "check kimi_hf_token_file")
             )
         retryable = status in (0, 408, 429) or status >= 500
-        return _failed(HostError(f"the hub answered {status}", retryable=retryable))
+        return _build_failure(HostError(f"the hub answered {status}", retryable=retryable))
     reason = f"{type(error).__name__}: {error}"
-    return _failed(HostError(f"the hub cannot be reached: {reason}", retryable=True))
+    return _build_failure(HostError(f"the hub cannot be reached: {reason}", retryable=True))
 
 
-def _failed(error: HostError) -> dict[str, Any]:
+def _build_failure(error: HostError) -> dict[str, Any]:
     return {"error": error.to_json()}

@@ -122,7 +122,7 @@ class Manifest:
         """As it is written down."""
         document: dict[str, Any] = {
             "schema": SCHEMA,
-            "files": [_entry_json(e) for e in sorted(self.files, key=lambda e: e.path)],
+            "files": [_format_entry(e) for e in sorted(self.files, key=lambda e: e.path)],
         }
         if self.source:
             document["source"] = self.source
@@ -131,7 +131,7 @@ class Manifest:
         return document
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
+def _format_entry(entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {"path": entry.path, "size": entry.size}
     if entry.sha256:
         row["sha256"] = entry.sha256
@@ -155,23 +155,23 @@ def parse(document: object, where: str) -> Manifest:
         twice = Counter(entry.path for entry in entries).most_common(1)[0][0]
         raise HostError(f"{where}: {twice} is listed twice")
     for path in sorted(paths):
-        if any(folder in paths for folder in _folders(path)):
+        if any(folder in paths for folder in _list_folders(path)):
             raise HostError(f"{where}: {path} lies below another file")
     return Manifest(
         files=sorted(entries, key=lambda e: e.path),
-        source=_text(table.get("source")),
-        revision=_text(table.get("revision")),
+        source=_as_text(table.get("source")),
+        revision=_as_text(table.get("revision")),
     )
 
 
-def _folders(path: str) -> Iterator[str]:
+def _list_folders(path: str) -> Iterator[str]:
     """Folders of a relative path, the innermost first."""
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
 
 
-def _text(value: object) -> str | None:
+def _as_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
@@ -179,7 +179,7 @@ def _parse_entry(row: object, where: str) -> Entry:
     if not isinstance(row, dict):
         raise HostError(f"{where}: expected an object with path, size and sha256")
     path, size = row.get("path"), row.get("size")
-    if not isinstance(path, str) or not safe_path(path):
+    if not isinstance(path, str) or not is_safe_path(path):
         raise HostError(f"{where}: path {path!r} is not a plain relative path")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise HostError(f"{where} ({path}): size {size!r} is not a number of bytes")
@@ -191,7 +191,7 @@ def _parse_entry(row: object, where: str) -> Entry:
     raise HostError(f"{where} ({path}): sha256 {sha256!r} is not 64 hexadecimal digits")
 
 
-def safe_path(path: str) -> bool:
+def is_safe_path(path: str) -> bool:
     """Whether a path stays inside the directory and clear of the names kept for ourselves."""
     parts = path.split("/")
     if not path or path.startswith("/") or "\\" in path or any(ord(c) < 32 for c in path):
@@ -207,7 +207,7 @@ def load(path: str) -> Manifest | None:
     return parse(document, path) if document else None
 
 
-def of_directory(root: str) -> Iterable[Entry]:
+def list_directory(root: str) -> Iterable[Entry]:
     """List the files of a directory without their digests; hidden and own files are left out.
 
     Raises HostError for what is no file.
@@ -216,11 +216,11 @@ def of_directory(root: str) -> Iterable[Entry]:
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = os.path.relpath(os.path.join(folder, name), root)
-            if not name.startswith(".") and safe_path(path):
-                yield Entry(path, _size(os.path.join(folder, name)))
+            if not name.startswith(".") and is_safe_path(path):
+                yield Entry(path, _find_size(os.path.join(folder, name)))
 
 
-def _size(path: str) -> int:
+def _find_size(path: str) -> int:
     descriptor = open_regular(path)
     try:
         return os.fstat(descriptor).st_size
@@ -237,7 +237,7 @@ class Record:
     sha256: str
 
     @classmethod
-    def of(cls, path: str, sha256: str) -> Record:
+    def from_file(cls, path: str, sha256: str) -> Record:
         """Take down a file as it is now."""
         stat = os.stat(path)
         return cls(stat.st_size, stat.st_mtime_ns, sha256)
@@ -255,7 +255,7 @@ class Record:
         return {"size": self.size, "mtime_ns": self.mtime_ns, "sha256": self.sha256}
 
 
-def records_from(document: object) -> dict[str, Record]:
+def parse_records(document: object) -> dict[str, Record]:
     """Read the records of a mark or journal; what cannot be read is as if it were not there."""
     rows = document.get("verified") if isinstance(document, dict) else None
     found: dict[str, Record] = {}
@@ -279,12 +279,12 @@ def write_mark(root: str, manifest: Manifest, records: dict[str, Record]) -> Non
     )
 
 
-def mark_holds(root: str, manifest: Manifest) -> bool:
+def is_mark_valid(root: str, manifest: Manifest) -> bool:
     """Whether the mark is for this manifest and no file was touched since."""
     document = read_json(os.path.join(root, MARK))
     if document.get("manifest_sha256") != manifest.sha256:
         return False
-    records = records_from(document)
+    records = parse_records(document)
     return all(
         entry.path in records
         and records[entry.path].sha256 == entry.sha256
@@ -299,7 +299,7 @@ def main(argv: list[str]) -> int:
         raise HostError("usage: manifest DIRECTORY")
     rows = []
     buffer = bytearray(1 << 20)
-    for entry in of_directory(argv[0]):
+    for entry in list_directory(argv[0]):
         hasher = entry.hasher()
         file = open_regular(os.path.join(argv[0], entry.path))
         with os.fdopen(file, "rb", buffering=0) as stream:

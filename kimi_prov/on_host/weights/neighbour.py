@@ -30,7 +30,7 @@ _REFUSED = (401, 403)
 _EMPTY = 3
 _GETTING = 16
 # Bytes of an answer that names files.
-_LONGEST = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Neighbour:
             return None
 
 
-def folder(directory: str) -> str:
+def name_folder(directory: str) -> str:
     """Name a directory of weights as both hosts know it: its model and its revision."""
     return "/".join(directory.rstrip("/").split("/")[-2:])
 
@@ -131,7 +131,7 @@ class NeighbourSource(Source):
         """`left` is called once, with the reason and whether it lied, when the source is taken."""
         self._inner = inner
         self._neighbour = neighbour
-        self._folder = folder(directory)
+        self._folder = name_folder(directory)
         self._endpoint = api_client.Endpoint(
             neighbour.address, neighbour.port, neighbour.certificate_sha256, stall_s
         )
@@ -342,7 +342,7 @@ class _Response:
         """Read what is short, and close. Raises OSError or ValueError for what is not."""
         parts: list[bytes] = []
         try:
-            while sum(map(len, parts)) < _LONGEST:
+            while sum(map(len, parts)) < _MAX_BYTES:
                 part = self._response.read1(1 << 16)
                 if not part:
                     return b"".join(parts)
@@ -351,7 +351,7 @@ class _Response:
                     raise OSError("its answer did not end")
         finally:
             self.close()
-        raise ValueError(_LONGEST)
+        raise ValueError(_MAX_BYTES)
 
     def close(self) -> None:
         self._response.close()

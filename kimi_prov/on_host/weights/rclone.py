@@ -37,9 +37,9 @@ _CREDENTIALS_FIX = (
     "set kimi_bucket_credentials_file to credentials that may read the bucket, or give the machine "
     "a role that may"
 )
-_STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:(?:ERROR|NOTICE|CRITICAL) *: *)?")
+_LOG_PREFIX = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:(?:ERROR|NOTICE|CRITICAL) *: *)?")
 _NOISE = re.compile(r"\s*(?:status code: (\d{3}), )?request id: [^,]*, host id: ?\S*")
-_SHORTEST_SECRET = 8
+_MIN_SECRET_LENGTH = 8
 _MESSAGE = 300
 
 
@@ -60,7 +60,7 @@ class Access:
     ca_bundle: str | None = None
 
     @classmethod
-    def of(cls, weights: Mapping[str, Any]) -> Access:
+    def from_weights(cls, weights: Mapping[str, Any]) -> Access:
         """Return how the plan's `weights` reach their bucket."""
         told = weights.get("bucket") or {}
         return cls(
@@ -101,9 +101,9 @@ class Bucket:
         self.name = url.rstrip("/")
         self.access = access
         self._stall_s = stall_s
-        self._secrets = _secrets(access.credentials_file)
+        self._secrets = _read_secrets(access.credentials_file)
 
-    def at(self, path: str) -> str:
+    def locate(self, path: str) -> str:
         """Return the path of an object as rclone's argument names it."""
         inner = "/".join(part for part in (self.bucket, self.folder, path) if part)
         return f":{_BACKENDS[self.scheme]}:{inner}"
@@ -156,7 +156,7 @@ class Bucket:
         self.require_credentials()
         done = process.run(
             *self.command("lsjson", "--recursive", "--files-only", "--no-mimetype"),
-            *("--use-server-modtime", self.at("")),
+            *("--use-server-modtime", self.locate("")),
             env=self.environment(),
             timeout=_LISTING_S,
         )
@@ -180,7 +180,7 @@ class Bucket:
             return None
         if row.size > limit:
             raise HostError(f"{self.name}/{path}: has {row.size} bytes, more than {limit}")
-        reading = self.start("cat", self.at(path))
+        reading = self.start("cat", self.locate(path))
         content, said = reading.communicate()
         if reading.returncode != 0:
             self.fail(said.decode("utf-8", "replace"))
@@ -193,7 +193,7 @@ class Bucket:
         self.require_credentials()
         try:
             done = subprocess.run(
-                self.command("rcat", self.at(path)),
+                self.command("rcat", self.locate(path)),
                 input=content,
                 capture_output=True,
                 env=self.environment(),
@@ -210,7 +210,7 @@ class Bucket:
     def lines(self, paths: Sequence[str], limit_s: float) -> list[str]:
         """Read small objects that end with a line end, in any order; returns their lines."""
         done = process.run(
-            *self.command("cat", "--files-from-raw", "-", self.at("")),
+            *self.command("cat", "--files-from-raw", "-", self.locate("")),
             stdin="".join(f"{path}\n" for path in paths),
             env=self.environment(),
             timeout=limit_s,
@@ -240,7 +240,7 @@ class Bucket:
 
     def fail(self, said: str) -> NoReturn:
         """Raise what rclone's standard error says. Raises HostError."""
-        raise error_of(self.name, self.hidden(said))
+        raise parse_error(self.name, self.hidden(said))
 
     def hidden(self, text: str) -> str:
         """Return a text without the credentials: parsers quote what they read."""
@@ -266,9 +266,9 @@ _KINDS: Sequence[tuple[str, str]] = (
 )
 
 
-def error_of(name: str, said: str) -> HostError:
+def parse_error(name: str, said: str) -> HostError:
     """Return the error that rclone's words name: retryable, or one that needs a person."""
-    reason = _reason(said)
+    reason = _find_reason(said)
     kind = next((kind for kind, pattern in _KINDS if re.search(pattern, said)), "")
     text = f"{name}: {reason}"
     if kind == "unreadable":
@@ -294,12 +294,12 @@ def error_of(name: str, said: str) -> HostError:
     return HostError(text, retryable=True)
 
 
-def _reason(said: str) -> str:
+def _find_reason(said: str) -> str:
     """Return the last thing that rclone said, in one line without time and numbers of requests."""
     entries: list[str] = []
     for line in said.splitlines():
-        if _STAMP.match(line):
-            entries.append(_STAMP.sub("", line))
+        if _LOG_PREFIX.match(line):
+            entries.append(_LOG_PREFIX.sub("", line))
         elif entries:
             entries[-1] += " " + line.strip()
     last = entries[-1] if entries else said.strip() or "it said nothing"
@@ -309,7 +309,7 @@ def _reason(said: str) -> str:
     return clean_text.clean_line(" ".join(last.split()))[:_MESSAGE]
 
 
-def _secrets(path: str | None) -> list[str]:
+def _read_secrets(path: str | None) -> list[str]:
     """Return what a file of credentials holds that must not be repeated; empty where unreadable."""
     if path is None:
         return []
@@ -321,11 +321,11 @@ def _secrets(path: str | None) -> list[str]:
     found = {line.partition("=")[2].strip() for line in text.splitlines() if "=" in line}
     with contextlib.suppress(ValueError):
         document = json.loads(text)
-        found = set(_of_json(document)) if isinstance(document, dict) else found
-    return sorted((v for v in found if len(v) >= _SHORTEST_SECRET), key=len, reverse=True)
+        found = set(_list_json_secrets(document)) if isinstance(document, dict) else found
+    return sorted((v for v in found if len(v) >= _MIN_SECRET_LENGTH), key=len, reverse=True)
 
 
-def _of_json(document: Mapping[str, Any]) -> list[str]:
+def _list_json_secrets(document: Mapping[str, Any]) -> list[str]:
     names = ("private_key", "private_key_id", "refresh_token", "client_secret", "access_token")
     values = [str(document[name]) for name in names if document.get(name)]
     return [part.strip() for value in values for part in value.splitlines()]

@@ -29,8 +29,8 @@ from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.on_host.system.files import find_size, read_json
 from kimi_prov.on_host.system.foreign_files import open_regular
 from kimi_prov.on_host.weights import manifest as manifests
-from kimi_prov.on_host.weights.fetch import journal_path
-from kimi_prov.on_host.weights.neighbour import folder
+from kimi_prov.on_host.weights.fetch import build_journal_path
+from kimi_prov.on_host.weights.neighbour import name_folder
 
 if TYPE_CHECKING:
     from kimi_prov.on_host.weights.manifest import Record
@@ -74,9 +74,11 @@ class Sharing:
         try:
             return cls(
                 port=int(document["port"]),
-                folders={folder(name): name for name in document["directories"]},
+                folders={name_folder(name): name for name in document["directories"]},
                 takers=tuple(
-                    Taker(name, str(row["key_sha256"]), frozenset(map(plain_address, row["from"])))
+                    Taker(
+                        name, str(row["key_sha256"]), frozenset(map(normalize_address, row["from"]))
+                    )
                     for name, row in document["takers"].items()
                 ),
                 progress=str(document["progress"]),
@@ -100,22 +102,22 @@ class Sharing:
         return found
 
 
-def plain_address(text: str) -> str:
+def normalize_address(text: str) -> str:
     """Return an address as both sides write it: one of IPv4 never as one of IPv6."""
     address = ipaddress.ip_address(text.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
 
 
-def verified(directory: str) -> dict[str, Record]:
+def read_verified(directory: str) -> dict[str, Record]:
     """Return the files of a directory whose digest was seen, while a fetch is at work as well."""
-    under_way = read_json(journal_path(directory))
-    return manifests.records_from(
+    under_way = read_json(build_journal_path(directory))
+    return manifests.parse_records(
         under_way or read_json(os.path.join(directory, manifests.MARK), links=False)
     )
 
 
-def _got(directory: str, found: dict[str, Record]) -> int:
+def _count_present_bytes(directory: str, found: dict[str, Record]) -> int:
     """Count the bytes that are there, those of unfinished files as well."""
     got = sum(record.size for record in found.values())
     parts = os.path.join(directory, manifests.PARTIAL)
@@ -137,7 +139,7 @@ class _Rate:
         """Bytes at a time: a limit is kept by small pieces, so that no connection falls silent."""
         return min(_CHUNK, max(self.limit // _MORE, 4096)) if self.limit else _CHUNK
 
-    def take(self, count: int) -> None:
+    def wait_for(self, count: int) -> None:
         """Wait until so many more bytes may go."""
         if not self.limit:
             return
@@ -196,7 +198,7 @@ class Server(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401
         """Whether a connection comes from a neighbour."""
         del request
-        address = plain_address(client_address[0])
+        address = normalize_address(client_address[0])
         try:
             return any(address in taker.addresses for taker in self.sharing.takers)
         except (OSError, HostError):
@@ -265,7 +267,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         kind, _, key = (self.headers.get("Authorization") or "").partition(" ")
         sharing = self.server.sharing
-        taker = sharing.taker(key, plain_address(self.client_address[0]))
+        taker = sharing.taker(key, normalize_address(self.client_address[0]))
         if kind != "Bearer" or taker is None:
             print(f"refused {self.client_address[0]}: no key of a neighbour", flush=True)
             return self._refuse(401)
@@ -289,7 +291,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _have(self, sharing: Sharing, directory: str) -> None:
-        found = verified(directory)
+        found = read_verified(directory)
         progress = read_json(sharing.progress)
         age = time.time() - float(progress.get("updated_at") or 0)
         at_work = progress.get("state") == "running" or bool(progress.get("will_retry"))
@@ -297,7 +299,7 @@ class Handler(BaseHTTPRequestHandler):
             {
                 "files": {path: record.sha256 for path, record in found.items()},
                 "fetching": at_work and age < _STALE_S,
-                "moved": _got(directory, found),
+                "moved": _count_present_bytes(directory, found),
             }
         ).encode()
         self.send_response(200)
@@ -310,8 +312,8 @@ class Handler(BaseHTTPRequestHandler):
     def _file(self, directory: str, query: dict[str, str]) -> None:
         """Give one verified file: of its path nothing is used that is not in the record."""
         path = query.get("path", "")
-        record = verified(directory).get(path)
-        if record is None or not manifests.safe_path(path):
+        record = read_verified(directory).get(path)
+        if record is None or not manifests.is_safe_path(path):
             return self._refuse(404)
         if query.get("sha256") != record.sha256:
             return self._refuse(404)
@@ -348,7 +350,7 @@ class Handler(BaseHTTPRequestHandler):
                 data = stream.read(min(self.server.rate.chunk, left))
                 if not data:
                     return None
-                self.server.rate.take(len(data))
+                self.server.rate.wait_for(len(data))
                 self.wfile.write(data)
                 left -= len(data)
         return None

@@ -49,21 +49,21 @@ _LOCK_S = 120.0
 _START_S = 60.0
 
 
-def key() -> ShareKeyAnswer:
+def ensure_key() -> ShareKeyAnswer:
     """Make this host's key where there is none; tell its hash, and whether it has to fetch."""
     known = read_json(paths.NEIGHBOUR)
     own = known.get("key") or secrets.token_urlsafe(32)
     if "key" not in known:
-        _closed_folder()
+        _make_closed_folder()
         write_json(paths.NEIGHBOUR, {"key": own}, durable=False, mode=0o600)
     parts = [part for part in fetch.Config.load(paths.WEIGHTS).parts() if part.remote]
     return {
-        "needed": not all(fetch.verified(part) for part in parts),
+        "needed": not all(fetch.find_verified_manifest(part) for part in parts),
         "key_sha256": hashlib.sha256(str(own).encode()).hexdigest(),
     }
 
 
-def take(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def set_neighbour(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Have the download ask a neighbour before the source."""
     known = read_json(paths.NEIGHBOUR)
     if not known.get("key"):
@@ -82,17 +82,17 @@ def take(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def drop() -> dict[str, Any]:
+def forget_neighbour() -> dict[str, Any]:
     """Forget the neighbour and the key."""
     remove(paths.NEIGHBOUR)
     return {}
 
 
-def open_to(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
+def open_for(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
     """Give to one more neighbour: by its key's hash, from its address, at the plan's port."""
     certificate = Path(paths.SHARE_PEM)
-    with _alone():
-        _closed_folder()
+    with _lock():
+        _make_closed_folder()
         if not read_text(certificate):
             write_atomic(certificate, tls.make_self_signed([socket.gethostname()]), 0o600)
         known = read_json(paths.SHARE)
@@ -121,7 +121,7 @@ def open_to(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
         if anew or state != "active":
             sandbox.end(unit_names.SHARE)
             _start(wanted)
-        _await(int(wanted["port"]))
+        _wait_for_port(int(wanted["port"]))
         return {
             "port": wanted["port"],
             "certificate_sha256": tls.compute_fingerprint(read_text(certificate)),
@@ -130,7 +130,7 @@ def open_to(wanted: Mapping[str, Any]) -> ShareOpenAnswer:
 
 def close(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Give to this neighbour no more; without any the unit ends, and its key goes."""
-    with _alone():
+    with _lock():
         document = read_json(paths.SHARE)
         takers = document.get("takers") or {}
         takers.pop(wanted["taker"], None)
@@ -143,12 +143,12 @@ def close(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _closed_folder() -> None:
+def _make_closed_folder() -> None:
     make_directory(Path(paths.RUN), 0o755)
     make_directory(Path(paths.NEIGHBOURS), 0o700)
 
 
-def _alone() -> Any:  # noqa: ANN401
+def _lock() -> Any:  # noqa: ANN401
     make_directory(Path(paths.RUN), 0o755)
     return file_lock.lock(paths.SHARE_LOCK, _LOCK_S)
 
@@ -188,7 +188,7 @@ def _start(wanted: Mapping[str, Any]) -> None:
         raise HostError(f"systemd-run: {(done.stderr or done.stdout).strip()[-300:]}")
 
 
-def _await(port: int) -> None:
+def _wait_for_port(port: int) -> None:
     """Wait until the unit listens. Raises HostError with its last line where it ended."""
     end = time.monotonic() + _START_S
     while True:
@@ -206,10 +206,10 @@ def _await(port: int) -> None:
 
 
 _VERBS: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    "key": lambda _: key(),
-    "open": open_to,
-    "take": take,
-    "drop": lambda _: drop(),
+    "key": lambda _: ensure_key(),
+    "open": open_for,
+    "take": set_neighbour,
+    "drop": lambda _: forget_neighbour(),
     "close": close,
 }
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 USER_AGENT = "kimi-prov"
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
-_HUB_PATIENCE_S = 180.0
+_HUB_TIMEOUT_S = 180.0
 _LISTING_LIMIT = 64 << 20
 _WEB = ("http", "https")
 _HUB_CLIENT = """
@@ -103,7 +103,7 @@ class DirectorySource(Source):
         written = self._written()
         if written is not None:
             return written
-        files = list(manifests.of_directory(self._root))
+        files = list(manifests.list_directory(self._root))
         if not files:
             raise HostError(f"{self.name}: the directory holds no files")
         return Manifest(files)
@@ -121,7 +121,7 @@ class DirectorySource(Source):
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
             stream.close()
-            raise HostError(other_size(path, size, entry))
+            raise HostError(describe_other_size(path, size, entry))
         stream.seek(offset)
         return Stream(_Unbuffered(stream), offset)
 
@@ -165,7 +165,7 @@ class WebSource(Source):
 
     def __init__(self, url: str, ca_bundle: str | None, stall_s: float) -> None:
         parts = urllib.parse.urlsplit(url)
-        self.name = masked(url)
+        self.name = mask_url(url)
         if parts.username or parts.password:
             raise HostError(
                 f"{self.name}: a user or password in kimi_weights_source would be written to logs",
@@ -183,15 +183,15 @@ class WebSource(Source):
             stream = self._web.open(url, {}, 0)
         except MissingError:
             raise HostError(
-                f"{masked(url)}: there is no such file",
+                f"{mask_url(url)}: there is no such file",
                 f"put a {manifests.NAME} beside the weights (`kimi-target.pyz manifest DIR` prints "
                 "one) or set kimi_weights_manifest",
             ) from None
         try:
             document = json.loads(read_all(stream))
         except ValueError:
-            raise HostError(f"{masked(url)}: is not JSON") from None
-        return manifests.parse(document, masked(url))
+            raise HostError(f"{mask_url(url)}: is not JSON") from None
+        return manifests.parse(document, mask_url(url))
 
     def open(self, entry: Entry, offset: int) -> Stream:
         """Open one of its files by a range request."""
@@ -268,11 +268,11 @@ class HubSource(Source):
         arguments = [self._python, "-I", "-B", "-c", _HUB_CLIENT, home, self._repo, revision]
         if self._token_file:
             arguments.append(self._token_file)
-        ended = process.run(*arguments, env=environment, timeout=_HUB_PATIENCE_S)
+        ended = process.run(*arguments, env=environment, timeout=_HUB_TIMEOUT_S)
         if isinstance(ended, process.Unfinished):
             if ended.returncode == process.TIMED_OUT:
                 raise HostError(
-                    f"{self.name}: the hub did not answer within {_HUB_PATIENCE_S:.0f} s",
+                    f"{self.name}: the hub did not answer within {_HUB_TIMEOUT_S:.0f} s",
                     retryable=True,
                 )
             raise HostError(ended.stderr, "run `kimi-prov apply` again")
@@ -351,31 +351,31 @@ class Web:
             error.close()
             if error.code == 416 and offset and entry:
                 return self.open(url, headers, 0, entry)
-            raise _http_error(error, url) from None
+            raise _build_http_error(error, url) from None
         except ssl.SSLCertVerificationError as error:
-            raise _untrusted(url, error) from None
+            raise _build_untrusted_error(url, error) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
-                raise _untrusted(url, error.reason) from None
-            raise HostError(f"{_host(url)}: {describe_error(error)}", retryable=True) from None
+                raise _build_untrusted_error(url, error.reason) from None
+            raise HostError(f"{_find_host(url)}: {describe_error(error)}", retryable=True) from None
         except (OSError, http.client.HTTPException) as error:
-            raise HostError(f"{_host(url)}: {describe_error(error)}", retryable=True) from None
-        start, total = _extent(response)
+            raise HostError(f"{_find_host(url)}: {describe_error(error)}", retryable=True) from None
+        start, total = _parse_extent(response)
         if start not in (0, offset):
             response.close()
             raise HostError(
-                f"{masked(url)}: asked from byte {offset}, was answered from {start}",
+                f"{mask_url(url)}: asked from byte {offset}, was answered from {start}",
                 retryable=True,
             )
         if entry is not None and total is not None and total != entry.size:
             response.close()
-            raise HostError(other_size(masked(url), total, entry))
+            raise HostError(describe_other_size(mask_url(url), total, entry))
         return Stream(response, start)
 
 
 def _require_web(url: str) -> None:
     if urllib.parse.urlsplit(url).scheme not in _WEB:
-        raise HostError(f"{masked(url)}: is not an http or https address")
+        raise HostError(f"{mask_url(url)}: is not an http or https address")
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -394,41 +394,41 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if entered not in _WEB or (left == "https" and entered != "https"):
             fp.close()
             raise HostError(
-                f"{masked(req.full_url)}: redirects to {masked(newurl)}, which leaves {left}",
+                f"{mask_url(req.full_url)}: redirects to {mask_url(newurl)}, which leaves {left}",
                 "name an address whose server stays with https",
             )
         follow = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if follow is not None and _origin(follow.full_url) != _origin(req.full_url):
+        if follow is not None and _find_origin(follow.full_url) != _find_origin(req.full_url):
             for name in ("Authorization", "Cookie"):
                 follow.remove_header(name)
         return follow
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
+def _find_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urllib.parse.urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
 
 
-def _host(url: str) -> str:
+def _find_host(url: str) -> str:
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2]
 
 
-def masked(url: str) -> str:
+def mask_url(url: str) -> str:
     """Make an address fit for a log: no user, password, query or fragment."""
     parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, _host(url), parts.path, "", ""))
+    return urllib.parse.urlunsplit((parts.scheme, _find_host(url), parts.path, "", ""))
 
 
-def _http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
+def _build_http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
     """Turn an HTTP status into an error: retryable, or one that needs a person."""
-    where = masked(asked)
+    where = mask_url(asked)
     answered = error.url or asked
     if error.code in _BUSY:
         return BusyError(f"{where}: the server answered {error.code}")
-    if error.code in (401, 403) and _origin(answered) != _origin(asked):
+    if error.code in (401, 403) and _find_origin(answered) != _find_origin(asked):
         # a signed address behind a redirect runs out in time; another request gives a new one
         return HostError(
-            f"{where}: the redirect to {_host(answered)} was refused ({error.code})",
+            f"{where}: the redirect to {_find_host(answered)} was refused ({error.code})",
             retryable=True,
         )
     if error.code in (401, 403):
@@ -441,14 +441,14 @@ def _http_error(error: urllib.error.HTTPError, asked: str) -> HostError:
     return HostError(f"{where}: the server answered {error.code}")
 
 
-def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> HostError:
+def _build_untrusted_error(url: str, error: ssl.SSLCertVerificationError) -> HostError:
     return HostError(
-        f"{_host(url)}: its certificate is not trusted ({error.verify_message})",
+        f"{_find_host(url)}: its certificate is not trusted ({error.verify_message})",
         "set kimi_ca_bundle where the site has a certificate authority of its own",
     )
 
 
-def other_size(where: str, size: int, entry: Entry) -> str:
+def describe_other_size(where: str, size: int, entry: Entry) -> str:
     """Say that a file has not the manifest's size."""
     return (
         f"{where}: has {size} bytes and the manifest says {entry.size} "
@@ -456,7 +456,7 @@ def other_size(where: str, size: int, entry: Entry) -> str:
     )
 
 
-def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
+def _parse_extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     """First byte of the body and size of the file, as far as the server reports them."""
     if response.status == 206:
         unit, _, rest = (response.headers.get("Content-Range") or "").partition(" ")

@@ -119,7 +119,7 @@ class Staging:
             matches, sha256 = self._pass(source, f"{final}.part", entry)
             if matches:
                 os.replace(f"{final}.part", final)
-                record = Record.of(final, sha256)
+                record = Record.from_file(final, sha256)
             else:
                 remove(f"{final}.part")
         with self._lock:
@@ -200,7 +200,7 @@ def run(config: Config, progress: Progress) -> Manifest:
     source, target = config.weights.directory, config.target
     staging = Staging(source, target, progress)
     if target is not None:
-        if staged(config, manifest):
+        if is_staged(config, manifest):
             return manifest
         staging.records = _prepare(config, target, manifest)
     entries = [entry for entry in manifest.files if entry.path not in staging.records]
@@ -240,11 +240,11 @@ def _fetch_again(
     return manifest
 
 
-def staged(config: Config, manifest: Manifest) -> bool:
+def is_staged(config: Config, manifest: Manifest) -> bool:
     """Whether the RAM disk is mounted and holds these files, untouched since."""
     if config.target is None or config.mount is None or not os.path.ismount(config.mount):
         return False
-    return manifests.mark_holds(config.target, manifest)
+    return manifests.is_mark_valid(config.target, manifest)
 
 
 def _prepare(config: Config, target: str, manifest: Manifest) -> dict[str, Record]:
@@ -255,7 +255,7 @@ def _prepare(config: Config, target: str, manifest: Manifest) -> dict[str, Recor
             f"{mount}: the RAM disk is not mounted, and staging would fill the disk below it",
             f"see why: systemctl status {unit_names.RAM_MOUNT}",
         )
-    known = manifests.records_from(read_json(os.path.join(target, manifests.MARK)))
+    known = manifests.parse_records(read_json(os.path.join(target, manifests.MARK)))
     remove(os.path.join(target, manifests.MARK))
     kept: dict[str, Record] = {}
     for entry in manifest.files:
@@ -314,14 +314,14 @@ def main(argv: list[str]) -> int:
     )
 
 
-def in_place(config: Config) -> bool:
+def is_in_place(config: Config) -> bool:
     """Whether the weights are verified and, with a target, on the RAM disk, untouched since."""
-    manifest = fetch.verified(config.weights)
-    return manifest is not None and (config.target is None or staged(config, manifest))
+    manifest = fetch.find_verified_manifest(config.weights)
+    return manifest is not None and (config.target is None or is_staged(config, manifest))
 
 
 def _check(config: Config) -> int:
-    if in_place(config):
+    if is_in_place(config):
         print("staged")
         return 0
     print("not staged")

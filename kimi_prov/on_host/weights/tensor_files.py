@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Data begins on a whole cache line, for kernels that copy from it.
 _ALIGNED = 64
-_HEADER_AT_MOST = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 _CHUNK = 4 << 20
 
 
@@ -37,12 +37,12 @@ class Part:
         return {"I8": 1, "F32": 4}[self.kind]
 
 
-def header(path: str) -> dict[str, dict[str, Any]]:
+def read_header(path: str) -> dict[str, dict[str, Any]]:
     """Return each tensor's `dtype` and `shape` by name; HostError for what is no such file."""
     try:
         with open(path, "rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
-            document = json.loads(stream.read(min(length, _HEADER_AT_MOST)))
+            document = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
             return {name: dict(row) for name, row in document.items() if name != "__metadata__"}
     except (struct.error, ValueError, AttributeError, TypeError):
         raise HostError(

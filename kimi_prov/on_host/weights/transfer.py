@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _HASH_CHUNK = 1 << 20
-_LONGEST_PAUSE_S = 15.0
+_MAX_BACKOFF_S = 15.0
 _ATTEMPTS = 2
 
 
@@ -103,7 +103,7 @@ class Transfer:
                 future.cancel()
         errors = [f.exception() for f in futures if not f.cancelled() and f.exception()]
         real = [error for error in errors if not isinstance(error, Stopped)]
-        for error in sorted(real, key=_may_pass):
+        for error in sorted(real, key=_may_be_temporary):
             if error is not None:
                 raise error
 
@@ -129,14 +129,14 @@ class Transfer:
         with open(path, "rb", buffering=0) as stream:
             self._hash(stream.fileno(), hasher, entry.size)
             if hasher.matches() and os.fstat(stream.fileno()).st_size == entry.size:
-                return Record.of(path, hasher.sha256())
+                return Record.from_file(path, hasher.sha256())
         self._progress.add(-entry.size)
         self._progress.say(f"{entry.path}: its bytes are not the manifest's; fetching it again")
         remove(path)
         return None
 
     def _fetch(self, entry: Entry) -> Record:
-        part = partial_path(self._root, entry)
+        part = build_partial_path(self._root, entry)
         tried = 0
         while tried < _ATTEMPTS:
             hasher = self._receive(entry, part)
@@ -158,7 +158,7 @@ class Transfer:
         os.makedirs(os.path.dirname(final), mode=0o755, exist_ok=True)
         os.replace(part, final)
         sync_directory(os.path.dirname(final))
-        return Record.of(final, hasher.sha256())
+        return Record.from_file(final, hasher.sha256())
 
     def _receive(self, entry: Entry, part: str) -> Hasher:
         """Bring the partial file to its full size; the digest covers what was there before."""
@@ -176,7 +176,7 @@ class Transfer:
             os.fsync(descriptor)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _full(self._root, entry) from None
+                raise _make_full_error(self._root, entry) from None
             raise
         finally:
             os.close(descriptor)
@@ -226,7 +226,7 @@ class Transfer:
                     )
                 if not data:
                     return HostError("the server closed the connection early", retryable=True)
-                partial.take(data)
+                partial.append(data)
         finally:
             stream.close()
         return None
@@ -290,7 +290,7 @@ class _Backoff:
             f"{self._what}: {error.message}; trying again in {self._pause:.0f} s{kept}"
         )
         self._transfer.wait_or_stop(self._pause)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
+        self._pause = min(self._pause * 2, _MAX_BACKOFF_S)
 
 
 class _Partial:
@@ -306,7 +306,7 @@ class _Partial:
             os.ftruncate(descriptor, 0)
             self.offset = 0
 
-    def take(self, data: bytes) -> None:
+    def append(self, data: bytes) -> None:
         """Write and hash the next bytes."""
         view = memoryview(data)
         while view:
@@ -324,23 +324,23 @@ class _Partial:
         self.hasher = self.entry.hasher()
 
 
-def partial_path(root: str, entry: Entry) -> str:
+def build_partial_path(root: str, entry: Entry) -> str:
     """Return the path of an unfinished file."""
     return os.path.join(root, PARTIAL, f"{entry.key()}.part")
 
 
-def present_bytes(root: str, entry: Entry) -> int:
+def count_present_bytes(root: str, entry: Entry) -> int:
     """Bytes of an unfinished file that need not be moved again."""
-    size = find_size(partial_path(root, entry)) or 0
+    size = find_size(build_partial_path(root, entry)) or 0
     return size if size <= entry.size else 0
 
 
-def _may_pass(error: BaseException | None) -> bool:
+def _may_be_temporary(error: BaseException | None) -> bool:
     """Whether an error may be temporary: one that needs a person takes precedence."""
     return not isinstance(error, HostError) or error.retryable
 
 
-def _full(root: str, entry: Entry) -> HostError:
+def _make_full_error(root: str, entry: Entry) -> HostError:
     return HostError(
         f"{root}: the disk is full in the middle of {entry.path} ({format_bytes(entry.size)})",
         "free room and run `kimi-prov apply` again: what has arrived is kept",

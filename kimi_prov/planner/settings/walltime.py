@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.errors import UserError
-from kimi_prov.on_host.cluster.slurm import time_s
+from kimi_prov.on_host.cluster.slurm import parse_time_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ _SIGNAL, _TIME = "kimi_slurm_signal_s", "kimi_slurm_time"
 
 def check_walltime(values: Mapping[str, Any], host: str, find: Callable[[str], str | None]) -> None:
     """Raise UserError, with file and line, for a signal that would come before the job begins."""
-    ahead_s, walltime_s = values[_SIGNAL], time_s(values[_TIME])
+    ahead_s, walltime_s = values[_SIGNAL], parse_time_s(values[_TIME])
     # 0 asks SLURM for no limit.
     if not walltime_s or ahead_s < walltime_s:
         return

@@ -841,7 +841,7 @@ def init(_machines, folder):
 
 def probe(_machines, folder):
     told = poisoned(json.loads(check_inputs.LAB.read_text()))
-    with mock.patch("kimi_prov.on_host.probe.collect.described", return_value=told):
+    with mock.patch("kimi_prov.on_host.probe.collect.describe", return_value=told):
         out, err = here("probe")
     harmless(out, err)
     assert json.loads(out) == told

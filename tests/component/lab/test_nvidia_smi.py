@@ -42,7 +42,7 @@ def test_the_probe_finds_the_recorded_cards_by_it(tool: Path) -> None:
         for key in ("model", "memory_bytes", "compute_capability", "fabric_state", "numa_node"):
             assert mine[key] == theirs[key]
     asked = subprocess.run([tool, "-q", "-x"], capture_output=True, text=True, check=True)
-    assert read_nvidia.query(asked.stdout) == read_nvidia.query(
+    assert read_nvidia.parse_query(asked.stdout) == read_nvidia.parse_query(
         (H200 / "nvidia-smi-q.xml").read_text()
     )
 

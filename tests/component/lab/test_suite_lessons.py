@@ -55,7 +55,7 @@ def test_every_question_of_the_suite_is_among_them(lessons: list[Lesson]) -> Non
         text for text in questions if json.dumps(text, ensure_ascii=False)[1:-1] not in asked
     ] == []
     seen = {lesson.picture for lesson in lessons if lesson.picture}
-    assert seen == {picture for _, picture, _ in images.questions()}
+    assert seen == {picture for _, picture, _ in images.build_questions()}
 
 
 def test_a_lesson_fits_the_context_and_ends_its_turn(lessons: list[Lesson]) -> None:

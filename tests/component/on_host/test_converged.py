@@ -27,25 +27,25 @@ def test_a_file_with_its_bytes_owner_and_mode_is_settled(tmp_path: Path) -> None
     path = tmp_path / "unit"
     path.write_text("a")
     path.chmod(0o644)
-    assert converged.differs(wanted(path, "a")) is None
-    assert converged.differs(wanted(path, "b")) == str(path)
+    assert converged.find_difference(wanted(path, "a")) is None
+    assert converged.find_difference(wanted(path, "b")) == str(path)
     path.chmod(0o600)
-    assert converged.differs(wanted(path, "a")) == str(path)
+    assert converged.find_difference(wanted(path, "a")) == str(path)
     path.chmod(0o644)
     os.chown(path, 1, 0)
-    assert converged.differs(wanted(path, "a")) == str(path)
+    assert converged.find_difference(wanted(path, "a")) == str(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert converged.differs(wanted(tmp_path / "no", "a")) == str(tmp_path / "no")
+    assert converged.find_difference(wanted(tmp_path / "no", "a")) == str(tmp_path / "no")
 
 
 def test_a_unit_that_does_not_exist_is_named() -> None:
-    assert converged.differs({"units": ["kimi-nothing.service"]}) == "kimi-nothing.service"
+    assert converged.find_difference({"units": ["kimi-nothing.service"]}) == "kimi-nothing.service"
 
 
 def test_weights_that_were_never_asked_for_are_said_to_be_missing() -> None:
-    assert "weights.json" in (converged.differs({"weights": True}) or "")
+    assert "weights.json" in (converged.find_difference({"weights": True}) or "")
 
 
 def test_the_answer_is_one_line_of_json(

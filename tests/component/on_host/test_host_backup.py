@@ -51,9 +51,9 @@ def make_machine(tmp_path, zipapp, monkeypatch):
 
     def put_in_place(web):
         for step in ("switch", "finish"):
-            backup.web_backup.in_the_folder(web, step)
+            backup.web_backup.run_in_folder(web, step)
 
-    monkeypatch.setattr(backup.web_backup, "put_in_place", put_in_place)
+    monkeypatch.setattr(backup.web_backup, "switch", put_in_place)
     converged = []
     monkeypatch.setattr(backup.converge, "converge", converged.append)
 
@@ -86,14 +86,14 @@ def make_machine(tmp_path, zipapp, monkeypatch):
 
 def carried(machine, there):
     """Make an archive on one machine, and bring it to another; tell both what came of it."""
-    made = backup.make(machine, os.geteuid())
+    made = backup.make_archive(machine, os.geteuid())
     content = (machine.transfer / transfer.ARCHIVE).read_bytes()
     transfer.remove_archive(machine)
     return made, brought(there, content, made["sha256"])
 
 
 def brought(there, content, sha256):
-    place = backup.receive(there, os.geteuid())["path"]
+    place = backup.prepare_folder(there, os.geteuid())["path"]
     Path(place).write_bytes(content)
     return backup.restore(there, sha256)
 
@@ -245,7 +245,7 @@ def test_what_the_plan_does_not_take_is_told_and_left(make_machine, mode, pem):
 def test_a_page_that_is_not_planned_any_more_is_told(make_machine):
     old = make_machine("old", page=False)
     (old.srv / "web").mkdir()
-    assert backup.make(old, os.geteuid())["left_out"] == [
+    assert backup.make_archive(old, os.geteuid())["left_out"] == [
         "the page's data in /srv/kimi/web: no page is planned here"
     ]
 
@@ -311,7 +311,7 @@ def applied(machine, number, **more):
     entries.write(machine, {**line, **more})
 
 
-@pytest.mark.parametrize("step", ["make", "receive", "restore"])
+@pytest.mark.parametrize("step", ["make_archive", "prepare_folder", "restore"])
 def test_a_machine_that_is_not_provisioned_says_so(tmp_path, step):
     with pytest.raises(HostError, match="not provisioned") as caught:
         getattr(backup, step)(Paths(tmp_path), "0" * 64)
@@ -402,7 +402,7 @@ def test_a_link_is_refused(make_machine, kind, target):
 @pytest.mark.parametrize("part", [0, 0.3, 0.9])
 def test_half_a_backup_is_refused(make_machine, part):
     old, new = make_machine("old", chats=["kept"]), make_machine("new", chats=["its own"])
-    backup.make(old, os.geteuid())
+    backup.make_archive(old, os.geteuid())
     whole = (old.transfer / transfer.ARCHIVE).read_bytes()
     shutil.rmtree(old.transfer)
     refused(new, whole[: int(len(whole) * part)], "damaged|not whole")
@@ -410,14 +410,14 @@ def test_half_a_backup_is_refused(make_machine, part):
 
 def test_a_page_that_does_not_answer_leaves_all_else_as_it_was(make_machine, monkeypatch):
     old, new = make_machine("old", chats=["kept"]), make_machine("new", chats=["its own"])
-    made = backup.make(old, os.geteuid())
+    made = backup.make_archive(old, os.geteuid())
     content = (old.transfer / transfer.ARCHIVE).read_bytes()
 
     def fails(web):
-        backup.web_backup.in_the_folder(web, "go-back")
+        backup.web_backup.run_in_folder(web, "go-back")
         raise HostError("the page did not start with what was restored", "read its journal")
 
-    monkeypatch.setattr(backup.web_backup, "put_in_place", fails)
+    monkeypatch.setattr(backup.web_backup, "switch", fails)
     before = pictured(new)
     with pytest.raises(HostError, match="did not start"):
         brought(new, content, made["sha256"])

@@ -65,13 +65,13 @@ def test_py_cpuinfo_reads_the_cpu_from_within_the_one_file(tmp_path: Path) -> No
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[1])\n"
         "from kimi_prov.on_host.probe import cpu; from kimi_prov.on_host.system import machine\n"
-        "print(json.dumps(cpu.by_cpuinfo(machine.Machine())))"
+        "print(json.dumps(cpu.read_py_cpuinfo(machine.Machine())))"
     )
     # -S: without the py-cpuinfo that is installed here.
     command = [sys.executable, "-I", "-S", "-c", code, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     read = json.loads(done.stdout)
-    assert read["model"] == cpu.by_kernel(Machine())["model"]
+    assert read["model"] == cpu.read_proc_cpuinfo(Machine())["model"]
     assert read["flags"]
 
 

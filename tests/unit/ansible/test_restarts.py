@@ -40,7 +40,7 @@ def serve(root: Path, plan: dict[str, Any], *, mark: str | None = None) -> None:
 
 
 def probed(root: Path) -> dict[str, Any]:
-    facts = {"kimi": installed.kimi(Machine(str(root)), STATES)}
+    facts = {"kimi": installed.describe_installation(Machine(str(root)), STATES)}
     closed_form.validate_part(facts["kimi"], KimiFacts)
     return facts
 
@@ -112,7 +112,7 @@ def test_a_rank_is_compared_by_its_own_unit(tmp_path: Path) -> None:
     mark = re.findall(r"KIMI_STAMP=(\w+)", text)[0]
     (tmp_path / "proc/4711/environ").write_bytes(f"KIMI_STAMP={mark}\0".encode())
     states = {"kimi-rank.service": {**STATES[UNIT], "Id": "kimi-rank.service"}}
-    facts = {"kimi": installed.kimi(Machine(str(tmp_path)), states)}
+    facts = {"kimi": installed.describe_installation(Machine(str(tmp_path)), states)}
     assert restarts(rank, facts) == []
     moved = {**rank, "group": {**rank["group"], "digest": "e" * 64}}
     way_back, said = restarts(moved, facts)

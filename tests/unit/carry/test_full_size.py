@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kimi_prov.catalog.loader import load_catalogue
-from kimi_prov.on_host.bench.load import Load, lengths
+from kimi_prov.on_host.bench.load import Load, choose_lengths
 from kimi_prov.planner.plan import make_plan, make_plan_with_curve
 from kimi_prov.planner.settings.parsing import parse_settings
 
@@ -78,7 +78,7 @@ def test_eight_cards_are_planned_for_each_layout_or_have_too_little_memory(
     # `kimi-prov bench` takes them within the context that is applied.
     asked = (estimate["input_tokens"], estimate["output_tokens"])
     load_asked = Load(input_tokens=asked[0], output_tokens=asked[1])
-    assert lengths(load_asked, estimate, int(layout.wishes["kimi_context"])) == asked
+    assert choose_lengths(load_asked, estimate, int(layout.wishes["kimi_context"])) == asked
 
 
 def test_a_shipped_inventory_keeps_its_flags_and_asks_each_card_for_its_memory():

@@ -29,11 +29,11 @@ def test_a_gateway_gives_what_haproxy_and_keepalived_are_told(
     for name, text in there.items():
         paths.locate(name).parent.mkdir(parents=True, exist_ok=True)
         paths.locate(name).write_text(text)
-    found = diagnose.configuration(paths)
+    found = diagnose.read_configuration(paths)
     assert sorted(found.values()) == sorted(there.values())
     assert set(found) <= {"haproxy.cfg", "address.conf"}
 
 
 def test_the_units_of_a_gateway_come_before_those_that_serve_nobody() -> None:
     names = ["kimi-drift.service", "kimi-gateway-address.service", "kimi-proxy.service"]
-    assert diagnose.in_order(names)[-1] == "kimi-drift.service"
+    assert diagnose.sort_units(names)[-1] == "kimi-drift.service"

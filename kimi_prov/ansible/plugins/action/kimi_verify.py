@@ -17,8 +17,8 @@ from kimi_prov.contract import clean_text, paths
 from kimi_prov.on_host.acceptance import expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import BASIC, LEFT_OUT, Exam, Selection
-from kimi_prov.on_host.acceptance.target import Door
-from kimi_prov.on_host.acceptance.verdicts import failed, skipped
+from kimi_prov.on_host.acceptance.target import MachineTarget
+from kimi_prov.on_host.acceptance.verdicts import make_failure, make_skip
 from kimi_prov.on_host.endpoint import checks
 from kimi_prov.on_host.endpoint.tls import compute_fingerprint
 from kimi_prov.on_host.lifecycle.status import FIX as START
@@ -131,10 +131,10 @@ class ActionModule(HostAction):
         if subject.gateway:
             selection = replace(selection, suite=BASIC)
             names = (*selection.names(subject), *suite.OF_GATEWAY)
-            if not any(map(selection.takes, names)):
+            if not any(map(selection.includes, names)):
                 return None
         batch = self._run_here(exam) if seen_from == "control" else self._run_there
-        rows = acceptance.whole(selection, exam, batch)
+        rows = acceptance.run_selection(selection, exam, batch)
         own = [suite.check_placement(plan, runtime), suite.check_loopback(runtime)]
         own = [
             *([] if subject.gateway else own),
@@ -168,8 +168,8 @@ class ActionModule(HostAction):
         subject = checks.build_subject(
             plan, address, compute_fingerprint(runtime["certificate"]), key
         )
-        machine = Door(lambda question: self._call_suite("ask", question))
-        return Exam(subject, expectations.of_plan(plan), machine), seen_from, reason
+        machine = MachineTarget(lambda question: self._call_suite("ask", question))
+        return Exam(subject, expectations.from_plan(plan), machine), seen_from, reason
 
     def _run_here(self, exam: Exam) -> Batch:
         """Run batches of checks through the port from this machine."""
@@ -181,7 +181,7 @@ class ActionModule(HostAction):
         try:
             rows: list[Row] = self._call_suite("run", {"names": names})["checks"]
         except RemoteError as error:
-            lost = failed("the machine did not answer", "an answer", error.line)
+            lost = make_failure("the machine did not answer", "an answer", error.line)
             return [lost.row(name, 0.0) for name in names]
         return rows
 
@@ -207,4 +207,4 @@ def _read_selection(options: Mapping[str, Any]) -> Selection:
 
 def _select(selection: Selection, row: Row) -> Row:
     """Return the row of a check, or that of one that was left out."""
-    return row if selection.takes(row["name"]) else skipped(LEFT_OUT).row(row["name"], 0.0)
+    return row if selection.includes(row["name"]) else make_skip(LEFT_OUT).row(row["name"], 0.0)

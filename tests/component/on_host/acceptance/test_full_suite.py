@@ -74,7 +74,7 @@ FAULTS = [
 def test_a_good_model_passes_every_check(served: Served) -> None:
     rows = served.rows()
     assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(rows, "ok"), rows
-    lengths = [catalogue.needle_name(n) for n in needles.lengths(24_000)]
+    lengths = [catalogue.name_needle(n) for n in needles.list_lengths(24_000)]
     assert [*catalogue.PORT[:-1], *catalogue.NAMES[:-1], *lengths] == list(rows)
     # What is told meanwhile names the checks.
     assert any("facts" in line for line in served.told)
@@ -127,8 +127,10 @@ def test_answers_in_latex_and_code_among_other_blocks_are_right(served: Served) 
     ],
 )
 def test_what_latex_sets_is_read(text: str, expected: str) -> None:
-    assert knowledge.holds(text, expected)
-    assert not knowledge.holds(text.replace("5", "6").replace("O", "X").replace("B", "R"), expected)
+    assert knowledge.has_word(text, expected)
+    assert not knowledge.has_word(
+        text.replace("5", "6").replace("O", "X").replace("B", "R"), expected
+    )
 
 
 def test_a_call_while_thinking_is_tried_with_several_seeds(served: Served) -> None:
@@ -367,7 +369,7 @@ def test_the_limit_follows_the_planned_speed_and_the_answers(served: Served) -> 
     served.plan["throughput"].update(concurrency=4, decode_tok_s={"expected": 4.0})
     promised, names = served.exam().promise, catalogue.BY_NAME
     answer_s = 1.5 * 4096 / 4
-    assert catalogue.limit_s(names["tool-parallel"], promised) == answer_s
-    assert catalogue.limit_s(names["facts"], promised) == 3 * answer_s
-    assert catalogue.limit_s(names["tool-rounds"], promised) == 6 * answer_s
-    assert catalogue.limit_s(names["facts"], replace(promised, decode_tok_s=None)) == 900
+    assert catalogue.compute_limit_s(names["tool-parallel"], promised) == answer_s
+    assert catalogue.compute_limit_s(names["facts"], promised) == 3 * answer_s
+    assert catalogue.compute_limit_s(names["tool-rounds"], promised) == 6 * answer_s
+    assert catalogue.compute_limit_s(names["facts"], replace(promised, decode_tok_s=None)) == 900

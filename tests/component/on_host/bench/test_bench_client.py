@@ -84,7 +84,7 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
     paths.proxy.mkdir(parents=True)
     paths.tls_crt.write_text("the certificate")
     said: list[str] = []
-    found = bench.serve(plan, paths, engine_of(plan), said.append, {})
+    found = bench.measure_service(plan, paths, engine_of(plan), said.append, {})
     assert [level["concurrency"] for level in found["levels"]] == [1, 4, 5]
     # Nobody listens on the port of the instance, and it has no GPU.
     assert "/metrics" in found["levels"][0].pop("engine")["reason"]
@@ -111,7 +111,7 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
     seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
     assert [run["key"] for run in seen] == [KEY] * 4
     # Another bench asks other words: none that the engine's cache may still have.
-    bench.serve(plan, paths, engine_of(plan), said.append, {})
+    bench.measure_service(plan, paths, engine_of(plan), said.append, {})
     after = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()][4:]
     first, second = ([seed_of(run["argv"]) for run in runs] for runs in (seen, after))
     assert all(abs(one - other) > 1000 for one in first for other in second)
@@ -123,7 +123,7 @@ def test_every_level_is_asked_and_the_reader_sees_how_far_it_is(tmp_path, engine
 def test_a_client_that_fails_says_why(tmp_path, engine_of) -> None:
     plan = plan_of(tmp_path, BROKEN)
     with pytest.raises(HostError, match="no such flag"):
-        bench.serve(plan, Paths(tmp_path), engine_of(plan), lambda _: None, {})
+        bench.measure_service(plan, Paths(tmp_path), engine_of(plan), lambda _: None, {})
 
 
 def test_a_file_without_a_prompt_that_the_client_takes_is_told_with_its_limits(
@@ -138,13 +138,13 @@ def test_a_file_without_a_prompt_that_the_client_takes_is_told_with_its_limits(
     load = {"form": "sharegpt", "prompts": 1, "warm_up": 0}
     asked = {"load": load, "prompts": [row]}
     with pytest.raises(HostError, match=r"no prompt of the file .* 4 to 1,024 tokens"):
-        bench.serve(plan, paths, engine_of(plan), lambda _: None, asked)
+        bench.measure_service(plan, paths, engine_of(plan), lambda _: None, asked)
     with pytest.raises(HostError, match="IndexError"):
-        bench.serve(plan, paths, engine_of(plan), lambda _: None, {})
+        bench.measure_service(plan, paths, engine_of(plan), lambda _: None, {})
 
 
 def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
-    runs = bench_client.runs(plan_of(tmp_path, CLIENT, 16), Load(), (256, 64), 7)
+    runs = bench_client.list_runs(plan_of(tmp_path, CLIENT, 16), Load(), (256, 64), 7)
     seeds = [run["argv"][run["argv"].index("--seed") + 1] for run in runs]
     assert len(set(seeds)) == len(seeds) == 4
 
@@ -152,7 +152,7 @@ def test_two_levels_never_ask_the_same_prompts(tmp_path) -> None:
 def test_ktransformers_is_asked_by_sglangs_client(tmp_path) -> None:
     plan = plan_of(tmp_path, CLIENT, 1)
     plan["engine"]["name"] = "ktransformers"
-    _, run = bench_client.runs(plan, Load(), (256, 64), 7)
+    _, run = bench_client.list_runs(plan, Load(), (256, 64), 7)
     assert run["module"] == "sglang.bench_serving"
     # The other random data set is fetched from a hub.
     assert run["argv"][run["argv"].index("--dataset-name") + 1] == "random-ids"
@@ -163,25 +163,25 @@ def test_ktransformers_is_asked_by_sglangs_client(tmp_path) -> None:
     [(0, [1]), (1, [1]), (2, [1, 2]), (16, [1, 4, 16]), (64, [1, 4, 16, 64]), (20, [1, 4, 16, 20])],
 )
 def test_levels(concurrency, levels) -> None:
-    assert bench_load.sweep(Load(), concurrency) == levels
+    assert bench_load.list_levels(Load(), concurrency) == levels
 
 
 def test_lengths_are_the_predictions_where_time_allows() -> None:
     fast = {"input_tokens": 8192, "output_tokens": 1024, "concurrency": 1}
     fast |= {"prefill_tok_s": {"expected": 7000.0}, "decode_tok_s": {"expected": 100.0}}
-    assert bench_load.lengths(Load(), fast, 65536) == (8192, 1024)
+    assert bench_load.choose_lengths(Load(), fast, 65536) == (8192, 1024)
     slow = {**fast, "prefill_tok_s": {"expected": 50.0}, "decode_tok_s": {"expected": 5.0}}
-    asked, answered = bench_load.lengths(Load(), slow, 65536)
+    asked, answered = bench_load.choose_lengths(Load(), slow, 65536)
     assert asked / 50 + answered / 5 < 100
-    assert bench_load.lengths(Load(), {}, 256) == (128, 64)
-    asked, answered = bench_load.lengths(Load(), fast, 512)
+    assert bench_load.choose_lengths(Load(), {}, 256) == (128, 64)
+    asked, answered = bench_load.choose_lengths(Load(), fast, 512)
     assert asked + answered < 512
 
 
 @pytest.mark.parametrize("text", ["", "{cut", '{"completed": 0}'])
 def test_a_result_without_an_answer_is_refused(text) -> None:
     with pytest.raises(HostError):
-        bench_results.read({"level": 1, "requests": 3}, text)
+        bench_results.read_result({"level": 1, "requests": 3}, text)
 
 
 def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:
@@ -202,7 +202,7 @@ def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:
         "instances": [{"argv": argv, "env": {}}],
         "model": {"serve_dir": "/models/kimi"},
     }
-    shape, reason = bench.layer_shape(plan, lambda _: json.dumps(config))
+    shape, reason = bench.read_layer_shape(plan, lambda _: json.dumps(config))
     assert reason == ""
     assert shape is not None
     assert (shape["experts"], shape["threads"], shape["nodes"]) == (384, 94, [0, 2])
@@ -210,17 +210,17 @@ def test_the_layer_is_the_models_own_and_run_as_the_engine_runs_it() -> None:
     assert shape["layers"] == 60
     assert shape["experts"] * shape["bytes_per_expert"] * 60 == pytest.approx(634.2e9, rel=0.001)
     plan["engine"]["name"] = "vllm"
-    assert bench.layer_shape(plan, lambda _: "{}")[0] is None
+    assert bench.read_layer_shape(plan, lambda _: "{}")[0] is None
 
 
 def test_vllm_with_the_plugin_for_experts_has_kt_kernel_too() -> None:
     env = {"KIMI_EXPERTS": "kt", "KIMI_KT_THREADS": "92", "KIMI_KT_NODES": "0-1"}
     plan = {"engine": {"name": "vllm"}, "instances": [{"argv": [], "env": env}]}
-    assert bench.kernel_of(plan) == ("kt", 92, [0, 1])
+    assert bench.find_kernel(plan) == ("kt", 92, [0, 1])
     env |= {"KIMI_EXPERTS": "native", "VLLM_CPU_OMP_THREADS_BIND": "2-15"}
-    assert bench.kernel_of(plan) == ("native", 14, [])
+    assert bench.find_kernel(plan) == ("native", 14, [])
     env["KIMI_EXPERTS"] = "vllm"
-    assert bench.kernel_of(plan) == "the engine vllm has no kt-kernel"
+    assert bench.find_kernel(plan) == "the engine vllm has no kt-kernel"
 
 
 @pytest.mark.parametrize("starts", [True, False])
@@ -255,5 +255,5 @@ def test_prompts_do_not_stay_where_the_unit_does_not_start_or_is_stopped(
         assert not kept.exists()
         raise HostError("stopped")
 
-    monkeypatch.setattr(bench, "_measured", stopped)
+    monkeypatch.setattr(bench, "_measure_all", stopped)
     assert bench.measure_all() == 1

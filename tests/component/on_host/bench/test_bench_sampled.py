@@ -15,7 +15,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.bench import sampler
 from kimi_prov.on_host.bench.environment import Engine
-from kimi_prov.on_host.bench.serving import serve
+from kimi_prov.on_host.bench.serving import measure_service
 from kimi_prov.on_host.engine.metrics import State
 from kimi_prov.packaging.zipapp import build_zipapp
 
@@ -77,7 +77,7 @@ def test_a_load_is_told_with_what_the_engine_and_the_gpus_said_meanwhile(
     asked = {"load": {"requests": 1, "warm_up": 0, "rounds": 1}}
     with streaming_engine.serving() as (port, _):
         plan = plan_of(tmp_path, port)
-        (level,) = serve(plan, paths, Engine(plan), lambda _: None, asked)["levels"]
+        (level,) = measure_service(plan, paths, Engine(plan), lambda _: None, asked)["levels"]
     engine, power = level["engine"], level["power"]
     assert engine["samples"] >= 1
     # The first look may come before the request does.
@@ -97,12 +97,12 @@ def test_watts_of_a_gpu_that_does_not_tell_are_not_those_of_the_others(
     smi.write_text("#!/bin/sh\nprintf '350.5\\n[N/A]\\n'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert sampler.watts_of([0, 1]) is None
-    assert sampler.watts_of([]) is None
+    assert sampler.read_watts([0, 1]) is None
+    assert sampler.read_watts([]) is None
 
 
 def test_the_stand_in_counts_in_the_form_that_is_read() -> None:
     with streaming_engine.serving() as (port, _):
-        found = sampler.engine_of({"instances": [{"port": port}]})
+        found = sampler.read_engine_state({"instances": [{"port": port}]})
     assert found == State(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     assert json.dumps(found.__dict__)

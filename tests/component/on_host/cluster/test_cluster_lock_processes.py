@@ -20,7 +20,7 @@ from pathlib import Path
 from kimi_prov.on_host.cluster import lock
 path, file = sys.argv[1], Path(sys.argv[2])
 for _ in range(5):
-    with lock.held(path, lambda name: None, step_s=0.02, lives=lambda job: False):
+    with lock.lock(path, lambda name: None, step_s=0.02, lives=lambda job: False):
         number = int(file.read_text())
         time.sleep(0.01)
         file.write_text(str(number + 1))
@@ -48,5 +48,5 @@ def test_the_lock_of_a_job_that_may_live_is_waited_for(tmp_path: Path, lives: bo
             path.unlink(missing_ok=True)
         return lives
 
-    with lock.held(str(path), told.append, step_s=0.05, lives=asked):
+    with lock.lock(str(path), told.append, step_s=0.05, lives=asked):
         assert told == ["job 77 on n1"]

@@ -66,12 +66,12 @@ def test_slurm_tells_whether_a_job_lives(tmp_path: Path, monkeypatch: pytest.Mon
     for name, value in at.environment.items():
         monkeypatch.setenv(name, value)
     at.jobs("77")
-    assert slurm.lives("77") is True
-    assert slurm.lives("78") is False
+    assert slurm.is_living("77") is True
+    assert slurm.is_living("78") is False
     (at.programs / "squeue").write_text("#!/bin/sh\necho Unable to contact >&2\nexit 1\n")
-    assert slurm.lives("78") is None
+    assert slurm.is_living("78") is None
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert slurm.lives("78") is None
+    assert slurm.is_living("78") is None
 
 
 def test_acceptance_asks_the_endpoint_and_fails_where_a_check_does(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def drift(paths):
     told = publish.describe_keys(publish.parse_map(read_text(paths.key_map)))
     now = {**told, "certificate_sha256": tls.compute_fingerprint(read_text(paths.tls_crt))}
     was = applied_record.read(paths)
-    found = [*compare.keys(was, now), *compare.certificate(was, now)]
+    found = [*compare.compare_keys(was, now), *compare.compare_certificate(was, now)]
     return [(row.id, row.subject) for row in found]
 
 

@@ -23,12 +23,12 @@ def model_in(folder, body):
     (folder / "b.json").write_bytes(b"{}")
     rows = {}
     entries = []
-    for entry in manifests.of_directory(str(folder)):
+    for entry in manifests.list_directory(str(folder)):
         hasher = entry.hasher()
         path = folder / entry.path
         hasher.update(path.read_bytes())
         entries.append(manifests.Entry(entry.path, entry.size, hasher.sha256()))
-        rows[entry.path] = manifests.Record.of(str(path), hasher.sha256())
+        rows[entry.path] = manifests.Record.from_file(str(path), hasher.sha256())
     whole = manifests.Manifest(entries)
     manifests.write_mark(str(folder), whole, rows)
     file = folder / manifests.NAME
@@ -38,7 +38,7 @@ def model_in(folder, body):
 
 
 def of(applied, *, read=False):
-    found = weights.differences(applied, read=read)
+    found = weights.list_differences(applied, read=read)
     return [(row.subject.rpartition("/")[2], row.observed) for row in found]
 
 
@@ -55,7 +55,7 @@ def test_the_disk_is_read_and_not_the_page_cache(tmp_path):
         applied = model_in(disk, b"a byte that goes wrong" * 4096)
         os.sync()
         told: dict[str, str] = {}
-        assert list(weights.differences(applied, read=True, told=told)) == []
+        assert list(weights.list_differences(applied, read=True, told=told)) == []
         assert told == {str(disk): "disk"}
         place = image.read_bytes().index(b"a byte that goes wrong" * 100)
         with image.open("r+b") as stream:
@@ -75,8 +75,8 @@ def test_who_else_listens_on_a_gateways_port_is_named():
     plan = {"schema": gateways.SCHEMA, "proxy": {"port": port, "backends": []}}
     with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as other:
         try:
-            assert until(lambda: observe.listeners(plan, {}))
-            (row,) = observe.listeners(plan, {})
+            assert until(lambda: observe.list_listeners(plan, {}))
+            (row,) = observe.list_listeners(plan, {})
         finally:
             other.kill()
     assert (row["unit"], row["pid"]) == ("kimi-proxy.service", other.pid)

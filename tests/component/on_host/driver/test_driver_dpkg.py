@@ -37,7 +37,7 @@ def test_a_key_that_cannot_be_fetched_is_said_before_anything_is_written(tmp_pat
         "ca_bundle": str(tmp_path / "none.pem"),
     }
     with pytest.raises(HostError, match="cannot be reached") as raised:
-        steps.key(asked)
+        steps.install_key(asked)
     assert "kimi_nvidia_repo_url" in str(raised.value.fix)
 
 

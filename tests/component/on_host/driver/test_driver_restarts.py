@@ -84,7 +84,7 @@ class Computer:
         }
         place = machine.Machine(str(self.root))
         self.patch.setattr(paths, "DRIVER_STATE", "/var/lib/kimi/state/driver.json")
-        facts["kimi"]["driver"] = installed._driver(place)
+        facts["kimi"]["driver"] = installed._read_driver_record(place)
         self.patch.setattr(paths, "DRIVER_STATE", str(self.state))
         return plan(facts, **HUGE)
 

@@ -95,10 +95,10 @@ def test_an_apply_that_failed_is_no_entry(gateway: Applied) -> None:
 def test_what_is_not_as_it_was_applied_shows(gateway: Applied) -> None:
     end(gateway)
     was = applied.read(gateway.places)
-    assert list(compare.differences(was, applied.observe(gateway.places, was))) == []
+    assert list(compare.list_differences(was, applied.observe(gateway.places, was))) == []
     gateway.put(layout.ADDRESS_CONFIG, "by hand", 0o640)
     gateway.put(f"{layout.PROXY}/own.cfg", "by hand")
-    found = compare.differences(was, applied.observe(gateway.places, was))
+    found = compare.list_differences(was, applied.observe(gateway.places, was))
     assert [(row.id, row.subject) for row in found] == [
         ("drift.file", layout.ADDRESS_CONFIG),
         ("drift.file_added", f"{layout.PROXY}/own.cfg"),
@@ -110,7 +110,7 @@ def test_a_certificate_of_a_host_behind_it_may_change(gateway: Applied) -> None:
     end(gateway)
     was = applied.read(gateway.places)
     gateway.put(f"{layout.HOSTS}/gpu1.crt", "another")
-    assert list(compare.differences(was, applied.observe(gateway.places, was))) == []
+    assert list(compare.list_differences(was, applied.observe(gateway.places, was))) == []
 
 
 def test_an_interpreter_that_no_page_uses_any_more_goes(gateway: Applied) -> None:

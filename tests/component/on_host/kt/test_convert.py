@@ -124,7 +124,9 @@ class Machine:
                         rows[f"{tensor}.weight_scale_inv"] = ("F32", b"abcd")
             tensors(self.source / f"model-{layer:05d}.safetensors", rows)
         records = {
-            path.name: manifest.Record.of(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+            path.name: manifest.Record.from_file(
+                str(path), hashlib.sha256(path.read_bytes()).hexdigest()
+            )
             for path in sorted(self.source.iterdir())
         }
         made = manifest.Manifest(
@@ -174,7 +176,7 @@ def test_each_layer_becomes_a_file_and_a_second_run_changes_nothing(machine: Mac
         "kimi-manifest.json",
         *[f"layer-{layer:05d}.safetensors" for layer in LAYERS],
     ]
-    rows = tensor_files.header(str(machine.result / "layer-00002.safetensors"))
+    rows = tensor_files.read_header(str(machine.result / "layer-00002.safetensors"))
     assert len(rows) == EXPERTS * 3 * 2
     weight = rows["blk.2.ffn_down_exps.1.numa.0.weight"]
     assert (weight["dtype"], weight["shape"]) == ("I8", [HIDDEN * WIDTH // 2])

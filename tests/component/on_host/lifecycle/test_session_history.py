@@ -55,7 +55,10 @@ def cloud(provider: Cloud) -> Iterator[Cloud]:
     yield provider
     provider.behaviour.reset()
     purged = subprocess.run(
-        kept.command("purge", kept.at("")), env=kept.environment(), check=False, capture_output=True
+        kept.command("purge", kept.locate("")),
+        env=kept.environment(),
+        check=False,
+        capture_output=True,
     )
     assert purged.returncode in (0, 3), purged.stderr.decode()
 

@@ -135,7 +135,7 @@ class Doubled(Machine):
 def driver(doubles: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(doubles))
     monkeypatch.setenv("DOUBLE_MAJOR", "9")
-    monkeypatch.setattr(gpu_measure, "_trusted", lambda path: path.startswith(str(doubles)))
+    monkeypatch.setattr(gpu_measure, "_is_trusted", lambda path: path.startswith(str(doubles)))
     return doubles
 
 
@@ -168,7 +168,7 @@ def gpu(place: int = 0, **more: Any) -> dict[str, Any]:
 
 def test_each_gpu_is_timed_alone_and_all_at_once(driver: Path) -> None:
     document = facts(2)
-    rows = gpu_measure.measured(Doubled(driver), document)
+    rows = gpu_measure.measure(Doubled(driver), document)
     for row in rows:
         assert row["memory"]["bytes_per_s"] == pytest.approx(3000 * GB, rel=1e-3)
         assert row["copy"]["bytes_per_s"] == pytest.approx(50 * GB, rel=1e-3)
@@ -187,7 +187,7 @@ def test_a_crash_takes_only_what_was_not_measured_yet(
     driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOUBLE_CRASHES", "1")
-    row = gpu_measure.measured(Doubled(driver), facts(1))[0]
+    row = gpu_measure.measure(Doubled(driver), facts(1))[0]
     assert row["memory"]["bytes_per_s"]
     assert row["copy"]["bytes_per_s"]
     assert row["bf16"]["flops_per_s"] is None
@@ -199,8 +199,8 @@ def test_what_the_units_or_the_machine_lack_has_its_reason(
     driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOUBLE_MAJOR", "8")
-    monkeypatch.setattr(gpu_measure, "cublas", lambda machine: [])
-    row = gpu_measure.measured(Doubled(driver), facts(1))[0]
+    monkeypatch.setattr(gpu_measure, "list_cublas", lambda machine: [])
+    row = gpu_measure.measure(Doubled(driver), facts(1))[0]
     assert row["memory"]["bytes_per_s"]
     assert "libcublasLt" in row["bf16"]["reason"]
     assert "no fp8" in row["fp8"]["reason"]
@@ -212,7 +212,7 @@ def test_a_driver_that_refuses_is_named_with_its_own_word(
 ) -> None:
     monkeypatch.setenv("DOUBLE_BROKEN", "1")
     document = facts(1)
-    rows = gpu_measure.measured(Doubled(driver), document)
+    rows = gpu_measure.measure(Doubled(driver), document)
     assert rows[0]["memory"]["reason"] == "cuInit: CUDA_ERROR_OF_A_DOUBLE"
     assert rows[0]["fp8"]["reason"] == "cuInit: CUDA_ERROR_OF_A_DOUBLE"
     gpu_measure.apply(document, rows)
@@ -221,8 +221,8 @@ def test_a_driver_that_refuses_is_named_with_its_own_word(
 
 def test_a_gpu_that_serves_is_never_touched(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
-    monkeypatch.setattr(gpu_measure, "_child", lambda *words: started.append(words))
-    row = gpu_measure.measured(Doubled(driver, apps="GPU-0\n"), facts(1))[0]
+    monkeypatch.setattr(gpu_measure, "_run_child", lambda *words: started.append(words))
+    row = gpu_measure.measure(Doubled(driver, apps="GPU-0\n"), facts(1))[0]
     assert row["memory"] == {
         "bytes_per_s": None,
         "seconds": None,
@@ -247,7 +247,7 @@ def test_a_gpu_that_serves_is_never_touched(driver: Path, monkeypatch: pytest.Mo
 def test_only_an_idle_gpu_is_measured(
     card: dict[str, Any], used: int | None, free: int | None, reason: str | None
 ) -> None:
-    found = gpu_measure.refusal(card, used, serving=False, free=free)
+    found = gpu_measure.find_refusal(card, used, serving=False, free=free)
     assert found is None if reason is None else reason in str(found)
 
 
@@ -255,9 +255,9 @@ def test_a_library_that_others_may_write_is_not_loaded(tmp_path: Path) -> None:
     library = tmp_path / "libcublasLt.so.13"
     library.write_bytes(b"")
     library.chmod(0o644)
-    assert gpu_measure._trusted(os.path.realpath(library))
+    assert gpu_measure._is_trusted(os.path.realpath(library))
     library.chmod(0o666)
-    assert not gpu_measure._trusted(os.path.realpath(library))
+    assert not gpu_measure._is_trusted(os.path.realpath(library))
     library.chmod(0o644)
     tmp_path.chmod(0o777)
-    assert not gpu_measure._trusted(os.path.realpath(library))
+    assert not gpu_measure._is_trusted(os.path.realpath(library))

@@ -20,6 +20,6 @@ def test_ip_and_the_kernel_s_files_say_the_same_of_this_machine() -> None:
         ]
         for row in rows
     }
-    by_probe = {row["name"]: row["addresses"] for row in interfaces.interfaces(live)}
+    by_probe = {row["name"]: row["addresses"] for row in interfaces.list_interfaces(live)}
     assert by_probe == {name: own for name, own in listed.items() if name in by_probe}
     assert all(name in by_probe for name, own in listed.items() if own)

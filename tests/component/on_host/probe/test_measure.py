@@ -31,7 +31,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "_READING_S": 0.1,
         "_DISK_S": 0.3,
         "_HASHING_S": 0.1,
-        "_LEAST_BYTES": 32 << 20,
+        "_MIN_BYTES": 32 << 20,
         "_CACHES": 0,
         "_LOOKING_S": 0.3,
     }.items():
@@ -57,7 +57,7 @@ def test_without_a_compiler_memory_is_unknown(short: Path) -> None:
         def which(self, command: str) -> str | None:
             return None
 
-    found = measure.memory(Bare(), collect.collect(LIVE))
+    found = measure.measure_memory(Bare(), collect.collect(LIVE))
     assert found["bytes_per_s"] is None
     assert "compiler" in found["reason"]
     assert list(short.iterdir()) == []
@@ -72,7 +72,7 @@ def test_a_compiler_that_fails_is_no_failure(tmp_path: Path, short: Path) -> Non
         def which(self, command: str) -> str | None:
             return str(compiler)
 
-    found = measure.memory(Broken(), collect.collect(LIVE))
+    found = measure.measure_memory(Broken(), collect.collect(LIVE))
     assert found["bytes_per_s"] is None
     assert "could not compile" in found["reason"]
     assert list(short.iterdir()) == []
@@ -92,7 +92,7 @@ def test_a_program_is_run_where_its_folder_lets_none_run(tmp_path: Path) -> None
         def which(self, command: str) -> str | None:
             return str(compiler)
 
-    assert measure.memory(Noexec(), collect.collect(LIVE))["bytes_per_s"] == 5_000_000_000
+    assert measure.measure_memory(Noexec(), collect.collect(LIVE))["bytes_per_s"] == 5_000_000_000
 
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_file_is_read_once_from_end_to_end(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_be_read_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_BIG_FILES", ("/nonexistent",))
     document: dict[str, Any] = {"filesystems": []}
-    found = measure.disk(document)
+    found = measure.measure_disk(document)
     assert found["bytes_per_s"] is None
     assert "64 MiB" in found["reason"]
 

@@ -30,7 +30,7 @@ def test_who_holds_a_lock_of_apt_is_named_by_its_process(tmp_path: Path, lock: s
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(argv, **pipes) as other:  # type: ignore[call-overload]
         assert other.stdout.readline() == "held\n"
-        held = package_manager.holder(machine)
+        held = package_manager.find_holder(machine)
         other.communicate()
     assert held == {"lock": lock, "pid": other.pid, "process": None, "unit": None}
-    assert package_manager.holder(machine) is None
+    assert package_manager.find_holder(machine) is None

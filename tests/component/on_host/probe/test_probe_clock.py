@@ -10,7 +10,7 @@ from kimi_prov.on_host.system.machine import Machine
 
 def test_whether_a_time_server_keeps_the_clock_is_what_the_kernel_says() -> None:
     """By another way: the C library's own reader of the same state."""
-    told = clock.clock(Machine())["synchronized"]
+    told = clock.describe_clock(Machine())["synchronized"]
     script = (
         "import ctypes,sys\n"
         "state = ctypes.CDLL(None).ntp_gettime(ctypes.create_string_buffer(256))\n"

@@ -22,12 +22,12 @@ LIVE = Machine()
 
 
 def test_cpus_are_what_psutil_says() -> None:
-    cpu = probe_cpu.cpu(LIVE)
+    cpu = probe_cpu.describe_cpu(LIVE)
     assert cpu["threads"] == len(psutil.Process().cpu_affinity() or [])
 
 
 def test_the_kernel_and_py_cpuinfo_name_the_same_cpu() -> None:
-    kernel, library = probe_cpu.by_kernel(LIVE), probe_cpu.by_cpuinfo(LIVE)
+    kernel, library = probe_cpu.read_proc_cpuinfo(LIVE), probe_cpu.read_py_cpuinfo(LIVE)
     assert {"model", "vendor", "flags"} <= library.keys()
     assert sorted(library.pop("flags")) == sorted(kernel.pop("flags"))
     assert library == {key: value for key, value in kernel.items() if value is not None}
@@ -35,7 +35,7 @@ def test_the_kernel_and_py_cpuinfo_name_the_same_cpu() -> None:
 
 def test_py_cpuinfo_is_left_as_it_was() -> None:
     timed = cpuinfo.DataSource.can_cpuid
-    probe_cpu.by_cpuinfo(LIVE)
+    probe_cpu.read_py_cpuinfo(LIVE)
     assert cpuinfo.DataSource.can_cpuid == timed
     assert not hasattr(sys, "frozen")
 
@@ -63,7 +63,7 @@ def test_neither_the_cache_of_a_core_nor_the_clock_of_the_moment_is_taken_from_p
         "has_lscpu": lambda: False,
     }.items():
         monkeypatch.setattr(cpuinfo.DataSource, name, staticmethod(answer))
-    cpu = probe_cpu.cpu(LIVE)
+    cpu = probe_cpu.describe_cpu(LIVE)
     assert cpu["model"] == "AMD EPYC 9654 96-Core Processor"
     assert cpu["microarchitecture"] == "Zen 4"
     assert cpu["l3_bytes"] == (cpu["caches"] or {}).get("l3_bytes")
@@ -86,7 +86,7 @@ def by_psutil() -> set[str]:
 def test_addresses_are_what_psutil_says() -> None:
     for _ in range(5):
         before = by_psutil()
-        ours = set(network.network(LIVE)["addresses"])
+        ours = set(network.describe_network(LIVE)["addresses"])
         if before == by_psutil():  # no lab host came or went meanwhile
             break
     assert ours == before
@@ -95,7 +95,7 @@ def test_addresses_are_what_psutil_says() -> None:
 def test_listening_ports_are_what_psutil_says() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        rows = network.network(LIVE)["listening"]
+        rows = network.describe_network(LIVE)["listening"]
         row = next(row for row in rows if row["port"] == port)
         assert row["address"] == "127.0.0.1"
         assert row["process"] == Path(f"/proc/{os.getpid()}/comm").read_text().strip()

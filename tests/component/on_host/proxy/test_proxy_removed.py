@@ -116,6 +116,6 @@ def test_what_a_former_head_has_of_its_clients_is_left_alone_and_its_counter_goe
     assert converge.is_converged(paths)
     assert not converge.converge(paths)["changed"]
     assert paths.key_map.read_text() == text
-    found = observe.proxy_runs(paths)
+    found = observe.read_proxy_state(paths)
     assert (found["only_loaded"], found["only_in_file"]) == ([], [])
     assert found["loaded"] == found["wanted"]

@@ -87,8 +87,8 @@ def test_a_new_haproxy_sends_nothing_to_what_is_drained_for_a_restart(
     """apt and systemd are stood in for: haproxy comes, and a reload is one of the real HAProxy."""
     there = {"haproxy": "2.6.12-1"}
     new = {"haproxy": "2.6.12-2"}
-    monkeypatch.setattr(steps.apt, "installed", there.copy)
-    monkeypatch.setattr(steps.apt, "in_unit", lambda *_: there.update(new))
+    monkeypatch.setattr(steps.apt, "list_installed", there.copy)
+    monkeypatch.setattr(steps.apt, "install_in_unit", lambda *_: there.update(new))
     monkeypatch.setattr(steps.applied, "amend_packages", lambda _: None)
     monkeypatch.setattr(steps.units, "read_states", lambda name: {name: {"state": "active"}})
     reloads = []

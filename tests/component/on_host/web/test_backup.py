@@ -44,13 +44,13 @@ def machine(tmp_path, zipapp, monkeypatch):
 
 
 def test_an_archive_is_for_the_one_who_fetches_it_and_goes_with_the_end(machine):
-    told = backup.make(machine, os.geteuid())
+    told = backup.make_archive(machine, os.geteuid())
     archive = machine.transfer / transfer.ARCHIVE
     assert (told["chats"], told["version"], told["bytes"]) == (1, "0.12.4", archive.stat().st_size)
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
     assert archive.stat().st_uid == os.geteuid()
     # What an ended one left is no hindrance.
-    assert backup.make(machine, os.geteuid())["chats"] == 1
+    assert backup.make_archive(machine, os.geteuid())["chats"] == 1
     transfer.remove_archive(machine)
     assert not machine.transfer.exists()
 
@@ -59,7 +59,7 @@ def test_an_archive_is_for_the_one_who_fetches_it_and_goes_with_the_end(machine)
 def test_a_machine_without_a_page_says_so(machine, plan):
     machine.plan.write_text(plan)
     with pytest.raises(HostError, match="there is no page on this machine") as caught:
-        backup.make(machine, 0)
+        backup.make_archive(machine, 0)
     assert "kimi_web_ui: true" in caught.value.fix
     assert not machine.transfer.exists()
 
@@ -67,13 +67,13 @@ def test_a_machine_without_a_page_says_so(machine, plan):
 def test_a_machine_behind_a_gateway_says_who_has_the_page(machine):
     machine.plan.write_text('{"web": null, "gateways": [{"host": "gw1"}]}')
     with pytest.raises(HostError, match="gw1 answers clients: the page is there"):
-        backup.make(machine, 0)
+        backup.make_archive(machine, 0)
 
 
 def test_a_page_that_kept_nothing_yet_says_so(machine):
     (machine.root / "data" / "webui.db").unlink()
     with pytest.raises(HostError, match="the page has kept nothing yet"):
-        backup.make(machine, os.geteuid())
+        backup.make_archive(machine, os.geteuid())
 
 
 def test_a_folder_that_is_gone_is_told(machine):
@@ -81,17 +81,17 @@ def test_a_folder_that_is_gone_is_told(machine):
     plan["web"]["user"] = "nobody-of-this-name"
     machine.plan.write_text(json.dumps(plan))
     with pytest.raises(HostError, match="there is no user nobody-of-this-name"):
-        backup.make(machine, os.geteuid())
+        backup.make_archive(machine, os.geteuid())
 
 
 def test_a_database_is_copied_for_an_upgrade_and_put_back(machine, tmp_path):
-    web = backup.planned(machine)
+    web = backup.read_planned(machine)
     copy = tmp_path / "before.db"
     assert backup.copy_database(web, copy)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     database = tmp_path / "data" / "webui.db"
     database.write_bytes(b"what a failed version made of it")
-    backup.put_database_back(web, copy)
+    backup.restore_database(web, copy)
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("select id from chat").fetchall() == [("one",)]
     database.unlink()
@@ -100,13 +100,13 @@ def test_a_database_is_copied_for_an_upgrade_and_put_back(machine, tmp_path):
 
 
 def test_an_archive_that_was_changed_on_its_way_is_not_unpacked(machine):
-    backup.make(machine, os.geteuid())
+    backup.make_archive(machine, os.geteuid())
     with pytest.raises(HostError, match="did not come whole"):
         backup.restore(machine, "0" * 64)
 
 
 def test_a_link_in_the_place_of_the_archive_is_not_followed(machine):
-    backup.receive(machine, os.geteuid())
+    backup.prepare_folder(machine, os.geteuid())
     (machine.transfer / transfer.ARCHIVE).symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic links"):
         backup.restore(machine, "0" * 64)
@@ -116,7 +116,7 @@ def test_an_archive_of_a_newer_page_is_refused_and_nothing_of_it_stays(machine, 
     plan = json.loads(machine.plan.read_text())
     plan["web"]["version"] = "0.13.0"
     machine.plan.write_text(json.dumps(plan))
-    told = backup.make(machine, os.geteuid())
+    told = backup.make_archive(machine, os.geteuid())
     plan["web"]["version"] = "0.12.4"
     machine.plan.write_text(json.dumps(plan))
     with pytest.raises(HostError, match=r"of version 0\.13\.0 of the page"):

@@ -106,7 +106,7 @@ def machine(tmp_path: Path, zipapp: str, monkeypatch: pytest.MonkeyPatch) -> Mac
     monkeypatch.setattr(page.units, "read_states", made.show)
     monkeypatch.setattr(page.units, "run_systemctl", made.systemctl)
     monkeypatch.setattr(page.units, "read_journal", lambda *_: ["ImportError: no such module"])
-    monkeypatch.setattr(backup, "answers", lambda _port: made.active)
+    monkeypatch.setattr(backup, "is_answering", lambda _port: made.active)
     monkeypatch.setattr(page.started, "read_running_digest", lambda *_: made.stamp)
     return made
 
@@ -114,7 +114,7 @@ def machine(tmp_path: Path, zipapp: str, monkeypatch: pytest.MonkeyPatch) -> Mac
 @pytest.fixture
 def ensure(machine: Machine) -> Callable[..., dict[str, Any]]:
     def run(env_name: str, *, unit: str = UNIT, check: bool = False, **admin: str) -> Any:
-        wanted = page.Page(machine.paths, machine.plan(env_name), unit, 0.0)
+        wanted = page.WebUi(machine.paths, machine.plan(env_name), unit, 0.0)
         return wanted.ensure(admin or None, check=check)
 
     return run
@@ -207,7 +207,7 @@ def test_a_database_that_a_killed_run_kept_is_not_lost(machine: Machine, ensure:
     ensure("1.0-a")
     machine.plan("2.0-bad")
     # Killed after the new version was started, which has changed the database.
-    wanted = page.Page(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
+    wanted = page.WebUi(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
     wanted._stop()
     wanted._keep_database({"env": "1.0-a", "unit": UNIT})
     wanted._start(UNIT, "2.0-bad")
@@ -222,7 +222,7 @@ def test_a_copy_that_a_killed_run_kept_is_not_put_over_what_was_said_since(
 ) -> None:
     ensure("1.0-a")
     # Killed before the new version was started; the one from before came back with the machine.
-    wanted = page.Page(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
+    wanted = page.WebUi(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
     wanted._stop()
     wanted._keep_database({"env": "1.0-a", "unit": UNIT})
     machine.systemctl("start")
@@ -238,14 +238,14 @@ def test_a_copy_that_cannot_be_put_back_is_kept_and_named(
     machine: Machine, ensure: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ensure("1.0-a")
-    real = backup.in_the_folder
+    real = backup.run_in_folder
 
     def full(web: Any, action: str, descriptor: int = 0) -> Any:
         if action == "take":
             raise HostError("No space left on device")
         return real(web, action, descriptor)
 
-    monkeypatch.setattr(backup, "in_the_folder", full)
+    monkeypatch.setattr(backup, "run_in_folder", full)
     with pytest.raises(HostError, match=r"ImportError.*web-before\.db, could not be put back"):
         ensure("2.0-bad")
     monkeypatch.undo()
@@ -256,7 +256,7 @@ def test_what_answers_since_a_killed_run_is_what_one_goes_back_to(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    wanted = page.Page(machine.paths, machine.plan("2.0-b"), UNIT, 0.0)
+    wanted = page.WebUi(machine.paths, machine.plan("2.0-b"), UNIT, 0.0)
     wanted._stop()
     wanted._keep_database({"env": "1.0-a", "unit": UNIT})
     wanted._start(UNIT, "2.0-b")
@@ -276,7 +276,7 @@ def test_without_room_for_the_copy_the_page_runs_as_before(
     def full(*_: object) -> None:
         raise HostError("No space left on device")
 
-    monkeypatch.setattr(backup, "in_the_folder", full)
+    monkeypatch.setattr(backup, "run_in_folder", full)
     with pytest.raises(HostError, match="No space left on device; the page runs as before"):
         ensure("2.0-b")
     assert machine.active
@@ -303,12 +303,12 @@ def test_a_page_that_is_planned_no_more_goes_and_its_data_stay(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    assert page.remove_page(machine.paths, check=True)["changed"]
+    assert page.remove_web_ui(machine.paths, check=True)["changed"]
     assert machine.active
-    assert page.remove_page(machine.paths, check=False)["changed"]
+    assert page.remove_web_ui(machine.paths, check=False)["changed"]
     assert not (machine.paths.units / "kimi-web.service").exists()
     assert machine.chats() == ["answered"]
-    assert not page.remove_page(machine.paths, check=False)["changed"]
+    assert not page.remove_web_ui(machine.paths, check=False)["changed"]
 
 
 def test_a_password_that_nobody_has_seen_outlives_a_page_that_is_switched_off(
@@ -316,7 +316,7 @@ def test_a_password_that_nobody_has_seen_outlives_a_page_that_is_switched_off(
 ) -> None:
     ensure("1.0-a")
     made = machine.paths.web_admin_new.read_text()
-    page.remove_page(machine.paths, check=False)
+    page.remove_web_ui(machine.paths, check=False)
     ensure("1.0-a")
     assert machine.paths.web_admin_new.read_text() == made
     assert machine.chats() == ["answered"]
@@ -326,7 +326,7 @@ def test_a_page_that_was_switched_off_has_a_way_back_when_it_comes_again_newer(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    page.remove_page(machine.paths, check=False)
+    page.remove_web_ui(machine.paths, check=False)
     with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*back at 1\.0"):
         ensure("2.0-bad")
     assert machine.active
@@ -347,8 +347,8 @@ def test_a_removal_that_was_killed_is_completed(
     with monkeypatch.context() as patch:
         patch.setattr(page, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
-            page.remove_page(machine.paths, check=False)
-    assert page.remove_page(machine.paths, check=False)["changed"]
+            page.remove_web_ui(machine.paths, check=False)
+    assert page.remove_web_ui(machine.paths, check=False)["changed"]
     assert not machine.paths.web_secrets.exists()
 
 

@@ -213,7 +213,7 @@ def test_a_copy_while_the_page_writes_is_of_one_moment(tmp_path):
 
 def test_an_upload_that_comes_while_the_backup_is_made_is_in_it(tmp_path, monkeypatch):
     here = make_data(tmp_path / "here", uploads={"early": b"1", "grows": b"1", "goes": b"1"})
-    copied = store._copied
+    copied = store._make_copy
 
     def meanwhile(data):
         (data / "uploads" / "late").write_bytes(b"2")
@@ -221,7 +221,7 @@ def test_an_upload_that_comes_while_the_backup_is_made_is_in_it(tmp_path, monkey
         (data / "uploads" / "goes").unlink()
         return copied(data)
 
-    monkeypatch.setattr(store, "_copied", meanwhile)
+    monkeypatch.setattr(store, "_make_copy", meanwhile)
     archive, _ = archive_of(here)
     there = tmp_path / "there"
     there.mkdir()
@@ -246,7 +246,7 @@ def test_a_database_is_copied_and_put_back(tmp_path):
     with closing(sqlite3.connect(here / "webui.db")) as database:
         database.execute("insert into chat values ('x', 'migrated')")
         database.commit()
-    store.take_database(here, io.BytesIO(out.getvalue()))
+    store.replace_database(here, io.BytesIO(out.getvalue()))
     assert chats(here) == ["before"]
     assert listed(here) == {"webui.db", "uploads"}
     (tmp_path / "none").mkdir()
@@ -259,7 +259,7 @@ def test_a_database_in_use_is_not_replaced(tmp_path, monkeypatch):
     store.stage(here, io.BytesIO(archive))
     with closing(sqlite3.connect(here / "webui.db")) as page:
         page.execute("begin immediate")
-        monkeypatch.setattr(store, "_PATIENCE_S", 0.0)
+        monkeypatch.setattr(store, "_TIMEOUT_S", 0.0)
         with pytest.raises(HostError, match="in use"):
             store.switch(here)
     store.go_back(here)

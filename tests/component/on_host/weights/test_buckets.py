@@ -225,7 +225,7 @@ def test_wrong_credentials_end_at_once_and_stay_unsaid(
     assert "credentials" in error["message"]
     assert "kimi_bucket_credentials_file" in error["fix"]
     told = "".join(capfd.readouterr()) + machine.progress_path.read_text()
-    for secret in rclone._secrets(str(cloud.bad)):
+    for secret in rclone._read_secrets(str(cloud.bad)):
         assert secret not in told
 
 
@@ -245,8 +245,8 @@ def test_a_broken_credentials_file_is_not_repeated(
 
 def test_no_secret_is_in_a_command_line_or_environment(cloud: Cloud) -> None:
     bucket = cloud.bucket("kimi")
-    told = json.dumps([bucket.command("cat", bucket.at("x")), bucket.environment()])
-    secrets = rclone._secrets(str(cloud.good))
+    told = json.dumps([bucket.command("cat", bucket.locate("x")), bucket.environment()])
+    secrets = rclone._read_secrets(str(cloud.good))
     assert secrets
     assert not [secret for secret in secrets if secret in told]
 

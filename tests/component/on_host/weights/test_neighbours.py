@@ -251,7 +251,7 @@ def test_a_killed_neighbour_is_found_and_what_came_of_it_stays(
     second.settings["workers"] = 8
     second.takes_from("node1", first.port, pem, gone_s=1)
     under_way = second.fetches()
-    journal = Path(fetch.journal_path(str(second.dir)))
+    journal = Path(fetch.build_journal_path(str(second.dir)))
     here = [name for name in files if name not in rest]
     assert until(lambda: all(name in read(journal) for name in here)), second.log()
     giving.kill()

@@ -27,10 +27,10 @@ def test_only_what_lies_in_a_window_counts_and_counters_by_their_ends() -> None:
         )
     ]
     windows = [(1.5, 3.5), (5.0, 7.0)]
-    found = sampler.engine_during(samples, windows)
+    found = sampler.describe_engine(samples, windows)
     assert found["running"] == {"mean": 3.0, "max": 5.0}
     assert found["prefix_cache"]["hit_tokens"] == (160 - 100) + (240 - 160)
-    power = sampler.power_during(samples, windows, [0], 600)
+    power = sampler.describe_power(samples, windows, [0], 600)
     assert (power["samples"], power["watts"]) == (3, {"mean": 300.0, "max": 500.0})
 
 
@@ -38,10 +38,10 @@ def test_joules_are_of_the_time_between_looks_and_of_none_where_these_are_few() 
     # The first two see idle GPUs, one right behind the other.
     looks = [(0.1, 100.0), (0.3, 100.0), (1.5, 700.0), (3.0, 700.0), (4.0, 700.0)]
     samples = [Sample(at, at, None, watts) for at, watts in looks]
-    found = sampler.power_during(samples, [(0.0, 5.0)], [0], 3000)
+    found = sampler.describe_power(samples, [(0.0, 5.0)], [0], 3000)
     assert found["joules"] == pytest.approx(100 * 0.9 + 700 * 4.1)
     assert found["tokens_per_joule"] == pytest.approx(3000 / found["joules"], abs=1e-4)
-    short = sampler.power_during(samples, [(0.0, 3.5)], [0], 3000)
+    short = sampler.describe_power(samples, [(0.0, 3.5)], [0], 3000)
     assert (short["joules"], short["tokens_per_joule"], short["samples"]) == (None, None, 4)
     assert "too short for joules" in short["reason"]
 
@@ -54,7 +54,7 @@ def test_a_look_that_takes_long_is_neither_before_nor_behind_what_it_overlaps() 
         Sample(3.9, 4.2, state(0, 90.0), None),  # asked within, answered behind
         Sample(5.0, 5.1, state(0, 95.0), None),
     ]
-    found = sampler.engine_during(samples, [(1.5, 4.0)])
+    found = sampler.describe_engine(samples, [(1.5, 4.0)])
     assert found["prefix_cache"]["hit_tokens"] == 95 - 10
     assert (found["samples"], found["running"]["mean"]) == (1, 4.0)
 
@@ -90,22 +90,22 @@ def test_a_window_begins_with_the_clients_clock(
 
 def test_what_is_not_told_is_null_with_its_reason() -> None:
     samples = [Sample(1.0, 1.0, None, None), Sample(2.0, 2.0, None, None)]
-    found = sampler.engine_during(samples, [(0.5, 2.5)])
+    found = sampler.describe_engine(samples, [(0.5, 2.5)])
     assert (found["running"], found["preemptions"]) == (None, None)
     assert "/metrics" in found["reason"]
-    power = sampler.power_during(samples, [(0.5, 2.5)], [], 100)
+    power = sampler.describe_power(samples, [(0.5, 2.5)], [], 100)
     assert (power["joules"], power["tokens_per_joule"]) == (None, None)
     assert "no GPU" in power["reason"]
-    assert "does not tell" in sampler.power_during(samples, [(0.5, 2.5)], [0], 100)["reason"]
+    assert "does not tell" in sampler.describe_power(samples, [(0.5, 2.5)], [0], 100)["reason"]
     drawn = [Sample(1.0, 1.0, None, 700.0), Sample(2.0, 2.0, None, 700.0)]
-    together = sampler.power_during(drawn, [(0.5, 2.5)], [0], 100, alone=False)
+    together = sampler.describe_power(drawn, [(0.5, 2.5)], [0], 100, alone=False)
     assert (together["joules"], together["tokens_per_joule"]) == (None, None)
     assert "several hosts" in together["reason"]
     quick = [Sample(1.0, 1.0, state(0), 5.0), Sample(2.0, 2.0, state(0), 5.0)]
-    assert "between two samples" in sampler.engine_during(quick, [(1.2, 1.4)])["reason"]
+    assert "between two samples" in sampler.describe_engine(quick, [(1.2, 1.4)])["reason"]
     # A server that was started again counts from nothing.
     anew = [Sample(1.0, 1.0, state(0, 50.0), None), Sample(3.0, 3.0, state(0, 5.0), None)]
-    assert sampler.engine_during(anew, [(1.5, 2.5)])["prefix_cache"]["hit_tokens"] is None
+    assert sampler.describe_engine(anew, [(1.5, 2.5)])["prefix_cache"]["hit_tokens"] is None
 
 
 @pytest.mark.parametrize(

@@ -40,23 +40,23 @@ def told(argv: list[str], flag: str) -> str | None:
 
 
 def test_what_a_machine_does_not_know_of_a_load_is_refused() -> None:
-    assert bench_load.of({"requests": 3, "unanswered": None}) == Load(requests=3)
+    assert bench_load.from_document({"requests": 3, "unanswered": None}) == Load(requests=3)
     with pytest.raises(HostError, match="does not know burst of a load") as refused:
-        bench_load.of({"requests": 3, "burst": 2.0})
+        bench_load.from_document({"requests": 3, "burst": 2.0})
     assert "kimi-prov apply" in str(refused.value.fix)
 
 
 def test_a_rate_alone_is_one_load_that_nothing_bounds_but_its_requests() -> None:
     load = Load(rate_per_s=20.0, requests=1000)
-    assert bench_load.sweep(load, 64) == [1000]
-    run = client.runs(plan(), load, (256, 64), 7)[1]
+    assert bench_load.list_levels(load, 64) == [1000]
+    run = client.list_runs(plan(), load, (256, 64), 7)[1]
     assert told(run["argv"], "--request-rate") == "20"
     assert told(run["argv"], "--max-concurrency") == told(run["argv"], "--num-prompts") == "1000"
 
 
 def test_rounds_take_turns_and_no_prompt_is_asked_twice() -> None:
     load = Load(concurrency=(1, 4), requests=2, rounds=2, form="sharegpt", prompts=5)
-    runs = client.runs(plan(), load, (None, None), 7)
+    runs = client.list_runs(plan(), load, (None, None), 7)
     assert [(run["round"], run["level"]) for run in runs] == [
         (0, 1),
         (1, 1),
@@ -68,19 +68,19 @@ def test_rounds_take_turns_and_no_prompt_is_asked_twice() -> None:
     assert len(set(seeds)) == len(runs)
     # Random words warm it up; what is measured goes on in the file where the last run ended.
     assert told(runs[0]["argv"], "--dataset-name") == "random"
-    asked = [client.conversations(ROWS, run["prompts"], whole=False) for run in runs[1:]]
+    asked = [client.list_conversations(ROWS, run["prompts"], whole=False) for run in runs[1:]]
     first = [[row["conversations"][0]["value"][-1] for row in rows] for rows in asked]
     assert first == [["0", "1"], ["2", "3"], ["4", "0"], ["1", "2"]]
-    whole = client.conversations(ROWS, runs[2]["prompts"], whole=True)
+    whole = client.list_conversations(ROWS, runs[2]["prompts"], whole=True)
     assert [row["conversations"][0]["value"][-1] for row in whole] == ["2", "3", "4", "0", "1"]
 
 
 def test_a_file_with_too_few_prompts_is_asked_again_by_the_client_and_is_not_copied() -> None:
     load = Load(concurrency=(1,), requests=100_000, form="sharegpt", prompts=5, warm_up=0)
-    (run,) = client.runs(plan(), load, (None, None), 7)
+    (run,) = client.list_runs(plan(), load, (None, None), 7)
     assert "--no-oversample" not in run["argv"]
-    assert len(client.conversations(ROWS, run["prompts"], whole=True)) == len(ROWS)
-    (run,) = client.runs(plan(), replace(load, requests=5), (None, None), 7)
+    assert len(client.list_conversations(ROWS, run["prompts"], whole=True)) == len(ROWS)
+    (run,) = client.list_runs(plan(), replace(load, requests=5), (None, None), 7)
     assert "--no-oversample" in run["argv"]
 
 
@@ -90,8 +90,8 @@ def test_requests_of_a_file_s_bench_fit_a_short_context(form: str, context: int)
     load = Load(form=form, prompts=5)
     own = plan()
     own["model"]["context"] = context
-    shape = bench_load.lengths(load, {}, context)
-    warm = client.runs(own, load, shape, 7)[0]
+    shape = bench_load.choose_lengths(load, {}, context)
+    warm = client.list_runs(own, load, shape, 7)[0]
     words = [told(warm["argv"], f"--random-{name}-len") for name in ("input", "output")]
     assert 1 < sum(int(word or 0) for word in words) <= context
     assert (shape[1] or 0) < context - 1
@@ -108,12 +108,12 @@ def test_requests_of_a_file_s_bench_fit_a_short_context(form: str, context: int)
 )
 def test_lengths_that_do_not_fit_are_refused(asked: Load, told: str) -> None:
     with pytest.raises(HostError, match=told):
-        bench_load.lengths(asked, {}, 4096)
+        bench_load.choose_lengths(asked, {}, 4096)
 
 
 def test_one_length_that_is_given_leaves_the_other_to_the_machine() -> None:
-    assert bench_load.lengths(Load(input_tokens=3900), {}, 4096) == (3900, 64)
-    assert bench_load.lengths(Load(output_tokens=3900), {}, 4096) == (132, 3900)
+    assert bench_load.choose_lengths(Load(input_tokens=3900), {}, 4096) == (3900, 64)
+    assert bench_load.choose_lengths(Load(output_tokens=3900), {}, 4096) == (132, 3900)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_one_length_that_is_given_leaves_the_other_to_the_machine() -> None:
     ],
 )
 def test_what_the_client_or_the_model_cannot_do_is_refused(load, engine, argv, told) -> None:
-    found = bench_load.refusal(load, plan(engine, *argv), lambda _: "{}")
+    found = bench_load.find_refusal(load, plan(engine, *argv), lambda _: "{}")
     assert told in found.message if told else found is None
 
 
@@ -151,11 +151,11 @@ def test_images_go_to_a_model_that_takes_them_and_not_through_sglangs_client() -
         return '{"vision_config": {}}'
 
     load = Load(images=2, image_width=640, image_height=480)
-    assert bench_load.refusal(load, plan(), config) is None
-    refused = bench_load.refusal(load, plan("ktransformers"), config)
+    assert bench_load.find_refusal(load, plan(), config) is None
+    refused = bench_load.find_refusal(load, plan("ktransformers"), config)
     assert refused is not None
     assert "image processor" in refused.message
-    run = client.runs(plan(), load, (256, 64), 7)[1]
+    run = client.list_runs(plan(), load, (256, 64), 7)[1]
     assert told(run["argv"], "--random-mm-bucket-config") == "{(480, 640, 1): 1.0}"
     assert told(run["argv"], "--endpoint") == "/v1/chat/completions"
 
@@ -176,7 +176,7 @@ def recorded(name: str, client: str = "vllm-0.32.0") -> str:
     ],
 )
 def test_what_vllms_client_wrote_is_read(name: str, asked: int, tokens: int, version: str) -> None:
-    found = results.read({"level": 2, "requests": asked}, recorded(name, f"vllm-{version}"))
+    found = results.read_result({"level": 2, "requests": asked}, recorded(name, f"vllm-{version}"))
     assert (found["requests"], found["failed"], found["left_out"]) == (asked, 0, 0)
     assert found["output_tokens"] == tokens
     assert 0 <= found["itl_s"]["median"] <= found["itl_s"]["p99"]
@@ -186,7 +186,7 @@ def test_what_vllms_client_wrote_is_read(name: str, asked: int, tokens: int, ver
 @pytest.mark.parametrize(("name", "asked"), [("random-1", 4), ("rate-1", 6), ("sharegpt-1", 4)])
 def test_what_sglangs_client_wrote_is_read(name: str, asked: int) -> None:
     text = recorded(name, "sglang-kt-0.7.2")
-    found = results.read({"level": 2, "requests": asked}, text)
+    found = results.read_result({"level": 2, "requests": asked}, text)
     assert (found["requests"], found["failed"], found["left_out"]) == (asked, 0, 0)
     assert 0 <= found["itl_s"]["median"] <= found["itl_s"]["p99"]
     assert found["aggregate_tok_s"] > 0
@@ -195,22 +195,22 @@ def test_what_sglangs_client_wrote_is_read(name: str, asked: int) -> None:
 def test_what_sglangs_client_passed_over_did_not_fail() -> None:
     text = recorded("sharegpt-1", "sglang-kt-0.7.2")
     run = {"level": 2, "requests": 9}
-    found = results.read(run, text, 5)
+    found = results.read_result(run, text, 5)
     assert (found["requests"], found["failed"], found["left_out"]) == (4, 1, 4)
-    found = results.read(run, text)
+    found = results.read_result(run, text)
     assert (found["failed"], found["left_out"]) == (5, 0)
 
 
 def test_prompt_speed_of_images_is_not_told() -> None:
-    run = client.runs(plan(), Load(images=1, requests=3), (256, 64), 7)[1]
-    assert results.read(run, recorded("images-1"))["prefill_tok_s"] is None
-    run = client.runs(plan(), Load(requests=4), (256, 64), 7)[1]
-    assert results.read(run, recorded("random-1"))["prefill_tok_s"] > 0
+    run = client.list_runs(plan(), Load(images=1, requests=3), (256, 64), 7)[1]
+    assert results.read_result(run, recorded("images-1"))["prefill_tok_s"] is None
+    run = client.list_runs(plan(), Load(requests=4), (256, 64), 7)[1]
+    assert results.read_result(run, recorded("random-1"))["prefill_tok_s"] > 0
 
 
 def test_what_a_file_has_to_spare_lies_between_the_runs() -> None:
     load = Load(concurrency=(1, 4), rounds=2, form="sharegpt", prompts=220, warm_up=0)
-    runs = client.runs(plan(), load, (None, None), 7)
+    runs = client.list_runs(plan(), load, (None, None), 7)
     assert [run["prompts"] for run in runs] == [
         {"from": 0, "count": 3},
         {"from": 30, "count": 8},
@@ -221,7 +221,7 @@ def test_what_a_file_has_to_spare_lies_between_the_runs() -> None:
 
 def test_completions_are_offered_where_a_profile_asks_a_chat() -> None:
     asked = plan("ktransformers", "--reasoning-parser", "kimi_k2")
-    found = bench_load.refusal(Load(chat=True, profile="lab"), asked, lambda _: "{}")
+    found = bench_load.find_refusal(Load(chat=True, profile="lab"), asked, lambda _: "{}")
     assert found is not None
     assert found.fix is not None
     assert "--completions" in found.fix
@@ -229,7 +229,7 @@ def test_completions_are_offered_where_a_profile_asks_a_chat() -> None:
 
 
 def test_prompts_that_the_client_passed_over_are_left_out_and_did_not_fail() -> None:
-    found = results.read({"level": 2, "requests": 9}, recorded("sharegpt-1"))
+    found = results.read_result({"level": 2, "requests": 9}, recorded("sharegpt-1"))
     assert (found["requests"], found["failed"], found["left_out"]) == (4, 0, 5)
 
 
@@ -240,9 +240,9 @@ def test_a_load_is_the_median_of_its_rounds_and_the_warm_up_is_in_none() -> None
         run = {"level": 4, "round": turn, "requests": 4}
         changed = {**text, "output_throughput": 100 * factor, "median_ttft_ms": 10 * factor}
         runs.append(run)
-        read.append(results.read(run, json.dumps(changed)))
-    (load,) = results.levels(runs, read)
+        read.append(results.read_result(run, json.dumps(changed)))
+    (load,) = results.group_by_level(runs, read)
     assert (load["aggregate_tok_s"], load["rounds"], load["requests"]) == (200.0, 3, 12)
     assert load["spread"]["aggregate_tok_s"] == {"low": 100.0, "high": 300.0}
     assert load["spread"]["ttft_s"] == {"low": 0.01, "high": 0.03}
-    assert results.warm_up(runs, read)["ttft_s"]["median"] == 0.09
+    assert results.describe_warm_up(runs, read)["ttft_s"]["median"] == 0.09

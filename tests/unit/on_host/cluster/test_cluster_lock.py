@@ -33,7 +33,7 @@ def test_the_lock_of_an_owner_who_is_gone_is_taken(
 ) -> None:
     path = tmp_path / "lock"
     path.write_text(json.dumps(owner))
-    with lock.held(str(path), silent, step_s=0.01, lives=lambda job: lives):
+    with lock.lock(str(path), silent, step_s=0.01, lives=lambda job: lives):
         assert read_json(path)["pid"] == os.getpid()
     assert not path.exists()
 
@@ -42,7 +42,7 @@ def test_the_lock_of_another_node_is_stale_when_nobody_touched_it(tmp_path: Path
     path = tmp_path / "lock"
     path.write_text(json.dumps({"job": None, "node": "other", "pid": 1}))
     os.utime(path, (time.time() - 3600, time.time() - 3600))
-    with lock.held(str(path), silent, step_s=0.01):
+    with lock.lock(str(path), silent, step_s=0.01):
         assert read_json(path)["node"] == socket.gethostname()
 
 
@@ -53,7 +53,7 @@ def test_a_job_that_was_queued_again_takes_what_it_held_before(
     path = tmp_path / "lock"
     path.write_text(json.dumps({"job": "77", "node": node, "pid": 4_190_000}))
     monkeypatch.setenv("SLURM_JOB_ID", "77")
-    with lock.held(str(path), silent, step_s=0.01, lives=lambda job: True):
+    with lock.lock(str(path), silent, step_s=0.01, lives=lambda job: True):
         assert read_json(path)["pid"] == os.getpid()
 
 
@@ -61,5 +61,5 @@ def test_half_a_lock_is_nobodys_after_a_while(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text('{"job": "4')
     os.utime(path, (time.time() - 3600, time.time() - 3600))
-    with lock.held(str(path), silent, step_s=0.01):
+    with lock.lock(str(path), silent, step_s=0.01):
         pass

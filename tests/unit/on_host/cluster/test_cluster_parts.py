@@ -36,36 +36,36 @@ def test_requests_and_tokens_of_all_engines_are_counted() -> None:
 
 def test_use_is_told_by_requests_and_tokens_and_what_is_unknown_counts_as_use() -> None:
     idle = Idle(60, 0)
-    assert not idle.seen(Activity(0, 5), 1)
-    assert not idle.seen(Activity(0, 5), 60)
-    assert idle.seen(Activity(0, 5), 61)
-    assert not idle.seen(Activity(1, 5), 62)
-    assert not idle.seen(Activity(0, 5), 121)
-    assert not idle.seen(None, 122)
-    assert not idle.seen(Activity(0, 5), 123)
+    assert not idle.note_activity(Activity(0, 5), 1)
+    assert not idle.note_activity(Activity(0, 5), 60)
+    assert idle.note_activity(Activity(0, 5), 61)
+    assert not idle.note_activity(Activity(1, 5), 62)
+    assert not idle.note_activity(Activity(0, 5), 121)
+    assert not idle.note_activity(None, 122)
+    assert not idle.note_activity(Activity(0, 5), 123)
     # A request that came and went between two looks.
-    assert not idle.seen(Activity(0, 9), 183)
-    assert not Idle(0, 0).seen(Activity(0, 0), 1e9)
+    assert not idle.note_activity(Activity(0, 9), 183)
+    assert not Idle(0, 0).note_activity(Activity(0, 0), 1e9)
 
 
 def test_an_engine_that_makes_no_tokens_for_who_waits_is_still() -> None:
     idle = Idle(60, 0)
-    idle.seen(Activity(1, 5), 10)
-    idle.seen(Activity(1, 5), 400)
-    assert idle.still_s(400) == 390
-    idle.seen(Activity(1, 6), 401)
-    assert idle.still_s(402) == 1
+    idle.note_activity(Activity(1, 5), 10)
+    idle.note_activity(Activity(1, 5), 400)
+    assert idle.count_still_s(400) == 390
+    idle.note_activity(Activity(1, 6), 401)
+    assert idle.count_still_s(402) == 1
 
 
 def test_a_request_of_the_jobs_own_is_nobodys_use() -> None:
     idle = Idle(60, 0)
-    idle.seen(Activity(0, 5), 1)
-    idle.own(Activity(0, 8), 3)
-    assert idle.seen(Activity(0, 8), 61)
+    idle.note_activity(Activity(0, 5), 1)
+    idle.note_own_request(Activity(0, 8), 3)
+    assert idle.note_activity(Activity(0, 8), 61)
     idle = Idle(60, 0)
-    idle.seen(Activity(0, 5), 1)
-    idle.own(Activity(0, 9), 3)
-    assert not idle.seen(Activity(0, 9), 61)
+    idle.note_activity(Activity(0, 5), 1)
+    idle.note_own_request(Activity(0, 9), 3)
+    assert not idle.note_activity(Activity(0, 9), 61)
 
 
 async def _through(path: str, key: str | None, method: str = "GET") -> int:
@@ -148,18 +148,20 @@ def test_workers_are_not_bound_to_nodes_that_the_cgroup_hides() -> None:
     ],
 )
 def test_a_walltime_is_read_as_sbatch_reads_it(line: str, seconds: float | None) -> None:
-    assert slurm.walltime_s(f"#!/bin/bash\n{line}\n") == seconds
+    assert slurm.read_walltime_s(f"#!/bin/bash\n{line}\n") == seconds
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_file_system_is_told_with_the_folder_and_what_helps(number: int) -> None:
-    told = disk_space.named(OSError(number, os.strerror(number)), "/project/kimi").line
+    told = disk_space.from_system_error(OSError(number, os.strerror(number)), "/project/kimi").line
     assert told == f"/project/kimi: {os.strerror(number)}; {disk_space.FIX}"
 
 
 def test_what_is_no_want_of_room_is_not_called_so(tmp_path: Path) -> None:
-    told = disk_space.named(PermissionError(errno.EACCES, "Permission denied", "/a"), "/b").line
+    told = disk_space.from_system_error(
+        PermissionError(errno.EACCES, "Permission denied", "/a"), "/b"
+    ).line
     assert told == "/a: Permission denied"
-    assert disk_space.missing(str(tmp_path)) is None
-    assert disk_space.missing(str(tmp_path / "absent")) is None
+    assert disk_space.explain_full(str(tmp_path)) is None
+    assert disk_space.explain_full(str(tmp_path / "absent")) is None
     assert list(tmp_path.iterdir()) == []

@@ -26,10 +26,10 @@ def at(clock):
 
 @pytest.fixture(scope="module")
 def logs():
-    told = causes.journal((DATA / "journal.json").read_text())
+    told = causes.parse_journal((DATA / "journal.json").read_text())
     return causes.Logs(
-        causes.dpkg((DATA / "dpkg.log").read_text(), utc),
-        causes.apt((DATA / "history.log").read_text(), utc),
+        causes.parse_dpkg_log((DATA / "dpkg.log").read_text(), utc),
+        causes.parse_apt_log((DATA / "history.log").read_text(), utc),
         told.commands,
         told.sessions,
         told.accounts,
@@ -37,7 +37,7 @@ def logs():
 
 
 def test_a_packages_last_change_has_its_command_and_who_asked_for_it(logs):
-    found = causes.of_package("numactl", logs)
+    found = causes.find_package_cause("numactl", logs)
     assert found.since == at("02:45:45")
     assert found.by == (
         "apt-get install numactl=2.0.16-1, by operator (upgrade 2.0.16-1+own1 2.0.16-1)"
@@ -46,7 +46,7 @@ def test_a_packages_last_change_has_its_command_and_who_asked_for_it(logs):
 
 def test_an_earlier_change_is_not_the_last_one(logs):
     until = causes.Logs(tuple(c for c in logs.changes if c.at < at("02:40:00")), logs.transactions)
-    found = causes.of_package("numactl", until)
+    found = causes.find_package_cause("numactl", until)
     assert (found.since, found.by) == (
         at("02:30:41"),
         "apt-get install ./own.deb (upgrade 2.0.16-1 2.0.16-1+own1)",
@@ -55,20 +55,20 @@ def test_an_earlier_change_is_not_the_last_one(logs):
 
 def test_a_package_that_dpkg_alone_changed_is_told_so(logs):
     alone = causes.Logs(logs.changes, ())
-    assert "not through apt" in causes.of_package("numactl", alone).by
-    assert causes.of_package("nobody-has-this", logs) == causes.Cause()
+    assert "not through apt" in causes.find_package_cause("numactl", alone).by
+    assert causes.find_package_cause("nobody-has-this", logs) == causes.Cause()
 
 
 def test_options_and_what_they_hold_are_not_shown(logs):
-    told = [run.told for run in logs.transactions]
+    told = [run.description for run in logs.transactions]
     assert "Proxy" not in "".join(told)
-    assert causes.shown("apt-get -o A::Proxy=http://u:geheim@h install x http://u:geheim@h/") == (
-        "apt-get install x"
-    )
+    assert causes.shorten_command(
+        "apt-get -o A::Proxy=http://u:geheim@h install x http://u:geheim@h/"
+    ) == ("apt-get install x")
 
 
 def test_an_account_names_the_tool_and_who_was_there(logs):
-    found = causes.of_account(Account("kimi", fields=(("shell", "/bin/bash"),)), logs)
+    found = causes.find_account_cause(Account("kimi", fields=(("shell", "/bin/bash"),)), logs)
     assert found.since == at("02:29:11")
     assert found.by == "usermod, while root from 10.93.101.1 was logged in"
 
@@ -143,31 +143,33 @@ ADDED = "add 'operator' to group 'kimi'"
 )
 def test_an_account_is_told_by_what_made_it_so_or_not_at_all(account, messages, told):
     rows = tuple((at, tool, text) for at, (tool, text) in enumerate(messages, 1))
-    found = causes.of_account(account, causes.Logs(accounts=rows))
+    found = causes.find_account_cause(account, causes.Logs(accounts=rows))
     assert (found.since, found.by) == ((told, messages[told - 1][0]) if told else (None, None))
 
 
 def test_a_file_is_told_by_the_command_that_named_it(logs):
-    found = causes.at_moment(at("02:30:42"), "x", ("/etc/kimi/firewall.nft",), logs)
+    found = causes.find_cause_at(at("02:30:42"), "x", ("/etc/kimi/firewall.nft",), logs)
     assert found.by == "tee, by operator through sudo"
 
 
 def test_a_file_that_nobody_named_is_told_by_what_ran_or_who_was_there(logs):
-    apt = causes.at_moment(at("02:30:41"), "x", ("/etc/kimi/plan.json",), logs)
+    apt = causes.find_cause_at(at("02:30:41"), "x", ("/etc/kimi/plan.json",), logs)
     assert apt.by == "while this ran: apt-get install ./own.deb"
-    there = causes.at_moment(at("02:29:05"), "x", ("/etc/kimi/plan.json",), logs)
+    there = causes.find_cause_at(at("02:29:05"), "x", ("/etc/kimi/plan.json",), logs)
     assert there.by == "while root from 10.93.101.1 was logged in"
-    assert causes.at_moment(at("02:20:00"), "x", (), logs).by is None
+    assert causes.find_cause_at(at("02:20:00"), "x", (), logs).by is None
 
 
 def test_a_word_of_a_command_is_a_whole_one(logs):
-    assert causes.of_command(("nft",), logs, 0) == causes.Cause()
-    assert causes.of_command(("tee", "firewall.nft"), logs, 0).since == at("02:30:42")
-    assert causes.of_command(("tee", "firewall.nft"), logs, at("02:31:00")) == causes.Cause()
+    assert causes.find_command_cause(("nft",), logs, 0) == causes.Cause()
+    assert causes.find_command_cause(("tee", "firewall.nft"), logs, 0).since == at("02:30:42")
+    assert (
+        causes.find_command_cause(("tee", "firewall.nft"), logs, at("02:31:00")) == causes.Cause()
+    )
     stop = causes.Logs(
         commands=(causes.Command(9, "eve", "/bin/systemctl stop kimi-fetch.service"),)
     )
-    assert causes.of_command(("systemctl", "kimi-fetch"), stop, 0).by == (
+    assert causes.find_command_cause(("systemctl", "kimi-fetch"), stop, 0).by == (
         "systemctl, by eve through sudo"
     )
 
@@ -183,13 +185,13 @@ def test_a_word_of_a_command_is_a_whole_one(logs):
     ],
 )
 def test_a_journal_that_is_none_tells_nothing(text):
-    assert causes.journal(text) == causes.Logs()
+    assert causes.parse_journal(text) == causes.Logs()
 
 
 def test_a_log_that_is_cut_is_read_as_far_as_it_goes():
     text = (DATA / "history.log").read_text()
     cut = text[: text.rindex("End-Date")]
-    assert [run.start for run in causes.apt(cut, utc)] == [
-        run.start for run in causes.apt(text, utc)
+    assert [run.start for run in causes.parse_apt_log(cut, utc)] == [
+        run.start for run in causes.parse_apt_log(text, utc)
     ]
-    assert causes.apt("Start-Date: never\nInstall: a:amd64 (1)\n", utc) == ()
+    assert causes.parse_apt_log("Start-Date: never\nInstall: a:amd64 (1)\n", utc) == ()

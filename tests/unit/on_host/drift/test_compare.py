@@ -56,7 +56,7 @@ def now():
 
 
 def found(now):
-    return [(row.id, row.subject) for row in compare.differences(APPLIED, now)]
+    return [(row.id, row.subject) for row in compare.list_differences(APPLIED, now)]
 
 
 def test_an_untouched_machine_has_none(now):
@@ -68,7 +68,7 @@ def test_a_file_that_was_changed_gone_or_added(now):
     now["files"][1]["mode"] = "0666"
     del now["files"][4]
     now["files"].append(row("/etc/kimi/plan.json.bak"))
-    rows = {row.id: row for row in compare.differences(APPLIED, now)}
+    rows = {row.id: row for row in compare.list_differences(APPLIED, now)}
     assert found(now) == [
         ("drift.file", "/etc/kimi/plan.json"),
         ("drift.file", layout.SYSCTL),
@@ -140,7 +140,7 @@ def test_a_secret_that_others_may_read_by_now_is_drift(now):
 def test_each_kind_is_found_alone(now, change, expected):
     change(now)
     assert found(now) == [expected]
-    (row,) = compare.differences(APPLIED, now)
+    (row,) = compare.list_differences(APPLIED, now)
     assert row.expected != row.observed
     assert row.fix
     assert row.id in DEFINITIONS
@@ -148,13 +148,13 @@ def test_each_kind_is_found_alone(now, change, expected):
 
 def test_a_new_rule_of_the_firewall_is_named(now):
     now["firewall"].update(table_sha256="y", table=["a", "accept", "drop"])
-    (row,) = compare.differences(APPLIED, now)
+    (row,) = compare.list_differences(APPLIED, now)
     assert row.observed == "accept"
 
 
 def test_an_account_is_mended_by_what_differs_alone(now):
     now["users"]["kimi"]["shell"] = "/bin/sh"
-    (row,) = compare.differences(APPLIED, now)
+    (row,) = compare.list_differences(APPLIED, now)
     assert row.fix == "usermod --shell /usr/sbin/nologin kimi"
 
 
@@ -189,12 +189,12 @@ NAME = "kimi-proxy.service"
 )
 def test_units(state, expected):
     there = {NAME: {**UNIT, "extra": [], **state}}
-    assert [row.id for row in compare.units({NAME: UNIT}, there)] == expected
+    assert [row.id for row in compare.compare_units({NAME: UNIT}, there)] == expected
 
 
 def test_a_unit_that_was_not_running_when_it_was_applied_need_not_run():
     was = {"kimi-acme.service": {**UNIT, "state": "inactive", "enabled": "static"}}
-    assert list(compare.units(was, was)) == []
+    assert list(compare.compare_units(was, was)) == []
 
 
 LINE = ["/srv/kimi/engines/a/bin/python", "/srv/kimi/lib/kimi-target.pyz", "engine", "-m", "vllm"]
@@ -209,7 +209,7 @@ PROCESS = {
 
 
 def test_a_process_that_its_unit_would_start_is_no_drift():
-    assert list(compare.processes([PROCESS])) == []
+    assert list(compare.compare_processes([PROCESS])) == []
 
 
 @pytest.mark.parametrize(
@@ -222,18 +222,18 @@ def test_a_process_that_its_unit_would_start_is_no_drift():
     ],
 )
 def test_a_process_that_runs_otherwise(change, observed):
-    (row,) = compare.processes([{**PROCESS, **change}])
+    (row,) = compare.compare_processes([{**PROCESS, **change}])
     assert (row.id, row.observed) == ("drift.process", observed)
 
 
 def test_a_key_on_another_command_line_is_not_shown():
     secret = ["--api-key", "geheim", "--hf-token=geheim", "--port", "8001", "--max-tokens", "5"]
-    (row,) = compare.processes([{**PROCESS, "runs": [*LINE, *secret]}])
+    (row,) = compare.compare_processes([{**PROCESS, "runs": [*LINE, *secret]}])
     assert row.observed == "--api-key *** --hf-token=*** --max-tokens 5"
 
 
 def test_an_unseen_environment_is_not_taken_for_another():
-    assert list(compare.processes([{**PROCESS, "stamp": None}])) == []
+    assert list(compare.compare_processes([{**PROCESS, "stamp": None}])) == []
 
 
 def test_keys_of_the_running_proxy_alone_are_found():
@@ -243,7 +243,7 @@ def test_keys_of_the_running_proxy_alone_are_found():
         "only_loaded": ["eve"],
         "only_in_file": ["new", "operator"],
     }
-    rows = list(compare.proxy(state, APPLIED["key_digests"]))
+    rows = list(compare.compare_proxy(state, APPLIED["key_digests"]))
     assert [(row.id, row.subject) for row in rows] == [
         ("drift.key_added", "eve"),
         ("drift.key_missing", "operator"),
@@ -252,4 +252,4 @@ def test_keys_of_the_running_proxy_alone_are_found():
 
 def test_a_proxy_that_has_not_loaded_its_files():
     state = {"loaded": "a", "wanted": "b", "only_loaded": [], "only_in_file": []}
-    assert [row.subject for row in compare.proxy(state, {})] == ["kimi-proxy.service"]
+    assert [row.subject for row in compare.compare_proxy(state, {})] == ["kimi-proxy.service"]

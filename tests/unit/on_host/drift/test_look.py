@@ -32,22 +32,24 @@ def test_drop_ins_are_found_wherever_systemd_reads_them(tmp_path):
     for name in [*names, "/etc/systemd/system/other.service.d/x.conf"]:
         write(tmp_path, name)
     write(tmp_path, "/etc/systemd/system/kimi-serve@0.service.d/README")
-    assert sorted(observe.drop_ins("kimi-serve@0.service", str(tmp_path))) == sorted(names)
+    assert sorted(observe.list_drop_ins("kimi-serve@0.service", str(tmp_path))) == sorted(names)
 
 
 def test_the_last_start_line_counts(tmp_path):
     unit = write(tmp_path, "unit", "[Service]\nExecStart=/bin/a --x 'two words' $$HOME\n")
     own = write(tmp_path, "own", "[Service]\nExecStart=\nExecStart=/bin/b 50%%\n")
     found = {"file": str(unit), "drop_ins": [], "extra": []}
-    assert observe.would_start(found) == ["/bin/a", "--x", "two words", "$HOME"]
-    assert observe.would_start({**found, "extra": [str(own)]}) == ["/bin/b", "50%"]
+    assert observe.build_start_command(found) == ["/bin/a", "--x", "two words", "$HOME"]
+    assert observe.build_start_command({**found, "extra": [str(own)]}) == ["/bin/b", "50%"]
 
 
 def test_another_file_that_sets_a_kernel_setting_is_named(tmp_path):
     write(tmp_path, "/etc/sysctl.d/80-kimi.conf", "vm.swappiness = 1\n")
     write(tmp_path, "/etc/sysctl.d/99-site.conf", "# vm.swappiness\n-vm/swappiness=60\n")
     write(tmp_path, "/etc/sysctl.conf", "#vm.swappiness=9\nvm_swappiness=9\n")
-    assert observe.sysctl_files("vm.swappiness", str(tmp_path)) == ["/etc/sysctl.d/99-site.conf"]
+    assert observe.list_sysctl_files("vm.swappiness", str(tmp_path)) == [
+        "/etc/sysctl.d/99-site.conf"
+    ]
 
 
 def test_logs_are_read_over_their_rotation(tmp_path, monkeypatch):
@@ -59,11 +61,11 @@ def test_logs_are_read_over_their_rotation(tmp_path, monkeypatch):
     packed.write_bytes(gzip.compress(line.format(3, 1, 2).encode()))
     torn = write(tmp_path, "/var/log/dpkg.log.3.gz")
     torn.write_bytes(gzip.compress(b"x" * 99)[:20])
-    found = observe.logs(Paths(tmp_path), 0)
+    found = observe.read_logs(Paths(tmp_path), 0)
     assert [change.new for change in found.changes] == ["2", "3", "4"]
     old = write(tmp_path, "/var/log/dpkg.log.1", line.format(4, 2, 3))
     os.utime(old, (5, 5))
-    assert [change.new for change in observe.logs(Paths(tmp_path), 9).changes] == ["2", "4"]
+    assert [change.new for change in observe.read_logs(Paths(tmp_path), 9).changes] == ["2", "4"]
 
 
 @pytest.fixture
@@ -77,12 +79,12 @@ def model_in(folder, body):
     (folder / "b.json").write_bytes(b"{}")
     rows = {}
     entries = []
-    for entry in manifests.of_directory(str(folder)):
+    for entry in manifests.list_directory(str(folder)):
         hasher = entry.hasher()
         path = folder / entry.path
         hasher.update(path.read_bytes())
         entries.append(manifests.Entry(entry.path, entry.size, hasher.sha256()))
-        rows[entry.path] = manifests.Record.of(str(path), hasher.sha256())
+        rows[entry.path] = manifests.Record.from_file(str(path), hasher.sha256())
     whole = manifests.Manifest(entries)
     manifests.write_mark(str(folder), whole, rows)
     file = folder / manifests.NAME
@@ -92,7 +94,7 @@ def model_in(folder, body):
 
 
 def of(applied, *, read=False):
-    found = weights.differences(applied, read=read)
+    found = weights.list_differences(applied, read=read)
     return [(row.subject.rpartition("/")[2], row.observed) for row in found]
 
 
@@ -137,5 +139,5 @@ def test_weights_whose_manifest_is_gone_or_another_are_drift(model, tmp_path):
 
 def test_a_draft_of_the_model_is_looked_at_too(model, tmp_path):
     (tmp_path / "draft").mkdir()
-    folders = weights.folders({**model, "draft_dir": str(tmp_path / "draft")})
+    folders = weights.list_folders({**model, "draft_dir": str(tmp_path / "draft")})
     assert [folder.path for folder in folders] == [str(tmp_path), str(tmp_path / "draft")]

@@ -38,7 +38,7 @@ def test_a_drivers_packages_are_told_from_tools_beside_them() -> None:
     }
     others = ("container", "toolkit", "common", "-fs", "python3")
     wanted = {name for name in have if not any(word in name for word in others)}
-    assert set(steps.family(have)) == wanted
+    assert set(steps.select_driver_packages(have)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_drivers_packages_are_told_from_tools_beside_them() -> None:
     ],
 )
 def test_a_packages_version_without_what_the_packager_adds(version: str, bare: str) -> None:
-    assert apt.upstream(version) == bare
+    assert apt.parse_upstream(version) == bare
 
 
 def asked(

@@ -85,7 +85,7 @@ GPUS = [{"index": n, "pci": f"0000{address}".upper()} for n, address in enumerat
 def test_infiniband_has_no_gid_to_choose_and_its_gpus_are_told_by_the_bus(tmp_path: Path) -> None:
     gids = ((LINK_LOCAL, "IB/RoCE v1"),)
     machine = machine_with(tmp_path, layer="InfiniBand", gids=gids)
-    (row,) = rdma.rdma(machine, [*GPUS, {"index": 9, "pci": None}, {"index": 10, "pci": "x"}])
+    (row,) = rdma.list_rdma(machine, [*GPUS, {"index": 9, "pci": None}, {"index": 10, "pci": "x"}])
     assert row == {
         "device": "mlx5_0",
         "port": 1,
@@ -123,7 +123,7 @@ V1, V2 = "IB/RoCE v1", "RoCE v2"
 def test_the_gid_of_roce_is_of_version_2_and_of_an_address_that_is_routed(
     tmp_path: Path, gids: tuple[tuple[str, str], ...], index: int | None, kind: str | None
 ) -> None:
-    (row,) = rdma.rdma(machine_with(tmp_path, gids=gids), [])
+    (row,) = rdma.list_rdma(machine_with(tmp_path, gids=gids), [])
     assert (row["gid_index"], row["gid_type"], row["netdev"]) == (index, kind, "ens1np0")
 
 
@@ -163,7 +163,7 @@ def test_an_interface_says_its_speed_mtu_addresses_and_place(tmp_path: Path) -> 
             "/sys/class/net/we?ird/device/x": "",
         },
     )
-    card, bridge = sorted(interfaces.interfaces(machine), key=lambda row: row["mtu"] is None)
+    card, bridge = sorted(interfaces.list_interfaces(machine), key=lambda row: row["mtu"] is None)
     assert card == {
         "name": "ens1np0",
         "state": "up",
@@ -189,7 +189,7 @@ def test_a_vlan_on_a_bond_promises_what_its_cards_do(tmp_path: Path) -> None:
             "/sys/class/net/eth0/device/x": "",
         },
     )
-    found = {row["name"]: row for row in interfaces.interfaces(machine)}
+    found = {row["name"]: row for row in interfaces.list_interfaces(machine)}
     assert found["bond0.7"]["speed_bits_per_s"] == 50 * 10**9
     assert "bond0" not in found, "neither a card nor an address"
 
@@ -210,7 +210,7 @@ def test_an_older_ip_or_none_leaves_the_kernel_s_own_files(
     machine = machine_with(tmp_path)
     tree(tmp_path, {"/proc/net/fib_trie": TRIE, "/proc/net/route": ROUTES})
     monkeypatch.setattr(machine, "run", lambda _argv: said)
-    rows = {row["name"]: row["addresses"] for row in interfaces.interfaces(machine)}
+    rows = {row["name"]: row["addresses"] for row in interfaces.list_interfaces(machine)}
     assert rows["ens1np0"] == found
 
 
@@ -224,7 +224,7 @@ def host_of(found: dict[str, Any]) -> Any:
 def test_the_facts_satisfy_their_schema_and_are_read_back(tmp_path: Path) -> None:
     machine = machine_with(tmp_path, gids=((IPV4, V1), (IPV4, V2)))
     tree(tmp_path, {"/proc/net/fib_trie": TRIE, "/proc/net/route": ROUTES})
-    host = host_of(network.network(machine, GPUS))
+    host = host_of(network.describe_network(machine, GPUS))
     assert host.network_known
     (card,) = host.interfaces
     assert [str(address) for address in card.addresses] == ["10.0.0.1/24"]

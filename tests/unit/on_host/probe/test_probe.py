@@ -21,20 +21,20 @@ LIVE = Machine()
 
 
 def test_memory_is_what_psutil_says() -> None:
-    memory = probe_memory.memory(LIVE, system.shm_bytes(LIVE))
+    memory = probe_memory.describe_memory(LIVE, system.read_shm_bytes(LIVE))
     assert memory["total_bytes"] == pytest.approx(psutil.virtual_memory().total, rel=0.01)
     assert memory["swap_total_bytes"] == psutil.swap_memory().total
 
 
 def test_the_highest_clock_stands_where_the_name_tells_none(tmp_path: Path) -> None:
     highest = {"/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3707812"}
-    assert probe_cpu.cpu(tree(tmp_path, highest))["frequency_hz"] == 3_707_812_000
+    assert probe_cpu.describe_cpu(tree(tmp_path, highest))["frequency_hz"] == 3_707_812_000
     named = {"/proc/cpuinfo": "model name\t: Intel(R) Xeon(R) Gold 6330 CPU @ 2.00GHz\n"}
-    assert probe_cpu.cpu(tree(tmp_path, highest | named))["frequency_hz"] == 2_000_000_000
+    assert probe_cpu.describe_cpu(tree(tmp_path, highest | named))["frequency_hz"] == 2_000_000_000
 
 
 def test_disks_are_what_psutil_says() -> None:
-    by_mount = {row["mount"]: row for row in system.filesystems(LIVE)}
+    by_mount = {row["mount"]: row for row in system.list_filesystems(LIVE)}
     assert by_mount
     for mount, row in by_mount.items():
         assert row["total_bytes"] == psutil.disk_usage(mount).total
@@ -44,13 +44,13 @@ def test_room_on_a_disk_is_what_its_users_get(tmp_path: Path) -> None:
     """Not what is kept for root. Asked until nobody wrote meanwhile."""
 
     def free() -> set[tuple[str, int]]:
-        mounts = [row["mount"] for row in system.filesystems(LIVE)]
+        mounts = [row["mount"] for row in system.list_filesystems(LIVE)]
         return {(mount, psutil.disk_usage(mount).free) for mount in mounts}
 
     seen: set[tuple[str, int]] = set()
     for _ in range(200):
         before = free()
-        ours = {(row["mount"], row["free_bytes"]) for row in system.filesystems(LIVE)}
+        ours = {(row["mount"], row["free_bytes"]) for row in system.list_filesystems(LIVE)}
         quiet = before & free()
         assert quiet <= ours
         seen |= quiet
@@ -76,7 +76,7 @@ def test_hyperthreads_are_not_cores(tmp_path: Path) -> None:
         files[f"{base}/physical_package_id"] = "0"
         files[f"{base}/thread_siblings_list"] = f"{cpu % 2},{cpu % 2 + 2}"
     files["/proc/cpuinfo"] = "model name\t: EPYC\nflags\t\t: avx2 avx512f\n\nprocessor: 1\n"
-    cpu = probe_cpu.cpu(tree(tmp_path, files))
+    cpu = probe_cpu.describe_cpu(tree(tmp_path, files))
     assert (cpu["sockets"], cpu["cores"], cpu["threads"]) == (1, 2, 4)
     assert cpu["primary"] == "0-1"
     assert cpu["isa"] == ["avx2", "avx512f"]
@@ -96,7 +96,7 @@ def test_nodes_with_memory_and_distances(tmp_path: Path) -> None:
             f"{node}1/meminfo": "Node 1 MemTotal:  8192 kB\nNode 1 MemFree:   2048 kB\n",
         },
     )
-    nodes = probe_cpu.numa(machine)["nodes"]
+    nodes = probe_cpu.describe_numa(machine)["nodes"]
     assert [n["memory_total_bytes"] for n in nodes] == [4 << 20, 8 << 20]
     assert [n["cpus"] for n in nodes] == ["0-1", "2-3"]
     assert nodes[1]["distances"] == [21, 10]
@@ -113,7 +113,7 @@ def test_nodes_with_memory_and_distances(tmp_path: Path) -> None:
 )
 def test_the_limit_of_a_container(tmp_path: Path, path: str, text: str, limit: int) -> None:
     machine = tree(tmp_path, {path: text, "/proc/meminfo": "MemTotal:  16777216 kB\n"})
-    assert probe_memory.memory(machine, None)["cgroup_limit_bytes"] == limit
+    assert probe_memory.describe_memory(machine, None)["cgroup_limit_bytes"] == limit
 
 
 def test_sockets_are_read_in_both_families(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_sockets_are_read_in_both_families(tmp_path: Path) -> None:
             "/proc/net/tcp6": head + row.format("0" * 32 + ":0016", "0" * 32, 12),
         },
     )
-    rows = network.network(machine)["listening"]
+    rows = network.describe_network(machine)["listening"]
     assert [(r["port"], r["address"], r["process"]) for r in rows] == [
         (22, "::", None),
         (8000, "127.0.0.1", None),
@@ -137,8 +137,8 @@ def test_sockets_are_read_in_both_families(tmp_path: Path) -> None:
 def test_ufw_is_told_by_its_switch(tmp_path: Path, switch: str, state: str) -> None:
     machine = tree(tmp_path, {"/usr/sbin/ufw": "", "/etc/ufw/ufw.conf": f"ENABLED={switch}\n"})
     (tmp_path / "usr/sbin/ufw").chmod(0o755)
-    assert network.firewall(machine, {})["ufw"] == state
-    assert network.firewall(machine, {})["firewalld"] == "absent"
+    assert network.describe_firewall(machine, {})["ufw"] == state
+    assert network.describe_firewall(machine, {})["firewalld"] == "absent"
 
 
 def test_only_installed_packages_count(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_only_installed_packages_count(tmp_path: Path) -> None:
         "Package: python3.12-venv\nStatus: install ok installed\nVersion: 3.12.3\n"
     )
     machine = tree(tmp_path, {"/var/lib/dpkg/status": status})
-    found = software.packages(machine, software.Packages(machine))
+    found = software.describe_packages(machine, software.Packages(machine))
     assert found["installed"] == {"haproxy": "2.6", "python3.12-venv": "3.12.3"}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def told(root: Path) -> dict[str, Any]:
     """The facts about our own on a machine whose files lie under `root`."""
-    return installed.kimi(Machine(str(root)), {})
+    return installed.describe_installation(Machine(str(root)), {})
 
 
 def test_content_owner_and_mode_of_a_managed_file_are_facts(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_probe_that_fails_gives_its_lock_back(
 
     giving = apply_lock.release
     monkeypatch.setattr(apply_lock, "release", lambda run: giving(run, lock_path))
-    monkeypatch.setattr(collect, "described", broken)
+    monkeypatch.setattr(collect, "describe", broken)
     with pytest.raises(OSError, match="no more"):
         collect.main(["--lock", json.dumps({"run": "one"})])
     assert not os.path.exists(lock_path)  # noqa: PTH110 - a name is what the lock takes

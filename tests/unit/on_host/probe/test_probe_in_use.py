@@ -24,8 +24,8 @@ def test_a_lock_that_is_ours_or_cannot_be_read_is_nobodys(tmp_path: Path) -> Non
     machine = tree(tmp_path, {package_manager.LOCKS[0]: ""})
     with Path(machine.path(package_manager.LOCKS[0])).open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        assert package_manager.holder(machine) is None
-    assert package_manager.holder(Machine(str(tmp_path / "nothing"))) is None
+        assert package_manager.find_holder(machine) is None
+    assert package_manager.find_holder(Machine(str(tmp_path / "nothing"))) is None
 
 
 def test_a_lock_whose_holder_has_no_number_here_is_held(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_lock_whose_holder_has_no_number_here_is_held(tmp_path: Path) -> None:
     with Path(machine.path(package_manager.LOCKS[0])).open("w") as file:
         whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, whole)
-        held = package_manager.holder(machine)
+        held = package_manager.find_holder(machine)
     lock = package_manager.LOCKS[0]
     assert held == {"lock": lock, "pid": 0, "process": None, "unit": None}
     assert packages.describe_holder(held) == f"another program holds {lock}"
@@ -57,8 +57,8 @@ def test_a_lock_whose_holder_has_no_number_here_is_held(tmp_path: Path) -> None:
 def test_packages_that_dpkg_did_not_finish(tmp_path: Path, state: str, names: list[str]) -> None:
     text = STATUS.format(name="well", state="installed") + STATUS.format(name="broken", state=state)
     machine = tree(tmp_path, {"/var/lib/dpkg/status": text})
-    assert package_manager.unfinished(machine) == names
-    assert software.packages(machine, software.Packages(machine))["unfinished"] == names
+    assert package_manager.list_unfinished(machine) == names
+    assert software.describe_packages(machine, software.Packages(machine))["unfinished"] == names
 
 
 def test_what_dpkg_was_writing_when_it_was_cut_off_counts(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_what_dpkg_was_writing_when_it_was_cut_off_counts(tmp_path: Path) -> Non
         "/var/lib/dpkg/updates/0001": STATUS.format(name="broken", state="unpacked"),
         "/var/lib/dpkg/updates/tmp.i": "",
     }
-    assert package_manager.unfinished(tree(tmp_path, files)) == ["broken"]
-    assert package_manager.unfinished(tree(tmp_path / "rhel", {})) is None
+    assert package_manager.list_unfinished(tree(tmp_path, files)) == ["broken"]
+    assert package_manager.list_unfinished(tree(tmp_path / "rhel", {})) is None
 
 
 # As iptables-save printed them on machines with Docker 20.10, with CNI's portmap (containerd), and
@@ -103,7 +103,7 @@ class WithRules(Machine):
 
 
 def redirected(rules: str | None) -> object:
-    return network.firewall(WithRules(rules), {})["redirected"]
+    return network.describe_firewall(WithRules(rules), {})["redirected"]
 
 
 def test_ports_that_containers_have_without_anybody_listening() -> None:
@@ -146,7 +146,7 @@ def test_ports_that_containers_have_without_anybody_listening() -> None:
     ],
 )
 def test_security_modules(tmp_path: Path, files: dict[str, str], found: tuple[object, ...]) -> None:
-    assert tuple(security.security(tree(tmp_path, files)).values()) == found
+    assert tuple(security.describe_security(tree(tmp_path, files)).values()) == found
 
 
 CGROUP = "{} 21 0:{} / {} rw,nosuid shared:1 - {} none rw\n"
@@ -178,11 +178,11 @@ def test_the_hierarchy_of_control_groups(
     tmp_path: Path, mounts: str, hierarchy: str | None
 ) -> None:
     machine = tree(tmp_path, {"/proc/self/mountinfo": mounts})
-    assert system.cgroup_hierarchy(machine) == hierarchy
+    assert system.find_cgroup_hierarchy(machine) == hierarchy
 
 
 def test_boot_is_one_of_the_file_systems(tmp_path: Path) -> None:
     mounts = ROOT + "22 21 8:2 / /boot rw,relatime - ext4 /dev/sda2 rw\n"
     machine = tree(tmp_path, {"/proc/self/mountinfo": mounts, "/boot/vmlinuz": ""})
-    rows = {row["mount"]: row for row in system.filesystems(machine)}
+    rows = {row["mount"]: row for row in system.list_filesystems(machine)}
     assert rows["/boot"]["holds"] == ["/boot"]

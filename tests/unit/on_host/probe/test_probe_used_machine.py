@@ -29,7 +29,7 @@ def test_options_links_and_the_disk_of_the_weights(tmp_path: Path) -> None:
     machine = tree(tmp_path, {"/proc/self/mountinfo": MOUNTS, "/data/srv/x": ""})
     (tmp_path / "srv").symlink_to(tmp_path / "data" / "srv")
     (tmp_path / "data" / "srv" / "kimi").mkdir()
-    rows = {row["mount"]: row for row in system.filesystems(machine)}
+    rows = {row["mount"]: row for row in system.list_filesystems(machine)}
     assert rows["/"]["options"] == []
     assert rows["/data"]["options"] == ["nodev", "noexec", "nosuid"]
     assert rows["/data"]["linked"] == {
@@ -42,7 +42,7 @@ def test_a_mount_of_the_weights_alone_is_seen_and_so_is_a_read_only_file_system(
     tmp_path: Path,
 ) -> None:
     machine = tree(tmp_path, {"/proc/self/mountinfo": MOUNTS, "/srv/kimi/models/x": ""})
-    rows = {row["mount"]: row for row in system.filesystems(machine)}
+    rows = {row["mount"]: row for row in system.list_filesystems(machine)}
     assert rows["/srv/kimi/models"]["holds"] == ["/srv/kimi/models"]
     assert rows["/srv/kimi/models"]["options"] == ["ro"]
     assert "/srv/kimi/engines" in rows["/"]["holds"]
@@ -63,7 +63,7 @@ def test_an_account_is_found_by_its_whole_name_with_what_it_runs(tmp_path: Path)
             "/proc/12/cgroup": "0::/system.slice/ssh.service\n",
         },
     )
-    assert accounts.accounts(machine) == {
+    assert accounts.list_accounts(machine) == {
         "kimi": {
             "uid": 1001,
             "gid": 100,
@@ -75,7 +75,7 @@ def test_an_account_is_found_by_its_whole_name_with_what_it_runs(tmp_path: Path)
         "kimi-web": None,
         "kimi-acme": None,
     }
-    assert accounts.groups(machine) == {
+    assert accounts.list_groups(machine) == {
         **dict.fromkeys(["kimi", "kimi-web", "kimi-acme"]),
         "kimi-proxy": 120,
     }
@@ -83,7 +83,7 @@ def test_an_account_is_found_by_its_whole_name_with_what_it_runs(tmp_path: Path)
 
 def test_the_running_machine_is_asked_as_its_libraries_are() -> None:
     """Not /etc/passwd: an account may come from a directory of the site."""
-    told = accounts.accounts(Machine())
+    told = accounts.list_accounts(Machine())
     assert {name for name, row in told.items() if row} == {
         row.pw_name for row in pwd.getpwall() if row.pw_name in accounts.NAMES
     }

@@ -23,12 +23,12 @@ TOPO = (RECORDED / "h200-x8" / "nvidia-smi-topo-m.txt").read_text()
 
 def test_colours_in_the_topology_are_no_part_of_it() -> None:
     assert "\x1b[4m" in TOPO
-    found = nvidia_smi.topology(TOPO)
+    found = nvidia_smi.parse_topology(TOPO)
     assert found is not None
     assert found["matrix"] == [[0 if a == b else 18 for b in range(8)] for a in range(8)]
     assert found["near"][0] == {"cpus": "0-127", "numa_node": 0}
     plain = TOPO.replace("\x1b[4m", "").replace("\x1b[0m", "")
-    assert nvidia_smi.topology(plain) == found
+    assert nvidia_smi.parse_topology(plain) == found
 
 
 def test_pairs_of_cards_on_two_nodes_beside_a_network_card() -> None:
@@ -40,28 +40,28 @@ def test_pairs_of_cards_on_two_nodes_beside_a_network_card() -> None:
         "GPU3\tSYS\tSYS\tNV12\t X \tSYS\t32-63,96-127\t1\t\tN/A\n"
         "NIC0\tPIX\tSYS\tSYS\tSYS\t X \n"
     )
-    found = nvidia_smi.topology(text)
+    found = nvidia_smi.parse_topology(text)
     assert found is not None
     assert found["matrix"] == [[0, 12, 0, 0], [12, 0, 0, 0], [0, 0, 0, 12], [0, 0, 12, 0]]
     assert [near["numa_node"] for near in found["near"]] == [0, 0, 1, 1]
     assert found["paths"][0] == ["X", "NV12", "SYS", "SYS"]
-    assert nvidia_smi.switched(found["matrix"], [{}] * 4, 0) is False
+    assert nvidia_smi.has_switch(found["matrix"], [{}] * 4, 0) is False
 
 
 @pytest.mark.parametrize(
     "text", [None, "", "No devices were found", "GPU0", "\tGPU0\nGPU0", "\n\t\n"]
 )
 def test_no_topology(text: str | None) -> None:
-    found = nvidia_smi.topology(text)
+    found = nvidia_smi.parse_topology(text)
     assert found is None or not any(cell for line in found["matrix"] for cell in line)
 
 
 def test_switches_are_seen_on_the_bus_or_told_by_the_fabric() -> None:
     unknown = {"fabric_state": None}
-    assert nvidia_smi.switched(None, [unknown] * 8, 4) is True
-    assert nvidia_smi.switched(None, [{"fabric_state": "Completed"}], 0) is True
-    assert nvidia_smi.switched(None, [unknown] * 8, 0) is None
-    assert nvidia_smi.switched([[0] * 8] * 8, [unknown] * 8, 0) is False
+    assert nvidia_smi.has_switch(None, [unknown] * 8, 4) is True
+    assert nvidia_smi.has_switch(None, [{"fabric_state": "Completed"}], 0) is True
+    assert nvidia_smi.has_switch(None, [unknown] * 8, 0) is None
+    assert nvidia_smi.has_switch([[0] * 8] * 8, [unknown] * 8, 0) is False
 
 
 def test_links_that_are_down_do_not_count() -> None:
@@ -69,7 +69,7 @@ def test_links_that_are_down_do_not_count() -> None:
         "GPU 0: NVIDIA A100 (UUID: GPU-0)\n\t Link 0: 25 GB/s\n\t Link 1: <inactive>\n"
         "GPU 1: NVIDIA A100 (UUID: GPU-1)\n\t Link 0: 25 GB/s\n\t Link 1: 25 GB/s\n"
     )
-    found = nvidia_smi.links(text)
+    found = nvidia_smi.parse_links(text)
     assert found is not None
     assert [row["links"] for row in found] == [1, 2]
     assert found[0]["bytes_per_s"] == 25 * 10**9
@@ -80,7 +80,7 @@ def changed(**values: str) -> dict[str, Any]:
     for name, value in values.items():
         before, rest = text.split(f"<{name}>", 1)
         text = f"{before}<{name}>{value}</{name}>" + rest.split(f"</{name}>", 1)[1]
-    found = nvidia_smi.query(text)
+    found = nvidia_smi.parse_query(text)
     assert found is not None
     gpu: dict[str, Any] = found["gpus"][0]
     return gpu
@@ -113,21 +113,21 @@ def test_a_card_in_a_narrow_slot() -> None:
     "text", ["", "Failed to initialize NVML: Driver/library version mismatch", XML[:900]]
 )
 def test_an_answer_that_is_none(text: str) -> None:
-    assert nvidia_smi.query(text) is None
+    assert nvidia_smi.parse_query(text) is None
 
 
 def test_declarations_are_not_expanded() -> None:
     bomb = '<!DOCTYPE x [<!ENTITY a "b">]><nvidia_smi_log><cuda_version>&a;</cuda_version>'
     bomb += "</nvidia_smi_log>"
-    assert nvidia_smi.query(bomb) is None
+    assert nvidia_smi.parse_query(bomb) is None
 
 
 def test_the_table_tells_where_the_long_form_fails() -> None:
-    row = nvidia_smi.table((RECORDED / "h200-x1" / "gpus.csv").read_text())[0]
-    gpu = nvidia_smi.listed(row)
+    row = nvidia_smi.parse_table((RECORDED / "h200-x1" / "gpus.csv").read_text())[0]
+    gpu = nvidia_smi.build_gpu(row)
     assert (gpu["model"], gpu["memory_bytes"]) == ("NVIDIA H200", 143771 << 20)
     assert (gpu["compute_capability"], gpu["power_limit_w"]) == ("9.0", 700.0)
-    assert nvidia_smi.table('Field "compute_cap" is not a valid field to query.') == []
+    assert nvidia_smi.parse_table('Field "compute_cap" is not a valid field to query.') == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_table_tells_where_the_long_form_fails() -> None:
     ],
 )
 def test_the_loaded_module(text: str | None, version: str | None, is_open: bool | None) -> None:
-    assert nvidia_smi.module(text) == {"version": version, "open": is_open}
+    assert nvidia_smi.parse_module(text) == {"version": version, "open": is_open}
 
 
 def test_a_driver_that_is_installed_and_held(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_driver_that_is_installed_and_held(tmp_path: Path) -> None:
     assert found["held"] is False, "one of them is not"
     assert "nvidia-container-toolkit" not in found["packages"]
     assert found["libs"] == {"libcuda": "580.95.05", "libnvidia-ml": None}
-    assert software.packages(machine, packages)["held"] == [
+    assert software.describe_packages(machine, packages)["held"] == [
         "nvidia-driver",
         "nvidia-fabricmanager",
     ]
@@ -198,7 +198,7 @@ def test_unattended_upgrades(tmp_path: Path, switches: dict[str, str], on: bool)
         files[f"/etc/apt/apt.conf.d/{name}"] = f'APT::Periodic::Unattended-Upgrade "{value}";\n'
     machine = tree(tmp_path, files)
     packages = software.Packages(machine)
-    assert software.packages(machine, packages)["unattended_upgrades"] is on
+    assert software.describe_packages(machine, packages)["unattended_upgrades"] is on
 
 
 def test_gib_is_found_where_the_loader_would(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_gib_is_found_where_the_loader_would(tmp_path: Path) -> None:
             "/usr/local/gib/lib64/libnccl-net.so": "",
         },
     )
-    found = software.gib(machine, software.loader(machine))
+    found = software.describe_gib(machine, software.read_loader(machine))
     assert found == {
         "present": True,
         "ld_conf": ["/etc/ld.so.conf.d/00-nccl.conf"],
@@ -218,10 +218,10 @@ def test_gib_is_found_where_the_loader_would(tmp_path: Path) -> None:
         "directories": ["/usr/local/gib"],
     }
     clean = tree(tmp_path / "clean", {"/etc/ld.so.conf.d/libgibson.conf": "/usr/lib/gibbon\n"})
-    seen = software.gib(clean, software.loader(clean))
+    seen = software.describe_gib(clean, software.read_loader(clean))
     assert seen is not None
     assert seen["present"] is False
-    assert software.gib(Machine(str(tmp_path / "none")), None) is None
+    assert software.describe_gib(Machine(str(tmp_path / "none")), None) is None
 
 
 MODULE = """Handle 0x0026, DMI type 17, 92 bytes
@@ -250,7 +250,7 @@ def test_modules_and_channels_of_two_processors() -> None:
     )
     text += "".join(dimm(f"P{cpu}-DIMM{letter}1", **empty) for cpu in (1, 2) for letter in "IJKL")
     machine = Answers({"dmidecode": text})
-    memory = probe_memory.memory(machine, None)
+    memory = probe_memory.describe_memory(machine, None)
     assert len(memory["dimms"]) == 16
     assert memory["dimms"][0]["size_bytes"] == 64 << 30
     assert memory["dimms"][0]["speed_mt_s"] == 5600
@@ -263,7 +263,7 @@ def test_channels_by_the_bank() -> None:
     text = "".join(
         dimm(f"DIMM {n}", f"P0 CHANNEL {letter}") for n, letter in enumerate("ABCDEFGHIJKL")
     )
-    memory = probe_memory.memory(Answers({"dmidecode": text}), None)
+    memory = probe_memory.describe_memory(Answers({"dmidecode": text}), None)
     assert (memory["channels_populated"], memory["channels_total"]) == (12, 12)
 
 
@@ -290,17 +290,17 @@ def test_channels_by_the_names_that_makers_give(
     slots: list[tuple[str, str]], wanted: int | None
 ) -> None:
     text = "".join(dimm(locator, bank) for locator, bank in slots)
-    memory = probe_memory.memory(Answers({"dmidecode": text}), None)
+    memory = probe_memory.describe_memory(Answers({"dmidecode": text}), None)
     assert memory["channels_populated"] == wanted
 
 
 def test_sizes_as_older_and_newer_versions_write_them() -> None:
     text = "".join(dimm("A1", size=size) for size in ("64 GB", "64 GiB", "65536 MB", "67108864 kB"))
-    assert {row["size_bytes"] for row in probe_memory.modules(text) or ()} == {64 << 30}
+    assert {row["size_bytes"] for row in probe_memory.parse_modules(text) or ()} == {64 << 30}
 
 
 def test_channels_that_the_names_do_not_tell_are_unknown() -> None:
-    memory = probe_memory.memory(Answers({"dmidecode": dimm("A1") + dimm("B1")}), None)
+    memory = probe_memory.describe_memory(Answers({"dmidecode": dimm("A1") + dimm("B1")}), None)
     assert len(memory["dimms"]) == 2
     assert memory["channels_populated"] is None
     assert memory["bandwidth_bytes_per_s"]["theoretical"] is None
@@ -308,10 +308,10 @@ def test_channels_that_the_names_do_not_tell_are_unknown() -> None:
 
 def test_a_virtual_machine_has_no_modules() -> None:
     text = dimm("DIMM 0").replace("Samsung", "QEMU")
-    assert probe_memory.memory(Answers({"dmidecode": text}), None)["dimms"] is None
+    assert probe_memory.describe_memory(Answers({"dmidecode": text}), None)["dimms"] is None
     for maker in ("Microsoft Corporation", "VMware Virtual RAM", "Google"):
-        assert probe_memory.modules(dimm("M0001").replace("Samsung", maker)) is None
-    assert probe_memory.modules("# dmidecode 3.4\nPermission denied\n") is None
+        assert probe_memory.parse_modules(dimm("M0001").replace("Samsung", maker)) is None
+    assert probe_memory.parse_modules("# dmidecode 3.4\nPermission denied\n") is None
 
 
 class Answers(Machine):
@@ -337,7 +337,7 @@ def test_limits_of_every_group_above_us(tmp_path: Path) -> None:
             f"{group}/engine.scope/cpu.max": "max 100000",
         },
     )
-    assert probe_memory.cgroup(machine) == {"memory_bytes": 8 << 30, "cpus": 4.0}
+    assert probe_memory.read_cgroup(machine) == {"memory_bytes": 8 << 30, "cpus": 4.0}
 
 
 def test_disks_and_network_cards(tmp_path: Path) -> None:
@@ -361,13 +361,13 @@ def test_disks_and_network_cards(tmp_path: Path) -> None:
             "/sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
         },
     )
-    disks = devices.disks(machine)
+    disks = devices.list_disks(machine)
     assert [(d["name"], d["kind"], d["size_bytes"]) for d in disks] == [
         ("nvme0n1", "nvme", 512000),
         ("sda", "hdd", 1024000),
     ]
     assert disks[0]["model"] == "SAMSUNG MZQL"
-    nics = devices.nics(machine)
+    nics = devices.list_nics(machine)
     assert [(n["name"], n["speed_bits_per_s"], n["up"]) for n in nics] == [
         ("eth0", 10**11, True),
         ("eth1", None, False),
@@ -391,32 +391,32 @@ def test_amd_cards_by_the_kernel_and_their_names_by_amd_smi(tmp_path: Path) -> N
             "/sys/module/amdgpu/version": "6.12.12",
         },
     )
-    gpus = amd_smi.gpus(machine)
+    gpus = amd_smi.list_gpus(machine)
     assert [(g["vendor"], g["memory_bytes"], g["numa_node"]) for g in gpus] == [
         ("amd", 192 << 30, 1)
     ]
     assert gpus[0]["pcie"]["gen"] == 5
-    assert amd_smi.amd(machine) == {"driver": "6.12.12", "rocm": None}
+    assert amd_smi.describe_amd(machine) == {"driver": "6.12.12", "rocm": None}
     row = {"gpu": 0, "asic": {"market_name": "AMD Instinct MI300X"}, "bus": {"bdf": "0000:05:00.0"}}
     wanted = {"0000:05:00.0": "AMD Instinct MI300X"}
-    assert amd_smi.by_amd_smi(json.dumps([row])) == wanted
-    assert amd_smi.by_amd_smi(json.dumps({"gpu_data": [row, {"gpu": 1}]})) == wanted
+    assert amd_smi.parse_amd_smi(json.dumps([row])) == wanted
+    assert amd_smi.parse_amd_smi(json.dumps({"gpu_data": [row, {"gpu": 1}]})) == wanted
     told = {"card0": {"Card Series": "AMD Instinct MI300X", "PCI Bus": "0000:05:00.0"}}
-    assert amd_smi.by_rocm_smi(json.dumps(told)) == wanted
-    assert amd_smi.by_amd_smi("WARNING: no permission") == amd_smi.by_rocm_smi(None) == {}
+    assert amd_smi.parse_rocm_smi(json.dumps(told)) == wanted
+    assert amd_smi.parse_amd_smi("WARNING: no permission") == amd_smi.parse_rocm_smi(None) == {}
     # One card without a list; a name that the tool did not find.
-    assert amd_smi.by_amd_smi(json.dumps(row)) == wanted
-    assert amd_smi.by_amd_smi(json.dumps([row | {"asic": {"market_name": "N/A"}}])) == {}
+    assert amd_smi.parse_amd_smi(json.dumps(row)) == wanted
+    assert amd_smi.parse_amd_smi(json.dumps([row | {"asic": {"market_name": "N/A"}}])) == {}
     # ROCm 5, 6 and 7 call it otherwise, write addresses in capitals, and warn before the JSON.
     low = "\n\nWARNING: AMD GPU device(s) is/are in a low-power state.\n\n"
     for key in ("Card series", "Card Series", "Device Name"):
         card = {key: "AMD Instinct MI300X", "Card model": "0x74a1", "PCI Bus": "0000:05:00.0"}
         told = {"card0": card, "system": {"Driver version": "6.12.12"}}
-        assert amd_smi.by_rocm_smi(low + json.dumps(told) + "\n") == wanted
+        assert amd_smi.parse_rocm_smi(low + json.dumps(told) + "\n") == wanted
     serial = {"card0": {"Card Series": "MI300X", "PCI Bus": "0000:E7:00.0 --> OAM ID: 1"}}
-    assert amd_smi.by_rocm_smi(json.dumps(serial)) == {"0000:e7:00.0": "MI300X"}
+    assert amd_smi.parse_rocm_smi(json.dumps(serial)) == {"0000:e7:00.0": "MI300X"}
     number = {"card0": {"Card Series": "0x74a1", "PCI Bus": "0000:05:00.0"}}
-    assert amd_smi.by_rocm_smi(json.dumps(number)) == {}
+    assert amd_smi.parse_rocm_smi(json.dumps(number)) == {}
 
 
 @pytest.mark.parametrize("end", ["", " OAM", " VF"])
@@ -442,7 +442,7 @@ def test_clusters_of_a_socket(
     node = "/sys/devices/system/node/node"
     files = {f"{node}{n}/cpulist": str(n) for n in range(nodes)}
     files[f"{node}{nodes}/cpulist"] = ""  # memory alone, such as CXL
-    found = probe_cpu.clusters(tree(tmp_path, files), vendor, 2, set(flags.split()))
+    found = probe_cpu.describe_clusters(tree(tmp_path, files), vendor, 2, set(flags.split()))
     assert (found["nodes_per_socket"], found["snc"], found["nps"]) == wanted
 
 
@@ -460,4 +460,4 @@ def test_clusters_of_a_socket(
 def test_designs(
     vendor: str | None, family: int | None, model: int | None, name: str | None
 ) -> None:
-    assert probe_cpu.design(vendor, family, model) == name
+    assert probe_cpu.find_design(vendor, family, model) == name

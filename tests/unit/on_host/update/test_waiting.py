@@ -168,7 +168,7 @@ def test_a_program_that_was_replaced_is_told_from_memory_without_a_file(
 
 
 def test_a_package_that_cannot_be_installed_is_named_before_apts_own_line() -> None:
-    said = apt.reason(
+    said = apt.find_reason(
         "Unpacking liblab (3.0-1) over (2.0-1) ...\n"
         "dpkg: error processing archive /var/cache/apt/liblab_3.0-1_amd64.deb (--unpack):\n"
         " new liblab package pre-installation script subprocess returned error exit status 1\n"

@@ -93,14 +93,14 @@ def test_what_is_written_reads_the_same() -> None:
 def test_the_mark_holds_for_its_manifest_and_untouched_files_alone(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     manifest = Manifest([Entry("a", 3, SHA)])
-    assert not manifests.mark_holds(str(tmp_path), manifest)
-    manifests.write_mark(str(tmp_path), manifest, {"a": Record.of(str(tmp_path / "a"), SHA)})
-    assert manifests.mark_holds(str(tmp_path), manifest)
-    assert not manifests.mark_holds(str(tmp_path), Manifest([Entry("a", 3, "b" * 64)]))
+    assert not manifests.is_mark_valid(str(tmp_path), manifest)
+    manifests.write_mark(str(tmp_path), manifest, {"a": Record.from_file(str(tmp_path / "a"), SHA)})
+    assert manifests.is_mark_valid(str(tmp_path), manifest)
+    assert not manifests.is_mark_valid(str(tmp_path), Manifest([Entry("a", 3, "b" * 64)]))
     (tmp_path / "a").write_bytes(b"abd")
-    assert not manifests.mark_holds(str(tmp_path), manifest)
+    assert not manifests.is_mark_valid(str(tmp_path), manifest)
     (tmp_path / "a").unlink()
-    assert not manifests.mark_holds(str(tmp_path), manifest)
+    assert not manifests.is_mark_valid(str(tmp_path), manifest)
 
 
 @pytest.mark.parametrize(
@@ -118,19 +118,19 @@ def test_the_mark_holds_for_its_manifest_and_untouched_files_alone(tmp_path: Pat
 def test_a_forged_mark_is_no_mark(tmp_path: Path, forged: dict[str, Any]) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     manifest = Manifest([Entry("a", 3, SHA)])
-    manifests.write_mark(str(tmp_path), manifest, {"a": Record.of(str(tmp_path / "a"), SHA)})
+    manifests.write_mark(str(tmp_path), manifest, {"a": Record.from_file(str(tmp_path / "a"), SHA)})
     mark = tmp_path / ".kimi-verified"
     mark.write_text(json.dumps(json.loads(mark.read_text()) | forged))
-    assert not manifests.mark_holds(str(tmp_path), manifest)
+    assert not manifests.is_mark_valid(str(tmp_path), manifest)
 
 
 def test_half_a_mark_is_no_mark(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     manifest = Manifest([Entry("a", 3, SHA)])
-    manifests.write_mark(str(tmp_path), manifest, {"a": Record.of(str(tmp_path / "a"), SHA)})
+    manifests.write_mark(str(tmp_path), manifest, {"a": Record.from_file(str(tmp_path / "a"), SHA)})
     mark = tmp_path / ".kimi-verified"
     mark.write_text(mark.read_text()[:40])
-    assert not manifests.mark_holds(str(tmp_path), manifest)
+    assert not manifests.is_mark_valid(str(tmp_path), manifest)
 
 
 def test_a_directory_is_described_ready_to_be_pinned(
