@@ -112,7 +112,7 @@ def restore(
     if not yes:
         command = ["restore", str(path), str(file)]
         command += ["--identity", str(identity)] if identity else []
-        file_transfer.confirm(command, _REPLACED, [*inventory.machines], options.limit)
+        file_transfer.confirm_restore(command, _REPLACED, [*inventory.machines], options.limit)
     with encryption.open_archive(file, identity) as source:
         variables |= {"backup_source": file_transfer.format_variable(source)}
         finished = playbook_run.run(replace(request, variables=variables), inventory)

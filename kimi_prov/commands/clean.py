@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from kimi_prov.commands.common import host_reports
+from kimi_prov.commands.common import confirmation, host_reports
 from kimi_prov.commands.common.options import YES, add_inventory_options
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.sizes import format_bytes
-from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.show.output import say
 from kimi_prov.show.text import clean as clean_report
 
@@ -20,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.errors import ExitCode
     from kimi_prov.runner.run import FinishedRun
     from kimi_prov.show.output import Output
 
@@ -37,22 +35,18 @@ def clean(
     `kimi_keep_versions` says how many versions those are.
     """
     output.check()
-    if not yes and not only_check and not sys.stdin.isatty():
-        words = ["kimi-prov", "clean", str(path)]
-        words += ["--limit", options.limit] if options.limit else []
-        raise UserError(
-            "clean would remove weights and environments, and there is no terminal to ask on",
-            fix=f"see what:  {shlex.join([*words, '--check'])}; if that is meant:  "
-            f"{shlex.join([*words, '--yes'])}",
-        )
+    if not yes and not only_check:
+        words = ["clean", str(path), *confirmation.list_limit(options.limit)]
+        does = "clean would remove weights and environments"
+        confirmation.require_terminal(does, words, check=True)
     if not yes:
         unused = _run(path, options, remove=False)
         size = sum(int(row["bytes"]) for row in unused.outcome.documents.values())
         if only_check or not size:
             return host_reports.publish("clean", unused, output, clean_report.format_text)
         say(clean_text.clean_block(clean_report.format_text({"hosts": unused.outcome.documents})))
-        if not click.confirm(f"Remove these, {format_bytes(size)} in all?", err=True):
-            raise UserError("nothing was removed: the answer was no", fix="answer y, or give --yes")
+        question = f"Remove these, {format_bytes(size)} in all?"
+        confirmation.confirm(question, "nothing was removed")
     removed = _run(path, options, remove=True)
     return host_reports.publish("clean", removed, output, clean_report.format_text)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from kimi_prov.commands.common import playbook_run
+from kimi_prov.commands.common import confirmation, playbook_run
 from kimi_prov.commands.common.options import YES, add_inventory_options
 from kimi_prov.contract import clean_text
-from kimi_prov.errors import ExitCode, UserError
+from kimi_prov.errors import ExitCode
 from kimi_prov.show.output import show
 from kimi_prov.show.text import run_summary
 
@@ -59,15 +57,10 @@ def _confirm(
     path: Path, inventory: Inventory, limit: str | None, *, purge: bool, purge_web: bool
 ) -> None:
     hosts = clean_text.clean_line(limit or ", ".join(inventory.machines))
-    if not sys.stdin.isatty():
-        words = ["kimi-prov", "destroy", str(path), *(["--limit", limit] if limit else [])]
-        words += ["--purge-weights"] if purge else []
-        words += ["--purge-web"] if purge_web else []
-        raise UserError(
-            f"destroy would take the service off {hosts}, and there is no terminal to ask on",
-            fix=f"if that is meant:  {shlex.join([*words, '--yes'])}",
-        )
+    words = ["destroy", str(path), *confirmation.list_limit(limit)]
+    words += ["--purge-weights"] if purge else []
+    words += ["--purge-web"] if purge_web else []
+    confirmation.require_terminal(f"destroy would take the service off {hosts}", words)
     also = " and DELETE THE WEIGHTS" if purge else " (the weights stay)"
     also += " and DELETE THE PAGE'S ACCOUNTS AND CHATS" if purge_web else ""
-    if not click.confirm(f"Take the service off {hosts}{also}?", err=True):
-        raise UserError("not destroyed: the answer was no", fix="answer y, or give --yes")
+    confirmation.confirm(f"Take the service off {hosts}{also}?", "not destroyed")

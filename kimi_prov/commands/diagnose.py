@@ -12,7 +12,13 @@ from urllib.parse import quote
 import click
 
 from kimi_prov import __version__
-from kimi_prov.commands.common import file_transfer, gateway_faults, group_lifecycle, playbook_run
+from kimi_prov.commands.common import (
+    file_transfer,
+    gateway_faults,
+    group_lifecycle,
+    host_reports,
+    playbook_run,
+)
 from kimi_prov.commands.common.options import PATH, add_inventory_options
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.operate.diagnosis import bundle, evidence, rules
@@ -67,9 +73,7 @@ def diagnose(path: Path, options: PlaybookOptions, output: Output, to: Path | No
         host: _build_entry({**found, "status": statuses[host]}, split.get(host, ""))
         for host, found in gathered.items()
     }
-    for failure in finished.outcome.failures:
-        if failure.host:
-            hosts.setdefault(failure.host, _make_unreached(failure.cause))
+    host_reports.add_failed(hosts, finished.outcome.failures, _make_unreached)
     blockers = [row for host in hosts.values() for row in host["findings"] if _is_blocker(row)]
     document = {
         "schema": "kimi-prov/diagnose/v1",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import time
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -86,10 +85,8 @@ def logs(
         "logs_follow": follow,
     }
     inventory, request = playbook_run.prepare("logs", "logs", path, options, variables)
-    if follow and options.connection.forks is None:
-        # Each host that is followed keeps one of Ansible's workers.
-        login = replace(request.connection.options, forks=max(5, len(inventory.hosts)))
-        request = replace(request, connection=replace(request.connection, options=login))
+    if follow:
+        request = playbook_run.keep_workers(request, inventory)
     kept: list[str] = []
     to_file = output.file is not None
     screen = LogScreen(

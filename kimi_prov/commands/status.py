@@ -116,10 +116,7 @@ def _watch(
     inventory, request = playbook_run.prepare(
         "status", "status", path, options, {"status_every": every_s}
     )
-    if options.connection.forks is None:
-        # Each host that is watched keeps one of Ansible's workers.
-        login = replace(request.connection.options, forks=max(5, len(inventory.hosts)))
-        request = replace(request, connection=replace(request.connection, options=login))
+    request = playbook_run.keep_workers(request, inventory)
     screen = WatchScreen(sys.stdout, every_s, terminal=is_drawable(sys.stdout))
     finished = playbook_run.run(request, inventory, screen=screen)
     return playbook_run.conclude(finished)

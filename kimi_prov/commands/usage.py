@@ -54,9 +54,7 @@ def usage(
     finished = host_reports.collect("usage", path, options, variables)
     documents = finished.outcome.documents.items()
     hosts = {host: {"rows": [], "uncounted": [], **found} for host, found in documents}
-    for failure in finished.outcome.failures:
-        if failure.host:
-            hosts.setdefault(failure.host, host_reports.make_unreached(failure.cause))
+    host_reports.add_failed(hosts, finished.outcome.failures)
     if hosts:
         write = usage_text.format_csv if output.format == "csv" else usage_text.format_text
         document = {

@@ -58,6 +58,8 @@ def restore(
         command = ["web", "restore", str(path), str(file)]
         # Behind gateways the first of them has the page of all.
         names = [*inventory.gateways][:1] or [*inventory.hosts]
-        file_transfer.confirm(command, "ALL accounts, chats and uploads", names, options.limit)
+        file_transfer.confirm_restore(
+            command, "ALL accounts, chats and uploads", names, options.limit
+        )
     finished = playbook_run.run(request, inventory)
     return host_reports.publish("web", finished, output, web_text.format_restore)

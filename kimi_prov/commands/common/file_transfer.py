@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from kimi_prov.commands.common import confirmation
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import UserError
 from kimi_prov.show.output import check_file
@@ -51,17 +48,14 @@ def require_new(file: Path) -> None:
         )
 
 
-def confirm(command: Sequence[str], what: str, names: Sequence[str], limit: str | None) -> None:
+def confirm_restore(
+    command: Sequence[str], what: str, names: Sequence[str], limit: str | None
+) -> None:
     """Ask whether `what` of the hosts `names` may be replaced. Raises UserError where it may not.
 
     `command`: the command line that would replace it, without its option for the hosts.
     """
     hosts = clean_text.clean_line(limit or ", ".join(names))
-    if not sys.stdin.isatty():
-        words = ["kimi-prov", *command, *(["--limit", limit] if limit else [])]
-        raise UserError(
-            f"restore would replace {what} of {hosts}, and there is no terminal to ask on",
-            fix=f"if that is meant:  {shlex.join([*words, '--yes'])}",
-        )
-    if not click.confirm(f"Replace {what} of {hosts}?", err=True):
-        raise UserError("not restored: the answer was no", fix="answer y, or give --yes")
+    words = [*command, *confirmation.list_limit(limit)]
+    confirmation.require_terminal(f"restore would replace {what} of {hosts}", words)
+    confirmation.confirm(f"Replace {what} of {hosts}?", "not restored")

@@ -9,10 +9,11 @@ from kimi_prov.commands.common import playbook_run
 from kimi_prov.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.runner.failure_reasons import Failure
     from kimi_prov.runner.run import FinishedRun
     from kimi_prov.show.output import Output
 
@@ -36,6 +37,17 @@ def make_unreached(reason: str) -> dict[str, Any]:
     return {"ok": False, "detail": reason}
 
 
+def add_failed(
+    hosts: dict[str, Any],
+    failures: Iterable[Failure],
+    make: Callable[[str], dict[str, Any]] = make_unreached,
+) -> None:
+    """Give each host that failed without a document the entry that `make` makes of the reason."""
+    for failure in failures:
+        if failure.host:
+            hosts.setdefault(failure.host, make(failure.cause))
+
+
 def publish(
     command: str,
     finished: FinishedRun,
@@ -51,9 +63,7 @@ def publish(
     """
     outcome = finished.outcome
     hosts = dict(outcome.documents)
-    for failure in outcome.failures:
-        if failure.host:
-            hosts.setdefault(failure.host, unreached(failure.cause))
+    add_failed(hosts, outcome.failures, unreached)
     for host, why in outcome.left.items():
         hosts.setdefault(host, unreached(why))
     ok = bool(hosts) and all(found.get("ok") for found in hosts.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
@@ -78,6 +78,18 @@ def prepare(
         connection=login,
     )
     return inventory, request
+
+
+def keep_workers(request: Request, inventory: Inventory) -> Request:
+    """Return a run with one of Ansible's workers for each host, where nobody said how many.
+
+    A host that is followed keeps its worker.
+    """
+    login = request.connection
+    if login.options.forks is not None:
+        return request
+    options = replace(login.options, forks=max(5, len(inventory.hosts)))
+    return replace(request, connection=replace(login, options=options))
 
 
 def run(
