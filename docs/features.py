@@ -16,12 +16,25 @@ ROOT = Path(__file__).resolve().parent.parent
 _KINDS = (".py", ".yml", ".yaml", ".md")
 # A name that fewer files carry is found by looking into its folder.
 _MIN_FILES = 3
+# Other names that files of a feature have.
+_ALIASES = {
+    "diagnosis": "diagnose",
+    "idle": "lifecycle",
+    "key": "keys",
+    "power": "lifecycle",
+    "rest": "lifecycle",
+    "resting": "lifecycle",
+}
+# Of the same name, and of another feature: SSH keys of the lab, and Ansible's own processes.
+_OTHERS = {"kimi_prov/lab/keys.py", "kimi_prov/runner/cancel.py", "kimi_prov/runner/watchdog.py"}
 
 
 def lines(root: Path = ROOT) -> list[str]:
     """Return the table: for each feature its command, playbook, role, packages and guide."""
     places: dict[str, list[str]] = {}
     for path in _paths(root):
+        if str(path) in _OTHERS:
+            continue
         places.setdefault(_feature(path), []).append(str(path))
     names = _names(root)
     rows = (
@@ -52,4 +65,6 @@ def _paths(root: Path) -> Iterator[Path]:
 
 
 def _feature(path: Path) -> str:
-    return path.stem.replace("-", "_")
+    """Name the feature by the file's name; an action's begins with `kimi_`."""
+    name = path.stem.replace("-", "_").removeprefix("kimi_")
+    return _ALIASES.get(name, name)

@@ -1,1 +1,1 @@
-"""What is done with a model that is served where others provision: a Kubernetes cluster."""
+"""What is done with a served model from here: diagnosis, backups, Kubernetes clusters."""

@@ -7,7 +7,10 @@ from pathlib import Path
 from kimi_prov.cli import cli
 from kimi_prov.errors import ExitCode
 
-SHEETS = sorted((Path(__file__).resolve().parents[2] / "inventories" / "specs").glob("*.yml"))
+_SPECS = Path(__file__).resolve().parents[2] / "inventories" / "specs"
+SHEETS = sorted(_SPECS.glob("*.yml"))
+TWO_H100 = _SPECS / "quote-2x-8x-h100.yml"
+H200 = _SPECS / "quote-8x-h200.yml"
 
 
 def report(folder: Path, suffix: str, *words: object) -> Path:

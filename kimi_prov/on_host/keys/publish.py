@@ -5,7 +5,7 @@
 exists it is authoritative, so the next run corrects one that was killed between the two files.
 `/etc/kimi/keys/verify.key` is the key by which this machine tests itself, and `web.key` the one by
 which the page speaks to the engine, where there is one. When keys end and what limits they have is
-in `key_book`.
+in `metadata.py`.
 
 Decides: where the hash of an API key is written (to `/etc/kimi/proxy/keys.map`).
 Applied by: roles/proxy.

@@ -1,1 +1,1 @@
-"""Which engine runs, with which command line."""
+"""The flags, the environment and the experts of each engine."""

@@ -106,7 +106,7 @@ Auto = Literal[
 
 @dataclass(frozen=True)
 class Settings:
-    """What one host's operator set, checked: a field for each variable of `variables.py`.
+    """What one host's operator set, checked: a field for each variable of `definitions.py`.
 
     Paths are absolute, on the control machine. None and "auto" leave the choice to the planner.
     `host` and `address` are the inventory's; a `manifest` is what the file of that name holds.

@@ -53,6 +53,13 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_no_row_of_a_table_is_wrapped(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", prose(page))
+    torn = [line for line in text.splitlines() if "|" in line and not line.lstrip().startswith("|")]
+    assert torn == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
     for target in LINK.findall(prose(page)):
         if re.match(r"[a-z]+:", target):

@@ -14,5 +14,6 @@ ROLES = sorted(path.parents[1].name for path in find_root().glob("roles/*/meta/m
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_is_for_the_systems_of_the_lab(role: str) -> None:
     meta = yaml.safe_load((find_root() / "roles" / role / "meta" / "main.yml").read_text())
-    (debian,) = meta["galaxy_info"]["platforms"]
-    assert debian == {"name": "Debian", "versions": sorted(SUITES.values())}
+    platforms = meta["galaxy_info"]["platforms"]
+    named = {(row["name"], suite) for row in platforms for suite in row["versions"]}
+    assert named == {(image.partition("-")[0].title(), suite) for image, suite in SUITES.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from check_inputs import read
-from check_runs import SHEETS, reports
+from check_runs import H200, SHEETS, TWO_H100, reports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def test_each_speed_of_the_plan_stands_beside_its_name(shipped: dict[str, str]) 
 
 @pytest.mark.parametrize("many", ["16", "1000", "100000", "100000000"])
 def test_text_cuts_no_number_of_requests_at_once(tmp_path: Path, many: str) -> None:
-    text = reports(tmp_path, SHEETS[0], "--concurrency", many)["txt"]
+    text = reports(tmp_path, TWO_H100, "--concurrency", many)["txt"]
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(
         rf"^Decode, each of {int(many):,} at once, tokens/s  +[0-9]", text, re.MULTILINE
@@ -118,8 +118,8 @@ def test_text_cuts_no_number_of_requests_at_once(tmp_path: Path, many: str) -> N
 
 @FORMS
 def test_where_others_wait_each_figure_says_how_many_run(tmp_path: Path, suffix: str) -> None:
-    alone = reports(tmp_path, SHEETS[0], "--concurrency", "1000")
-    beside = reports(tmp_path, SHEETS[0], SHEETS[3], "--concurrency", "1000")
+    alone = reports(tmp_path, TWO_H100, "--concurrency", "1000")
+    beside = reports(tmp_path, TWO_H100, H200, "--concurrency", "1000")
     for forms in (alone, beside):
         text = flat(forms, suffix)
         for target in document(forms)["targets"]:
@@ -197,7 +197,7 @@ def test_text_is_short_for_many_and_whole_for_one(shipped: dict[str, str], tmp_p
     lines = shipped["txt"].splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 60 + 30 * len(SHEETS)
-    one = reports(tmp_path, SHEETS[0])["txt"]
+    one = reports(tmp_path, TWO_H100)["txt"]
     assert "requirement(s) met" in one
     assert "source: " in one
     assert max(map(len, one.splitlines())) <= 80
@@ -233,6 +233,6 @@ def test_what_an_engine_is_started_with_opens_with_a_click(shipped: dict[str, st
 
 
 def test_one_machine_needs_no_comparison(tmp_path: Path) -> None:
-    page = reports(tmp_path, SHEETS[1])["html"]
+    page = reports(tmp_path, H200)["html"]
     assert 'id="sides"' not in page
     assert page.count("Decode, one request alone, tokens/s") == 1
