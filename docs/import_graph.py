@@ -59,7 +59,7 @@ ROOMS = {
         "memory software throughput",
         "rules selection",
         "remediation web",
-        "gateways",
+        "gateways machine_plan",
         "plan",
         "measurements",
     ),

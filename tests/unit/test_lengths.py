@@ -36,7 +36,6 @@ FUNCTIONS = {
     "planner/gateways.py": 132,
     "planner/memory/gpu.py": 69,
     "planner/memory/hybrid.py": 75,
-    "planner/plan.py": 173,
     "planner/selection/engine.py": 65,
     "planner/service/lifecycle.py": 62,
     "planner/settings/parsing.py": 67,
