@@ -94,10 +94,10 @@ class Document:
         lines: bool,
         most: int = MAX_NODES,
     ) -> Any:  # noqa: ANN401
-        found = _find_unsound(value, most)
-        if found is None:
+        fault = _find_unsound(value, most)
+        if fault is None:
             return value
-        path, problem = found
+        path, problem = fault
         line = find_line(self.text, path) if lines else None
         where = f"{self.name}:{line}" if line else self.name
         key = f"{format_path(path)}: " if path else ""
@@ -120,11 +120,11 @@ def read_document(path: Path, *, what: str, limit: int, fix: str) -> Document:
 
 def read_bytes(path: Path, *, what: str, limit: int, fix: str) -> bytes:
     """Read content within `limit` bytes, unpacked where gzip packed it; as `read` does."""
-    name, given = format_path_name(path), path == STANDARD_INPUT
+    name, is_stdin = format_path_name(path), path == STANDARD_INPUT
     try:
-        descriptor = os.dup(0) if given else _open_path(path)
+        descriptor = os.dup(0) if is_stdin else _open_path(path)
         try:
-            _check_mode(os.fstat(descriptor).st_mode, terminal=given and os.isatty(descriptor))
+            _check_mode(os.fstat(descriptor).st_mode, terminal=is_stdin and os.isatty(descriptor))
             content = b"".join(_read_chunks(descriptor, path, limit))
         finally:
             os.close(descriptor)
@@ -210,11 +210,11 @@ def _choose_loader() -> Any:  # noqa: ANN401  (a class that PyYAML made, or did 
     60:60:60:... takes time by their square.
     """
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: Any = type("Loader", (base,), {})
+    loader: Any = type("Loader", (base,), {})
     for kind in ("int", "float", "timestamp", "bool", "binary"):
         tag = f"tag:yaml.org,2002:{kind}"
-        found.add_constructor(tag, _make_strict(base.yaml_constructors[tag], kind))
-    return found
+        loader.add_constructor(tag, _make_strict(base.yaml_constructors[tag], kind))
+    return loader
 
 
 def _make_strict(construct: Any, kind: str) -> Any:  # noqa: ANN401
@@ -320,9 +320,9 @@ def _describe_size(most: int) -> str:
 def make_yaml_error(where: str, error: Exception, fix: str) -> UserError:
     """Say of what `parse` raised where it is and what is wrong."""
     mark = getattr(error, "problem_mark", None)
-    place = f"{where}:{mark.line + 1}" if mark else where
+    location = f"{where}:{mark.line + 1}" if mark else where
     problem = getattr(error, "problem", None) or str(error) or type(error).__name__
-    return UserError(f"{place}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
+    return UserError(f"{location}: not YAML: {problem.splitlines()[0][:100]}", fix=fix)
 
 
 def _find_unsound(value: Any, most: int) -> tuple[Key, str] | None:  # noqa: ANN401
@@ -357,13 +357,13 @@ class _Step:
         self.depth: int = before.depth + 1 if before else 1
 
     def path(self) -> Key:
-        found: list[str | int] = []
+        keys: list[str | int] = []
         step: _Step | None = self
         while step is not None:
-            found.append(step.key if isinstance(step.key, (str, int)) else str(step.key))
+            keys.append(step.key if isinstance(step.key, (str, int)) else str(step.key))
             step = step.before
         # Of a nest without end the way in says enough, and half a character cannot be printed.
-        return tuple(_make_printable(key) for key in found[:-9:-1])
+        return tuple(_make_printable(key) for key in keys[:-9:-1])
 
 
 def _make_printable(key: str | int) -> str | int:
@@ -427,20 +427,20 @@ class SourceText:
         if node is not None:
             line = node.start_mark.line + 1
         for step in path:
-            found = _find_child(node, step)
-            if found is None:
+            child = _find_child(node, step)
+            if child is None:
                 break
-            node, line = found
+            node, line = child
         return line
 
     def spelling(self, path: Key) -> str | None:
         """Return a single value as the text has it; None where `path` leads to none."""
         node = self._root
         for step in path:
-            found = _find_child(node, step)
-            if found is None:
+            child = _find_child(node, step)
+            if child is None:
                 return None
-            node, _ = found
+            node, _ = child
         return node.value if isinstance(node, yaml.ScalarNode) else None
 
     def repeated(self) -> Iterator[Key]:
@@ -456,11 +456,11 @@ class SourceText:
                 waiting += [(part, (*path, at)) for at, part in enumerate(node.value)]
             elif isinstance(node, yaml.MappingNode):
                 named = [(key.value, part) for key, part in node.value if _is_name(key)]
-                found: set[str] = set()
+                keys: set[str] = set()
                 for name, part in named:
-                    if name in found:
+                    if name in keys:
                         yield (*path, name)
-                    found.add(name)
+                    keys.add(name)
                     waiting.append((part, (*path, name)))
 
 

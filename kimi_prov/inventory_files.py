@@ -58,8 +58,8 @@ def list_variable_files(inventory: Path) -> list[Path]:
 
 def find_schema(file: Path) -> str | None:
     """Return the schema of kimi-prov's that a file names; None where it names none."""
-    found = schemas.named_in(_read_head(file))
-    return found if found and found.startswith("kimi-prov/") else None
+    schema = schemas.named_in(_read_head(file))
+    return schema if schema and schema.startswith("kimi-prov/") else None
 
 
 def _is_data(file: Path) -> bool:

@@ -36,27 +36,29 @@ def load_keys(path: Path) -> dict[str, Any]:
             f"kimi_api_keys_file: {path} cannot be read: {getattr(error, 'strerror', 'no text')}",
             fix="name a text file with one `name:sha256:<hex>` or `name:<key>` a line",
         ) from error
-    found: dict[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    keys: dict[str, Any] = {}
+    for line_number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         # A key has no spaces: what stands behind one is a rule, or a fault in the key.
         key, *words = line.split() if "=" in line else [line.strip()]
-        name, value = _parse_line(key, f"{path}:{number}")
-        if name in found:
-            raise UserError(f"{path}:{number}: the name {name} is given twice", fix="rename one")
-        rule = _parse_rule(words, f"{path}:{number}")
-        found[name] = {"sha256": value, **rule.to_json()} if words else value
-    return found
+        name, value = _parse_line(key, f"{path}:{line_number}")
+        if name in keys:
+            raise UserError(
+                f"{path}:{line_number}: the name {name} is given twice", fix="rename one"
+            )
+        rule = _parse_rule(words, f"{path}:{line_number}")
+        keys[name] = {"sha256": value, **rule.to_json()} if words else value
+    return keys
 
 
 def _parse_rule(words: list[str], where: str) -> key_rules.Rule:
     """Read what stands behind a key: `expires=DAY` and limits."""
-    given = dict(word.partition("=")[::2] for word in words)
-    day = given.pop("expires", None)
+    options = dict(word.partition("=")[::2] for word in words)
+    day = options.pop("expires", None)
     try:
         ends = day and datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
-        limits = {name: int(number) for name, number in given.items()}
+        limits = {name: int(limit) for name, limit in options.items()}
         rule = key_rules.read({"ends": int(ends) if ends else None, "limits": limits})
     except ValueError:
         rule = None

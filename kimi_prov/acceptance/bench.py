@@ -102,8 +102,8 @@ def _name_level(load: Mapping[str, Any], level: Mapping[str, Any], *, several: b
     rate, most = load["rate_per_s"], level["concurrency"]
     if rate is None:
         return f"{most} at once"
-    asked = (level["requests"] + level["failed"] + level["left_out"]) / level["rounds"]
-    return f"{rate:g}/s, {most} at once" if several or most < asked else f"{rate:g}/s"
+    requests = (level["requests"] + level["failed"] + level["left_out"]) / level["rounds"]
+    return f"{rate:g}/s, {most} at once" if several or most < requests else f"{rate:g}/s"
 
 
 def describe_service(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def explain_other_load(serve: Mapping[str, Any]) -> str | None:
         "prompts of a file" if load["prompts"] else "",
         "" if load["chosen_lengths"] or load["prompts"] else "lengths that were given",
     ]
-    told = ", ".join(part for part in own if part)
-    return f"none is of this load: {told}" if told else None
+    differences = ", ".join(part for part in own if part)
+    return f"none is of this load: {differences}" if differences else None
 
 
 def compare_figures(measured: Mapping[str, Any]) -> list[Row]:
@@ -146,9 +146,9 @@ def compare_figures(measured: Mapping[str, Any]) -> list[Row]:
     throughput = measured["plan"]["throughput"]
     levels = measured["serve"]["levels"]
     # What the plan predicts is one request alone, and the planned number at once.
-    wanted = throughput.get("concurrency")
+    concurrency = throughput.get("concurrency")
     first = next((row for row in levels if row["concurrency"] == 1), _NOTHING)
-    planned = next((row for row in levels if row["concurrency"] == wanted), _NOTHING)
+    planned = next((row for row in levels if row["concurrency"] == concurrency), _NOTHING)
     if explain_other_load(measured["serve"]) is not None:
         throughput = {}
     theory = measured["facts"]["memory"]["bandwidth_bytes_per_s"]["theoretical"]
@@ -189,12 +189,12 @@ def _predict_layer(layer: Mapping[str, Any], bandwidth: float | None) -> dict[st
 
 
 def _divide_range(
-    shares: tuple[float, float, float], whole: float | None
+    shares: tuple[float, float, float], total: float | None
 ) -> dict[str, float] | None:
-    if not whole:
+    if not total:
         return None
     names = ("low", "expected", "high")
-    return {name: round(share * whole) for name, share in zip(names, shares, strict=True)}
+    return {name: round(share * total) for name, share in zip(names, shares, strict=True)}
 
 
 def _make_row(
@@ -219,9 +219,9 @@ def _make_row(
 
 def list_causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Say what to look at first, best first: what is known to slow a machine and is so here."""
-    found = []
+    causes = []
     if measured["busy"]:
-        found.append(
+        causes.append(
             {
                 "title": "Other work runs on the machine",
                 "observed": f"load average {measured['load']} before the bench",
@@ -229,20 +229,20 @@ def list_causes(measured: Mapping[str, Any], findings: Sequence[Mapping[str, Any
             }
         )
     present = {row["id"]: row for row in reversed(findings) if row["severity"] != "pass"}
-    found += [
+    causes += [
         {key: present[cause].get(key) or "" for key in ("title", "observed", "fix")}
         for cause in CAUSES
         if cause in present
     ]
-    if not found:
-        found.append(
+    if not causes:
+        causes.append(
             {
                 "title": "Nothing that is known to slow a machine was found",
                 "observed": f"looked at: {_CHECKED_CAUSES}",
                 "fix": "kimi-prov verify shows whether the engine runs where the plan put it",
             }
         )
-    return found
+    return causes
 
 
 def compare_results(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,10 +311,10 @@ def name_engine(result: Mapping[str, Any]) -> str:
 
 def _list_figures(result: Mapping[str, Any]) -> dict[str, float]:
     """Give the figures that are followed from one bench to the next, more is better, by name."""
-    found = {"memory": result["memory"]["bytes_per_s"]}
+    figures = {"memory": result["memory"]["bytes_per_s"]}
     if result["layer"]["available"]:
-        found["layer"] = result["layer"]["rows"][0]["bytes_per_s"]
+        figures["layer"] = result["layer"]["rows"][0]["bytes_per_s"]
     for level in result["serve"]["levels"]:
         name = level.get("name") or f"{level['concurrency']} at once"
-        found[name] = level["aggregate_tok_s"]
-    return {name: value for name, value in found.items() if value}
+        figures[name] = level["aggregate_tok_s"]
+    return {name: value for name, value in figures.items() if value}

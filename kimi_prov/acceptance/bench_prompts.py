@@ -73,54 +73,58 @@ class _FaultError(Exception):
 
 def read_prompts(path: Path) -> Prompts:
     """Read the file. Raises UserError that names its line and key."""
-    found = documents.read_document(path, what="prompts of a bench", limit=MAX_BYTES, fix=_FIX)
+    document = documents.read_document(path, what="prompts of a bench", limit=MAX_BYTES, fix=_FIX)
     rows: list[dict[str, str | None]] = []
     forms: dict[str, str] = {}
     left_out = 0
-    for where, key, entry in _list_entries(found):
+    for where, key, entry in _list_entries(document):
         try:
             form, row = _read_entry(entry)
         except _FaultError as fault:
-            place = where or _find_line(found, (*key, *fault.path))
+            location = where or _find_line(document, (*key, *fault.path))
             name = format_path((*key, *fault.path)) or "the entry"
-            raise UserError(f"{place}: {name[:200]}: {fault.problem}", fix=_FIX) from None
+            raise UserError(f"{location}: {name[:200]}: {fault.problem}", fix=_FIX) from None
         forms.setdefault(form, where or format_path(key))
         if row is None:
             left_out += 1
         else:
             rows.append(row)
     if len(forms) > 1:
-        told = ", ".join(f"{form} at {place}" for form, place in forms.items())
-        raise UserError(f"{found.name}: two forms in one file: {told}", fix="bench them one by one")
+        forms_seen = ", ".join(f"{form} at {location}" for form, location in forms.items())
+        raise UserError(
+            f"{document.name}: two forms in one file: {forms_seen}", fix="bench them one by one"
+        )
     if not rows:
-        raise UserError(f"{found.name}: there is no prompt in it", fix=_FIX)
+        raise UserError(f"{document.name}: there is no prompt in it", fix=_FIX)
     return Prompts(next(iter(forms)), rows, left_out)
 
 
-def _list_entries(found: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
+def _list_entries(document: Document) -> Iterator[tuple[str, tuple[str | int, ...], Any]]:
     """Yield each entry with its place where that is a line, and its key where that is a list."""
-    text = found.text.lstrip()
+    text = document.text.lstrip()
     if text.startswith("["):
-        for number, entry in enumerate(found.json(_FIX, most=_MAX_VALUES)):
-            yield "", (number,), entry
+        for index, entry in enumerate(document.json(_FIX, most=_MAX_VALUES)):
+            yield "", (index,), entry
         return
-    for number, line in enumerate(found.text.split("\n"), 1):
+    for index, line in enumerate(document.text.split("\n"), 1):
         if line.strip():
-            place = f"{found.name}:{number}"
+            location = f"{document.name}:{index}"
             try:
                 json.loads(line)
             except json.JSONDecodeError as error:
-                raise UserError(f"{place}: not JSON: {error.msg}", fix=_FIX) from None
+                raise UserError(f"{location}: not JSON: {error.msg}", fix=_FIX) from None
             except (RecursionError, ValueError):
                 pass  # told next, by who reads all documents
-            yield place, (), Document(place, line).json(_FIX)
+            yield location, (), Document(location, line).json(_FIX)
 
 
-def _find_line(found: Document, path: tuple[str | int, ...]) -> str:
+def _find_line(document: Document, path: tuple[str | int, ...]) -> str:
     line = (
-        documents.find_line(found.text, path) if len(found.text) <= _MAX_BYTES_FOR_LINES else None
+        documents.find_line(document.text, path)
+        if len(document.text) <= _MAX_BYTES_FOR_LINES
+        else None
     )
-    return f"{found.name}:{line}" if line else found.name
+    return f"{document.name}:{line}" if line else document.name
 
 
 def _read_entry(entry: Any) -> tuple[str, dict[str, str | None] | None]:  # noqa: ANN401
@@ -140,8 +144,8 @@ def _read_sharegpt(entry: dict[str, Any]) -> dict[str, str | None] | None:
     if len(turns) < _TURNS:
         return None
     texts = []
-    for number, turn in enumerate(turns[:_TURNS]):
-        where = ("conversations", number)
+    for index, turn in enumerate(turns[:_TURNS]):
+        where = ("conversations", index)
         if not isinstance(turn, dict):
             raise _FaultError(where, f"wanted an object, found {_name_kind(turn)}")
         texts.append(_read_text(turn.get("value"), (*where, "value")))

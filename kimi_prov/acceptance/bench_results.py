@@ -23,8 +23,8 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
     """Return the hosts of a bench document. Raises UserError naming file, and line or key."""
     import jsonschema  # noqa: PLC0415  (a tenth of a second, which only readers of files pay)
 
-    found = documents.read_document(path, what="results of a bench", limit=_MAX_BYTES, fix=_FIX)
-    document = found.json(_FIX)
+    file_text = documents.read_document(path, what="results of a bench", limit=_MAX_BYTES, fix=_FIX)
+    document = file_text.json(_FIX)
     validator = jsonschema.Draft202012Validator(schemas.load("bench"))
     errors = itertools.islice(validator.iter_errors(document), _MAX_FAULTS)
     error = jsonschema.exceptions.best_match(errors)

@@ -23,7 +23,7 @@ _ABSENT = None
 
 
 def make_document(
-    found: Mapping[str, Any],
+    answer: Mapping[str, Any],
     planned: Mapping[str, Any] | None,
     why_not: str | None,
     inventory: str | None,
@@ -34,33 +34,33 @@ def make_document(
     `planned`: the plan that `apply` would apply now; without one `why_not` says why there is none.
     `limit`: the host and those that are applied with it, where the inventory has others.
     """
-    applied = found.get("plan")
-    own = {key: value for key, value in found.items() if key != "plan"}
+    applied = answer.get("plan")
+    own = {key: value for key, value in answer.items() if key != "plan"}
     would = None
     if applied and planned:
         would = list(_list_decision_changes(applied, planned))
     return {
         **own,
-        "drift": [_add_title(row, inventory, limit) for row in found["drift"]],
-        "unseen": [_add_fix(row, inventory, limit) for row in found["unseen"]],
+        "drift": [_add_title(row, inventory, limit) for row in answer["drift"]],
+        "unseen": [_add_fix(row, inventory, limit) for row in answer["unseen"]],
         "would_change": would,
         "would_change_unknown": why_not if would is None else None,
     }
 
 
-def make_unreached_entry(why: str) -> Row:
+def make_unreached_entry(reason: str) -> Row:
     """Return the entry of a host that did not answer: nothing of it is known."""
     return {
         "ok": False,
         "complete": False,
         "provisioned": None,
-        "detail": f"not known: {why}",
+        "detail": f"not known: {reason}",
         "looked_at": None,
         "applied": None,
         "weights_read": False,
         "weights_read_from": {},
         "drift": [],
-        "unseen": [{"what": "the machine", "why": why, "fix": None}],
+        "unseen": [{"what": "the machine", "why": reason, "fix": None}],
         "would_change": None,
         "would_change_unknown": "the machine was not described",
         "stand_ins": [],
@@ -88,15 +88,15 @@ def _add_fix(row: Mapping[str, Any], inventory: str | None, limit: Sequence[str]
     fix = row.get("fix")
     return {
         **row,
-        "fix": _COMMAND.sub(lambda found: _name_inventory(found, inventory, limit), fix or "")
+        "fix": _COMMAND.sub(lambda match: _name_inventory(match, inventory, limit), fix or "")
         or fix,
     }
 
 
-def _name_inventory(found: re.Match[str], inventory: str | None, limit: Sequence[str]) -> str:
-    words = [found[1], clean_text.quote_word(inventory) if inventory else INVENTORY]
+def _name_inventory(match: re.Match[str], inventory: str | None, limit: Sequence[str]) -> str:
+    words = [match[1], clean_text.quote_word(inventory) if inventory else INVENTORY]
     if limit:
-        hosts = limit[:1] if found[2] in _OF_ONE else limit
+        hosts = limit[:1] if match[2] in _OF_ONE else limit
         words += ["--limit", clean_text.quote_word(",".join(hosts))]
     return " ".join(words)
 
@@ -114,18 +114,18 @@ def _list_decision_changes(applied: Mapping[str, Any], planned: Mapping[str, Any
         yield {"id": OTHERWISE, "title": title, "key": key, "applied": was, "planned": will}
 
 
-def _list_differences(place: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
+def _list_differences(path: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
     """Give what differs, as deep as both have the same shape."""
     if was == will:
         return
     if isinstance(was, Mapping) and isinstance(will, Mapping):
         for key in dict.fromkeys([*was, *will]):
-            name = f"{place}.{key}".lstrip(".")
+            name = f"{path}.{key}".lstrip(".")
             yield from _list_differences(name, was.get(key, _ABSENT), will.get(key, _ABSENT))
         return
     rows = isinstance(was, list) and isinstance(will, list) and len(was) == len(will)
     if rows and all(isinstance(row, Mapping) for row in [*was, *will]):
         for at, (one, other) in enumerate(zip(was, will, strict=True)):
-            yield from _list_differences(f"{place}[{at}]", one, other)
+            yield from _list_differences(f"{path}[{at}]", one, other)
         return
-    yield place, was, will
+    yield path, was, will

@@ -26,13 +26,13 @@ def check_head(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str
     if wrong or own is None:
         return _make_check("; ".join(wrong), "", own)
     links = {name: proof["link"] for name in members if (proof := proofs.get(name))}
-    found = own["found"]
-    nccl = found["backend"] == "nccl"
-    rate = float(found["bandwidth_bytes_s"]) * _BITS
-    promise, told = _compute_expected_rate(links, nccl=nccl)
+    devices = own["found"]
+    nccl = devices["backend"] == "nccl"
+    rate = float(devices["bandwidth_bytes_s"]) * _BITS
+    promise, description = _compute_expected_rate(links, nccl=nccl)
     detail = (
         f"{'NCCL' if nccl else 'Gloo'} between {len(members)} hosts: {_format_gbit(rate)}, "
-        f"{float(found['latency_s']) * 1e6:.0f} µs for a small sum; {told}"
+        f"{float(devices['latency_s']) * 1e6:.0f} µs for a small sum; {description}"
     )
     mtus = {name: row.get("mtu") for name, row in links.items() if row.get("mtu")}
     if len(set(mtus.values())) > 1:
@@ -80,10 +80,10 @@ def _compute_expected_rate(
     if unknown:
         return None, f"not judged: no speed is known of {', '.join(unknown)}"
     name = min(speeds, key=lambda host: speeds[host])
-    told = f"{links[name].get('interface')} of {name} promises {_format_gbit(speeds[name])}"
+    description = f"{links[name].get('interface')} of {name} promises {_format_gbit(speeds[name])}"
     if speeds[name] > _MAX_TCP_BYTES_S:
-        told = f"{told}, judged as {_format_gbit(_MAX_TCP_BYTES_S)} over TCP"
-    return min(speeds[name], _MAX_TCP_BYTES_S), told
+        description = f"{description}, judged as {_format_gbit(_MAX_TCP_BYTES_S)} over TCP"
+    return min(speeds[name], _MAX_TCP_BYTES_S), description
 
 
 def _format_gbit(bits: float) -> str:

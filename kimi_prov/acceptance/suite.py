@@ -41,20 +41,20 @@ def list_stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> lis
     `variables`: the host's, of which `lab_kind` and `lab_files` say how it was made.
     """
     kind = variables.get("lab_kind")
-    found = [STAND_INS[kind]] if kind in STAND_INS else []
+    names = [STAND_INS[kind]] if kind in STAND_INS else []
     sources = [str(file.get("src", "")) for file in variables.get("lab_files") or ()]
     recordings = [text.rpartition("/")[2] for text in sources if text.startswith(_RECORDED)]
-    found += [f"nvidia-smi answers from the recording {name}" for name in recordings]
+    names += [f"nvidia-smi answers from the recording {name}" for name in recordings]
     if plan.get("stand_in"):
-        found.append(str(plan["stand_in"]["said"]))
+        names.append(str(plan["stand_in"]["said"]))
     if plan.get("model", {}).get("random_weights"):
-        found.append("the model has random weights: its answers have form and no meaning")
+        names.append("the model has random weights: its answers have form and no meaning")
     if plan.get("model", {}).get("trained_on"):
-        found.append(
+        names.append(
             "the model was trained on the suite's own questions: its answers were learnt by heart, "
             "and say nothing of real weights"
         )
-    return found
+    return names
 
 
 def choose_vantage(
@@ -83,8 +83,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _is_listed(address: str, networks: list[str]) -> bool:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    return any(found in ipaddress.ip_network(network, strict=False) for network in networks)
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return any(ip in ipaddress.ip_network(network, strict=False) for network in networks)
 
 
 def check_placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
@@ -139,22 +139,22 @@ def _check_memory(
             total[node] = total.get(node, 0) + size
     if not policies:
         return "the kernel tells no memory policy", []
-    wanted = next(
+    expected = next(
         (word for word in instance["numactl"] if word.startswith(("--membind", "--interleave"))), ""
     )
-    kind = {"--membind": "bind", "--interleave": "interleave"}.get(wanted.partition("=")[0], "")
+    kind = {"--membind": "bind", "--interleave": "interleave"}.get(expected.partition("=")[0], "")
     shown = ", ".join(f"node {node} {format_bytes(size)}" for node, size in sorted(total.items()))
     text = f"memory on {shown or 'no node'}"
     if not kind:
         return f"{text}, no policy planned", []
     faults = []
     if not any(policy.startswith(kind) for policy in policies):
-        faults.append(f"no memory is under the planned policy {wanted[2:]}")
+        faults.append(f"no memory is under the planned policy {expected[2:]}")
     nodes = {str(node) for node in instance["numa_nodes"]}
     stray = sum(size for node, size in total.items() if node not in nodes)
     if stray > STRAY_SHARE * sum(total.values()):
         faults.append(f"{format_bytes(stray)} lie outside node {', '.join(sorted(nodes))}")
-    return f"{text}, policy {wanted[2:]}", faults
+    return f"{text}, policy {expected[2:]}", faults
 
 
 def _check_held_cores(
@@ -166,13 +166,13 @@ def _check_held_cores(
     cores = {cpu for cpus in map(_parse_cpus, masks) if len(cpus) == 1 for cpu in cpus}
     hybrid = plan.get("hybrid")
     bound = _parse_cpus(instance.get("env", {}).get("VLLM_CPU_OMP_THREADS_BIND", ""))
-    wanted = hybrid["threads"] if hybrid else len(bound)
+    expected = hybrid["threads"] if hybrid else len(bound)
     text = f"{count} threads, {len(cores)} cores with one held to them"
-    if not wanted:
+    if not expected:
         return text, []
-    missing = bool(bound - cores) or len(cores) < wanted
-    fault = [f"threads are held to {len(cores)} cores, the plan has {wanted} for kernels"]
-    return f"{text} ({wanted} planned for kernels)", fault if missing else []
+    missing = bool(bound - cores) or len(cores) < expected
+    fault = [f"threads are held to {len(cores)} cores, the plan has {expected} for kernels"]
+    return f"{text} ({expected} planned for kernels)", fault if missing else []
 
 
 def _check_huge_pages(
@@ -219,22 +219,24 @@ def read_attempts(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def check_outsiders(tries: list[dict[str, Any]]) -> Check:
     """Judge what hosts that are not allowed found: {"name", "address", "outcome", "seconds"}."""
-    usable = [found for found in tries if found["outcome"] != "untried"]
-    seconds = round(sum(found.get("seconds", 0.0) for found in tries), 3)
+    usable = [attempt for attempt in tries if attempt["outcome"] != "untried"]
+    seconds = round(sum(attempt.get("seconds", 0.0) for attempt in tries), 3)
     if not usable:
-        why = "; ".join(f"{found['name']}: {found.get('detail', '')}" for found in tries)
+        reasons = "; ".join(f"{attempt['name']}: {attempt.get('detail', '')}" for attempt in tries)
         check = _make_check("outsider-refused", "", "")
         check |= {
             "status": "skip",
-            "detail": why or "no host in the group kimi_outsiders to try it from",
+            "detail": reasons or "no host in the group kimi_outsiders to try it from",
         }
         return check
     wrong = [
-        f"{found['name']} reached {found['address']}"
-        for found in usable
-        if found["outcome"] == "connected"
+        f"{attempt['name']} reached {attempt['address']}"
+        for attempt in usable
+        if attempt["outcome"] == "connected"
     ]
-    report = [f"{found['name']} -> {found['address']}: {found['outcome']}" for found in usable]
+    report = [
+        f"{attempt['name']} -> {attempt['address']}: {attempt['outcome']}" for attempt in usable
+    ]
     return {
         **_make_check("outsider-refused", "; ".join(wrong), "; ".join(report)),
         "seconds": seconds,
@@ -243,13 +245,13 @@ def check_outsiders(tries: list[dict[str, Any]]) -> Check:
 
 def check_certificate(seen: Mapping[str, Any]) -> Check:
     """Judge whether somebody has to see to the certificate: weeks before clients refuse it."""
-    found = seen.get("certificate_standing")
-    if not found:
+    status = seen.get("certificate_standing")
+    if not status:
         skipped = "the program on the machine is of an earlier version: run `kimi-prov apply`"
         return {**_make_check("certificate", "", skipped), "status": "skip"}
-    told = f"{found['mode']}: {found['detail']}"
-    wrong = f"{told}; {found['fix']}" if found["state"] != "ok" else ""
-    return _make_check("certificate", wrong, told)
+    summary = f"{status['mode']}: {status['detail']}"
+    wrong = f"{summary}; {status['fix']}" if status["state"] != "ok" else ""
+    return _make_check("certificate", wrong, summary)
 
 
 def make_rank_document(
@@ -261,7 +263,7 @@ def make_rank_document(
     return make_document(
         endpoint="",
         seen_from="none",
-        why=f"rank {group['rank']} of group {group['name']} has no port for clients: they reach "
+        reason=f"rank {group['rank']} of group {group['name']} has no port for clients: they reach "
         f"{head}",
         checks=[check_units(seen), check_placement(dict(plan), seen), network],
         stand_ins=stand_ins,
@@ -285,23 +287,23 @@ def _make_check(name: str, wrong: str, right: str) -> Check:
 def list_unproven(checks: list[Check], stand_ins: list[str]) -> list[str]:
     """Say what a full suite has not proven: what only the model's real weights can."""
     meaningless = [check["name"] for check in checks if check["detail"] == MEANINGLESS]
-    found = []
+    names = []
     if meaningless:
         listed = ", ".join(meaningless)
-        found.append(f"not run, since only weights that were trained can prove it: {listed}")
+        names.append(f"not run, since only weights that were trained can prove it: {listed}")
     if stand_ins:
-        found.append(
+        names.append(
             "what passed holds for what stands in (named below); how the model's real weights "
             "answer, and how well, only they can prove"
         )
-    return found
+    return names
 
 
 def make_document(
     *,
     endpoint: str,
     seen_from: str,
-    why: str,
+    reason: str,
     checks: list[Check],
     stand_ins: list[str],
     suite: str = BASIC,
@@ -312,7 +314,7 @@ def make_document(
         "ok": "ok" in statuses and "fail" not in statuses,
         "endpoint": endpoint,
         "vantage": seen_from,
-        "vantage_reason": why,
+        "vantage_reason": reason,
         "suite": suite,
         "checks": checks,
         "unproven": list_unproven(checks, stand_ins) if suite != BASIC else [],

@@ -60,22 +60,22 @@ class Combination:
     hosts: int = 1
 
 
-def match_combination(row: BrokenCombination, given: Combination) -> bool:
+def match_combination(row: BrokenCombination, combination: Combination) -> bool:
     """Whether a combination is the one that the row is about."""
-    flags = {*given.flags, *(flag.split("=", 1)[0] for flag in given.flags)}
-    version = parse_version(given.version)
+    flags = {*combination.flags, *(flag.split("=", 1)[0] for flag in combination.flags)}
+    version = parse_version(combination.version)
     return (
-        row.engine == given.engine
-        and row.variant in (None, given.variant)
+        row.engine == combination.engine
+        and row.variant in (None, combination.variant)
         and (row.since is None or version >= parse_version(row.since))
         and (row.before is None or version < parse_version(row.before))
-        and (not row.models or given.model in row.models)
-        and (not row.formats or given.weights_format in row.formats)
-        and (not row.capabilities or given.capability in row.capabilities)
-        and (row.tensor_parallel_above or 0) < given.tensor_parallel
-        and (row.pipeline_parallel_above or 0) < given.pipeline_parallel
-        and (row.data_parallel_above or 0) < given.data_parallel
-        and (row.hosts_above or 0) < given.hosts
+        and (not row.models or combination.model in row.models)
+        and (not row.formats or combination.weights_format in row.formats)
+        and (not row.capabilities or combination.capability in row.capabilities)
+        and (row.tensor_parallel_above or 0) < combination.tensor_parallel
+        and (row.pipeline_parallel_above or 0) < combination.pipeline_parallel
+        and (row.data_parallel_above or 0) < combination.data_parallel
+        and (row.hosts_above or 0) < combination.hosts
         and flags.issuperset(row.flags)
         and flags.isdisjoint(row.avoided_by)
     )

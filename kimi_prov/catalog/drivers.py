@@ -117,5 +117,5 @@ class Drivers:
 
     def repository(self, system: str | None, version: str | None) -> Repository | None:
         """NVIDIA's repository for a distribution's release; None where there is none."""
-        wanted = (system, version)
-        return next((row for row in self.repositories if (row.id, row.version) == wanted), None)
+        target = (system, version)
+        return next((row for row in self.repositories if (row.id, row.version) == target), None)

@@ -72,12 +72,12 @@ def format_sizes(row: GroupLayout | GroupRecipe) -> str:
     return " ".join([*(words or ["TP1"]), *(["EP"] if row.expert else [])])
 
 
-def find_proven(rows: Iterable[GroupRecipe], given: GroupLayout) -> tuple[GroupRecipe, ...]:
+def find_proven(rows: Iterable[GroupRecipe], layout: GroupLayout) -> tuple[GroupRecipe, ...]:
     """Return the rows whose source says that just this answered."""
-    return tuple(row for row in rows if row.ran and _is_same_model(row, given))
+    return tuple(row for row in rows if row.ran and _is_same_model(row, layout))
 
 
-def find_nearest(rows: Iterable[GroupRecipe], given: GroupLayout) -> GroupRecipe | None:
+def find_nearest(rows: Iterable[GroupRecipe], layout: GroupLayout) -> GroupRecipe | None:
     """Return the row that has most in common with what is to run; None where none is near.
 
     Layout and number of hosts weigh most, then model, GPU and format. A layout that only stands in
@@ -85,21 +85,25 @@ def find_nearest(rows: Iterable[GroupRecipe], given: GroupLayout) -> GroupRecipe
     """
 
     def score(row: GroupRecipe) -> tuple[int, bool]:
-        shape = (row.tensor, row.pipeline, row.data) == (given.tensor, given.pipeline, given.data)
-        common = 4 * (shape and row.hosts == given.hosts) + 2 * (given.model in row.models)
-        common += (row.gpu == given.gpu) + (given.weights_format in row.formats)
+        shape = (row.tensor, row.pipeline, row.data) == (
+            layout.tensor,
+            layout.pipeline,
+            layout.data,
+        )
+        common = 4 * (shape and row.hosts == layout.hosts) + 2 * (layout.model in row.models)
+        common += (row.gpu == layout.gpu) + (layout.weights_format in row.formats)
         return common, row.ran
 
-    known = [row for row in rows if row.engine == given.engine and score(row)[0] > 2]
+    known = [row for row in rows if row.engine == layout.engine and score(row)[0] > 2]
     return max(known, key=score, default=None)
 
 
-def _is_same_model(row: GroupRecipe, given: GroupLayout) -> bool:
+def _is_same_model(row: GroupRecipe, layout: GroupLayout) -> bool:
     return (
-        given.model in row.models
-        and given.weights_format in row.formats
-        and (row.engine, row.gpu, row.hosts) == (given.engine, given.gpu, given.hosts)
-        and (row.tensor, row.pipeline, row.data) == (given.tensor, given.pipeline, given.data)
-        and row.expert == given.expert
+        layout.model in row.models
+        and layout.weights_format in row.formats
+        and (row.engine, row.gpu, row.hosts) == (layout.engine, layout.gpu, layout.hosts)
+        and (row.tensor, row.pipeline, row.data) == (layout.tensor, layout.pipeline, layout.data)
+        and row.expert == layout.expert
         and not row.separate
     )

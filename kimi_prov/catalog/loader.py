@@ -185,52 +185,52 @@ class Catalogue:
 
     def model(self, name: str) -> Model:
         """Find a model by name, alias or repository; refuses others with the nearest names."""
-        wanted = name.strip().lower().rsplit("/", 1)[-1]
-        found = index_rows(self.models, lambda row: (row.name, *row.aliases)).get(wanted)
-        if found is None:
+        key = name.strip().lower().rsplit("/", 1)[-1]
+        match = index_rows(self.models, lambda row: (row.name, *row.aliases)).get(key)
+        if match is None:
             raise refuse_unknown("model", name, {row.name: row.aliases for row in self.models})
-        return found
+        return match
 
     def draft(self, name: str) -> Draft:
         """Find a draft model by name or repository; refuses others with the nearest names."""
-        wanted = name.strip().lower().rsplit("/", 1)[-1]
-        found = index_rows(self.drafts, lambda row: (row.name,)).get(wanted)
-        if found is None:
+        key = name.strip().lower().rsplit("/", 1)[-1]
+        match = index_rows(self.drafts, lambda row: (row.name,)).get(key)
+        if match is None:
             raise refuse_unknown(
                 "draft model", name, {row.name: (row.repo,) for row in self.drafts}
             )
-        return found
+        return match
 
     def format(self, name: str) -> Format:
         """Find a weight format by name or alias; refuses others with the nearest names."""
-        wanted = name.strip().lower()
-        found = index_rows(self.formats, lambda row: (row.name, *row.aliases)).get(wanted)
-        if found is None:
+        key = name.strip().lower()
+        match = index_rows(self.formats, lambda row: (row.name, *row.aliases)).get(key)
+        if match is None:
             raise refuse_unknown(
                 "weight format", name, {row.name: row.aliases for row in self.formats}
             )
-        return found
+        return match
 
     def cpu(self, name: str) -> Cpu:
         """Find a processor by any of its names; refuses others with the nearest names."""
-        found = self.find_cpu(name)
-        if found is None:
+        row = self.find_cpu(name)
+        if row is None:
             raise self.unknown_cpu(name)
-        return found
+        return row
 
     def gpu(self, name: str, memory_bytes: int | None = None) -> Gpu:
         """Find a GPU by any of its names; refuses others with the nearest names."""
-        found = self.find_gpu(name, memory_bytes)
-        if found is None:
+        row = self.find_gpu(name, memory_bytes)
+        if row is None:
             raise self.unknown_gpu(name)
-        return found
+        return row
 
     def server(self, name: str) -> Server:
         """Find a server by name or alias; refuses others with the nearest names."""
-        found = index_rows(
+        match = index_rows(
             self.servers, lambda row: [normalize_name(n) for n in (row.name, *row.aliases)]
         )
-        row = found.get(normalize_name(name))
+        row = match.get(normalize_name(name))
         if row is None:
             known = {row.name: (*row.aliases, row.title) for row in self.servers}
             raise refuse_unknown_part("system", name, known, "servers")
@@ -262,8 +262,8 @@ class Catalogue:
 
     def engine(self, name: str, variant: str, version: str | None = None) -> Engine | None:
         """Find an engine's default version, or the one asked for; None where there is none."""
-        found = [e for e in self.engines if (e.name, e.variant) == (name, variant)]
-        return next((e for e in found if version in (None, e.version)), None)
+        rows = [e for e in self.engines if (e.name, e.variant) == (name, variant)]
+        return next((e for e in rows if version in (None, e.version)), None)
 
     def system(self, name: str, version: str) -> System | None:
         """Find an operating system; None where it is not known."""
@@ -281,31 +281,31 @@ class Catalogue:
         if row is not None:
             status: Verdict | Literal["unknown"] = find_verdict(row.versions, version) or "unknown"
             return FlagState(name, status, row.replacement, row.reason, row.source, row.becomes)
-        for found in self.flag_sets:
-            if found.engine == engine and name in found.flags:
-                all_of_them: dict[str, Verdict] = dict.fromkeys(found.versions, "accepted")
+        for flag_set in self.flag_sets:
+            if flag_set.engine == engine and name in flag_set.flags:
+                all_of_them: dict[str, Verdict] = dict.fromkeys(flag_set.versions, "accepted")
                 verdict = find_verdict(all_of_them, version) or "unknown"
-                return FlagState(name, verdict, source=found.source)
+                return FlagState(name, verdict, source=flag_set.source)
         return FlagState(name, "unknown")
 
-    def broken_with(self, given: Combination) -> tuple[BrokenCombination, ...]:
+    def broken_with(self, combination: Combination) -> tuple[BrokenCombination, ...]:
         """Return the broken combinations that this one is."""
-        return tuple(row for row in self.broken if match_combination(row, given))
+        return tuple(row for row in self.broken if match_combination(row, combination))
 
     @cached_property
     def _cpu_names(self) -> dict[str, Cpu]:
-        found = index_rows(
+        by_name = index_rows(
             self.cpus, lambda row: [normalize_name(n) for n in (row.name, *row.aliases)]
         )
-        return {**index_rows(self.cpus, lambda row: list_name_forms(row.name)), **found}
+        return {**index_rows(self.cpus, lambda row: list_name_forms(row.name)), **by_name}
 
     @cached_property
     def _gpu_names(self) -> dict[str, list[Gpu]]:
-        found: dict[str, list[Gpu]] = {}
+        by_name: dict[str, list[Gpu]] = {}
         for row in self.gpus:
             for name in {normalize_name(n) for n in (row.name, *row.aliases, *row.machine_names)}:
-                found.setdefault(name, []).append(row)
-        return found
+                by_name.setdefault(name, []).append(row)
+        return by_name
 
     def _rows(self, file: str, kind: type[_T], key: tuple[str, ...] = ("name",)) -> tuple[_T, ...]:
         return self._files.rows(file, file, kind, key)

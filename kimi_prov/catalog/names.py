@@ -58,11 +58,11 @@ def list_name_forms(name: str) -> list[str]:
 
 def index_rows(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, _T]:
     """Map every key to its row; where two rows share one, the first has it."""
-    found: dict[str, _T] = {}
+    index: dict[str, _T] = {}
     for row in rows:
         for key in keys(row):
-            found.setdefault(key, row)
-    return found
+            index.setdefault(key, row)
+    return index
 
 
 def refuse_unknown(kind: str, name: str, known: Mapping[str, Iterable[str]]) -> UserError:
@@ -98,12 +98,12 @@ def _index_aliases(known: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 def find_nearest_parts(name: str, names: Iterable[str]) -> list[str]:
     """Return the names of parts like this one, the nearest first: the model number decides."""
-    wanted = name[:_MAX_LENGTH].lower()
-    found = [(_measure_likeness(wanted, known.lower()), known) for known in names]
-    least = max((like for like, _ in found), default=0.0) - _MAX_DIFFERENCE
+    target = name[:_MAX_LENGTH].lower()
+    scored = [(_measure_likeness(target, known.lower()), known) for known in names]
+    least = max((like for like, _ in scored), default=0.0) - _MAX_DIFFERENCE
     return [
         name
-        for like, name in sorted(found, key=_rank_candidate)
+        for like, name in sorted(scored, key=_rank_candidate)
         if like >= max(least, _MIN_LIKENESS)
     ]
 
@@ -112,9 +112,9 @@ def _rank_candidate(scored: tuple[float, str]) -> tuple[float, str]:
     return -scored[0], scored[1]
 
 
-def _measure_likeness(wanted: str, known: str) -> float:
-    words = _compare_texts(normalize_name(wanted), normalize_name(known))
-    numbers = _NUMBER.findall(_IGNORED_WORDS.sub(" ", wanted))[:_MAX_NUMBERS]
+def _measure_likeness(target: str, known: str) -> float:
+    words = _compare_texts(normalize_name(target), normalize_name(known))
+    numbers = _NUMBER.findall(_IGNORED_WORDS.sub(" ", target))[:_MAX_NUMBERS]
     theirs = _NUMBER.findall(known)
     if not numbers or not theirs:
         return words

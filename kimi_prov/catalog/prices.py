@@ -103,5 +103,5 @@ class Prices:
 
     def assumed(self, name: str) -> float:
         """Return a figure by name. Raises KeyError for one that is not there."""
-        found = {row.name: row.value for row in self.assumptions}
-        return found[name]
+        by_name = {row.name: row.value for row in self.assumptions}
+        return by_name[name]

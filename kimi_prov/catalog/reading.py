@@ -50,9 +50,9 @@ class Location:
 class FaultError(Exception):
     """A value that does not fit, and where it stands."""
 
-    def __init__(self, place: Location, problem: str) -> None:
+    def __init__(self, location: Location, problem: str) -> None:
         super().__init__(problem)
-        self.place = place
+        self.place = location
         self.problem = problem
 
 
@@ -77,31 +77,33 @@ class Files:
     def _merged(
         self, file: str, section: str, key: tuple[str, ...]
     ) -> list[tuple[dict[str, Any], RowLocations]]:
-        found: dict[tuple[Any, ...], tuple[dict[str, Any], RowLocations]] = {}
+        merged: dict[tuple[Any, ...], tuple[dict[str, Any], RowLocations]] = {}
         for path in self._paths(file):
             ours = path.parent == HERE
             document, day = _read_document(path), Location(path, ("checked",))
-            for number, row in enumerate(_read_section(path, section)):
-                place = Location(path, (section, number))
+            for index, row in enumerate(_read_section(path, section)):
+                location = Location(path, (section, index))
                 if not isinstance(row, dict) or not all(isinstance(k, str) for k in row):
-                    raise FaultError(place, "wanted a row of `key: value`")
+                    raise FaultError(location, "wanted a row of `key: value`")
                 identity = tuple(row.get(name) for name in key)
                 missing = [name for name in key[:1] if not isinstance(row.get(name), str)]
                 if not ours:
                     missing += [name for name in _REQUIRED_OF_OVERLAY if name not in row]
                 if missing:
-                    raise FaultError(place, f"key {missing[0]!r} is missing")
+                    raise FaultError(location, f"key {missing[0]!r} is missing")
                 if any(isinstance(part, (dict, list)) for part in identity):
-                    raise FaultError(place, f"{' and '.join(key)} name the row: wanted plain text")
-                before, places = found.get(identity, ({}, RowLocations(place, {})))
+                    raise FaultError(
+                        location, f"{' and '.join(key)} name the row: wanted plain text"
+                    )
+                before, places = merged.get(identity, ({}, RowLocations(location, {})))
                 if ours and before:
-                    raise FaultError(place, f"{format_value(identity[0])} is there twice")
-                where = {**places.keys, **{name: place.down(name) for name in row}}
+                    raise FaultError(location, f"{format_value(identity[0])} is there twice")
+                where = {**places.keys, **{name: location.down(name) for name in row}}
                 # A row that somebody changed was not checked on the day that we checked ours.
                 checked = {"checked": document.get("checked")}
-                where["checked"] = place.down("checked") if "checked" in row else day
-                found[identity] = ({**before, **checked, **row}, RowLocations(place, where))
-        return list(found.values())
+                where["checked"] = location.down("checked") if "checked" in row else day
+                merged[identity] = ({**before, **checked, **row}, RowLocations(location, where))
+        return list(merged.values())
 
     def _expanded(
         self, file: str, row: dict[str, Any], places: RowLocations
@@ -116,24 +118,24 @@ class Files:
                     hint = f"; did you mean {near[0]}?" if near else ""
                     problem = f"no such name among {section}: {format_value(name)}{hint}"
                     raise FaultError(places.locate(key), problem)
-                value, place = known[name]
+                value, location = known[name]
                 row = {**row, key: value}
-                places = RowLocations(places.row, {**places.keys, key: place})
+                places = RowLocations(places.row, {**places.keys, key: location})
         return row, places
 
     def _shared(self, file: str, section: str) -> dict[str, tuple[Any, Location]]:
         if (file, section) in self._known:
             return self._known[file, section]
-        found: dict[str, tuple[Any, Location]] = {}
+        shared: dict[str, tuple[Any, Location]] = {}
         for path in self._paths(file):
             part = _read_document(path).get(section) or {}
             if not isinstance(part, dict):
                 raise FaultError(Location(path, (section,)), "wanted `name: values`")
-            found.update(
+            shared.update(
                 {name: (part[name], Location(path, (section, str(name)))) for name in part}
             )
-        self._known[file, section] = found
-        return found
+        self._known[file, section] = shared
+        return shared
 
     def _paths(self, file: str) -> list[Path]:
         paths = [HERE / f"{file}.yaml"]
@@ -269,43 +271,43 @@ def _read_type_hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (a dataclass
 _PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def _convert_value(value: Any, kind: Any, place: Location) -> Any:  # noqa: ANN401
+def _convert_value(value: Any, kind: Any, location: Location) -> Any:  # noqa: ANN401
     """Return the value as a record holds it: lists as tuples, mappings as records, days as text."""
     if type(value) is datetime.date:
         value = value.isoformat()
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         some = next(a for a in arguments if a is not type(None))
-        return None if value is None else _convert_value(value, some, place)
+        return None if value is None else _convert_value(value, some, location)
     if origin is Annotated:
         base, form = arguments
-        if not form.pattern.fullmatch(_convert_value(value, base, place)):
-            raise FaultError(place, f"wanted {form.words}, found {format_value(value)}")
+        if not form.pattern.fullmatch(_convert_value(value, base, location)):
+            raise FaultError(location, f"wanted {form.words}, found {format_value(value)}")
         return value
     if origin is tuple:
-        wanted = _convert_typed(value, list, place)
-        plain = arguments[0] is str and all(isinstance(v, str) for v in wanted)
+        items = _convert_typed(value, list, location)
+        plain = arguments[0] is str and all(isinstance(v, str) for v in items)
         kept = (
-            wanted
+            items
             if plain
-            else [_convert_value(v, arguments[0], place.down(n)) for n, v in enumerate(wanted)]
+            else [_convert_value(v, arguments[0], location.down(n)) for n, v in enumerate(items)]
         )
         return tuple(kept)
     if origin is dict:
-        pairs = _convert_typed(value, dict, place)
+        pairs = _convert_typed(value, dict, location)
         return {
-            str(k): _convert_value(v, arguments[1], place.down(str(k))) for k, v in pairs.items()
+            str(k): _convert_value(v, arguments[1], location.down(str(k))) for k, v in pairs.items()
         }
     if is_dataclass(kind):
-        keys = _convert_typed(value, dict, place)
+        keys = _convert_typed(value, dict, location)
         return make_record(
             cast("type[Any]", kind),
             value,
-            RowLocations(place, {key: place.down(str(key)) for key in keys}),
+            RowLocations(location, {key: location.down(str(key)) for key in keys}),
         )
     unmet = _describe_misfit(value, kind, arguments)
     if unmet is not None:
-        raise FaultError(place, f"wanted {unmet}, found {format_value(value)}")
+        raise FaultError(location, f"wanted {unmet}, found {format_value(value)}")
     return value
 
 
@@ -318,10 +320,10 @@ def _describe_misfit(value: Any, kind: Any, choices: tuple[Any, ...]) -> str | N
     return f"{_PLAIN[kind]} of at least 0" if kind in (int, float) and value < 0 else None
 
 
-def _convert_typed(value: Any, kind: type[_T], place: Location) -> _T:  # noqa: ANN401
+def _convert_typed(value: Any, kind: type[_T], location: Location) -> _T:  # noqa: ANN401
     if not isinstance(value, kind):
         name = "a list" if kind is list else "a mapping"
-        raise FaultError(place, f"wanted {name}, found {format_value(value)}")
+        raise FaultError(location, f"wanted {name}, found {format_value(value)}")
     return value
 
 

@@ -12,25 +12,25 @@ _MAX_LENGTH = 18  # of a part: what is longer is no version
 
 def parse_version(version: str) -> tuple[int, ...]:
     """Return a version as numbers that compare; what follows the first other text is dropped."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if not 0 < len(digits) <= _MAX_LENGTH:
             break
-        found.append(int(digits))
+        numbers.append(int(digits))
         if digits != part:
             break
-    return tuple(found)
+    return tuple(numbers)
 
 
 def find_verdict(versions: dict[str, Verdict], version: str) -> Verdict | None:
     """Return what is known of a version, or what its two nearest neighbours agree on."""
     if version in versions:
         return versions[version]
-    wanted = parse_version(version)
+    target = parse_version(version)
     known = sorted((parse_version(name), verdict) for name, verdict in versions.items())
-    below = [verdict for at, verdict in known if at <= wanted]
-    above = [verdict for at, verdict in known if at > wanted]
+    below = [verdict for at, verdict in known if at <= target]
+    above = [verdict for at, verdict in known if at > target]
     if below and not above:
         return below[-1] if below[-1] == "rejected" else None
     return below[-1] if below and below[-1] == above[0] else None

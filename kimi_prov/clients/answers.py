@@ -85,13 +85,13 @@ def _read_count(usage: Mapping[str, Any], name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _extract_message(told: str) -> str:
+def _extract_message(text: str) -> str:
     """Return an error's own message, out of the JSON in which an engine wraps it."""
-    head, brace, rest = told.partition("{")
+    head, brace, rest = text.partition("{")
     try:
-        found = json.loads(brace + rest)
+        document = json.loads(brace + rest)
     except ValueError:
-        return told
-    error = found.get("error")
-    message = error.get("message") if isinstance(error, dict) else found.get("message")
-    return f"{head}{message}" if message else told
+        return text
+    error = document.get("error")
+    message = error.get("message") if isinstance(error, dict) else document.get("message")
+    return f"{head}{message}" if message else text

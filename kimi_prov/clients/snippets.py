@@ -157,8 +157,8 @@ def _make_trust_option(server: Server, variable: str) -> str:
 def _make_curl_options(server: Server) -> str:
     options = ' --cacert "$KIMI_CA_FILE"' if server.certificate_file else ""
     if server.resolve:
-        found = server.resolve
-        options += f" --resolve {shlex.quote(f'{found.name}:{found.port}:{found.address}')}"
+        resolve = server.resolve
+        options += f" --resolve {shlex.quote(f'{resolve.name}:{resolve.port}:{resolve.address}')}"
     return options
 
 

@@ -47,7 +47,7 @@ def restore(
     A page that does not answer with it gets its own again.
     """
     output.check()
-    if encryption.find_program(file, wanted="an archive that `kimi-prov web backup` wrote"):
+    if encryption.find_program(file, description="an archive that `kimi-prov web backup` wrote"):
         raise UserError(
             f"{file}: it is encrypted, and no archive of a page alone is",
             fix="`kimi-prov restore` takes what `kimi-prov backup` wrote",

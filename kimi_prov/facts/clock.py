@@ -14,22 +14,24 @@ AnyFacts = TypeVar("AnyFacts", "Facts", "ProbeAnswer")
 _RESOLUTION_S = 1
 
 
-def add_clock_offset(facts: AnyFacts, asked: float, answered: float) -> AnyFacts:
+def add_clock_offset(facts: AnyFacts, sent_at: float, answered: float) -> AnyFacts:
     """Return the facts with `clock.offset_s`: by how much the machine's clock is ahead.
 
-    Its `collected_at` was its time at some moment between `asked` and `answered`, seconds since
+    Its `collected_at` was its time at some moment between `sent_at` and `answered`, seconds since
     1970 by the clock here: what lies between these is no difference. A time that nobody can read
     adds nothing.
     """
     try:
-        told = datetime.fromisoformat(str(facts["collected_at"]).replace("Z", "+00:00")).timestamp()
+        machine_time = datetime.fromisoformat(
+            str(facts["collected_at"]).replace("Z", "+00:00")
+        ).timestamp()
     except (KeyError, ValueError, OverflowError):
         return facts
     offset = 0.0
-    if told > answered:
-        offset = told - answered
-    elif told + _RESOLUTION_S < asked:
-        offset = told + _RESOLUTION_S - asked
+    if machine_time > answered:
+        offset = machine_time - answered
+    elif machine_time + _RESOLUTION_S < sent_at:
+        offset = machine_time + _RESOLUTION_S - sent_at
     result = copy.copy(facts)
     result["clock"] = {**facts.get("clock", {}), "offset_s": round(offset)}
     return result

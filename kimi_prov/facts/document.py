@@ -45,8 +45,8 @@ def check_facts(document: Any, where: str, fix: str) -> Facts:  # noqa: ANN401  
     if first is not None:
         key, problem = _find_deepest(first)
         raise UserError(f"{where}: {key}: {problem}", fix=fix)
-    found: Facts = document
-    return found
+    facts: Facts = document
+    return facts
 
 
 def _find_deepest(error: ValidationError) -> tuple[str, str]:

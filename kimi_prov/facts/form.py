@@ -81,14 +81,14 @@ def refuse_misfits(
 
     `fix` is for faults that do not know better.
     """
-    told: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for fault in faults[:_MAX_FAULTS]:
         line = written.line(fault.path)
         where = f"{name}:{line}" if line else name
         key = format_path(fault.path)[:_MAX_KEY_LENGTH] or "the document"
         problem = clean_text.clean_row(f"{key}: {fault.problem}")[:_MAX_PROBLEM_LENGTH]
-        told.setdefault(f"{where}: {problem}", line or 0)
-    lines = sorted(told, key=lambda text: told[text])
+        line_of.setdefault(f"{where}: {problem}", line or 0)
+    lines = sorted(line_of, key=lambda text: line_of[text])
     fixes = list(dict.fromkeys(fault.fix for fault in faults if fault.fix))
     fix = "; ".join(fixes[:2]) or fix
     if len(lines) == 1:
@@ -157,9 +157,9 @@ def _check_list(
     if most is not None and len(value) > most:
         yield MisfitError(path, f"wanted at most {most} entries, found {len(value)}")
         return
-    for number, part in enumerate(value):
+    for index, part in enumerate(value):
         if "items" in schema:
-            yield from find_misfits(part, schema["items"], (*path, number), root)
+            yield from find_misfits(part, schema["items"], (*path, index), root)
 
 
 def _check_text(value: str, schema: dict[str, Any]) -> str | None:

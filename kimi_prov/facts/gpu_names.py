@@ -22,20 +22,20 @@ def add_known_gpus(facts: Facts, catalogue: Catalogue) -> Facts:
     numbers = (nvidia.get("pci_ids") if nvidia else None) or []
     if facts["gpus"] or not numbers:
         return facts
-    known = [_find_gpu(catalogue, number) for number in numbers]
+    known = [_find_gpu(catalogue, device_id) for device_id in numbers]
     if None in known:
         return facts
-    rows = [_make_row(place, gpu) for place, gpu in enumerate(known) if gpu is not None]
+    rows = [_make_row(index, gpu) for index, gpu in enumerate(known) if gpu is not None]
     return {**facts, "gpus": rows}
 
 
-def _find_gpu(catalogue: Catalogue, number: str) -> Gpu | None:
-    return next((row for row in catalogue.gpus if number in row.pci_ids), None)
+def _find_gpu(catalogue: Catalogue, device_id: str) -> Gpu | None:
+    return next((row for row in catalogue.gpus if device_id in row.pci_ids), None)
 
 
-def _make_row(place: int, gpu: Gpu) -> GpuFacts:
+def _make_row(index: int, gpu: Gpu) -> GpuFacts:
     return {
-        **make_gpu_row(place, "nvidia", gpu.name, gpu.memory_bytes),
+        **make_gpu_row(index, "nvidia", gpu.name, gpu.memory_bytes),
         "compute_capability": gpu.compute_capability,
         "uuid": None,
         "pci": None,

@@ -382,8 +382,8 @@ def _read_measured(facts: Facts) -> Measured:
 
 def _find_disk_speed(facts: Facts) -> float:
     """Bytes a second of the disk with the weights, where it was read."""
-    found = facts.get("measured") or {}
-    disk = {} if found.get("busy") else found.get("disk") or {}
+    measured = facts.get("measured") or {}
+    disk = {} if measured.get("busy") else measured.get("disk") or {}
     # With several disks, a file of the system says nothing of the one with the weights.
     of_weights = str(disk.get("path") or "").startswith(("/dev/", paths.MODELS))
     alone = len(facts.get("disks") or ()) == 1
@@ -430,13 +430,13 @@ def _read_choice(row: ChoiceFacts | None) -> Tunable | None:
 
 
 def _read_interface(row: InterfaceFacts) -> Interface:
-    found = [_parse_address(text) for text in row.get("addresses") or ()]
+    addresses = [_parse_address(text) for text in row.get("addresses") or ()]
     return Interface(
         name=row["name"],
         state=row.get("state"),
         speed=row.get("speed_bits_per_s"),
         mtu=row.get("mtu"),
-        addresses=tuple(address for address in found if address is not None),
+        addresses=tuple(address for address in addresses if address is not None),
         numa_node=row.get("numa_node"),
         driver=row.get("driver"),
     )
@@ -485,8 +485,8 @@ def _read_positive(value: object) -> float:
 
 def _find_processor(cpu: CpuFacts, catalogue: Catalogue | None) -> Cpu | None:
     names = [cpu.get("catalogue_name"), cpu.get("model")]
-    found = [catalogue.find_cpu(str(name)) for name in names if name] if catalogue else []
-    return next((row for row in found if row is not None), None)
+    rows = [catalogue.find_cpu(str(name)) for name in names if name] if catalogue else []
+    return next((row for row in rows if row is not None), None)
 
 
 def _read_gpus(
@@ -499,9 +499,9 @@ def _read_gpus(
         size = get_gpu_memory(row) or 0
         names = list_gpu_names(row)
         known = [catalogue.find_gpu(name, size or None) for name in names] if catalogue else []
-        found = next((gpu for gpu in known if gpu is not None), None)
-        cards.append(found)
-        sizes.append(size or (found.memory_bytes if found else 0))
+        known_gpu = next((gpu for gpu in known if gpu is not None), None)
+        cards.append(known_gpu)
+        sizes.append(size or (known_gpu.memory_bytes if known_gpu else 0))
     return tuple(cards), tuple(sizes)
 
 
@@ -528,11 +528,11 @@ def _read_nodes(
     """
     share = memory // max(1, len(rows))
     nodes = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         cpus = tuple(parse_list(row.get("cpus")))
         if row.get("cpus") is None:
-            cpus = _select_cpus(every, place, len(rows))
-            primary_here = _select_cpus(primary, place, len(rows))
+            cpus = _select_cpus(every, index, len(rows))
+            primary_here = _select_cpus(primary, index, len(rows))
         else:
             primary_here = tuple(cpu for cpu in primary if cpu in set(cpus))
         size = int(row.get("memory_total_bytes") or 0)
@@ -544,13 +544,13 @@ def _read_nodes(
     return tuple(sorted(nodes, key=lambda node: node.id))
 
 
-def _select_cpus(cpus: tuple[int, ...], place: int, parts: int) -> tuple[int, ...]:
-    return cpus[len(cpus) * place // parts : len(cpus) * (place + 1) // parts]
+def _select_cpus(cpus: tuple[int, ...], index: int, parts: int) -> tuple[int, ...]:
+    return cpus[len(cpus) * index // parts : len(cpus) * (index + 1) // parts]
 
 
 def _read_pythons(python: PythonFacts) -> tuple[Python, ...]:
     """Put the system's own first: an interpreter elsewhere may go away with its environment."""
-    found = [
+    pythons = [
         Python(str(row["path"]), str(row["version"]))
         for row in python.get("others") or []
         if row.get("path") and row.get("version")
@@ -559,8 +559,8 @@ def _read_pythons(python: PythonFacts) -> tuple[Python, ...]:
     path = python.get("path")
     if match and path:
         own = Python(str(path), match.group())
-        found.insert(0 if str(path).startswith("/usr/bin/") else len(found), own)
-    return tuple(found)
+        pythons.insert(0 if str(path).startswith("/usr/bin/") else len(pythons), own)
+    return tuple(pythons)
 
 
 def _parse_kernel(text: str | None) -> tuple[int, int]:

@@ -116,15 +116,15 @@ def rewrite_sheet(
     """
     if not isinstance(document, dict):
         return Rewritten(document)
-    found = Rewritten({})
-    sheet = _rename_keys(document, (), _TOP, found)
+    rewritten = Rewritten({})
+    sheet = _rename_keys(document, (), _TOP, rewritten)
     sheet.setdefault("schema", schema["properties"]["schema"]["const"])
     sheet.setdefault("name", name)
     for key, part in _PARTS.items():
         if key in sheet:
-            sheet[key] = part(sheet[key], (key,), found)
-    found.sheet = _rewrite_numbers(sheet, schema, schema, (), found, spelling)
-    return found
+            sheet[key] = part(sheet[key], (key,), rewritten)
+    rewritten.sheet = _rewrite_numbers(sheet, schema, schema, (), rewritten, spelling)
+    return rewritten
 
 
 def is_sheet(document: object) -> bool:
@@ -135,22 +135,24 @@ def is_sheet(document: object) -> bool:
     return "cpu" in names and names <= {"name", "note", "hosts", *_PARTS}
 
 
-def _add_fault(found: Rewritten, path: Key, problem: str, fix: str | None = None) -> None:
-    found.faults.append(MisfitError(found.place(path), problem, fix))
+def _add_fault(rewritten: Rewritten, path: Key, problem: str, fix: str | None = None) -> None:
+    rewritten.faults.append(MisfitError(rewritten.place(path), problem, fix))
 
 
 def _rename_keys(
-    mapping: Mapping[Any, Any], path: Key, names: Mapping[str, str], found: Rewritten
+    mapping: Mapping[Any, Any], path: Key, names: Mapping[str, str], rewritten: Rewritten
 ) -> dict[Any, Any]:
     """Give the keys their one name; what is there twice is a fault."""
     made: dict[Any, Any] = {}
     for key, value in mapping.items():
         name = names.get(key.lower(), key) if isinstance(key, str) else key
         if name != key and name in mapping:
-            _add_fault(found, (*path, key), f"there twice: as {key!r} and as {name!r}; keep one")
+            _add_fault(
+                rewritten, (*path, key), f"there twice: as {key!r} and as {name!r}; keep one"
+            )
             continue
         if name != key:
-            found.written[*path, name] = (*found.place(path), key)
+            rewritten.written[*path, name] = (*rewritten.place(path), key)
         made[name] = value
     return made
 
@@ -172,25 +174,27 @@ def _make_model_rewriter(
 ) -> Callable[[Any, Key, Rewritten], Any]:
     """Return what brings a processor or a GPU into its form; `count` is the key of how many."""
 
-    def rewrite_model(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    def rewrite_model(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
         if isinstance(value, str):
             many, model = _split_count(value)
             for key in ("model", count):
-                found.written[*path, key] = found.place(path)
+                rewritten.written[*path, key] = rewritten.place(path)
             return {"model": model} | ({count: many} if many is not None else {})
         if not isinstance(value, dict):
             return value
-        part = _rename_keys(value, path, names, found)
+        part = _rename_keys(value, path, names, rewritten)
         if isinstance(part.get("model"), str):
             many, model = _split_count(part["model"])
             if many is not None and count not in part:
-                found.written[*path, count] = found.place((*path, "model"))
+                rewritten.written[*path, count] = rewritten.place((*path, "model"))
                 part |= {"model": model, count: many}
             elif many is not None and part[count] == many:
                 part["model"] = model
             elif many is not None:
                 _add_fault(
-                    found, (*path, count), f"{many} by its name, {format_value(part[count])} here"
+                    rewritten,
+                    (*path, count),
+                    f"{many} by its name, {format_value(part[count])} here",
                 )
                 part["model"] = model
         return part
@@ -201,60 +205,62 @@ def _make_model_rewriter(
 def _make_list_rewriter(
     part: Callable[[Any, Key, Rewritten], Any], *, always_a_list: bool
 ) -> Callable[[Any, Key, Rewritten], Any]:
-    def rewrite_parts(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+    def rewrite_parts(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
         if isinstance(value, list):
-            return [part(one, (*path, number), found) for number, one in enumerate(value)]
+            return [part(one, (*path, index), rewritten) for index, one in enumerate(value)]
         if value is None or not isinstance(value, (str, dict)):
             return value
         if not always_a_list:
-            return part(value, path, found)
-        found.written[*path, 0] = found.place(path)
-        return [part(value, (*path, 0), found)]
+            return part(value, path, rewritten)
+        rewritten.written[*path, 0] = rewritten.place(path)
+        return [part(value, (*path, 0), rewritten)]
 
     return rewrite_parts
 
 
-def _rewrite_memory(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_memory(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     if isinstance(value, str):
-        return _parse_memory(value, path, found)
+        return _parse_memory(value, path, rewritten)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        _add_fault(found, path, f"{value:g} of what? write memory: {{total_gb: {value:g}}}")
+        _add_fault(rewritten, path, f"{value:g} of what? write memory: {{total_gb: {value:g}}}")
         return {"total_gb": 1}
     if not isinstance(value, dict):
         return value
-    part = _rename_keys(value, path, {}, found)
+    part = _rename_keys(value, path, {}, rewritten)
     for key in ("speed_mt_s", "configured_mt_s"):
         speed = _SPEED.match(part[key].strip()) if isinstance(part.get(key), str) else None
         if speed:
             part[key] = int(speed[1])
-    return _rewrite_size(part, path, found, "total_gb", tera=1024, unit=_GIB)
+    return _rewrite_size(part, path, rewritten, "total_gb", tera=1024, unit=_GIB)
 
 
-def _parse_memory(text: str, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _parse_memory(text: str, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     """Take "1.5 TB" and "24x 64 GB DDR5-4800" apart."""
     many, rest = _split_count(text)
     size = _SIZE.match(rest)
     speed = _SPEED.match(size[3].strip()) if size and size[3].strip() else None
     if size is None or (size[3].strip() and speed is None):
         form = '"1536 GB", "24x 64 GB DDR5-4800", or {dimms: 24, dimm_gb: 64, speed_mt_s: 4800}'
-        _add_fault(found, path, f"wanted memory as {form}, found {format_value(text)}")
+        _add_fault(rewritten, path, f"wanted memory as {form}, found {format_value(text)}")
         return {"total_gb": 1}
     key = "total_gb" if many is None else "dimm_gb"
     for name in ("total_gb", "dimms", "dimm_gb", "speed_mt_s"):
-        found.written[*path, name] = found.place(path)
-    part: dict[str, Any] = {key: _convert_to_gb(size, 1024, path, found)}
+        rewritten.written[*path, name] = rewritten.place(path)
+    part: dict[str, Any] = {key: _convert_to_gb(size, 1024, path, rewritten)}
     part |= {"dimms": many} if many is not None else {}
     return part | ({"speed_mt_s": int(speed[1])} if speed else {})
 
 
-def _convert_to_gb(size: re.Match[str], tera: int, path: Key, found: Rewritten) -> float:
-    number = _parse_number(size[1].strip(), grouped=True)
-    if number is None or isinstance(number, str):
+def _convert_to_gb(size: re.Match[str], tera: int, path: Key, rewritten: Rewritten) -> float:
+    size_value = _parse_number(size[1].strip(), grouped=True)
+    if size_value is None or isinstance(size_value, str):
         _add_fault(
-            found, path, number or f"wanted a size such as 3.84 TB, found {format_value(size[0])}"
+            rewritten,
+            path,
+            size_value or f"wanted a size such as 3.84 TB, found {format_value(size[0])}",
         )
         return 1
-    return _round_float(number * (tera if size[2].lower().startswith("t") else 1))
+    return _round_float(size_value * (tera if size[2].lower().startswith("t") else 1))
 
 
 def _round_float(value: float) -> float:
@@ -264,83 +270,83 @@ def _round_float(value: float) -> float:
 
 
 def _rewrite_size(
-    part: dict[Any, Any], path: Key, found: Rewritten, form: str, *, tera: int, unit: int
+    part: dict[Any, Any], path: Key, rewritten: Rewritten, form: str, *, tera: int, unit: int
 ) -> dict[Any, Any]:
     """Bring the ways to say a size into the form's key, in its unit."""
     stem = form.removesuffix("_gb")
     factors: dict[str, float] = {}
     for name in {stem, "size", "total"}:
         factors |= {f"{name}_gb": 1, f"{name}_tb": tera, f"{name}_bytes": 1 / unit, name: 0}
-    given = [key for key in part if isinstance(key, str) and key in factors]
-    if len(given) > 1:
-        _add_fault(found, (*path, given[1]), f"there twice: {given[0]} says it too; keep one")
-    values = {key: part.pop(key) for key in given}
+    sizes = [key for key in part if isinstance(key, str) and key in factors]
+    if len(sizes) > 1:
+        _add_fault(rewritten, (*path, sizes[1]), f"there twice: {sizes[0]} says it too; keep one")
+    values = {key: part.pop(key) for key in sizes}
     for key, value in list(values.items())[:1]:
         if key != form:
-            found.written[*path, form] = (*found.place(path), key)
-        part[form] = _convert_size(value, factors[key], tera, (*path, form), found)
+            rewritten.written[*path, form] = (*rewritten.place(path), key)
+        part[form] = _convert_size(value, factors[key], tera, (*path, form), rewritten)
     return part
 
 
-def _convert_size(value: Any, factor: float, tera: int, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _convert_size(value: Any, factor: float, tera: int, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     size = _SIZE.match(value.strip()[:_MAX_LENGTH]) if isinstance(value, str) else None
     if size is not None and not size[3].strip():
-        return _convert_to_gb(size, tera, path, found)
+        return _convert_to_gb(size, tera, path, rewritten)
     if factor == 0:
         _add_fault(
-            found,
+            rewritten,
             path,
             f'wanted a size with its unit, such as "3.84 TB", found {format_value(value)}',
         )
         return 1
-    number = _parse_number(value.strip(), grouped=True) if isinstance(value, str) else value
-    if isinstance(number, str):
-        _add_fault(found, path, number)
+    amount = _parse_number(value.strip(), grouped=True) if isinstance(value, str) else value
+    if isinstance(amount, str):
+        _add_fault(rewritten, path, amount)
         return 1
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or factor == 1:
-        return number
-    return _round_float(number * factor)
+    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or factor == 1:
+        return amount
+    return _round_float(amount * factor)
 
 
-def _rewrite_disk(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_disk(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     if isinstance(value, str):
         many, rest = _split_count(value)
         size = _SIZE.match(rest)
         words = (size[3] if size else "").lower().replace(",", " ").split()
         if size is None or len(words) > 1 or (words and words[0] not in _KINDS):
             form = '"2x 3.84 TB NVMe" or {kind: nvme, size_gb: 3840, count: 2}'
-            _add_fault(found, path, f"wanted a disk as {form}, found {format_value(value)}")
+            _add_fault(rewritten, path, f"wanted a disk as {form}, found {format_value(value)}")
             return {"size_gb": 1}
         for key in ("kind", "size_gb", "count"):
-            found.written[*path, key] = found.place(path)
-        part: dict[str, Any] = {"size_gb": _convert_to_gb(size, 1000, path, found)}
+            rewritten.written[*path, key] = rewritten.place(path)
+        part: dict[str, Any] = {"size_gb": _convert_to_gb(size, 1000, path, rewritten)}
         part |= {"kind": words[0]} if words else {}
         return part | ({"count": many} if many is not None else {})
     if not isinstance(value, dict):
         return value
-    part = _rename_keys(value, path, {}, found)
+    part = _rename_keys(value, path, {}, rewritten)
     if isinstance(part.get("kind"), str):
         part["kind"] = part["kind"].lower()
-    return _rewrite_size(part, path, found, "size_gb", tera=1000, unit=_GB)
+    return _rewrite_size(part, path, rewritten, "size_gb", tera=1000, unit=_GB)
 
 
-def _rewrite_nic(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_nic(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     if not isinstance(value, str):
         return value
     many, rest = _split_count(value)
     link = _LINK.match(rest)
     if link is None:
         form = '"2x 100 Gbit/s" or {speed_gbit_s: 100, count: 2}'
-        _add_fault(found, path, f"wanted a network card as {form}, found {format_value(value)}")
+        _add_fault(rewritten, path, f"wanted a network card as {form}, found {format_value(value)}")
         return {"speed_gbit_s": 1}
     for key in ("speed_gbit_s", "count"):
-        found.written[*path, key] = found.place(path)
+        rewritten.written[*path, key] = rewritten.place(path)
     return {"speed_gbit_s": _round_float(float(link[1]))} | (
         {"count": many} if many is not None else {}
     )
 
 
-def _rewrite_link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_link(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     """Take "8x 400 Gbit/s InfiniBand", "HDR InfiniBand", "100 GbE" and "RoCE" apart."""
     if isinstance(value, dict) and isinstance(value.get("kind"), str):
         kind = value["kind"].strip().lower()
@@ -348,7 +354,7 @@ def _rewrite_link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN4
     if not isinstance(value, str):
         return value
     for key in ("kind", "speed_gbit_s", "count"):
-        found.written[*path, key] = found.place(path)
+        rewritten.written[*path, key] = rewritten.place(path)
     many, rest = _split_count(value)
     speed = _FABRIC_SPEED.search(rest)
     words = _FABRIC_SPEED.sub(" ", rest, count=1).lower().replace(",", " ").split()
@@ -360,14 +366,16 @@ def _rewrite_link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN4
     strange = [word for word in words if word not in _FABRICS and word not in _RATES]
     if strange or len(kinds) > 1 or (rates and (speed or len(rates) > 1)):
         _add_fault(
-            found, path, f"wanted what joins the hosts as {_A_LINK}, found {format_value(value)}"
+            rewritten,
+            path,
+            f"wanted what joins the hosts as {_A_LINK}, found {format_value(value)}",
         )
         return {"kind": "ethernet"}
     if not kinds:
         problem = (
             f"by InfiniBand, RoCE or Ethernet? write it as {_A_LINK}, found {format_value(value)}"
         )
-        _add_fault(found, path, problem)
+        _add_fault(rewritten, path, problem)
         return {"kind": "ethernet"}
     part: dict[str, Any] = {"kind": kinds.pop()}
     part |= {"speed_gbit_s": _round_float(float(speed[1]))} if speed else {}
@@ -375,9 +383,9 @@ def _rewrite_link(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN4
     return part | ({"count": many} if many is not None else {})
 
 
-def _rewrite_software(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_software(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     if isinstance(value, str):
-        found.written[*path, "os"] = found.place(path)
+        rewritten.written[*path, "os"] = rewritten.place(path)
         value = {"os": value}
     if not isinstance(value, dict) or not isinstance(value.get("os"), str):
         return value
@@ -385,10 +393,10 @@ def _rewrite_software(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: 
     return {**value, "os": f"{known[1].lower()}-{known[2]}"} if known else value
 
 
-def _rewrite_price(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN401
+def _rewrite_price(value: Any, path: Key, rewritten: Rewritten) -> Any:  # noqa: ANN401
     """Bring `purchase_eur` and the like into the form: an amount, its currency, its rate."""
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        _add_fault(found, path, f"to buy or by the hour? write {_A_PRICE}")
+        _add_fault(rewritten, path, f"to buy or by the hour? write {_A_PRICE}")
         return None
     if not isinstance(value, dict):
         return value
@@ -399,18 +407,18 @@ def _rewrite_price(value: Any, path: Key, found: Rewritten) -> Any:  # noqa: ANN
         if code is not None:
             codes.setdefault(code, (*path, key))
         if name in part:
-            _add_fault(found, (*path, key), f"there twice: {name} is given already; keep one")
+            _add_fault(rewritten, (*path, key), f"there twice: {name} is given already; keep one")
             continue
         if name != key:
-            found.written[*path, name] = (*path, key)
+            rewritten.written[*path, name] = (*path, key)
         part[name] = signed
     if len(codes) > 1:
         first, second = list(codes)[:2]
         _add_fault(
-            found, codes[second], f"{second} here and {first} before it: keep to one currency"
+            rewritten, codes[second], f"{second} here and {first} before it: keep to one currency"
         )
         return None
-    return _merge_currency(part, next(iter(codes), None), path, found)
+    return _merge_currency(part, next(iter(codes), None), path, rewritten)
 
 
 def _parse_price_key(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # noqa: ANN401
@@ -437,7 +445,7 @@ def _parse_price_key(key: Any, amount: Any) -> tuple[Any, str | None, Any]:  # n
 
 
 def _merge_currency(
-    part: dict[Any, Any], code: str | None, path: Key, found: Rewritten
+    part: dict[Any, Any], code: str | None, path: Key, rewritten: Rewritten
 ) -> dict[Any, Any] | None:
     """Name the currency once; dollars need no rate, and every other one does."""
     amounts = [key for key in ("purchase", "hourly") if key in part]
@@ -449,7 +457,7 @@ def _merge_currency(
     for key in undirected:
         part.pop(key)
         _add_fault(
-            found,
+            rewritten,
             (*path, key),
             f"which way round? write usd_per_unit, the dollars for one {unit}",
             f"price: {right}",
@@ -457,20 +465,20 @@ def _merge_currency(
     if code is None:
         if amounts:
             problem = f"in which currency? write {amounts[0]}_usd, or {right}"
-            _add_fault(found, (*path, amounts[0]), problem)
+            _add_fault(rewritten, (*path, amounts[0]), problem)
             return None
         return part
     if code == "USD":
         part.pop("currency", None)
         part.pop("usd_per_unit", None)
         for key in amounts:
-            found.written[*path, f"{key}_usd"] = found.place((*path, key))
+            rewritten.written[*path, f"{key}_usd"] = rewritten.place((*path, key))
             part[f"{key}_usd"] = part.pop(key)
         return part
     part["currency"] = code
     if amounts and part.get("usd_per_unit") is None and not undirected:
         _add_fault(
-            found,
+            rewritten,
             (*path, amounts[0]),
             f"{code} without a rate: wanted usd_per_unit, the dollars for one {code}; "
             "there is no table of rates here",
@@ -497,7 +505,7 @@ def _rewrite_numbers(
     schema: Mapping[str, Any],
     root: Mapping[str, Any],
     path: Key,
-    found: Rewritten,
+    rewritten: Rewritten,
     spelling: Callable[[Key], str | None],
 ) -> Any:  # noqa: ANN401
     """Read numbers that were written as text, wherever the schema wants one."""
@@ -513,13 +521,13 @@ def _rewrite_numbers(
             if isinstance(key, int) and part is None:
                 # {purchase_usd: 120,000}
                 problem = "between { and } a comma ends a value: write the number without it"
-                _add_fault(found, path, problem)
+                _add_fault(rewritten, path, problem)
                 continue
             inner = known.get(key) if isinstance(key, str) else None
             made[key] = (
                 part
                 if inner is None
-                else _rewrite_numbers(part, inner, root, (*path, key), found, spelling)
+                else _rewrite_numbers(part, inner, root, (*path, key), rewritten, spelling)
             )
         return made
     if isinstance(value, list):
@@ -528,9 +536,10 @@ def _rewrite_numbers(
             return value
         parts = enumerate(value)
         return [
-            _rewrite_numbers(part, items, root, (*path, n), found, spelling) for n, part in parts
+            _rewrite_numbers(part, items, root, (*path, n), rewritten, spelling)
+            for n, part in parts
         ]
-    return _rewrite_number(value, schema, path, found, spelling)
+    return _rewrite_number(value, schema, path, rewritten, spelling)
 
 
 def _resolve_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -543,23 +552,23 @@ def _rewrite_number(
     value: Any,  # noqa: ANN401
     schema: Mapping[str, Any],
     path: Key,
-    found: Rewritten,
+    rewritten: Rewritten,
     spelling: Callable[[Key], str | None],
 ) -> Any:  # noqa: ANN401
     kind, key = schema.get("type"), str(path[-1]) if path else ""
     if kind not in ("integer", "number"):
         return value
     if isinstance(value, float) and key.startswith("purchase"):
-        text = spelling(found.place(path)) or ""
+        text = spelling(rewritten.place(path)) or ""
         if _DOTTED.match(text):
-            _add_fault(found, path, _describe_ambiguity(text))
+            _add_fault(rewritten, path, _describe_ambiguity(text))
         return value
     if not isinstance(value, str):
         return value
     text = _strip_unit(value.strip()[:_MAX_LENGTH], key)
     read = _parse_number(text, grouped=kind == "integer" or key in _GROUPED_KEYS)
     if isinstance(read, str):
-        _add_fault(found, path, read)
+        _add_fault(rewritten, path, read)
         return schema.get("minimum", 1)
     return value if read is None else read
 

@@ -53,9 +53,9 @@ class Offer:
 
     def facts(self, catalogue: Catalogue) -> Facts:
         """Return the machine's facts; `origin` says that it was made from the catalogue."""
-        found = spec.make_facts(self.sheet, catalogue, "made from the catalogue's parts")
-        found["origin"]["kind"] = "suggested"
-        return found
+        facts = spec.make_facts(self.sheet, catalogue, "made from the catalogue's parts")
+        facts["origin"]["kind"] = "suggested"
+        return facts
 
 
 def list_ladders(catalogue: Catalogue) -> Iterator[list[Offer]]:

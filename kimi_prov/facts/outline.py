@@ -49,7 +49,7 @@ def list_differences(
     processors = [_find_processor(row, catalogue) for row in (one, other)]
     pairs = [("processor", *processors)]
     pairs += [(key, one.get(key), other.get(key)) for key in ("sockets", "cores")]
-    found = [
+    differences = [
         f"{label}: {there} there, {here} here"
         for label, there, here in pairs
         if there and here and there != here
@@ -57,11 +57,11 @@ def list_differences(
     sizes = [float(row.get("memory_bytes") or 0) for row in (one, other)]
     if all(sizes) and abs(sizes[0] / sizes[1] - 1) > _MAX_MEMORY_DIFFERENCE:
         there, here = (f"{size / 2**30:.0f} GiB" for size in sizes)
-        found.append(f"memory: {there} there, {here} here")
+        differences.append(f"memory: {there} there, {here} here")
     there, here = (_format_cards(row, catalogue) for row in (one, other))
     if there != here:
-        found.append(f"GPUs: {there} there, {here} here")
-    return found
+        differences.append(f"GPUs: {there} there, {here} here")
+    return differences
 
 
 def _find_processor(outline: Mapping[str, Any], catalogue: Catalogue) -> Any:  # noqa: ANN401

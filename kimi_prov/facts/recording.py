@@ -57,19 +57,19 @@ def read_recording(path: Path) -> Facts:
     Raises UserError naming the folder, or the file of it, that cannot be read.
     """
     texts = _read_texts(path)
-    found = collect.collect(Recording(texts))
-    found["origin"] = {
+    facts = collect.collect(Recording(texts))
+    facts["origin"] = {
         "kind": "recording",
         "name": path.resolve().name,
         "detail": f"recorded: {', '.join(sorted(texts))}",
     }
-    found["collected_at"] = _find_time(texts.get("nvidia-smi-q.xml", ""))
-    found["host"]["hostname"] = None
+    facts["collected_at"] = _find_time(texts.get("nvidia-smi-q.xml", ""))
+    facts["host"]["hostname"] = None
     # Nobody recorded these, and an empty answer would say that there are none.
-    found["kimi"] = {}
-    found["firewall"] = {"nft": None, "ufw": None, "firewalld": None}
-    found["network"] = {"addresses": [], "default_ipv6": None, "listening": []}
-    return found
+    facts["kimi"] = {}
+    facts["firewall"] = {"nft": None, "ufw": None, "firewalld": None}
+    facts["network"] = {"addresses": [], "default_ipv6": None, "listening": []}
+    return facts
 
 
 def _read_texts(path: Path) -> dict[str, str]:
@@ -106,7 +106,7 @@ class Recording(Machine):
     def __init__(self, texts: dict[str, str]) -> None:
         super().__init__("/nonexistent/recording")
         self._files = {
-            place: texts[name].rstrip("\n") for name, place in FILES.items() if name in texts
+            path: texts[name].rstrip("\n") for name, path in FILES.items() if name in texts
         }
         self._answers = {words: texts[name] for name, words in ANSWERS.items() if name in texts}
         if "gpus.csv" in texts:
@@ -118,7 +118,7 @@ class Recording(Machine):
         self._files.update(_list_nodes(texts, places))
         self._files.update(_parse_bus(texts.get("pci.txt", "")))
         self._folders = {
-            place.rsplit("/", cut)[0] for place in self._files for cut in range(1, place.count("/"))
+            path.rsplit("/", cut)[0] for path in self._files for cut in range(1, path.count("/"))
         }
 
     @property
@@ -138,10 +138,10 @@ class Recording(Machine):
         """Return the recorded files and folders that match; no wildcard crosses a slash."""
         parts = pattern.split("/")
         return sorted(
-            place
-            for place in {*self._files, *self._folders}
-            if place.count("/") == len(parts) - 1
-            and all(map(fnmatch.fnmatchcase, place.split("/"), parts))
+            path
+            for path in {*self._files, *self._folders}
+            if path.count("/") == len(parts) - 1
+            and all(map(fnmatch.fnmatchcase, path.split("/"), parts))
         )
 
     def which(self, command: str) -> str | None:  # noqa: ARG002
@@ -183,14 +183,14 @@ def _locate_cpus(texts: dict[str, str]) -> Iterator[dict[str, int]]:
             key.strip(): value.strip()
             for key, _, value in (line.partition(":") for line in block.splitlines())
         }
-        number = _parse_cpu(known.get("processor"))
-        if number is not None:
+        cpu = _parse_cpu(known.get("processor"))
+        if cpu is not None:
             core = parse_int(known.get("core id"))
             yield {
-                "cpu": number,
+                "cpu": cpu,
                 "node": -1,
                 "socket": parse_int(known.get("physical id")) or 0,
-                "core": number if core is None else core,
+                "core": cpu if core is None else core,
             }
 
 
@@ -198,28 +198,28 @@ def _make_topology(places: list[dict[str, int]]) -> dict[str, str]:
     if not places:
         return {}
     cores: dict[tuple[int, int], list[int]] = {}
-    for place in places:
-        cores.setdefault((place["socket"], place["core"]), []).append(place["cpu"])
+    for location in places:
+        cores.setdefault((location["socket"], location["core"]), []).append(location["cpu"])
     threads = {core: format_list(cpus) for core, cpus in cores.items()}
-    files = {f"{_CPU}/online": format_list([place["cpu"] for place in places])}
-    for place in places:
-        base = f"{_CPU}/cpu{place['cpu']}/topology"
-        files[f"{base}/physical_package_id"] = str(place["socket"])
-        files[f"{base}/thread_siblings_list"] = threads[place["socket"], place["core"]]
+    files = {f"{_CPU}/online": format_list([location["cpu"] for location in places])}
+    for location in places:
+        base = f"{_CPU}/cpu{location['cpu']}/topology"
+        files[f"{base}/physical_package_id"] = str(location["socket"])
+        files[f"{base}/thread_siblings_list"] = threads[location["socket"], location["core"]]
     return files
 
 
 def _list_nodes(texts: dict[str, str], places: list[dict[str, int]]) -> dict[str, str]:
     """Tell the nodes by the kernel's own files, else by numactl, else by the CPUs' places."""
-    found = _parse_kernel_nodes(texts.get("numa.txt", ""))
-    if not found:
-        found = _parse_numactl_nodes(texts.get("numactl-hardware.txt", ""))
-    if found:
-        return found
+    files = _parse_kernel_nodes(texts.get("numa.txt", ""))
+    if not files:
+        files = _parse_numactl_nodes(texts.get("numactl-hardware.txt", ""))
+    if files:
+        return files
     members: dict[int, list[int]] = {}
-    for place in places:
-        if place["node"] >= 0:
-            members.setdefault(place["node"], []).append(place["cpu"])
+    for location in places:
+        if location["node"] >= 0:
+            members.setdefault(location["node"], []).append(location["cpu"])
     return {f"{_NODE}/node{n}/cpulist": format_list(cpus) for n, cpus in members.items()}
 
 
@@ -238,7 +238,7 @@ def _parse_kernel_nodes(text: str) -> dict[str, str]:
             files[f"{folder}/cpulist"] = format_list([n for n in parse_list(line) if n < _MAX_CPUS])
         elif folder and f"{folder}/distance" not in files:
             files[f"{folder}/distance"] = line
-    files.update({place: "\n".join(lines) for place, lines in sizes.items()})
+    files.update({path: "\n".join(lines) for path, lines in sizes.items()})
     return files
 
 
@@ -256,7 +256,7 @@ def _parse_numactl_nodes(text: str) -> dict[str, str]:
             sizes.setdefault(f"{_NODE}/node{match.group(1)}/meminfo", []).append(line)
     for match in re.finditer(r"^ *([0-9]{1,3}): +([0-9 ]+)$", text, re.MULTILINE):
         files[f"{_NODE}/node{match.group(1)}/distance"] = match.group(2).strip()
-    files.update({place: "\n".join(lines) for place, lines in sizes.items()})
+    files.update({path: "\n".join(lines) for path, lines in sizes.items()})
     return files
 
 
@@ -275,5 +275,5 @@ def _parse_bus(text: str) -> dict[str, str]:
 
 def _parse_cpu(text: str | None) -> int | None:
     """Read the number of a CPU that a machine can have."""
-    number = parse_int(text)
-    return number if number is not None and number < _MAX_CPUS else None
+    cpu = parse_int(text)
+    return cpu if cpu is not None and cpu < _MAX_CPUS else None

@@ -95,15 +95,15 @@ def _check_sheet(
     The sheet is whole where nothing is.
     """
     schema = schemas.load("spec")
-    found = natural.rewrite_sheet(value, schema, name=name, spelling=spelling)
-    unfit = list(find_misfits(found.sheet, schema))
-    sheet = _to_int_if_whole(found.sheet)
+    rewritten = natural.rewrite_sheet(value, schema, name=name, spelling=spelling)
+    unfit = list(find_misfits(rewritten.sheet, schema))
+    sheet = _to_int_if_whole(rewritten.sheet)
     if isinstance(sheet, dict):
         torn = {fault.path[0] for fault in unfit if fault.path}
         unfit += _find_unmet(sheet, catalogue, torn)
     for fault in unfit:
-        fault.path = found.place(fault.path)
-    return sheet, [*found.faults, *unfit]
+        fault.path = rewritten.place(fault.path)
+    return sheet, [*rewritten.faults, *unfit]
 
 
 def _find_unmet(sheet: Sheet, catalogue: Catalogue, torn: set[Any]) -> Iterator[MisfitError]:
@@ -274,7 +274,7 @@ def _read_processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Pr
     cores = sheet.get("cores", row.cores)
     nodes = sheet.get("numa_nodes", row.nodes_per_socket * sockets)
     origins["numa.nodes"] = "sheet" if "numa_nodes" in sheet else f"catalogue: {row.name}"
-    given = sheet.get("memory_mt_s")
+    speed = sheet.get("memory_mt_s")
     return _Processors(
         row=row,
         sockets=sockets,
@@ -283,8 +283,8 @@ def _read_processor(sheet: Sheet, catalogue: Catalogue, origins: Origins) -> _Pr
         threads_per_core=per_core,
         isa=tuple(sheet.get("isa", row.isa)),
         channels=sheet.get("memory_channels", row.memory_channels),
-        mt_s=given or row.memory_mt_s,
-        fastest_mt_s=given or row.memory_mt_s_max or row.memory_mt_s,
+        mt_s=speed or row.memory_mt_s,
+        fastest_mt_s=speed or row.memory_mt_s_max or row.memory_mt_s,
         bandwidth_gb_s=sheet.get("bandwidth_gb_s", row.bandwidth_gb_s),
         bandwidth_given="bandwidth_gb_s" in sheet,
         tdp_w=sheet.get("tdp_w", row.tdp_w),
@@ -305,13 +305,13 @@ def _make_nodes(cpu: _Processors, memory_bytes: int) -> list[NodeFacts]:
     bounds = [n * cpu.total_cores // cpu.nodes for n in range(cpu.nodes + 1)]
     return [
         {
-            "id": number,
+            "id": index,
             "cpus": format_list(cpu.threads(first, past)),
             "memory_total_bytes": memory_bytes // cpu.nodes,
             "memory_free_bytes": None,
             "distances": [],
         }
-        for number, (first, past) in enumerate(pairwise(bounds))
+        for index, (first, past) in enumerate(pairwise(bounds))
     ]
 
 
@@ -416,7 +416,7 @@ def _make_group(sheet: Sheet) -> GroupFacts | None:
 def _list_cards(sheet: Any) -> Iterator[tuple[documents.Key, Sheet]]:  # noqa: ANN401
     """Yield each kind of GPU with the keys that lead to it."""
     if isinstance(sheet, list):
-        yield from ((("gpus", number), group) for number, group in enumerate(sheet))
+        yield from ((("gpus", index), group) for index, group in enumerate(sheet))
     elif sheet:
         yield ("gpus",), sheet
 
@@ -437,8 +437,8 @@ def _list_gpu_groups(sheet: Any, catalogue: Catalogue) -> Iterable[tuple[Gpu, Sh
 def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[GpuFacts]:
     rows: list[GpuFacts] = []
     for row, group in groups:
-        given = group.get("memory_gb")
-        size = round(given * _GIB) if given else row.memory_bytes
+        memory_gb = group.get("memory_gb")
+        size = round(memory_gb * _GIB) if memory_gb else row.memory_bytes
         for _ in range(group.get("count", 1)):
             rows.append(
                 {
@@ -463,7 +463,7 @@ def _make_gpus(groups: list[tuple[Gpu, Sheet]], origins: Origins) -> list[GpuFac
                     "passthrough": None,
                 }
             )
-            origin = "sheet" if given else f"catalogue: {row.name}"
+            origin = "sheet" if memory_gb else f"catalogue: {row.name}"
             origins[f"gpus[{len(rows) - 1}].memory_bytes"] = origin
     return rows
 
@@ -489,8 +489,8 @@ def _make_nvidia(
             "links_per_gpu": [max(line, default=0) for line in matrix],
             "link_bytes_per_s": None,
         }
-    given = any(nvlink for _, nvlink in gpus)
-    origins["nvidia.nvlink"] = "sheet" if given else f"catalogue: {gpus[0][0].name}"
+    has_nvlink = any(nvlink for _, nvlink in gpus)
+    origins["nvidia.nvlink"] = "sheet" if has_nvlink else f"catalogue: {gpus[0][0].name}"
     return {
         "pci_devices": len(gpus),
         "driver_installed": driver,
@@ -530,8 +530,8 @@ def _make_system(
     row = catalogue.system(name, version) if name else None
     kernel, python = software.get("kernel"), software.get("python")
     if row is not None:
-        given = {"host.glibc": None, "host.kernel": kernel, "python.version": python}
-        for key, value in given.items():
+        defaults = {"host.glibc": None, "host.kernel": kernel, "python.version": python}
+        for key, value in defaults.items():
             origins[key] = "sheet" if value else f"catalogue: {name} {version}"
         kernel, python = kernel or row.kernel, python or row.python
     return {
@@ -580,17 +580,17 @@ def _make_price(sheet: Sheet | None) -> PriceFacts | None:
         return None
     rate = sheet.get("usd_per_unit", 1)
     purchase, hourly = sheet.get("purchase"), sheet.get("hourly")
-    found: PriceFacts = {
+    price: PriceFacts = {
         "purchase_usd": sheet.get("purchase_usd")
         if purchase is None
         else round(purchase * rate, 4),
         "hourly_usd": sheet.get("hourly_usd") if hourly is None else round(hourly * rate, 4),
     }
     if purchase is not None or hourly is not None:
-        found["quoted"] = {
+        price["quoted"] = {
             "purchase": purchase,
             "hourly": hourly,
             "currency": sheet["currency"],
             "usd_per_unit": rate,
         }
-    return found
+    return price

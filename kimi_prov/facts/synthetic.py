@@ -39,30 +39,30 @@ def make_variant(
     The result says in `origin` that it was made, and from what; `origins` names each value that
     was.
     """
-    found = copy.deepcopy(facts)
+    variant = copy.deepcopy(facts)
     origin = facts.get("origin")
     source = f"{origin.get('kind')} {origin.get('name')}" if origin else "facts of no known origin"
     changed = ", ".join(
         word for word in (card and card.name, driver and f"driver {driver}") if word
     )
-    found["origin"] = {
+    variant["origin"] = {
         "kind": "made",
         "name": name,
         "detail": f"made from {source}: {changed}",
     }
-    origins = found.setdefault("origins", {})
-    for number, gpu in enumerate(found["gpus"] if card else []):
-        found["gpus"][number] = _change_gpu(gpu, card)
+    origins = variant.setdefault("origins", {})
+    for index, gpu in enumerate(variant["gpus"] if card else []):
+        variant["gpus"][index] = _change_gpu(gpu, card)
         for key in ("model", "memory_bytes", "power_limit_w", "compute_capability"):
-            origins[f"gpus[{number}].{key}"] = "made"
-    nvidia = found.get("nvidia")
+            origins[f"gpus[{index}].{key}"] = "made"
+    nvidia = variant.get("nvidia")
     if driver and nvidia:
         nvidia["driver_loaded"] = driver
         if nvidia.get("driver_installed"):
             nvidia["driver_installed"] = driver
         nvidia["cuda"] = cuda
         origins["nvidia.driver_loaded"] = origins["nvidia.cuda"] = "made"
-    return found
+    return variant
 
 
 def _change_gpu(gpu: GpuFacts, card: Card | None) -> GpuFacts:

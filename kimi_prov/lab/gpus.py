@@ -105,19 +105,19 @@ def find_gpus(
     is asked for where it is None; `cards`: numbers of those that are wanted, as their device files
     have them, all where empty. Raises UserError (exit 2) where something is not there.
     """
-    found = _find_all(root, libraries)
+    access = _find_all(root, libraries)
     if not cards:
-        return found
-    wanted = {f"/dev/nvidia{number}" for number in cards}
-    there = {device for device in found.devices if _CARD.fullmatch(device)}
-    if missing := sorted(wanted - there):
+        return access
+    devices = {f"/dev/nvidia{card}" for card in cards}
+    there = {device for device in access.devices if _CARD.fullmatch(device)}
+    if missing := sorted(devices - there):
         raise UserError(
             f"lab_gpus: {sorted(cards)}, and this machine has no {', '.join(missing)}",
             fix=f"name cards of {', '.join(sorted(there))}, by their numbers",
         )
     return replace(
-        found,
-        devices=tuple(name for name in found.devices if name not in there - wanted),
+        access,
+        devices=tuple(name for name in access.devices if name not in there - devices),
         parameters=_read_parameters(root),
     )
 
@@ -148,22 +148,22 @@ def _find_all(root: Path, libraries: str | None) -> GpuAccess:
     return _find_by_linker(root, devices, libraries)
 
 
-def add_library_paths(upper: Path, given: GpuAccess) -> None:
+def add_library_paths(upper: Path, access: GpuAccess) -> None:
     """Lay into a host's own files what has it find the libraries; it does not run meanwhile."""
     conf = upper / "etc/ld.so.conf.d/000-lab-gpus.conf"
     unit = upper / "etc/systemd/system/lab-gpus.service"
-    wanted = upper / "etc/systemd/system/sysinit.target.wants/lab-gpus.service"
-    for folder in (conf.parent, unit.parent, wanted.parent, upper / "usr/bin"):
+    link = upper / "etc/systemd/system/sysinit.target.wants/lab-gpus.service"
+    for folder in (conf.parent, unit.parent, link.parent, upper / "usr/bin"):
         folder.mkdir(parents=True, exist_ok=True)
-    conf.write_text("".join(f"{folder}\n" for folder in given.folders))
-    unit.write_text(_UNIT.format(more="" if given.parameters is None else _COVER))
-    if given.parameters is not None:
+    conf.write_text("".join(f"{folder}\n" for folder in access.folders))
+    unit.write_text(_UNIT.format(more="" if access.parameters is None else _COVER))
+    if access.parameters is not None:
         parameters = upper / _PARAMETERS.lstrip("/")
         parameters.parent.mkdir(parents=True, exist_ok=True)
-        parameters.write_text(given.parameters)
-    _link(wanted, "../lab-gpus.service")
-    if given.program is not None:
-        _link(upper / _SMI.lstrip("/"), given.program)
+        parameters.write_text(access.parameters)
+    _link(link, "../lab-gpus.service")
+    if access.program is not None:
+        _link(upper / _SMI.lstrip("/"), access.program)
 
 
 def _link(path: Path, target: str) -> None:
@@ -177,13 +177,13 @@ def _escape_path(path: str) -> str:
 
 
 def _list_devices(root: Path) -> tuple[str, ...]:
-    found = {
+    devices = {
         f"/{path.relative_to(root)}"
         for pattern in _DEVICES
         for path in (root / "dev").glob(pattern)
         if not path.is_dir()
     }
-    return tuple(sorted(found))
+    return tuple(sorted(devices))
 
 
 def _read_description(root: Path) -> tuple[str, dict[str, Any]] | None:
@@ -273,8 +273,8 @@ def _find_by_linker(root: Path, devices: tuple[str, ...], libraries: str) -> Gpu
 
 
 def _read_version(root: Path) -> str:
-    told = root / "proc/driver/nvidia/version"
-    version = nvidia_smi.parse_module(told.read_text() if told.exists() else None)["version"]
+    file = root / "proc/driver/nvidia/version"
+    version = nvidia_smi.parse_module(file.read_text() if file.exists() else None)["version"]
     if version is None:
         raise UserError(
             "/proc/driver/nvidia/version does not say which driver runs",
@@ -310,7 +310,10 @@ def _resolve_path(root: Path, path: str) -> str:
 
 def _find_own_folder(folder: str) -> str | None:
     """Return the folder that is the driver's alone, None for one of the system's."""
-    if any(folder == place or folder.startswith(f"{place}/") for place in _SYSTEM):
+    if any(
+        folder == system_folder or folder.startswith(f"{system_folder}/")
+        for system_folder in _SYSTEM
+    ):
         return None
     prefix, _, last = folder.rpartition("/")
     return prefix if last in {"lib", "lib64"} and prefix.count("/") > 1 else folder

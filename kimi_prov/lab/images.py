@@ -130,18 +130,18 @@ def _list_sources(suite: str, apt: AptSettings) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def make_bootstrap_command(wanted: Recipe, target: Path) -> list[str]:
+def make_bootstrap_command(recipe: Recipe, target: Path) -> list[str]:
     """Build the mmdebstrap command line that writes the root file system to `target`."""
     return [
         "mmdebstrap",
         "--quiet",
         "--variant=minbase",
-        f"--include={','.join(wanted.packages)}",
-        *(f"--aptopt={option}" for option in wanted.apt_options),
-        f"--customize-hook={wanted.hook}",
-        SUITES[wanted.image],
+        f"--include={','.join(recipe.packages)}",
+        *(f"--aptopt={option}" for option in recipe.apt_options),
+        f"--customize-hook={recipe.hook}",
+        SUITES[recipe.image],
         str(target),
-        *wanted.sources,
+        *recipe.sources,
     ]
 
 
@@ -157,14 +157,14 @@ def _lock_cache(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def ensure_image(wanted: Recipe, say: Say) -> Path:
+def ensure_image(recipe: Recipe, say: Say) -> Path:
     """Return the folder of the image, building it when the cache lacks it.
 
     nspawn images hold `root/`; qemu images hold `disk.ext4`, `vmlinuz` and `initrd.img`.
     An interrupted build leaves nothing that a later one would take for an image.
     """
     images = find_cache_home() / "images"
-    done = images / wanted.key
+    done = images / recipe.key
     if done.is_dir():
         return done
     with _lock_cache(images):
@@ -181,17 +181,17 @@ def ensure_image(wanted: Recipe, say: Say) -> Path:
                 fix="apt-get install uidmap (and a line for the user in /etc/subuid and "
                 "/etc/subgid), or let root build the image once: kimi-prov lab up",
             )
-        fresh = images / f".new-{wanted.key}"
+        fresh = images / f".new-{recipe.key}"
         remove_tree(fresh)
         fresh.mkdir()
-        duration = "a minute or two" if wanted.with_kernel else "about half a minute"
-        say(f"building the image {wanted.key} ({duration}, once)")
+        duration = "a minute or two" if recipe.with_kernel else "about half a minute"
+        say(f"building the image {recipe.key} ({duration}, once)")
         began = time.monotonic()
-        if wanted.with_kernel:
-            _build_disk(wanted, fresh)
+        if recipe.with_kernel:
+            _build_disk(recipe, fresh)
         else:
             run_tool(
-                make_bootstrap_command(wanted, fresh / "root"),
+                make_bootstrap_command(recipe, fresh / "root"),
                 what="building the lab image",
                 timeout=1800,
             )
@@ -200,10 +200,10 @@ def ensure_image(wanted: Recipe, say: Say) -> Path:
     return done
 
 
-def _build_disk(wanted: Recipe, out: Path) -> None:
+def _build_disk(recipe: Recipe, out: Path) -> None:
     """Make an ext4 disk image without mounting it: a tar is unpacked under fakeroot for mke2fs."""
     tarball = out / "root.tar"
-    run_tool(make_bootstrap_command(wanted, tarball), what="building the lab image", timeout=1800)
+    run_tool(make_bootstrap_command(recipe, tarball), what="building the lab image", timeout=1800)
     fakeroot = [] if os.geteuid() == 0 else ["fakeroot", "--"]
     script = (
         'mkdir "$1/root" && tar -xpf "$1/root.tar" -C "$1/root" --exclude=./dev/* '

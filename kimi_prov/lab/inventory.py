@@ -290,13 +290,13 @@ def _is_list_of_files(value: object) -> bool:
 def _choose_network(
     folder: Path, declared: dict[str, dict[str, Any]], hosts: tuple[LabHost, ...]
 ) -> ipaddress.IPv4Network:
-    given = {str(v["lab_network"]) for v in declared.values() if "lab_network" in v}
-    if len(given) > 1:
+    networks = {str(v["lab_network"]) for v in declared.values() if "lab_network" in v}
+    if len(networks) > 1:
         raise UserError(
-            f"{folder}: lab_network differs between hosts: {', '.join(sorted(given))}",
+            f"{folder}: lab_network differs between hosts: {', '.join(sorted(networks))}",
             fix="set lab_network once, in group_vars",
         )
-    text = given.pop() if given else f"{hosts[0].address}/24"
+    text = networks.pop() if networks else f"{hosts[0].address}/24"
     try:
         network = ipaddress.IPv4Network(text, strict=False)
     except ValueError:

@@ -132,12 +132,12 @@ class Machine:
         return not laid and not self.answers_ssh()
 
     def _write_seed(self, public_key: str) -> None:
-        wanted = seed.make_common_files(self.lab, self.host, public_key, self.state.host_key)
+        seed_files = seed.make_common_files(self.lab, self.host, public_key, self.state.host_key)
         if self.kind == "qemu":
-            wanted += seed.make_qemu_network_files(self.lab, self.host)
+            seed_files += seed.make_qemu_network_files(self.lab, self.host)
         else:
-            wanted.append(seed.make_resolver_file(find_control_resolvers()))
-        seed.write_tar(wanted, self.state.seed)
+            seed_files.append(seed.make_resolver_file(find_control_resolvers()))
+        seed.write_tar(seed_files, self.state.seed)
 
     def kill(self) -> None:
         """End the machine at once; its disk stays."""

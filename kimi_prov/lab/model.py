@@ -410,10 +410,10 @@ def _draw_rows(
 ) -> bytes | memoryview:
     """Give of such a tensor the first rows."""
     count = math.prod(shape)
-    wanted = 2 * count // shape[0] * first_rows
+    size = 2 * count // shape[0] * first_rows
     if 2 * count > _DRAWN_BYTES:
-        return _cut_from_pool(_make_pool(upper), name, 2 * count, wanted)
-    return _draw_values(name, count, upper)[:wanted]
+        return _cut_from_pool(_make_pool(upper), name, 2 * count, size)
+    return _draw_values(name, count, upper)[:size]
 
 
 def _draw_values(name: str, count: int, upper: int) -> bytes:
@@ -436,19 +436,19 @@ def _make_pool(upper: int | None) -> bytes:
     return _draw_values("pool", _POOL_BYTES // 2, upper)
 
 
-def _cut_from_pool(pool: bytes, name: str, size: int, wanted: int | None = None) -> memoryview:
-    """Cut `size` bytes out of the pool, at an even place that the name tells; the first `wanted`.
+def _cut_from_pool(pool: bytes, name: str, size: int, length: int | None = None) -> memoryview:
+    """Cut `size` bytes out of the pool, at an even place that the name tells; the first `length`.
 
     A pool that is too small for them is gone through again and again.
     """
-    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") & ~1
-    wanted = size if wanted is None else wanted
+    offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") & ~1
+    length = size if length is None else length
     if size > len(pool) // 2:
-        place %= len(pool)
-        turned = pool[place:] + pool[:place]
-        return memoryview(turned * math.ceil(wanted / len(pool)))[:wanted]
-    place %= len(pool) - size
-    return memoryview(pool)[place & ~1 : (place & ~1) + wanted]
+        offset %= len(pool)
+        turned = pool[offset:] + pool[:offset]
+        return memoryview(turned * math.ceil(length / len(pool)))[:length]
+    offset %= len(pool) - size
+    return memoryview(pool)[offset & ~1 : (offset & ~1) + length]
 
 
 def _make_ones(name: str, size: int) -> _Tensor:

@@ -189,20 +189,22 @@ def _list_tables() -> dict[str, set[str]]:
     done = run_tool(["nft", "-j", "list", "ruleset"], what="reading nftables", check=False)
     if done.returncode != 0:
         return {}
-    found: dict[str, set[str]] = {}
+    tables: dict[str, set[str]] = {}
     for entry in json.loads(done.stdout).get("nftables", []):
         if "table" in entry and entry["table"]["name"].startswith(TABLE_PREFIX):
-            found.setdefault(entry["table"]["name"], set())
+            tables.setdefault(entry["table"]["name"], set())
         if "chain" in entry and entry["chain"]["table"].startswith(TABLE_PREFIX):
-            found.setdefault(entry["chain"]["table"], set()).add(entry["chain"]["name"])
-    return found
+            tables.setdefault(entry["chain"]["table"], set()).add(entry["chain"]["name"])
+    return tables
 
 
 def _read_recorded_settings(tables: dict[str, set[str]]) -> dict[str, int]:
     """Return the kernel settings from before the first lab that the tables' chains name."""
     names = "|".join(KERNEL)
-    found = (re.fullmatch(rf"({names})_was_(\d+)", c) for chains in tables.values() for c in chains)
-    return {match[1]: int(match[2]) for match in found if match}
+    matches = (
+        re.fullmatch(rf"({names})_was_(\d+)", c) for chains in tables.values() for c in chains
+    )
+    return {match[1]: int(match[2]) for match in matches if match}
 
 
 def _read_settings_before() -> dict[str, int]:

@@ -65,9 +65,9 @@ def make_cgroup_path(lab: Lab, host_name: str | None = None) -> str:
 
 
 def make_command(
-    lab: Lab, host: LabHost, image: Path, state: HostState, given: gpus.GpuAccess | None = None
+    lab: Lab, host: LabHost, image: Path, state: HostState, gpu_access: gpus.GpuAccess | None = None
 ) -> list[str]:
-    """Build the command line that becomes the host; `given`: GPUs of this machine."""
+    """Build the command line that becomes the host; `gpu_access`: GPUs of this machine."""
     return [
         *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts"),
         *("--fork", "--kill-child=SIGKILL", "--mount-proc"),
@@ -79,7 +79,7 @@ def make_command(
         str(image / "root"),
         str(state.folder),
         host.name,
-        *(given.options if given else []),
+        *(gpu_access.options if gpu_access else []),
         *(f"--bind={LabState.from_lab(lab).shared(path)}:{path}" for path in host.shared),
     ]
 
@@ -124,12 +124,12 @@ def start_host(lab: Lab, host: LabHost, image: Path, state: HostState) -> None:
             tar.extraction_filter = lambda member, _: member
             tar.extractall(fresh)  # noqa: S202 - written by this program
         fresh.rename(upper)
-    given = gpus.find_gpus(cards=host.cards) if host.gpus else None
-    if given:
-        gpus.add_library_paths(upper, given)
+    gpu_access = gpus.find_gpus(cards=host.cards) if host.gpus else None
+    if gpu_access:
+        gpus.add_library_paths(upper, gpu_access)
     for path in host.shared:
         LabState.from_lab(lab).shared(path).mkdir(parents=True, exist_ok=True)
-    launch_host(make_command(lab, host, image, state, given), state, lab.ident)
+    launch_host(make_command(lab, host, image, state, gpu_access), state, lab.ident)
     own = _find_namespace("self")
     deadline = time.monotonic() + 20
     while True:

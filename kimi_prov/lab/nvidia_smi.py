@@ -67,10 +67,10 @@ def make_program(folder: Path) -> str:
         {
             **{name: value.removesuffix(" MiB") for name, value in row.items()},
             # Recordings carry no serial numbers: each card still gets a UUID of its own.
-            "uuid": f"{uuid[:-2]}{number:02d}",
+            "uuid": f"{uuid[:-2]}{index:02d}",
             "memory.used": "0",
         }
-        for number, (row, uuid) in enumerate(zip(listed, uuids, strict=True))
+        for index, (row, uuid) in enumerate(zip(listed, uuids, strict=True))
     ]
     return _PROGRAM.format(
         name=folder.name,

@@ -171,10 +171,10 @@ def restart_host(path: Path, host_name: str, *, timeout_s: float = 400) -> None:
 
 def _check_gpus(lab: Lab, reason: str | None) -> None:
     """Refuse GPUs that are not there, or where nspawn cannot run for that reason."""
-    wanted = [host.cards for host in lab.hosts if host.gpus]
-    for cards in wanted:
+    requested = [host.cards for host in lab.hosts if host.gpus]
+    for cards in requested:
         gpus.find_gpus(cards=cards)
-    if wanted and reason is not None:
+    if requested and reason is not None:
         raise UserError(
             f"lab_gpus wants an nspawn host, and nspawn cannot run here: {reason}",
             fix="kimi-prov lab up as root, on the machine that has the GPUs",

@@ -66,8 +66,8 @@ def find_debian_archives(texts: list[str]) -> tuple[str | None, str | None]:
 
 def parse_apt_options(dump: str) -> tuple[str, ...]:
     """Pick the access options out of what `apt-config dump` printed."""
-    found = [_APT_OPTION.match(line.strip()) for line in dump.splitlines()]
-    return tuple(f'{m[1]} "{m[2]}"' for m in found if m and m[2])
+    matches = [_APT_OPTION.match(line.strip()) for line in dump.splitlines()]
+    return tuple(f'{m[1]} "{m[2]}"' for m in matches if m and m[2])
 
 
 def make_product_variables(
@@ -123,12 +123,12 @@ def detect_variables() -> dict[str, object]:
 
 def parse_pip_config(listing: str) -> dict[str, str]:
     """Read `pip config list`: `global.cert='/x'`, later sections over earlier ones."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for line in listing.splitlines():
         match = re.match(r"^(?:global|install|user|site)\.([a-z-]+)=(['\"])(.*)\2$", line.strip())
         if match:
-            found[match[1]] = match[3].replace("\\n", " ")
-    return found
+            options[match[1]] = match[3].replace("\\n", " ")
+    return options
 
 
 def find_resolvers(texts: list[str]) -> list[str]:

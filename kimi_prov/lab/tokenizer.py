@@ -113,9 +113,7 @@ def list_special_tokens() -> dict[str, int]:
 
 def list_tool_marks() -> frozenset[int]:
     """Ids of the tokens that frame a tool call."""
-    return frozenset(
-        number for text, number in list_special_tokens().items() if "tool_call" in text
-    )
+    return frozenset(token for text, token in list_special_tokens().items() if "tool_call" in text)
 
 
 @functools.cache
@@ -125,8 +123,8 @@ def list_endless() -> frozenset[int]:
     That is digits and white space, which may go on for ever, and the opening of a mark spelt out.
     """
     kept_out = [
-        number
-        for number, text in enumerate(_make_vocabulary())
+        token
+        for token, text in enumerate(_make_vocabulary())
         if text.isdigit() or text[0] == "<" or set(text) <= _BLANK
     ]
     return frozenset([*kept_out, *range(FIRST_SPECIAL, VOCAB_SIZE)])
@@ -135,7 +133,7 @@ def list_endless() -> frozenset[int]:
 @functools.cache
 def list_separators() -> frozenset[int]:
     """Ids of what has a comma: a grammar's list goes on with it."""
-    return frozenset(number for number, text in enumerate(_make_vocabulary()) if "," in text)
+    return frozenset(token for token, text in enumerate(_make_vocabulary()) if "," in text)
 
 
 @functools.cache
@@ -226,7 +224,7 @@ def _make_tokenizer() -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {text: number for number, text in enumerate(_make_vocabulary())},
+            "vocab": {text: token for token, text in enumerate(_make_vocabulary())},
             "merges": [list(pair) for pair in _make_merges()],
         },
     }

@@ -54,8 +54,8 @@ def _make_dashboard(uid: str, title: str, *, by: str, many: bool) -> str:
         panels.append(_make_heading(len(panels) + 1, heading, top))
         top += 1
         for at, panel in enumerate(row):
-            place = {"x": at % _PER_ROW * _WIDTH, "y": top + at // _PER_ROW * _HEIGHT}
-            panels.append(_make_panel(len(panels) + 1, panel, place, by))
+            grid = {"x": at % _PER_ROW * _WIDTH, "y": top + at // _PER_ROW * _HEIGHT}
+            panels.append(_make_panel(len(panels) + 1, panel, grid, by))
         top += -(-len(row) // _PER_ROW) * _HEIGHT
     return make_document(uid, title, [_make_hosts_variable(many=many)], panels) + "\n"
 
@@ -122,25 +122,25 @@ def make_variable(name: str, label: str, query: str, *, many: bool = False) -> d
 
 
 def _make_hosts_variable(*, many: bool) -> dict[str, Any]:
-    found = make_variable("host", "Host", 'label_values(up{job=~"kimi-.*"}, host)', many=many)
-    return found | ({"allValue": ".*"} if many else {})
+    variable = make_variable("host", "Host", 'label_values(up{job=~"kimi-.*"}, host)', many=many)
+    return variable | ({"allValue": ".*"} if many else {})
 
 
-def _make_heading(number: int, title: str, top: int) -> dict[str, Any]:
-    place = {"x": 0, "y": top, "w": 24, "h": 1}
+def _make_heading(panel_id: int, title: str, top: int) -> dict[str, Any]:
+    grid = {"x": 0, "y": top, "w": 24, "h": 1}
     return {
-        "id": number,
+        "id": panel_id,
         "type": "row",
         "title": title,
         "collapsed": False,
-        "gridPos": place,
+        "gridPos": grid,
         "panels": [],
     }
 
 
-def _make_panel(number: int, panel: Panel, place: dict[str, int], by: str) -> dict[str, Any]:
+def _make_panel(panel_id: int, panel: Panel, grid: dict[str, int], by: str) -> dict[str, Any]:
     lines = [line for line in panel.lines if "engine" in by or not line.alone]
-    asked = [
+    targets = [
         (
             fill(line.expression, by=by, sel='host=~"$host"', window="$__rate_interval"),
             make_legend(line, panel, by),
@@ -148,11 +148,11 @@ def _make_panel(number: int, panel: Panel, place: dict[str, int], by: str) -> di
         for line in lines
     ]
     made = make_timeseries(
-        number,
+        panel_id,
         panel.title,
         panel.unit,
-        asked,
-        place | {"w": _WIDTH, "h": _HEIGHT},
+        targets,
+        grid | {"w": _WIDTH, "h": _HEIGHT},
         note=panel.note,
         maximum=panel.maximum,
     )
@@ -163,29 +163,29 @@ def _make_panel(number: int, panel: Panel, place: dict[str, int], by: str) -> di
 
 
 def make_timeseries(
-    number: int,
+    panel_id: int,
     title: str,
     unit: str,
     lines: Sequence[tuple[str, str]],
-    place: dict[str, int],
+    grid: dict[str, int],
     *,
     note: str,
     maximum: float | None = None,
 ) -> dict[str, Any]:
     """Return a panel of Grafana: `lines` are expressions and what their legend says.
 
-    `unit`: as of `panels.Panel`. `place`: x, y, w and h in Grafana's grid of 24 columns.
+    `unit`: as of `panels.Panel`. `grid`: x, y, w and h in Grafana's grid of 24 columns.
     """
     defaults: dict[str, Any] = {"unit": _UNITS[unit], "min": 0}
     if maximum is not None:
         defaults["max"] = maximum
     return {
-        "id": number,
+        "id": panel_id,
         "type": "timeseries",
         "title": title,
         "description": note,
         "datasource": _SOURCE,
-        "gridPos": place,
+        "gridPos": grid,
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {
             "legend": {

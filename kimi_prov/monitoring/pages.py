@@ -25,7 +25,7 @@ _SEVERITIES = {
 
 def make_page(alert: alerts.Alert) -> str:
     """Return the alert's page of the docs."""
-    steps = [f"{number}. {text}" for number, text in enumerate(alert.steps, 1)]
+    steps = [f"{index}. {text}" for index, text in enumerate(alert.steps, 1)]
     expression = [f"    {line}" for line in alert.expression.splitlines()]
     return _join_names(
         f"# {alert.name}: {_lower(alert.title)}",
@@ -106,20 +106,20 @@ def _format_article(alert: alerts.Alert) -> str:
 
 
 def _format_markup(text: str) -> str:
-    return _CODE.sub(lambda found: f"<code>{found[1]}</code>", html.escape(text, quote=False))
+    return _CODE.sub(lambda match: f"<code>{match[1]}</code>", html.escape(text, quote=False))
 
 
 def _format_links(text: str, own: alerts.Alert) -> str:
     names = {alert.name for alert in alerts.load()} - {own.name}
     return _CODE.sub(
-        lambda found: f"[{found[1]}]({found[1]}.md)" if found[1] in names else found[0], text
+        lambda match: f"[{match[1]}]({match[1]}.md)" if match[1] in names else match[0], text
     )
 
 
 def _format_duration(hold: str) -> str:
-    number, unit = int(hold[:-1]), hold[-1]
+    amount, unit = int(hold[:-1]), hold[-1]
     assert unit == "m", hold  # noqa: S101  (alerts.yaml has minutes)
-    return f"{number} minute{'s' if number > 1 else ''}" if number else ""
+    return f"{amount} minute{'s' if amount > 1 else ''}" if amount else ""
 
 
 def _lower(title: str) -> str:

@@ -59,20 +59,20 @@ class Recipients:
         return ["gpg", *always, *self.options, "--encrypt", "--output", "-"]
 
 
-def read_recipients(given: Sequence[str]) -> Recipients | None:
+def read_recipients(texts: Sequence[str]) -> Recipients | None:
     """Read to whom is encrypted; None where nobody is named.
 
     Raises UserError for what is no key, and where keys of both programs are mixed.
     """
-    found = [_read_recipient(text) for text in given]
-    if len({program for program, _ in found}) > 1:
+    programs = [_read_recipient(text) for text in texts]
+    if len({program for program, _ in programs}) > 1:
         raise UserError(
             "--recipient: keys of age and of gpg are mixed, and one program encrypts a file",
             fix="name keys of one kind",
         )
-    if not found:
+    if not programs:
         return None
-    return Recipients(found[0][0], tuple(word for _, words in found for word in words))
+    return Recipients(programs[0][0], tuple(word for _, words in programs for word in words))
 
 
 def _read_recipient(text: str) -> tuple[Program, tuple[str, ...]]:
@@ -133,17 +133,17 @@ def _make_missing_error(program: str) -> UserError:
 
 
 def find_program(
-    file: Path, wanted: str = "a file that `kimi-prov backup` wrote"
+    file: Path, description: str = "a file that `kimi-prov backup` wrote"
 ) -> Program | None:
     """Return which program decrypts a file; None for an archive that is not encrypted.
 
-    Raises UserError for what is neither, with `wanted` for what to name instead.
+    Raises UserError for what is neither, with `description` for what to name instead.
     """
-    wanted = f"name {wanted}"
+    description = f"name {description}"
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
-        raise UserError(f"{file}: {error.strerror}", fix=wanted) from error
+        raise UserError(f"{file}: {error.strerror}", fix=description) from error
     try:
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
         start = os.read(descriptor, 64) if regular else b""
@@ -154,7 +154,7 @@ def find_program(
     for program, starts in _MAGIC_BYTES.items():
         if start.startswith(starts):
             return program
-    raise UserError(f"{file}: this is no archive, encrypted or in clear", fix=wanted)
+    raise UserError(f"{file}: this is no archive, encrypted or in clear", fix=description)
 
 
 @contextlib.contextmanager
@@ -165,8 +165,8 @@ def open_archive(file: Path, identity: Path | None) -> Iterator[Path]:
     """
     program = find_program(file)
     if identity is not None and program != "age":
-        why = "gpg takes the key from its own keyring" if program else "it is not encrypted"
-        raise UserError(f"{file}: --identity is for age: {why}", fix="leave --identity out")
+        reason = "gpg takes the key from its own keyring" if program else "it is not encrypted"
+        raise UserError(f"{file}: --identity is for age: {reason}", fix="leave --identity out")
     if program is None:
         yield file.absolute()
         return

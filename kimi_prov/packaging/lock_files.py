@@ -21,13 +21,13 @@ class Pin(NamedTuple):
 
 def read_pins(lock: str) -> list[Pin]:
     """Read the pins of a lock made by `uv pip compile --generate-hashes`."""
-    found: list[Pin] = []
+    pins: list[Pin] = []
     for line in lock.splitlines():
         if match := _PIN.match(line):
-            found.append(Pin(normalize_name(match.group(1)), match.group(2), frozenset()))
-        if found and (digest := _HASH.search(line)):
-            found[-1] = found[-1]._replace(sha256=found[-1].sha256 | {digest.group(1)})
-    return found
+            pins.append(Pin(normalize_name(match.group(1)), match.group(2), frozenset()))
+        if pins and (digest := _HASH.search(line)):
+            pins[-1] = pins[-1]._replace(sha256=pins[-1].sha256 | {digest.group(1)})
+    return pins
 
 
 def list_pinned_wheels(lock: Path, directory: str | None) -> list[str]:
@@ -39,13 +39,13 @@ def list_pinned_wheels(lock: Path, directory: str | None) -> list[str]:
     if not directory or "://" in directory or not Path(directory).is_dir():
         return []
     by_name = {(pin.name, pin.version): pin for pin in read_pins(lock.read_text(encoding="utf-8"))}
-    found = []
+    wheels = []
     for path in sorted(Path(directory).glob("*.whl")):
         parts = path.name.split("-")
         pin = by_name.get((normalize_name(parts[0]), parts[1])) if len(parts) >= 5 else None
         if pin is not None and _compute_sha256(path) in pin.sha256:
-            found.append(str(path))
-    return found
+            wheels.append(str(path))
+    return wheels
 
 
 def normalize_name(text: str) -> str:

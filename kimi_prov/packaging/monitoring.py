@@ -10,5 +10,5 @@ FOLDER = Path(__file__).resolve().parents[1] / "monitoring"
 def read_texts(kind: str, *endings: str) -> dict[str, str]:
     """Return the files of `rules` or `consoles` with one of these endings, by name."""
     folder = FOLDER / kind
-    found = sorted(path for path in folder.glob("*") if path.suffix in endings)
-    return {path.name: path.read_text(encoding="utf-8") for path in found}
+    files = sorted(path for path in folder.glob("*") if path.suffix in endings)
+    return {path.name: path.read_text(encoding="utf-8") for path in files}

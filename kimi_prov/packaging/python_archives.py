@@ -20,12 +20,12 @@ def find(directory: Path, python: BroughtPython) -> Path:
     A mirror has each build in a directory of its own. Whoever saved it may have kept the %2B of its
     URL. The digest is not compared here: who unpacks it does. Raises UserError where there is none.
     """
-    wanted = PurePosixPath(str(python["archive"])).name
+    archive = PurePosixPath(str(python["archive"])).name
     for folder in (directory / python["build"], directory):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if unquote(path.name) == wanted and path.is_file():
+            if unquote(path.name) == archive and path.is_file():
                 return path
     raise UserError(
-        f"kimi_python_mirror: {directory} has no {wanted}",
+        f"kimi_python_mirror: {directory} has no {archive}",
         fix=f"put that archive there (SHA-256 {python['sha256']}), or name a mirror by its URL",
     )

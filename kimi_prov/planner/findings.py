@@ -33,28 +33,29 @@ class Observation(TypedDict):
     source: NotRequired[str | None]
 
 
-def make_finding(identity: str, **given: Unpack[Observation]) -> Finding:
+def make_finding(identity: str, **observation: Unpack[Observation]) -> Finding:
     """Make a finding of its definition and what was observed.
 
     Raises KeyError for an id that the registry does not have, and ValueError for a severity, title
     or source that is not the maker's to name, or a blocker or warning that says no fix.
     """
     definition = DEFINITIONS[identity]
-    severity = definition.severity(given.get("severity"))
-    title, source = given.get("title"), given.get("source")
+    severity = definition.severity(observation.get("severity"))
+    title, source = observation.get("title"), observation.get("source")
     if (title and not definition.own_title) or (source and not definition.own_source):
         message = f"title and source of {identity} are those of the registry"
         raise ValueError(message)
-    fix = given.get("fix")
+    fix = observation.get("fix")
     if severity in ("blocker", "warning") and fix is None:
         message = f"{identity} says no fix"
         raise ValueError(message)
     return Finding(
         id=identity,
         severity=severity,
-        title=title or definition.wording(severity, given.get("wording"), given.get("names") or {}),
-        observed=given["observed"],
-        required=given["required"],
+        title=title
+        or definition.wording(severity, observation.get("wording"), observation.get("names") or {}),
+        observed=observation["observed"],
+        required=observation["required"],
         fix=fix,
         source=source or definition.source,
         concerns=definition.concerns,
@@ -67,9 +68,9 @@ class Findings:
     def __init__(self) -> None:
         self._rows: list[Finding] = []
 
-    def add(self, identity: str, **given: Unpack[Observation]) -> None:
+    def add(self, identity: str, **observation: Unpack[Observation]) -> None:
         """Make a finding and keep it."""
-        self._rows.append(make_finding(identity, **given))
+        self._rows.append(make_finding(identity, **observation))
 
     def extend(self, rows: Iterable[Finding]) -> None:
         """Take findings that rules made."""

@@ -81,13 +81,13 @@ def count_requests(settings: Settings) -> int:
 
 def list_networks(rows: Sequence[GatewayAddress]) -> list[str]:
     """Return the addresses of gateways as networks; a name that is no address is left out."""
-    found = []
+    addresses = []
     for row in rows:
         try:
-            found.append(str(ipaddress.ip_network(row.address)))
+            addresses.append(str(ipaddress.ip_network(row.address)))
         except ValueError:
             continue
-    return found
+    return addresses
 
 
 def limit_to_gateways(settings: Settings, rows: Sequence[GatewayAddress]) -> Settings:
@@ -274,10 +274,10 @@ def _plan_peers(
     others: Sequence[GatewayAddress], settings: Settings, page: WebUiPlan | None
 ) -> GatewayPeersFirewall:
     """Give who may speak to a gateway as a gateway: the other one, which asks for the page too."""
-    found = [ipaddress.ip_network(text) for text in list_networks(others)]
+    peer_networks = [ipaddress.ip_network(text) for text in list_networks(others)]
     return {
-        "ipv4": [str(net) for net in found if net.version == _V4],
-        "ipv6": [str(net) for net in found if net.version != _V4],
+        "ipv4": [str(net) for net in peer_networks if net.version == _V4],
+        "ipv6": [str(net) for net in peer_networks if net.version != _V4],
         "port": settings.group_port,
         "page_port": page["port"] if page else None,
     }
@@ -352,11 +352,11 @@ def _plan_shared_address(
     own = next((row.address for row in peers if row.host == settings.host), None)
     interface = networks_of.find_interface(host, own)
     try:
-        wanted = ipaddress.ip_address(address)
+        shared = ipaddress.ip_address(address)
     except ValueError:
-        wanted = None
+        shared = None
     near = [a.network for a in interface.addresses] if interface else []
-    if wanted is None or interface is None or not any(wanted in net for net in near):
+    if shared is None or interface is None or not any(shared in net for net in near):
         findings.add(
             "gateway.address",
             severity="blocker",
@@ -371,5 +371,5 @@ def _plan_shared_address(
         "interface": interface.name,
         "own": own,
         # One number for both, and hardly that of others on the same network.
-        "router": int(wanted) % _MAX_ROUTER_ID + 1,
+        "router": int(shared) % _MAX_ROUTER_ID + 1,
     }

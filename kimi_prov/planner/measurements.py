@@ -64,8 +64,8 @@ def drop_measurements(facts: Facts) -> Facts:
     bandwidth = bare["memory"].get("bandwidth_bytes_per_s")
     if bandwidth:
         bandwidth["measured"] = None
-    for place, disk in enumerate(bare.get("disks") or ()):
-        if origins.get(f"disks[{place}].read_bytes_per_s") == _MEASURED:
+    for index, disk in enumerate(bare.get("disks") or ()):
+        if origins.get(f"disks[{index}].read_bytes_per_s") == _MEASURED:
             disk["read_bytes_per_s"] = None
     for gpu in bare["gpus"]:
         gpu.pop("measured", None)
@@ -115,7 +115,7 @@ def _list_measurements(host: Host, bare: Host) -> list[dict[str, Any]]:
     def share(of: Callable[[Gpus], float], times: float = 1.0) -> float | None:
         return of(sheet) * times if sheet else None
 
-    found = [
+    candidates = [
         (
             "memory",
             "memory bandwidth",
@@ -160,7 +160,7 @@ def _list_measurements(host: Host, bare: Host) -> list[dict[str, Any]]:
             "instead_of": _round(usual),
             "unit": unit,
         }
-        for part, what, value, usual, unit in found
+        for part, what, value, usual, unit in candidates
         if value
     ]
 

@@ -48,10 +48,10 @@ def price_findings(rows: Iterable[Finding], context: PlanContext) -> list[Findin
 def _price_finding(row: Finding, context: PlanContext) -> Finding:
     if row["severity"] not in ("blocker", "warning"):
         return row
-    found = _estimate_cost(row["id"], context)
-    if found is None:
+    cost = _estimate_cost(row["id"], context)
+    if cost is None:
         return row
-    usd, basis = found
+    usd, basis = cost
     return {**row, "cost_usd": usd, "cost_basis": basis}
 
 

@@ -148,10 +148,10 @@ def read_record(folder: Path, kind: str) -> dict[str, Any]:
     fix = f"kimi-prov render {kind} TARGET --output DIR  makes such a folder"
     if not os.path.lexists(folder / RECORD):
         raise UserError(f"{folder}: no render made this folder: it has no {RECORD}", fix=fix)
-    found = _read_record(folder / RECORD, kind, fix)
-    for row in found["files"]:
+    record = _read_record(folder / RECORD, kind, fix)
+    for row in record["files"]:
         _resolve_path(folder, row["path"])
-    return found
+    return record
 
 
 def find_kind(folder: Path) -> str | None:
@@ -164,10 +164,10 @@ def find_kind(folder: Path) -> str | None:
         return None
     fix = "render the folder again"
     document = documents.read_document(path, what="a record", limit=_MAX_BYTES, fix=fix).json(fix)
-    found = document.get("kind") if isinstance(document, dict) else None
-    if not isinstance(found, str):
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(kind, str):
         raise UserError(f"{path}: this is no record of a render", fix=fix)
-    return found
+    return kind
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
@@ -178,9 +178,9 @@ def read_plan(folder: Path) -> dict[str, Any]:
     import jsonschema  # noqa: PLC0415  (who serves a cluster pays for it)
 
     path, fix = folder / PLAN, "render the folder again"
-    found = documents.read_document(path, what="a plan", limit=_MAX_PLAN_BYTES, fix=fix).json(fix)
+    plan = documents.read_document(path, what="a plan", limit=_MAX_PLAN_BYTES, fix=fix).json(fix)
     try:
-        jsonschema.validate(found, _READ)
+        jsonschema.validate(plan, _READ)
     except jsonschema.ValidationError as error:
         key = ".".join(map(str, error.absolute_path)) or "the document"
         raise UserError(
@@ -188,7 +188,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
             f"{clean_text.clean_line(error.message)[:200]}",
             fix=fix,
         ) from None
-    return dict(found)
+    return dict(plan)
 
 
 def _read_record(path: Path, kind: str, fix: str) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def _read_record(path: Path, kind: str, fix: str) -> dict[str, Any]:
             f"not for {kind}",
             fix=fix,
         )
-    found: dict[str, Any] = document
-    return found
+    record: dict[str, Any] = document
+    return record
 
 
 def write_folder(folder: Path, rendered: RenderedFolder, *, force: bool = False) -> WriteResult:

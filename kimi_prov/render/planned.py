@@ -118,10 +118,10 @@ def describe_driver(plan: Mapping[str, Any]) -> Driver | None:
 
 def describe_tuning(plan: Mapping[str, Any]) -> list[str]:
     """Say what root would set in the kernel."""
-    found = plan["tuning"]
-    asked = [f"{name} = {value}" for name, value in found["sysctl"].items()]
-    asked += [f"transparent huge pages: {found['thp']}"] if found["thp"] else []
-    return asked + ([f"frequency governor: {found['governor']}"] if found["governor"] else [])
+    tuning = plan["tuning"]
+    lines = [f"{name} = {value}" for name, value in tuning["sysctl"].items()]
+    lines += [f"transparent huge pages: {tuning['thp']}"] if tuning["thp"] else []
+    return lines + ([f"frequency governor: {tuning['governor']}"] if tuning["governor"] else [])
 
 
 def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[str]:
@@ -138,10 +138,10 @@ def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[s
 def download(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Give the site's hub and proxy as programs read them; no password is in a plan."""
     proxy = plan["site"]["proxy"] or {}
-    found = [
+    downloads = [
         ("HF_ENDPOINT", plan["weights"]["hf_endpoint"]),
         ("http_proxy", proxy.get("http")),
         ("https_proxy", proxy.get("https")),
         ("no_proxy", ",".join(proxy.get("no_proxy") or [])),
     ]
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in downloads if value]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @cache
 def make_environment(folder: Path) -> Environment:
     """Return the environment of a folder of templates; a name that has no value is an error."""
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         autoescape=False,  # noqa: S701  (bash, YAML and text: filters quote)
@@ -25,11 +25,11 @@ def make_environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {"line": clean_text.clean_line, "size": format_bytes}
-    return found
+    environment.filters |= {"line": clean_text.clean_line, "size": format_bytes}
+    return environment
 
 
 def list_names(folder: Path) -> list[str]:
     """List the files that a folder of templates makes; those with a leading _ are parts."""
-    found = (path.relative_to(folder) for path in folder.rglob("*.j2"))
-    return sorted(path.as_posix().removesuffix(".j2") for path in found if path.name[0] != "_")
+    paths = (path.relative_to(folder) for path in folder.rglob("*.j2"))
+    return sorted(path.as_posix().removesuffix(".j2") for path in paths if path.name[0] != "_")

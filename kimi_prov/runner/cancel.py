@@ -25,7 +25,7 @@ _POLL_INTERVAL_S = 0.02
 
 def find_marked(run_id: str, private: Path) -> set[psutil.Process]:
     """Return the live processes that carry the run's mark or its private folder in their title."""
-    found = set()
+    processes = set()
     own = os.getpid()
     title = f"{private}/"
     for process in psutil.process_iter():
@@ -33,10 +33,10 @@ def find_marked(run_id: str, private: Path) -> set[psutil.Process]:
             if process.pid == own or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             if process.environ().get(RUN) == run_id or title in " ".join(process.cmdline()):
-                found.add(process)
+                processes.add(process)
         except (psutil.Error, OSError):
             continue
-    return found
+    return processes
 
 
 def find_ssh_masters(private: Path) -> set[psutil.Process]:
@@ -85,13 +85,13 @@ def end_run(run_id: str, private: Path, *, grace_s: float = GRACE_S) -> list[int
 
 def _add_children(roots: set[psutil.Process]) -> set[psutil.Process]:
     """Add descendants that shed the mark: sudo, for one, starts with a clean environment."""
-    found = set(roots)
+    processes = set(roots)
     for process in roots:
         try:
-            found.update(process.children(recursive=True))
+            processes.update(process.children(recursive=True))
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def _is_running(process: psutil.Process) -> bool:

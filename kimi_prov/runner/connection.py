@@ -102,30 +102,30 @@ def prepare_connection(options: ConnectionOptions) -> Connection:
     options = _resolve_paths(options)
     _check_options(options)
     site = site_config.find(os.environ, Path.cwd(), own=resources.find_ansible_config())
-    found = site_config.read(site, resources.find_ansible_config()) if site else None
-    asked = {
+    site_settings = site_config.read(site, resources.find_ansible_config()) if site else None
+    answers = {
         "connection": options.ask_pass,
         "become": options.ask_become_pass,
         "vault": options.ask_vault_pass,
     }
-    usual = found.asks if found else frozenset()
+    usual = site_settings.asks if site_settings else frozenset()
     # A file that was named answers what the site, or the environment, would have asked.
-    given = {
+    files = {
         "connection": options.connection_password_file,
         "become": options.become_password_file,
         "vault": options.vault_password_files or options.vault_ids,
     }
-    wanted = {
-        kind: asked[kind] or (not given[kind] and (kind in usual or _is_set(ASKS[kind])))
+    kinds = {
+        kind: answers[kind] or (not files[kind] and (kind in usual or _is_set(ASKS[kind])))
         for kind in _PROMPTS
     }
     passwords: dict[str, str] = {}
-    for kind, wants in wanted.items():
+    for kind, wants in kinds.items():
         if wants:
             # As in Ansible: nothing typed for the second password means that it is the first.
             same = passwords.get("connection") if kind == "become" else None
             passwords[kind] = _ask_password(kind, same)
-    return Connection(options, passwords, found.text if found else None)
+    return Connection(options, passwords, site_settings.text if site_settings else None)
 
 
 def write_access(connection: Connection, folder: Path) -> Access:
@@ -175,12 +175,14 @@ def _check_options(options: ConnectionOptions) -> None:
     ]:
         if file is not None and not file.is_file():
             raise UserError(f"{flag}: there is no file {file}", fix=f"name one:  {flag} FILE")
-    for asked, wanted, flag in (
+    for is_asked, option, flag in (
         ("--ask-pass", options.ask_pass, "--connection-password-file"),
         ("--ask-become-pass", options.ask_become_pass, "--become-password-file"),
     ):
-        if wanted and files[flag] is not None:
-            raise UserError(f"{asked} and {flag} exclude each other", fix=f"leave out {asked}")
+        if option and files[flag] is not None:
+            raise UserError(
+                f"{is_asked} and {flag} exclude each other", fix=f"leave out {is_asked}"
+            )
 
 
 def _ask_password(kind: str, same: str | None) -> str:
@@ -192,18 +194,18 @@ def _ask_password(kind: str, same: str | None) -> str:
             fix=f"name a file that holds it:  {flag} FILE",
         )
     hint = "" if same is None else " (empty: the SSH password)"
-    given = getpass.getpass(f"{what}{hint}: ") or same
-    if not given:
+    answer = getpass.getpass(f"{what}{hint}: ") or same
+    if not answer:
         raise UserError(f"{what}: it is empty", fix="type it, or leave out the option that asks")
-    return given
+    return answer
 
 
 def _is_set(name: str) -> bool:
     return os.environ.get(name, "").lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
-def _choose_file(given: Path | None, asked: Mapping[str, str], kind: str) -> str | None:
-    return str(given) if given is not None else asked.get(kind)
+def _choose_file(option: Path | None, passwords: Mapping[str, str], kind: str) -> str | None:
+    return str(option) if option is not None else passwords.get(kind)
 
 
 def _resolve_paths(options: ConnectionOptions) -> ConnectionOptions:

@@ -166,11 +166,11 @@ _GENERAL = (
 def explain_unreachable(finished: TaskFinished, address: str) -> Failure:
     """Explain why a host could not be reached; `address` is where the inventory says it is."""
     text = _read_text(finished.result)
-    went = next((m[1] for m in (place.search(text) for place in _PLACES) if m), address)
+    went = next((m[1] for m in (pattern.search(text) for pattern in _PLACES) if m), address)
     known = went == address
-    found = _match_reason(_CONNECTION + _SUDO + _PYTHON, text, finished.host, went, known=known)
+    reason = _match_reason(_CONNECTION + _SUDO + _PYTHON, text, finished.host, went, known=known)
     by_hand = f"ssh {clean_text.quote_word(address)}" if known else "ssh"
-    cause, fix = found or (
+    cause, fix = reason or (
         f"{went} cannot be reached: {_find_first_line(text)}",
         f"try  {by_hand}  by hand",
     )
@@ -186,8 +186,8 @@ def explain_failed(finished: TaskFinished, address: str) -> Failure:
     text = _read_text(result)
     if not (isinstance(ours, Mapping) and ours.get("code") in {"bad_input", "blockers", "unit"}):
         for reasons, code in ((_SUDO, ExitCode.BAD_INPUT), (_PYTHON, ExitCode.UNREACHABLE)):
-            if found := _match_reason(reasons, text, finished.host, address):
-                return Failure(finished.host, finished.phase, finished.task, *found, code)
+            if reason := _match_reason(reasons, text, finished.host, address):
+                return Failure(finished.host, finished.phase, finished.task, *reason, code)
     if isinstance(ours, Mapping):
         cause = str(ours.get("message") or result.get("msg") or "it failed").strip()
         rows = ours.get("findings")

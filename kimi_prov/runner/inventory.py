@@ -158,10 +158,10 @@ def check_yaml(file: Path, *, variables: bool) -> None:
         root = documents.check_yaml(text)
     except documents.FAULTS as error:
         mark = getattr(error, "problem_mark", None)
-        place = f"{file}:{mark.line + 1}" if mark else str(file)
+        location = f"{file}:{mark.line + 1}" if mark else str(file)
         problem = getattr(error, "problem", None) or "it cannot be parsed"
         raise UserError(
-            f"{place}: this is not valid YAML: {problem}", fix=f"edit line {place}"
+            f"{location}: this is not valid YAML: {problem}", fix=f"edit line {location}"
         ) from None
     if root is not None and not isinstance(root, yaml.MappingStartEvent):
         line = root.start_mark.line + 1 if root.start_mark else 1
@@ -175,18 +175,18 @@ def check_yaml(file: Path, *, variables: bool) -> None:
 def _check_ranges(file: Path, text: str) -> None:
     """Refuse ranges of hosts, node[1:99999], that stand for more than anybody waits for."""
     count = 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(text.splitlines(), 1):
         if "[" not in line:
             continue
         words = _WORD.findall(line.partition("#")[0])
         for at, word in enumerate(words):
             # A host stands first in its line, or is a key.
             key = word.endswith(":") or (words[at + 1 : at + 2] and words[at + 1].startswith(":"))
-            spans = [int(found[2]) - int(found[1]) + 1 for found in _RANGE.finditer(word)]
+            spans = [int(span[2]) - int(span[1]) + 1 for span in _RANGE.finditer(word)]
             count += math.prod(spans) if spans and (at == 0 or key) else 0
             if count > _MAX_HOSTS:
                 raise UserError(
-                    f"{file}:{number}: {word}: its ranges are more than {_MAX_HOSTS} hosts",
+                    f"{file}:{line_number}: {word}: its ranges are more than {_MAX_HOSTS} hosts",
                     fix=f"edit {file}",
                 )
 
@@ -285,8 +285,10 @@ def _extract_complaint(stderr: str) -> str:
     readers = dict(_READER.findall(text))
     message = readers.get("yaml") or readers.get("ini") or next(iter(readers.values()), text)
     message = re.sub(r"\"?<class '[\w.]*?Tagged(\w+)'>\"?", r"a \1", message)
-    place = re.search(r"Origin: (/[^\s<>]+)", text)
-    return message.strip()[:400] + (f" ({place.group(1)})" if place else "") or "it gave no reason"
+    origin = re.search(r"Origin: (/[^\s<>]+)", text)
+    return (
+        message.strip()[:400] + (f" ({origin.group(1)})" if origin else "") or "it gave no reason"
+    )
 
 
 def _list_members(document: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:
@@ -295,7 +297,7 @@ def _list_members(document: Mapping[str, Any], group: str, seen: set[str]) -> li
         return []
     seen.add(group)
     entry = document.get(group) or {}
-    found = list(entry.get("hosts") or [])
+    members = list(entry.get("hosts") or [])
     for child in entry.get("children") or []:
-        found += _list_members(document, child, seen)
-    return list(dict.fromkeys(found))
+        members += _list_members(document, child, seen)
+    return list(dict.fromkeys(members))

@@ -74,10 +74,10 @@ def _take_lock(descriptor: int, inventory: Path) -> None:
 
 def _read_holder(descriptor: int) -> dict[str, Any]:
     try:
-        found = json.loads(os.pread(descriptor, 4096, 0))
+        holder = json.loads(os.pread(descriptor, 4096, 0))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _make_refusal(inventory: Path, holder: dict[str, Any]) -> UserError:

@@ -140,14 +140,14 @@ class Outcome:
             if str(event.action).startswith("kimi_"):
                 reported = event.result.get("changes") or []
                 self.changes += [(event.host, event.phase, f"  {text}") for text in reported]
-        found = [HostFinding(event.host, row) for row in _list_findings(event)]
-        for row in found:
+        findings = [HostFinding(event.host, row) for row in _list_findings(event)]
+        for row in findings:
             if row not in self.findings:
                 self.findings.append(row)
         warnings = event.result.get("warnings")
         if isinstance(warnings, list):
             # A plugin warns of its findings too, for those who run ansible-playbook alone.
-            observed = [str(row.finding.get("observed")) for row in found]
+            observed = [str(row.finding.get("observed")) for row in findings]
             self.warnings += [
                 f"{event.host}: {text}"
                 for text in warnings

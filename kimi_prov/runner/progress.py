@@ -137,15 +137,15 @@ class ProgressReader:
                 fcntl.flock(stream, fcntl.LOCK_EX)
                 stream.seek(self._offset)
                 data = stream.read()
-                whole = data[: data.rfind(b"\n") + 1]
-                self._offset += len(whole)
-                if len(whole) == len(data) and self._offset > _MAX_BYTES // 2:
+                complete = data[: data.rfind(b"\n") + 1]
+                self._offset += len(complete)
+                if len(complete) == len(data) and self._offset > _MAX_BYTES // 2:
                     stream.truncate(0)
                     self._offset = 0
         except OSError:
             return []
         updates = []
-        for line in whole.splitlines():
+        for line in complete.splitlines():
             try:
                 updates.append(_parse_update(json.loads(line)))
             except (ValueError, TypeError, AttributeError, KeyError):
@@ -154,7 +154,7 @@ class ProgressReader:
 
 
 def _parse_update(document: Mapping[str, Any]) -> ProgressUpdate:
-    told = document.get("document")
+    details = document.get("document")
     return ProgressUpdate(
         host=str(document["host"]),
         phase=str(document.get("phase") or "work"),
@@ -164,20 +164,20 @@ def _parse_update(document: Mapping[str, Any]) -> ProgressUpdate:
         rate_bytes_per_s=_parse_float(document.get("rate_bytes_per_s")),
         eta_s=_parse_float(document.get("eta_s")),
         entries=parse_entries(document.get("entries")),
-        document=told if isinstance(told, Mapping) else None,
+        document=details if isinstance(details, Mapping) else None,
     )
 
 
 def parse_entries(rows: object) -> tuple[LogEntry, ...]:
     """Read lines of a journal as a machine tells them; what has no time is none."""
-    found = []
+    entries = []
     for row in rows if isinstance(rows, list) else ():
         at = row.get("time_us") if isinstance(row, Mapping) else None
         if isinstance(at, int) and 0 <= at < _LATEST_US:
             priority = row.get("priority")
             known = priority if isinstance(priority, int) and 0 <= priority < 8 else None
-            found.append(LogEntry(at, str(row.get("unit")), str(row.get("message")), known))
-    return tuple(found)
+            entries.append(LogEntry(at, str(row.get("unit")), str(row.get("message")), known))
+    return tuple(entries)
 
 
 def _parse_int(value: float | None) -> int | None:

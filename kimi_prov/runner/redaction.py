@@ -107,17 +107,17 @@ def find_variable_secrets(variables: Mapping[str, Any], base: Path) -> set[str]:
 
     Relative paths start at `base`.
     """
-    found: set[str] = set()
+    secrets: set[str] = set()
     for name, value in variables.items():
         if not isinstance(value, str):
             continue
         if _VALUES.match(name):
-            found.add(value)
+            secrets.add(value)
         elif name in _PROXIES:
-            found |= _find_login_secrets(value)
+            secrets |= _find_login_secrets(value)
         elif name in _FILES and "{{" not in value:
-            found |= find_file_secrets(base / Path(value))
-    return found
+            secrets |= find_file_secrets(base / Path(value))
+    return secrets
 
 
 def _find_login_secrets(url: str) -> set[str]:
@@ -133,10 +133,10 @@ def find_plan_secrets(plan: Mapping[str, Any]) -> set[str]:
     tls = (plan.get("proxy") or {}).get("tls") or {}
     names = ("api_keys_file", "hf_token_file", "bucket_credentials_file")
     paths = [*(control.get(name) for name in names), tls.get("key_file")]
-    found: set[str] = set()
+    secrets: set[str] = set()
     for path in filter(None, paths):
-        found |= find_file_secrets(Path(str(path)))
-    return found
+        secrets |= find_file_secrets(Path(str(path)))
+    return secrets
 
 
 def find_file_secrets(path: Path) -> set[str]:
@@ -150,9 +150,9 @@ def find_file_secrets(path: Path) -> set[str]:
     except (UserError, RuntimeError):
         return set()
     lines = content.decode("utf-8", "replace").splitlines()
-    found: set[str] = set()
+    secrets: set[str] = set()
     for line in lines:
         text = line.strip()
         if text and not text.startswith(("#", "-----")):
-            found |= {text, text.rpartition(":")[2].strip(), text.partition("=")[2].strip()}
-    return found - {""}
+            secrets |= {text, text.rpartition(":")[2].strip(), text.partition("=")[2].strip()}
+    return secrets - {""}

@@ -74,8 +74,8 @@ class _Interrupt:
     def __init__(self) -> None:
         self.name: str | None = None
 
-    def __call__(self, number: int, _frame: object) -> None:
-        self.name = signal.Signals(number).name
+    def __call__(self, signal_number: int, _frame: object) -> None:
+        self.name = signal.Signals(signal_number).name
 
 
 def import_ansible_runner() -> Callable[..., Any]:
@@ -327,9 +327,9 @@ def _catch_signals() -> Iterator[_Interrupt]:
     """Turn the signals that end a program into a note for the main loop."""
     interrupt = _Interrupt()
     numbers = (signal.SIGINT, *signals.list_ending_signals())
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+    before = {signal_number: signal.signal(signal_number, interrupt) for signal_number in numbers}
     try:
         yield interrupt
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)

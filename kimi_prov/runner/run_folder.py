@@ -34,10 +34,10 @@ def record_exit_code(code: int) -> None:
     while _runs:
         path = _runs.pop() / RESULT
         with suppress(OSError, ValueError):
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found.get("exit_code") != code:
-                found["exit_code"] = int(code)
-                write_private(path, clean_text.as_json(found, indent=1) + "\n")
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document.get("exit_code") != code:
+                document["exit_code"] = int(code)
+                write_private(path, clean_text.as_json(document, indent=1) + "\n")
 
 
 class RunFolder:
@@ -64,8 +64,8 @@ class RunFolder:
         try:
             make_private(find_state_home())
             make_private(base)
-            for number in range(1000):
-                again = f".{number}" if number else ""
+            for attempt in range(1000):
+                again = f".{attempt}" if attempt else ""
                 path = base / f"{stamp}-{command}-{words[:60]}{again}"
                 try:
                     path.mkdir(mode=0o700)

@@ -14,9 +14,9 @@ class EndedError(KeyboardInterrupt):
     """
 
 
-def end(number: int, frame: object) -> NoReturn:
+def end(signal_number: int, frame: object) -> NoReturn:
     """Handle a signal: raise EndedError."""
-    del number, frame
+    del signal_number, frame
     raise EndedError
 
 

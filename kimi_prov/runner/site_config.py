@@ -107,10 +107,10 @@ def read(site: Path, own: Path) -> SiteConfig:
                     continue
                 if (section, key) in _SITE_SETTINGS and merged.has_option(section, key):
                     continue
-                place = (section, key)
-                here = place in paths
+                setting = (section, key)
+                here = setting in paths
                 merged.set(
-                    *place, _make_absolute(value, file.parent, paths[place]) if here else value
+                    *setting, _make_absolute(value, file.parent, paths[setting]) if here else value
                 )
     text = StringIO()
     merged.write(text)
@@ -151,10 +151,10 @@ def _list_path_settings(own: Path) -> dict[tuple[str, str], str | None]:
 
     definitions = ConfigManager(str(own)).get_configuration_definitions()
     return {
-        (place["section"], place["key"]): _PATHS[found["type"]]
-        for found in definitions.values()
-        if found.get("type") in _PATHS
-        for place in found.get("ini") or ()
+        (entry["section"], entry["key"]): _PATHS[definition["type"]]
+        for definition in definitions.values()
+        if definition.get("type") in _PATHS
+        for entry in definition.get("ini") or ()
     }
 
 

@@ -128,12 +128,12 @@ def find_best_rate(
 ) -> tuple[int, float] | None:
     """Give the requests at once, up to `most`, whose output is largest, and that output."""
     tried = [*(row for row in curve if row["concurrency"] < most), find_row(curve, most)]
-    found = [
+    rates = [
         (int(row["concurrency"]), rate)
         for row in tried
         if row is not None and (rate := compute_output_rate(row, inputs, case))
     ]
-    return max(found, key=lambda pair: (pair[1], -pair[0]), default=None)
+    return max(rates, key=lambda pair: (pair[1], -pair[0]), default=None)
 
 
 def compute_tpot(row: Row) -> Range:

@@ -95,15 +95,15 @@ def count_tokens_a_day(curve: Sequence[Row], load: Load, case: Case, machines: i
     With as many machines as requests each has its own: the most that the users can take.
     """
     few, with_one_more = divmod(load.users or 0, machines)
-    found = 0.0
+    tokens = 0.0
     for requests, count in ((few + 1, with_one_more), (few, machines - with_one_more)):
         best = (
             curves.find_best_rate(curve, load.inputs, case, requests)
             if requests and count
             else None
         )
-        found += best[1] * count if best else 0.0
-    return found * DAY_S
+        tokens += best[1] * count if best else 0.0
+    return tokens * DAY_S
 
 
 def compute_use(curve: Sequence[Row], load: Load, sizing: Mapping[str, Any]) -> float | None:
@@ -141,8 +141,8 @@ def _list_exceeded_limits(row: Row, load: Load, case: Case) -> list[str]:
     times = {"ttft": (row["ttft_s"], load.ttft_s), "tpot": (curves.compute_tpot(row), load.tpot_ms)}
     return [
         name
-        for name, (found, limit) in times.items()
-        if limit is not None and (found[OPPOSITE[case]] or 0) > limit
+        for name, (value, limit) in times.items()
+        if limit is not None and (value[OPPOSITE[case]] or 0) > limit
     ]
 
 

@@ -52,12 +52,12 @@ class Load:
 NAMES = tuple(part.name for part in fields(Load) if part.name != "assumed")
 
 
-def make_load(given: Mapping[str, Any], concurrency: int) -> Load | None:
+def make_load(options: Mapping[str, Any], concurrency: int) -> Load | None:
     """Make the load of what was given; None where nothing was.
 
     Without users and tokens a day it is of the planned `concurrency`.
     """
-    known = {name: given[name] for name in NAMES if given.get(name) is not None}
+    known = {name: options[name] for name in NAMES if options.get(name) is not None}
     if not known:
         return None
     assumed = {"input_tokens", "output_tokens"} - known.keys()

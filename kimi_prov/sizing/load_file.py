@@ -25,13 +25,13 @@ def read_load(path: Path) -> dict[str, Any]:
     Raises UserError for what is no load, and names each key that is wrong with its line.
     """
     sheet, schema = _read_sheet(path)
-    asked = _convert_numbers({name: sheet[name] for name in NAMES if name in sheet}, schema)
-    if not asked:
+    load = _convert_numbers({name: sheet[name] for name in NAMES if name in sheet}, schema)
+    if not load:
         raise UserError(
             f"{documents.format_path_name(path)}: this load asks for nothing",
             fix="set users: N, or tokens_per_day: N",
         )
-    return asked
+    return load
 
 
 def read_bench(path: Path) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def read_bench(path: Path) -> dict[str, Any]:
     """
     sheet, schema = _read_sheet(path)
     own = _convert_numbers(sheet.get("bench") or {}, schema["properties"]["bench"])
-    asked = {**_convert_numbers({n: sheet[n] for n in _LENGTHS if n in sheet}, schema), **own}
-    if sheet.get("users") and "concurrency" not in asked and "rate_per_s" not in asked:
+    options = {**_convert_numbers({n: sheet[n] for n in _LENGTHS if n in sheet}, schema), **own}
+    if sheet.get("users") and "concurrency" not in options and "rate_per_s" not in options:
         users = int(sheet["users"])
         most = schema["properties"]["bench"]["properties"]["concurrency"]["items"]["maximum"]
         if users > most:
@@ -51,34 +51,34 @@ def read_bench(path: Path) -> dict[str, Any]:
                 "requests at once that a bench asks",
                 fix="set bench: {concurrency: [N]}",
             )
-        asked["concurrency"] = [users]
-    if not asked:
+        options["concurrency"] = [users]
+    if not options:
         raise UserError(
             f"{documents.format_path_name(path)}: this load asks a bench for nothing",
             fix="set bench: {requests: N}, or input_tokens: N",
         )
-    return asked
+    return options
 
 
 def _read_sheet(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     fix = f"see {resources.find_page('guides/sizing.md')} for a load file that is whole"
-    found = documents.read_document(path, what="a load", limit=_MAX_BYTES, fix=fix)
-    sheet = found.yaml(fix)
+    document = documents.read_document(path, what="a load", limit=_MAX_BYTES, fix=fix)
+    sheet = document.yaml(fix)
     schema = schemas.load("load")
     faults = list(find_misfits(sheet, schema))
     if faults:
-        raise refuse_misfits(found.name, faults, SourceText(found.text), fix=fix)
+        raise refuse_misfits(document.name, faults, SourceText(document.text), fix=fix)
     return sheet, schema
 
 
-def _convert_numbers(given: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_numbers(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Give each number the kind that the schema names: 2.0 of a sheet is a whole number."""
     kinds = {"integer": int, "number": float}
-    found = {}
-    for name, value in given.items():
+    converted = {}
+    for name, value in values.items():
         about = schema["properties"][name]
         if about["type"] == "array":
-            found[name] = [int(item) for item in value]
+            converted[name] = [int(item) for item in value]
         else:
-            found[name] = kinds.get(about["type"], lambda same: same)(value)
-    return found
+            converted[name] = kinds.get(about["type"], lambda same: same)(value)
+    return converted

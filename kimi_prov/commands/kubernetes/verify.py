@@ -60,8 +60,8 @@ def run(
     host = suite.make_document(
         endpoint=folder.urls[0],
         seen_from="control",
-        why=f"kubectl port-forward to service/{service} in {folder.kubectl.where}; the certificate "
-        f"is held to {way.vouched}",
+        reason=f"kubectl port-forward to service/{service} in {folder.kubectl.where}; the "
+        f"certificate is held to {way.vouched}",
         checks=rows,
         stand_ins=suite.list_stand_ins(plan, {}),
         suite=chosen.suite,

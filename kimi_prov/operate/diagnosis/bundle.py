@@ -57,33 +57,33 @@ def list_files(
     yield "README.txt", README
     yield "diagnose.json", _format_json(document)
     names = _make_distinct_names(gathered)
-    for host, found in gathered.items():
-        for name, text in _list_host_files(found):
+    for host, gathered_of_host in gathered.items():
+        for name, text in _list_host_files(gathered_of_host):
             yield f"{names[host]}/{name}", text
 
 
-def _list_host_files(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_host_files(gathered: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in ("facts", "plan", "status", "units"):
-        if found.get(part):
-            yield f"{part}.json", _format_json(found[part])
-    logs = _read_mapping(found.get("logs"))
+        if gathered.get(part):
+            yield f"{part}.json", _format_json(gathered[part])
+    logs = _read_mapping(gathered.get("logs"))
     units = _make_distinct_names(logs)
-    for unit, told in logs.items():
-        yield f"logs/{units[unit]}.log", _log(_read_mapping(told))
-    if found.get("kernel"):
-        yield "kernel.log", _log(_read_mapping(found["kernel"]))
-    yield from _list_metrics_files(found.get("metrics"))
-    yield from _list_hang_files(found.get("hangs"))
-    texts = _read_mapping(found.get("configuration"))
+    for unit, log in logs.items():
+        yield f"logs/{units[unit]}.log", _log(_read_mapping(log))
+    if gathered.get("kernel"):
+        yield "kernel.log", _log(_read_mapping(gathered["kernel"]))
+    yield from _list_metrics_files(gathered.get("metrics"))
+    yield from _list_hang_files(gathered.get("hangs"))
+    texts = _read_mapping(gathered.get("configuration"))
     for part, name in _make_distinct_names(texts).items():
         if isinstance(text := texts[part], str) and text:
             yield f"configuration/{name}", clean_text.clean_block(text)
-    packages = found.get("packages")
+    packages = gathered.get("packages")
     listed = "\n".join(map(clean_text.clean_row, packages)) if isinstance(packages, list) else ""
     for text, name in (
         (listed, "packages.txt"),
-        (found.get("unit_files"), "units.txt"),
-        (found.get("gpus"), "nvidia-smi.txt"),
+        (gathered.get("unit_files"), "units.txt"),
+        (gathered.get("gpus"), "nvidia-smi.txt"),
     ):
         if isinstance(text, str) and text:
             yield name, clean_text.clean_block(text).rstrip("\n") + "\n"
@@ -108,9 +108,9 @@ def _list_hang_files(rows: object) -> Iterator[tuple[str, str]]:
                 yield f"{folder}/{names[part]}", clean_text.clean_block(text)
 
 
-def _log(told: Mapping[str, Any]) -> str:
-    lines = [_format_line(entry) for entry in progress.parse_entries(told.get("entries"))]
-    first = ["(older lines are left out)"] if told.get("cut") else []
+def _log(log: Mapping[str, Any]) -> str:
+    lines = [_format_line(entry) for entry in progress.parse_entries(log.get("entries"))]
+    first = ["(older lines are left out)"] if log.get("cut") else []
     return "\n".join([*first, *lines]) + "\n"
 
 
@@ -130,14 +130,14 @@ def _format_json(value: object) -> str:
 
 def _make_distinct_names(names: Iterable[str]) -> dict[str, str]:
     """Give each name one that may be a file's, and no two the same."""
-    found: dict[str, str] = {}
+    file_names: dict[str, str] = {}
     for name in names:
-        plain, number = _name(name), 1
-        while plain in found.values():
-            number += 1
-            plain = f"{_name(name)}.{number}"
-        found[name] = plain
-    return found
+        plain, suffix = _name(name), 1
+        while plain in file_names.values():
+            suffix += 1
+            plain = f"{_name(name)}.{suffix}"
+        file_names[name] = plain
+    return file_names
 
 
 def _name(text: str) -> str:

@@ -112,8 +112,8 @@ class Evidence:
         It is over where the engine answered a chat after it.
         """
         hits = [hit for entries in self.engines() if (hit := _find_last(entries, pattern))]
-        found = [hit for hit in hits if hit.count >= least]
-        return max(found, key=lambda hit: hit.entry.time_us, default=None)
+        matching = [hit for hit in hits if hit.count >= least]
+        return max(matching, key=lambda hit: hit.entry.time_us, default=None)
 
     def in_kernel(self, pattern: re.Pattern[str]) -> Hit | None:
         """Return the last message of the kernel that a pattern is found in.
@@ -134,8 +134,8 @@ def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:
     """
     status = _read_mapping(gathered.get("status"))
     logs = {
-        str(unit): progress.parse_entries(_read_mapping(found).get("entries"))
-        for unit, found in _read_mapping(gathered.get("logs")).items()
+        str(unit): progress.parse_entries(_read_mapping(log).get("entries"))
+        for unit, log in _read_mapping(gathered.get("logs")).items()
     }
     return Evidence(
         plan=_read_mapping(gathered.get("plan")),
@@ -158,16 +158,16 @@ def read_evidence(gathered: Mapping[str, Any], split: str = "") -> Evidence:
 
 
 def _read_rest(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = _read_mapping(status.get("rest"))
-    return {**found, "told": str(status.get("detail"))} if found.get("since") else {}
+    rest = _read_mapping(status.get("rest"))
+    return {**rest, "told": str(status.get("detail"))} if rest.get("since") else {}
 
 
 def _read_disks(rows: object) -> Iterator[Disk]:
     for row in rows if isinstance(rows, list) else ():
-        given = _read_mapping(row)
-        size, free = given.get("size_bytes"), given.get("free_bytes")
+        disk = _read_mapping(row)
+        size, free = disk.get("size_bytes"), disk.get("free_bytes")
         if isinstance(size, int) and isinstance(free, int):
-            yield Disk(str(given.get("path")), size, free)
+            yield Disk(str(disk.get("path")), size, free)
 
 
 def _list_down_units(detail: str) -> list[str]:
@@ -183,13 +183,13 @@ def _is_starting(unit: Mapping[str, Any]) -> bool:
 
 def _read_metrics(rows: object) -> Iterator[Metrics]:
     for row in rows if isinstance(rows, list) else ():
-        given = _read_mapping(row)
-        first, second = given.get("first"), given.get("second")
+        reading = _read_mapping(row)
+        first, second = reading.get("first"), reading.get("second")
         if isinstance(first, str) and first:
             later = metrics.sum_counts(second) if isinstance(second, str) and second else None
-            apart = given.get("apart_s")
+            apart = reading.get("apart_s")
             yield Metrics(
-                str(given.get("unit")),
+                str(reading.get("unit")),
                 metrics.sum_counts(first),
                 later,
                 float(apart) if isinstance(apart, int | float) else 0.0,
@@ -203,11 +203,11 @@ def _read_bundles(rows: object) -> Iterator[Mapping[str, Any]]:
 
 def _find_last(entries: Iterable[LogEntry], pattern: re.Pattern[str]) -> Hit | None:
     entries = list(entries)
-    found = [entry for entry in entries if pattern.search(entry.message)]
-    if not found:
+    matching = [entry for entry in entries if pattern.search(entry.message)]
+    if not matching:
         return None
-    over = any(at > found[-1].time_us for at in _find_ready_times(entries))
-    return Hit(found[-1], len(found), over)
+    over = any(at > matching[-1].time_us for at in _find_ready_times(entries))
+    return Hit(matching[-1], len(matching), over)
 
 
 def _find_ready_times(entries: Iterable[LogEntry]) -> Iterator[int]:

@@ -57,7 +57,9 @@ def run_rules(evidence: Evidence) -> list[Finding]:
     """Return what is recognised, the gravest first."""
     seen = ((identity, check(evidence)) for identity, check in RULES.items())
     return sort_by_severity(
-        make_finding(identity, **found) for identity, found in seen if found is not None
+        make_finding(identity, **observation)
+        for identity, observation in seen
+        if observation is not None
     )
 
 
@@ -211,9 +213,9 @@ _LOADED = re.compile(r"Loading weights took ([\d.]{1,12}) seconds")
 def detect_slow_load(evidence: Evidence) -> Observation | None:
     """Tell of weights that took longer to load than the plan, or any disk, lets expect."""
     hit = evidence.last(_LOADED)
-    found = _LOADED.search(hit.entry.message) if hit else None
+    match = _LOADED.search(hit.entry.message) if hit else None
     limit = max(_SLOW_LOAD_S, _SLOWER_LOAD * (evidence.figure("throughput", "load_s", "high") or 0))
-    if hit is None or found is None or float(found[1]) <= limit:
+    if hit is None or match is None or float(match[1]) <= limit:
         return None
     return Observation(
         observed=hit.observed,
@@ -435,11 +437,11 @@ def detect_disk_full(evidence: Evidence) -> Observation | None:
     full = [row for row in evidence.disks if is_nearly_full(row.free, row.size)]
     if not full:
         return None
-    told = "; ".join(
+    disks = "; ".join(
         f"{row.path}: {format_bytes(row.free)} of {format_bytes(row.size)} free" for row in full
     )
     return Observation(
-        observed=told,
+        observed=disks,
         required=f"{FULL_SHARE:.0%} of it, or {format_bytes(FULL_BYTES)}",
         fix="kimi-prov clean INVENTORY  removes versions and models that nothing uses; then see "
         "what else grows there (du -xh --max-depth=2)",
@@ -577,11 +579,11 @@ def detect_gateway_machine_out(evidence: Evidence) -> Observation | None:
 def detect_gateway_ahead(evidence: Evidence) -> Observation | None:
     """Tell what will keep requests from a machine, or is counted wrongly."""
     rows = evidence.gateway.get("warnings")
-    told = [text for text in rows if isinstance(text, str)] if isinstance(rows, list) else []
-    if not told:
+    problems = [text for text in rows if isinstance(text, str)] if isinstance(rows, list) else []
+    if not problems:
         return None
     return Observation(
-        observed="; ".join(told),
+        observed="; ".join(problems),
         required="certificates that last, and one time everywhere",
         fix="kimi-prov apply INVENTORY  makes and pins certificates anew; have clocks kept by NTP",
         severity="warning",

@@ -24,32 +24,32 @@ def read_path(value: object, *path: str | int) -> Any:  # noqa: ANN401  (whateve
 
 def read_text(value: object, *path: str | int) -> str:
     """Return a text, "" where there is none."""
-    found = read_path(value, *path)
-    return found if isinstance(found, str) else ""
+    result = read_path(value, *path)
+    return result if isinstance(result, str) else ""
 
 
 def read_int(value: object, *path: str | int) -> int:
     """Return a whole number, 0 where there is none."""
-    found = read_path(value, *path)
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    result = read_path(value, *path)
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
 def read_rows(value: object, *path: str | int) -> list[Object]:
     """Return the objects of a list."""
-    found = read_path(value, *path)
-    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    result = read_path(value, *path)
+    return [row for row in result if isinstance(row, dict)] if isinstance(result, list) else []
 
 
 def read_mapping(value: object, *path: str | int) -> Object:
     """Return an object, an empty one where there is none."""
-    found = read_path(value, *path)
-    return found if isinstance(found, dict) else {}
+    result = read_path(value, *path)
+    return result if isinstance(result, dict) else {}
 
 
 def read_name(value: object) -> str:
     """Return an object's name, "" where it has none that Kubernetes would have given."""
-    found = read_text(value, "metadata", "name")
-    return found if NAME.fullmatch(found) else ""
+    result = read_text(value, "metadata", "name")
+    return result if NAME.fullmatch(result) else ""
 
 
 def find_condition(value: object, kind: str) -> Object:
@@ -68,7 +68,7 @@ def is_condition_true(value: object, kind: str) -> bool:
 def parse_time(value: object, *path: str | int) -> float | None:
     """Return a time in seconds since 1970, None where there is none."""
     try:
-        found = datetime.fromisoformat(read_text(value, *path))
+        time = datetime.fromisoformat(read_text(value, *path))
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

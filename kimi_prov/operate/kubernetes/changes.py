@@ -80,17 +80,17 @@ def _drop_cluster_fields(row: Object) -> Object:
     if _LAST_APPLIED in annotations:
         hidden = {_LAST_APPLIED: _Hidden(annotations[_LAST_APPLIED])}
         metadata = {**metadata, "annotations": {**annotations, **hidden}}
-    found = {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
+    kept = {**{k: v for k, v in row.items() if k != "status"}, "metadata": metadata}
     kind = answers.read_text(row, "kind")
     if kind in ("Secret", "ConfigMap"):
         for part in ("data", "stringData"):
             if entries := answers.read_mapping(row, part):
-                found[part] = {
+                kept[part] = {
                     key: _Hidden(value) if kind == "Secret" or _SECRET_NAME.search(key) else value
                     for key, value in entries.items()
                 }
-        return found
-    return {key: _hide_secrets(value) for key, value in found.items()}
+        return kept
+    return {key: _hide_secrets(value) for key, value in kept.items()}
 
 
 def _hide_secrets(value: object) -> object:
@@ -99,10 +99,10 @@ def _hide_secrets(value: object) -> object:
         return [_hide_secrets(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _hide_secrets(inner) for key, inner in value.items()}
-    if "value" in found and _SECRET_NAME.search(answers.read_text(value, "name")):
-        found["value"] = _Hidden(found["value"])
-    return found
+    hidden = {key: _hide_secrets(inner) for key, inner in value.items()}
+    if "value" in hidden and _SECRET_NAME.search(answers.read_text(value, "name")):
+        hidden["value"] = _Hidden(hidden["value"])
+    return hidden
 
 
 def _list_differences(before: object, after: object, path: str) -> Iterator[str]:
@@ -112,9 +112,9 @@ def _list_differences(before: object, after: object, path: str) -> Iterator[str]
                 inner = f"{path}.{key}" if path else str(key)
                 yield from _list_differences(before.get(key), after.get(key), inner)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
             if one != other:
-                yield from _list_differences(one, other, f"{path}[{number}]")
+                yield from _list_differences(one, other, f"{path}[{index}]")
     else:
         yield f"{path}: {_shorten_value(before)} -> {_shorten_value(after)}"
 

@@ -116,9 +116,11 @@ def judge_job(snapshot: Snapshot, before: Baseline) -> Status:
             log=(answers.read_name(pod), _name_container(pod), False) if pod else None,
         )
         return Status("failed", trouble.cause, trouble)
-    found = _find_first_trouble(snapshot.fetching, before, {f"Job/{named}"}, snapshot)
+    pod_trouble = _find_first_trouble(snapshot.fetching, before, {f"Job/{named}"}, snapshot)
     line = _describe_progress(snapshot.fetching, "the job that fetches the weights")
-    return Status("failed" if found and not found.waits else "starting", line, found)
+    return Status(
+        "failed" if pod_trouble and not pod_trouble.waits else "starting", line, pod_trouble
+    )
 
 
 def judge_engine(snapshot: Snapshot, before: Baseline) -> Status:
@@ -126,34 +128,34 @@ def judge_engine(snapshot: Snapshot, before: Baseline) -> Status:
     workload = snapshot.workload
     if workload is None:
         return Status("stopped", "it is not applied")
-    wanted, ready = _count_wanted(workload), answers.read_int(workload, "status", "readyReplicas")
-    if wanted == 0:
+    desired, ready = _count_wanted(workload), answers.read_int(workload, "status", "readyReplicas")
+    if desired == 0:
         left = len(snapshot.pods)
         return Status("stopped", f"{left} pods end" if left else "scaled to zero")
     current = not _is_behind(workload)
-    if ready >= wanted and current:
-        return Status("serving", f"{ready} of {wanted} ready")
+    if ready >= desired and current:
+        return Status("serving", f"{ready} of {desired} ready")
     trouble = None if _is_unseen(workload) else _find_workload_trouble(snapshot, workload, before)
     if trouble and not trouble.waits:
         return Status("failed", trouble.cause, trouble)
     line = _describe_progress(snapshot.pods, "the engine", _find_probe_message(snapshot, before))
-    return Status("starting", f"{ready} of {wanted} ready; {line}", trouble)
+    return Status("starting", f"{ready} of {desired} ready; {line}", trouble)
 
 
 def _find_workload_trouble(
     snapshot: Snapshot, workload: Object, before: Baseline
 ) -> Trouble | None:
-    name, wanted = answers.read_name(workload), _count_wanted(workload)
+    name, desired = answers.read_name(workload), _count_wanted(workload)
     size = answers.read_int(workload, "spec", "leaderWorkerTemplate", "size")
     involved = {f"{answers.read_text(workload, 'kind')}/{name}"}
     if size:
         # Its leaders are of one StatefulSet, the workers of each leader of another.
-        involved |= {f"StatefulSet/{name}", *(f"StatefulSet/{name}-{n}" for n in range(wanted))}
+        involved |= {f"StatefulSet/{name}", *(f"StatefulSet/{name}-{n}" for n in range(desired))}
     # What a former revision suffers from was mended, or is told by the present one.
     revision = snapshot.revision or answers.read_text(workload, "status", "updateRevision")
     pods = [pod for pod in snapshot.pods if not _is_former(pod, revision)]
     return _find_first_trouble(
-        pods, before, involved, snapshot, crash=True, group=bool(size), count=wanted * max(size, 1)
+        pods, before, involved, snapshot, crash=True, group=bool(size), count=desired * max(size, 1)
     )
 
 
@@ -188,8 +190,8 @@ def _is_unseen(workload: Object) -> bool:
 
 
 def _count_wanted(workload: Object) -> int:
-    found = answers.read_path(workload, "spec", "replicas")
-    return found if isinstance(found, int) else 1
+    replicas = answers.read_path(workload, "spec", "replicas")
+    return replicas if isinstance(replicas, int) else 1
 
 
 def _is_former(pod: Object, revision: str) -> bool:
@@ -241,13 +243,13 @@ def _find_first_trouble(
         if answers.read_text(row, "reason") == "TriggeredScaleUp"
     }
     judged = [pod for pod in pods if f"Pod/{answers.read_name(pod)}" not in awaited]
-    found = [
+    troubles = [
         *(t for pod in judged for t in _find_pod_troubles(pod, before, crash=crash, group=group)),
         *_find_claim_troubles(snapshot, before),
         *_find_event_troubles(snapshot, pods, involved, before, lacks=len(pods) < count),
         *_find_group_troubles(snapshot.events, involved, before),
     ]
-    return next((t for t in found if not t.waits), next(iter(found), None))
+    return next((t for t in troubles if not t.waits), next(iter(troubles), None))
 
 
 def _find_pod_troubles(
@@ -295,7 +297,7 @@ def _find_container_troubles(
     )
     if not (newly or answers.read_mapping(row, "state", "terminated")):
         return
-    ended = next((found for found in killed if found), {})
+    ended = next((state for state in killed if state), {})
     if ended.get("reason") == _OOM:
         yield Trouble(
             f"the container {container} of {name} used more memory than its limit and was killed "
@@ -363,12 +365,12 @@ def _find_claim_troubles(snapshot: Snapshot, before: Baseline) -> Iterator[Troub
             )
         if phase != "Pending":
             continue
-        told = [
+        events_of_claims = [
             e
             for e in _select_new(snapshot.events, before)
             if _name_event_object(e) == f"PersistentVolumeClaim/{name}"
         ]
-        failed = [e for e in told if answers.read_text(e, "reason") in _CLAIM]
+        failed = [e for e in events_of_claims if answers.read_text(e, "reason") in _CLAIM]
         if failed:
             message = clean_text.clean_line(answers.read_text(failed[-1], "message"))[:_MAX_LENGTH]
             yield Trouble(
@@ -424,17 +426,17 @@ def _find_group_troubles(
     events: Iterable[Object], involved: set[str], before: Baseline
 ) -> Iterator[Trouble]:
     """Tell of a group that is made anew time and again: its pods' restarts go with them."""
-    told = [
+    recreations = [
         row
         for row in _select_new(events, before)
         if _name_event_object(row) in involved and answers.read_text(row, "reason") in _RECREATED
     ]
     times = sum(
         max(answers.read_int(row, "count"), answers.read_int(row, "series", "count"), 1)
-        for row in told
+        for row in recreations
     )
     if times > 1:
-        message = clean_text.clean_line(answers.read_text(told[-1], "message"))[:_MAX_LENGTH]
+        message = clean_text.clean_line(answers.read_text(recreations[-1], "message"))[:_MAX_LENGTH]
         yield Trouble(
             f"the group was made anew {times} times: {message}",
             "see what its pods say while they run:  {kubectl} logs --follow POD",
@@ -451,12 +453,12 @@ def _read_event_time(event: Object) -> float:
         answers.parse_time(event, *path)
         for path in (("lastTimestamp",), ("series", "lastObservedTime"), ("eventTime",))
     ]
-    return max([found for found in times if found is not None], default=0.0)
+    return max([time for time in times if time is not None], default=0.0)
 
 
 def _name_event_object(event: Object) -> str:
-    found = answers.read_mapping(event, "involvedObject")
-    return f"{answers.read_text(found, 'kind')}/{answers.read_text(found, 'name')}"
+    involved = answers.read_mapping(event, "involvedObject")
+    return f"{answers.read_text(involved, 'kind')}/{answers.read_text(involved, 'name')}"
 
 
 def _is_creating(pod: Object) -> bool:
@@ -474,14 +476,14 @@ def _find_probe_message(snapshot: Snapshot, before: Baseline) -> str:
         for pod in snapshot.pods
         if not answers.is_condition_true(pod, "Ready")
     }
-    told = [
+    messages = [
         row
         for row in sorted(_select_new(snapshot.events, before), key=_read_event_time)
         if _name_event_object(row) in pods and answers.read_text(row, "reason") == "Unhealthy"
     ]
     return (
-        clean_text.clean_line(answers.read_text(told[-1], "message")).partition(": ")[2][:160]
-        if told
+        clean_text.clean_line(answers.read_text(messages[-1], "message")).partition(": ")[2][:160]
+        if messages
         else ""
     )
 
@@ -498,8 +500,8 @@ def _describe_progress(pods: Sequence[Object], what: str, probe: str = "") -> st
         ]
         reason = next((word for word in waiting if word), "")
         words.append(f"{answers.read_name(pod)} {phase}{f' ({reason})' if reason else ''}")
-    told = clean_text.clean_line(", ".join(words))[:200]
-    return f"{told}: {probe}" if probe else told
+    progress = clean_text.clean_line(", ".join(words))[:200]
+    return f"{progress}: {probe}" if probe else progress
 
 
 # Lines of an engine's log that say why it ended, and what to do: the first pattern that is found.

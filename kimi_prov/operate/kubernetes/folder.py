@@ -50,9 +50,9 @@ class Folder:
         kubectl = Kubectl.find(target)
         objects = tuple(_parse_objects(path, kubectl.build(path)))
         kubectl = kubectl.within(_choose_namespace(path, objects, target, kubectl))
-        found = cls(path, kubectl, record, objects)
-        found.check()
-        return found
+        folder = cls(path, kubectl, record, objects)
+        folder.check()
+        return folder
 
     def check(self) -> None:
         """Raise UserError where it has not one workload with a service."""
@@ -81,8 +81,8 @@ class Folder:
     @cached_property
     def service(self) -> Object:
         """The service that clients reach the engine by; a headless one is for the pods alone."""
-        found = [row for row in self.of_kind("Service") if read_component(row) in ("engine", "")]
-        served = [row for row in found if answers.read_path(row, "spec", "clusterIP") != "None"]
+        services = [row for row in self.of_kind("Service") if read_component(row) in ("engine", "")]
+        served = [row for row in services if answers.read_path(row, "spec", "clusterIP") != "None"]
         if not served:
             raise self._lacks("Service of the engine")
         return served[0]
@@ -100,8 +100,8 @@ class Folder:
     @property
     def replicas(self) -> int | None:
         """How many of the workload the file says: 0 is stopped, None leaves it to others."""
-        found = answers.read_path(self.workload, "spec", "replicas")
-        return found if isinstance(found, int) else None
+        replicas = answers.read_path(self.workload, "spec", "replicas")
+        return replicas if isinstance(replicas, int) else None
 
     @property
     def group_size(self) -> int:
@@ -133,8 +133,8 @@ class Folder:
         """Base URLs of the API: inside the cluster, and by its ingress."""
         port = answers.read_int(self.service, "spec", "ports", 0, "port")
         inside = f"{answers.read_name(self.service)}.{self.kubectl.namespace}.svc"
-        found = [f"https://{inside}{'' if port == _HTTPS else f':{port}'}/v1"]
-        return [*found, *(f"https://{host}/v1" for host in self._hosts())]
+        urls = [f"https://{inside}{'' if port == _HTTPS else f':{port}'}/v1"]
+        return [*urls, *(f"https://{host}/v1" for host in self._hosts())]
 
     def secret(self, mounted: str) -> str | None:
         """Return the name of the secret that the engine's pods mount at a path."""
@@ -169,10 +169,10 @@ class Folder:
                 yield from (str(host) for host in names or () if isinstance(names, list))
 
     def _one(self, kinds: Iterable[str]) -> Object:
-        found = [r for r in self.objects if r["kind"] in kinds and read_component(r) == "engine"]
-        if len(found) != 1:
-            raise self._lacks(f"{' or '.join(kinds)} with {LABEL}component: engine", len(found))
-        return found[0]
+        rows = [r for r in self.objects if r["kind"] in kinds and read_component(r) == "engine"]
+        if len(rows) != 1:
+            raise self._lacks(f"{' or '.join(kinds)} with {LABEL}component: engine", len(rows))
+        return rows[0]
 
     def _lacks(self, what: str, count: int = 0) -> UserError:
         return UserError(
@@ -229,9 +229,9 @@ def _choose_namespace(
     if not named:
         return kubectl.namespace
     if len(named) > 1 or target.namespace not in (None, named[0]):
-        told = ", ".join(map(clean_text.clean_line, named))
+        names = ", ".join(map(clean_text.clean_line, named))
         raise UserError(
-            f"{path}: its objects go to the namespace {told}"
+            f"{path}: its objects go to the namespace {names}"
             + (f", and --namespace says {target.namespace}" if len(named) == 1 else ""),
             fix="leave out --namespace, or render again with it"
             if len(named) == 1

@@ -113,8 +113,8 @@ class Kubectl:
             )
         plain = cls(program, "", "")
         _check_version(plain.json("version", "--client"), program)
-        found = cls(program, target.context or "", "")
-        view = found.json("config", "view", "--minify")
+        kubectl = cls(program, target.context or "", "")
+        view = kubectl.json("config", "view", "--minify")
         context = answers.read_text(view, "current-context")
         own = answers.read_text(view, "contexts", 0, "context", "namespace")
         return cls(program, target.context or context, target.namespace or own or "default")
@@ -164,11 +164,11 @@ class Kubectl:
 
     def json(self, *words: str, content: str | None = None) -> Any:  # noqa: ANN401  (data)
         """Run it and return its JSON; None where it printed nothing."""
-        told = self.run(*words, "-o", "json", content=content)
-        if not told.strip():
+        output = self.run(*words, "-o", "json", content=content)
+        if not output.strip():
             return None
         try:
-            return json.loads(told)
+            return json.loads(output)
         except (ValueError, RecursionError):
             raise UserError(
                 f"{self.where}: kubectl {words[0]} gave no JSON",
@@ -178,21 +178,21 @@ class Kubectl:
 
     def items(self, *words: str, content: str | None = None) -> list[answers.Object]:
         """Return objects: those of a list, or the one that it is."""
-        found = self.json(*words, content=content)
+        document = self.json(*words, content=content)
         if (
-            answers.read_text(found, "kind").endswith("List")
-            or answers.read_path(found, "items") is not None
+            answers.read_text(document, "kind").endswith("List")
+            or answers.read_path(document, "items") is not None
         ):
-            return answers.read_rows(found, "items")
-        return [found] if isinstance(found, dict) else []
+            return answers.read_rows(document, "items")
+        return [document] if isinstance(document, dict) else []
 
     def get(self, kind: str, name: str) -> answers.Object | None:
         """Return an object of the namespace by kind and name; None where there is none."""
         try:
-            found = self.json("get", kind, name, "--ignore-not-found")
+            document = self.json("get", kind, name, "--ignore-not-found")
         except AbsentError:
             return None
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
     def list_all(self, kind: str, selector: str = "") -> list[answers.Object]:
         """Return the namespace's objects of a kind; none where the cluster does not know it."""
@@ -210,21 +210,23 @@ class Kubectl:
         One call for all of them; one for each where something in it is refused.
         """
         chosen = ["--selector", selector] if selector else []
-        found: dict[str, list[answers.Object] | None] = {}
+        by_kind: dict[str, list[answers.Object] | None] = {}
         try:
             rows = self.items("get", ",".join(kinds), *chosen)
         except (ForbiddenError, AbsentError):
             for kind in kinds:
                 try:
-                    found[kind] = self.list_all(kind, selector)
+                    by_kind[kind] = self.list_all(kind, selector)
                 except ForbiddenError:
-                    found[kind] = None
-            return found
+                    by_kind[kind] = None
+            return by_kind
         for kind in kinds:
             # pods are of the kind Pod, ingressclasses of IngressClass.
             plural = kind.partition(".")[0]
-            found[kind] = [r for r in rows if plural == _name_plural(answers.read_text(r, "kind"))]
-        return found
+            by_kind[kind] = [
+                r for r in rows if plural == _name_plural(answers.read_text(r, "kind"))
+            ]
+        return by_kind
 
     def build(self, folder: Path) -> str:
         """Return what the folder's kustomization makes, as YAML."""
@@ -234,16 +236,16 @@ class Kubectl:
         words = ["--context", self.context] if self.context else []
         return [*words, *(["--namespace", self.namespace] if self.namespace else [])]
 
-    def _refused(self, words: tuple[str, ...], told: str) -> UserError:
-        reason = _explain_refusal(told)
+    def _refused(self, words: tuple[str, ...], error_text: str) -> UserError:
+        reason = _explain_refusal(error_text)
         message = f"{self.where}: kubectl {words[0]}: {reason}"
         if words[0] == _BUILD:
             return UserError(message, fix=f"correct it; try  {self.format_command(*words)}")
         # The whole of it: of several lines the first may be the one that says it.
         for pattern, code, fix in _RULES:
             if pattern.search(reason):
-                told = fix.replace("{kubectl}", self.format_command())
-                return UserError(message, fix=told, exit_code=code)
+                error_text = fix.replace("{kubectl}", self.format_command())
+                return UserError(message, fix=error_text, exit_code=code)
         if _AWAY.search(reason):
             return self._away(reason)
         if _LOGIN.search(reason):
@@ -272,20 +274,20 @@ def make_environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
-def _explain_refusal(told: str) -> str:
-    lines = [line for line in clean_text.clean_block(told).splitlines() if line.strip()]
+def _explain_refusal(message: str) -> str:
+    lines = [line for line in clean_text.clean_block(message).splitlines() if line.strip()]
     lines = [line for line in lines if not _NOISE.match(line)] or lines
     return clean_text.clean_line(" ".join(lines))[:500] or "it gave no reason"
 
 
 def _check_version(answer: object, program: str) -> None:
-    told = answers.read_text(answer, "clientVersion", "gitVersion")
-    found = re.match(r"v(\d{1,4})\.(\d{1,4})", told)
-    if found is None:
+    version = answers.read_text(answer, "clientVersion", "gitVersion")
+    match = re.match(r"v(\d{1,4})\.(\d{1,4})", version)
+    if match is None:
         raise UserError(f"{program}: it tells no version", fix=f"install kubectl: {_INSTALL}")
-    if (int(found[1]), int(found[2])) < MIN_VERSION:
+    if (int(match[1]), int(match[2])) < MIN_VERSION:
         oldest = ".".join(map(str, MIN_VERSION))
         raise UserError(
-            f"{program}: {clean_text.clean_line(told)} is older than {oldest}",
+            f"{program}: {clean_text.clean_line(version)} is older than {oldest}",
             fix=f"install {oldest} or newer: {_INSTALL}",
         )

@@ -22,17 +22,19 @@ _CLAIMS = "persistentvolumeclaims"
 
 def take_snapshot(folder: Folder) -> Snapshot:
     """Ask for all of it. Raises UserError where the cluster is not reached, or does not tell."""
-    found = _list_by_kind(folder, (folder.kind, "jobs.batch", "pods"), folder.selector)
+    objects = _list_by_kind(folder, (folder.kind, "jobs.batch", "pods"), folder.selector)
     # Of a claim its name counts: a site's own has no label of ours.
     beside = _list_by_kind(folder, (_CLAIMS, "events"), but="events")
     claims = {answers.read_name(row) for row in folder.of_kind("PersistentVolumeClaim")}
-    job = _find_by_name(found["jobs.batch"], answers.read_name(folder.job)) if folder.job else None
-    pods = _sort_pods(found["pods"])
+    job = (
+        _find_by_name(objects["jobs.batch"], answers.read_name(folder.job)) if folder.job else None
+    )
+    pods = _sort_pods(objects["pods"])
     fetching = [
         pod for pod in pods if answers.read_name(job) and _find_job(pod) == answers.read_name(job)
     ]
     return Snapshot(
-        workload=_find_by_name(found[folder.kind], folder.name),
+        workload=_find_by_name(objects[folder.kind], folder.name),
         job=job,
         pods=[pod for pod in pods if read_component(pod) == "engine"],
         fetching=fetching,
@@ -47,13 +49,13 @@ def _list_by_kind(
     folder: Folder, kinds: tuple[str, ...], selector: str = "", but: str = ""
 ) -> dict[str, list[Object]]:
     """Ask for kinds: what may not be seen is not what is not there, `but` for one of them."""
-    found = folder.kubectl.several(kinds, selector)
-    if hidden := [kind for kind, rows in found.items() if rows is None and kind != but]:
+    objects = folder.kubectl.several(kinds, selector)
+    if hidden := [kind for kind, rows in objects.items() if rows is None and kind != but]:
         raise ForbiddenError(
             f"{folder.kubectl.where}: the user may not list {', '.join(hidden)}",
             fix="ask who runs the cluster for that right",
         )
-    return {kind: rows or [] for kind, rows in found.items()}
+    return {kind: rows or [] for kind, rows in objects.items()}
 
 
 def _read_revision(folder: Folder) -> str:
@@ -77,8 +79,8 @@ def _find_job(pod: Object) -> str:
 
 def _sort_pods(pods: list[Object]) -> list[Object]:
     """Return the pods, the oldest first."""
-    found = [pod for pod in pods if answers.read_name(pod)]
-    return sorted(found, key=lambda pod: answers.read_text(pod, "metadata", "creationTimestamp"))
+    named = [pod for pod in pods if answers.read_name(pod)]
+    return sorted(named, key=lambda pod: answers.read_text(pod, "metadata", "creationTimestamp"))
 
 
 def read_log(
@@ -100,8 +102,8 @@ def read_last_line(folder: Folder, pods: list[Object]) -> str:
     running = [pod for pod in pods if answers.read_text(pod, "status", "phase") == "Running"]
     if not running:
         return ""
-    told = read_log(folder, answers.read_name(running[-1]), "", lines=1).strip()
-    return clean_text.clean_line(told.rpartition("\n")[2])[:160]
+    line = read_log(folder, answers.read_name(running[-1]), "", lines=1).strip()
+    return clean_text.clean_line(line.rpartition("\n")[2])[:160]
 
 
 def explain_trouble(folder: Folder, trouble: Trouble) -> tuple[Trouble, str]:
@@ -109,10 +111,10 @@ def explain_trouble(folder: Folder, trouble: Trouble) -> tuple[Trouble, str]:
     if trouble.log is None:
         return trouble, ""
     pod, container, previous = trouble.log
-    told = read_log(folder, pod, container, previous=previous, lines=_LINES)
-    if previous and not told.strip():
-        told = read_log(folder, pod, container, lines=_LINES)
-    return add_log(trouble, told), told
+    log = read_log(folder, pod, container, previous=previous, lines=_LINES)
+    if previous and not log.strip():
+        log = read_log(folder, pod, container, lines=_LINES)
+    return add_log(trouble, log), log
 
 
 def make_error(folder: Folder, trouble: Trouble) -> UserError:

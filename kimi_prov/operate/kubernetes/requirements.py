@@ -77,7 +77,7 @@ def observe_cluster(folder: Folder) -> Cluster:
         if groups is None or _name_api(resource) in {name.partition("/")[0] for name in groups}
     }
     own = kubectl.several([*kinds.values(), "pods"], folder.selector)
-    wanted = [name for name, _ in list_secrets(folder)]
+    secret_names = [name for name, _ in list_secrets(folder)]
     named = {kind: own[resource] or [] for kind, resource in kinds.items()}
     return Cluster(
         groups=groups,
@@ -87,7 +87,7 @@ def observe_cluster(folder: Folder) -> Cluster:
         ingress_classes=seen["ingressclasses.networking.k8s.io"],
         quotas=[*(seen["resourcequotas"] or ()), *(seen["limitranges"] or ())],
         claims=seen["persistentvolumeclaims"],
-        secrets=_ask_if_allowed(lambda: _list_present(kubectl, wanted)),
+        secrets=_ask_if_allowed(lambda: _list_present(kubectl, secret_names)),
         workloads={
             kind: row
             for kind, rows in named.items()
@@ -116,14 +116,14 @@ def _ask_if_allowed(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def _parse_groups(told: str) -> frozenset[str] | None:
+def _parse_groups(output: str) -> frozenset[str] | None:
     try:
-        found = json.loads(told)
+        document = json.loads(output)
     except (ValueError, RecursionError):
         return None
     versions = [
         v
-        for group in answers.read_rows(found, "groups")
+        for group in answers.read_rows(document, "groups")
         for v in answers.read_rows(group, "versions")
     ]
     return frozenset(answers.read_text(row, "groupVersion") for row in versions)
@@ -134,8 +134,8 @@ def _list_present(kubectl: Kubectl, names: Iterable[str]) -> frozenset[str]:
     names = list(names)
     if not names:
         return frozenset()
-    told = kubectl.run("get", "secret", *names, "--ignore-not-found", "-o", "name")
-    return frozenset(line.removeprefix("secret/") for line in told.split())
+    output = kubectl.run("get", "secret", *names, "--ignore-not-found", "-o", "name")
+    return frozenset(line.removeprefix("secret/") for line in output.split())
 
 
 def check_requirements(folder: Folder, cluster: Cluster) -> list[Finding]:
@@ -170,11 +170,11 @@ def check_requirements(folder: Folder, cluster: Cluster) -> list[Finding]:
 def _check_apis(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     if cluster.groups is None:
         return
-    wanted: dict[str, list[str]] = {}
+    resources: dict[str, list[str]] = {}
     for row in folder.objects:
         if "/" in row["apiVersion"] and row["apiVersion"] not in cluster.groups:
-            wanted.setdefault(row["apiVersion"], []).append(row["kind"])
-    for version, kinds in wanted.items():
+            resources.setdefault(row["apiVersion"], []).append(row["kind"])
+    for version, kinds in resources.items():
         group = version.partition("/")[0]
         findings.add(
             "cluster.api",
@@ -265,8 +265,8 @@ def is_usable(node: Object, template: Object) -> bool:
     if answers.read_path(node, "spec", "unschedulable"):
         return False
     labels = answers.read_mapping(node, "metadata", "labels")
-    wanted = answers.read_mapping(template, "spec", "nodeSelector")
-    if any(labels.get(key) != value for key, value in wanted.items()):
+    selector = answers.read_mapping(template, "spec", "nodeSelector")
+    if any(labels.get(key) != value for key, value in selector.items()):
         return False
     tolerations = answers.read_rows(template, "spec", "tolerations")
     taints = answers.read_rows(node, "spec", "taints")
@@ -300,12 +300,14 @@ def sum_requests(template: Object) -> Amounts:
 def _read_requests(container: Object) -> Amounts:
     resources = answers.read_mapping(container, "resources")
     # A limit without a request is the request.
-    given = {
+    requests = {
         **answers.read_mapping(resources, "limits"),
         **answers.read_mapping(resources, "requests"),
     }
     return {
-        name: value for name, text in given.items() if (value := _parse_quantity(text)) is not None
+        name: value
+        for name, text in requests.items()
+        if (value := _parse_quantity(text)) is not None
     }
 
 
@@ -332,14 +334,19 @@ def _check_claims(folder: Folder, cluster: Cluster, findings: Findings) -> None:
     ]
     for row in folder.of_kind("PersistentVolumeClaim"):
         # "" asks for a volume that somebody made by hand.
-        wanted = answers.read_path(row, "spec", "storageClassName")
-        fits = bool(default) if wanted is None else wanted == "" or wanted in known
+        storage_class = answers.read_path(row, "spec", "storageClassName")
+        fits = (
+            bool(default)
+            if storage_class is None
+            else storage_class == "" or storage_class in known
+        )
         if fits or answers.read_name(row) in there:
             continue
         findings.add(
             "cluster.storage_class",
             observed="storage classes: " + (", ".join(sorted(known)) or "none"),
-            required=f"{wanted or 'a default class'}, for the claim {answers.read_name(row)}",
+            required=f"{storage_class or 'a default class'}, for the claim "
+            f"{answers.read_name(row)}",
             fix="render again with --storage-class",
         )
 
@@ -349,14 +356,15 @@ def _check_ingress(folder: Folder, cluster: Cluster, findings: Findings) -> None
         return
     known = {answers.read_name(row) for row in cluster.ingress_classes}
     for row in folder.of_kind("Ingress"):
-        wanted = answers.read_text(row, "spec", "ingressClassName")
-        if wanted in known or (not wanted and known):
+        ingress_class = answers.read_text(row, "spec", "ingressClassName")
+        if ingress_class in known or (not ingress_class and known):
             continue
         findings.add(
             "cluster.ingress_class",
             observed="ingress classes: " + (", ".join(sorted(known)) or "none"),
-            required=f"{wanted or 'a class'}, for the ingress {answers.read_name(row)}",
-            fix=f"correct spec.ingressClassName, or install the controller of {wanted or 'one'}",
+            required=f"{ingress_class or 'a class'}, for the ingress {answers.read_name(row)}",
+            fix=f"correct spec.ingressClassName, or install the controller of "
+            f"{ingress_class or 'one'}",
         )
 
 
@@ -404,12 +412,12 @@ def list_secrets(folder: Folder) -> list[tuple[str, tuple[str, ...]]]:
     templates = [*folder.pod_templates]
     if folder.job is not None:
         templates.append(answers.read_mapping(folder.job, "spec", "template"))
-    found: dict[str, dict[str, None]] = {}
+    by_secret: dict[str, dict[str, None]] = {}
     for template in templates:
         for name, keys in _list_template_secrets(template):
             if answers.NAME.fullmatch(name):
-                found.setdefault(name, {}).update(dict.fromkeys(keys))
-    return [(name, tuple(keys)) for name, keys in found.items()]
+                by_secret.setdefault(name, {}).update(dict.fromkeys(keys))
+    return [(name, tuple(keys)) for name, keys in by_secret.items()]
 
 
 def _list_template_secrets(template: Object) -> Iterator[tuple[str, list[str]]]:

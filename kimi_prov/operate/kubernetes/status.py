@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def make_entry(
-    folder: Folder, found: Snapshot, standing: diagnosis.Status, now_unix: float
+    folder: Folder, snapshot: Snapshot, standing: diagnosis.Status, now_unix: float
 ) -> dict[str, Any]:
     """Return what is known of a folder that was applied."""
-    workload = found.workload
-    ready = [pod for pod in found.pods if answers.is_condition_true(pod, "Ready")]
+    workload = snapshot.workload
+    ready = [pod for pod in snapshot.pods if answers.is_condition_true(pod, "Ready")]
     since = min([s for pod in ready if (s := _read_start_time(pod)) is not None], default=None)
     return {
         "ok": standing.state in ("serving", "stopped"),
@@ -38,8 +38,8 @@ def make_entry(
             "since_seconds": _compute_age(since, now_unix),
             "plan_current": _read_digest(workload) == folder.digest,
             "endpoints": folder.urls,
-            "fetch": _describe_fetch(found),
-            "pods": [_describe_pod(pod, now_unix) for pod in found.pods],
+            "fetch": _describe_fetch(snapshot),
+            "pods": [_describe_pod(pod, now_unix) for pod in snapshot.pods],
         },
     }
 
@@ -70,13 +70,13 @@ def _read_digest(workload: Object | None) -> str:
     return read_digest(template or group)
 
 
-def _describe_fetch(found: Snapshot) -> dict[str, str] | None:
-    if found.job is None:
+def _describe_fetch(snapshot: Snapshot) -> dict[str, str] | None:
+    if snapshot.job is None:
         return None
-    standing = diagnosis.judge_job(found, diagnosis.Baseline())
+    standing = diagnosis.judge_job(snapshot, diagnosis.Baseline())
     state = {"serving": "complete"}.get(standing.state, standing.state)
     state = "fetching" if state == "starting" else state
-    return {"job": answers.read_name(found.job), "state": state, "detail": standing.line}
+    return {"job": answers.read_name(snapshot.job), "state": state, "detail": standing.line}
 
 
 def _describe_pod(pod: Object, now_unix: float) -> dict[str, Any]:

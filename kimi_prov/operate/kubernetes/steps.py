@@ -40,7 +40,7 @@ def plan_steps(
 ) -> Steps:
     """Decide. `workload`, `job` and names of `claims`: what is there now."""
     step = (
-        choose_job_step(folder.job, job, whole=_has_all_claims(folder, claims))
+        choose_job_step(folder.job, job, has_weights=_has_all_claims(folder, claims))
         if folder.job
         else "leave"
     )
@@ -60,24 +60,28 @@ def choose_size(folder: Folder, there: Object | None) -> tuple[Object, int | Non
     # As many as there are: who changed their number owns that field, until `scale` takes it.
     row = {**folder.workload, "spec": {**folder.workload["spec"], "replicas": has}}
     # A file without a number leaves it to an autoscaler, which starts nothing that is stopped.
-    wanted = folder.replicas if folder.replicas is not None else max(has, 1)
-    return row, None if wanted == has else wanted
+    size = folder.replicas if folder.replicas is not None else max(has, 1)
+    return row, None if size == has else size
 
 
-def choose_job_step(wanted: Object, there: Object | None, *, whole: bool) -> JobStep:
+def choose_job_step(desired: Object, there: Object | None, *, has_weights: bool) -> JobStep:
     """Decide about the job that fetches: its pods cannot be changed, and what is done is done.
 
-    `whole`: the volumes that it fills are there.
+    `has_weights`: the volumes that it fills are there.
     """
     if there is None:
         return "create"
-    if answers.is_condition_true(there, "Failed") or not whole or not _is_same(wanted, there):
+    if (
+        answers.is_condition_true(there, "Failed")
+        or not has_weights
+        or not _is_same(desired, there)
+    ):
         return "replace"
     return "leave"
 
 
-def _is_same(wanted: Object, there: Object) -> bool:
-    one, other = (answers.read_mapping(row, "spec", "template") for row in (wanted, there))
+def _is_same(desired: Object, there: Object) -> bool:
+    one, other = (answers.read_mapping(row, "spec", "template") for row in (desired, there))
     return read_digest(one) == read_digest(other) and _list_commands(one) == _list_commands(other)
 
 

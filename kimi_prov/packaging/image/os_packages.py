@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def list_rows(status: str) -> Iterator[tuple[str, str, str]]:
     """Yield name, version and architecture of each package that is installed."""
     for block in status.split("\n\n"):
-        found = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line[:40])
-        if found.get("Status", "").endswith(" installed"):
-            yield found["Package"], found["Version"], found.get("Architecture", "all")
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line[:40])
+        if fields.get("Status", "").endswith(" installed"):
+            yield fields["Package"], fields["Version"], fields.get("Architecture", "all")
 
 
 def read_distribution(os_release: str) -> str:
     """Return the distribution's name as it gives it in /etc/os-release."""
-    found = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
-    return found.get("ID", "debian").strip("\"'")
+    fields = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
+    return fields.get("ID", "debian").strip("\"'")
 
 
 def make_component(of: str, name: str, version: str, architecture: str) -> dict[str, Any]:
@@ -42,15 +42,15 @@ def main(path: str, status: str, os_release: str) -> None:
     """Print the document with the packages in it."""
     document = json.loads(Path(path).read_text(encoding="utf-8"))
     of = read_distribution(Path(os_release).read_text(encoding="utf-8"))
-    found = [
+    components = [
         make_component(of, *row)
         for row in sorted(list_rows(Path(status).read_text(encoding="utf-8")))
     ]
-    document["components"] = [*document.get("components", []), *found]
-    whole = document["metadata"]["component"]["bom-ref"]
+    document["components"] = [*document.get("components", []), *components]
+    image = document["metadata"]["component"]["bom-ref"]
     for row in document.get("dependencies", []):
-        if row["ref"] == whole:
-            row["dependsOn"] = [*row.get("dependsOn", []), *(one["bom-ref"] for one in found)]
+        if row["ref"] == image:
+            row["dependsOn"] = [*row.get("dependsOn", []), *(one["bom-ref"] for one in components)]
     json.dump(document, sys.stdout, indent=2, sort_keys=True)
     sys.stdout.write("\n")
 

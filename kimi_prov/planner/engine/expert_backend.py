@@ -194,7 +194,7 @@ def count_instances(settings: Settings, findings: Findings) -> int:
     return 1
 
 
-def make_environment(backend: ExpertBackend, place: Placement, dense: Dense) -> dict[str, str]:
+def make_environment(backend: ExpertBackend, placement: Placement, dense: Dense) -> dict[str, str]:
     """Give what the plugin reads."""
     beside = {"KIMI_DENSE": dense} if dense != "bf16" else {}
     if backend != "kt":
@@ -203,9 +203,9 @@ def make_environment(backend: ExpertBackend, place: Placement, dense: Dense) -> 
         **beside,
         "KIMI_EXPERTS": backend,
         "KIMI_KT_CHUNK": str(CHUNK_TOKENS),
-        "KIMI_KT_IDLE": "1" if place.pool_threads >= _OWN_CORES else "0",
-        "KIMI_KT_NODES": ",".join(map(str, place.pools)),
-        "KIMI_KT_THREADS": str(place.pool_threads),
+        "KIMI_KT_IDLE": "1" if placement.pool_threads >= _OWN_CORES else "0",
+        "KIMI_KT_NODES": ",".join(map(str, placement.pools)),
+        "KIMI_KT_THREADS": str(placement.pool_threads),
         # So long vLLM's threads stay awake from one operation to the next, and no longer, so that
         # the pools get the shared cores: the best of ten that were measured
         # (docs/guides/kt-experts.md).
@@ -214,17 +214,17 @@ def make_environment(backend: ExpertBackend, place: Placement, dense: Dense) -> 
 
 
 def make_document(
-    backend: ExpertBackend | None, place: Placement, dense: Dense
+    backend: ExpertBackend | None, placement: Placement, dense: Dense
 ) -> ExpertsPlan | None:
     """Give the plan's `experts`."""
     if backend is None:
         return None
     return {
         "by": "kt-kernel" if backend == "kt" else backend,
-        "threads": {"kt": place.pool_threads, "native": len(parse_list(place.threads))}.get(
+        "threads": {"kt": placement.pool_threads, "native": len(parse_list(placement.threads))}.get(
             backend
         ),
-        "nodes": list(place.nodes if backend == "native" else place.pools),
+        "nodes": list(placement.nodes if backend == "native" else placement.pools),
         "dense_weights": dense,
     }
 

@@ -69,9 +69,9 @@ def migrate_flags(
     `ranks`: GPUs that share the model; `capability`: their compute capability, such as "9.0".
     """
     engine = work.engine
-    given = dict(settings.engine_args)
-    kept = dict(given)
-    for flag, value in sorted(given.items()):
+    requested = dict(settings.engine_args)
+    kept = dict(requested)
+    for flag, value in sorted(requested.items()):
         text = value if isinstance(value, str) else None
         state = catalogue.flag(engine.name, engine.version, f"--{flag}", text)
         if value is None or state.status not in _REFUSED or state.becomes is None:
@@ -98,8 +98,8 @@ def _find_replacement(
     if becomes == _NOTHING or not taken or (flag == "swap-space" and engine.variant == "cpu"):
         return {}
     convert = _CONVERTERS.get(flag)
-    found = convert(value, others, ranks) if convert else value
-    return {} if found is None else {becomes: found}
+    converted = convert(value, others, ranks) if convert else value
+    return {} if converted is None else {becomes: converted}
 
 
 def _report_replacement(
@@ -110,7 +110,9 @@ def _report_replacement(
     instead: Flags,
     findings: Findings,
 ) -> None:
-    now = ", ".join(f"--{name} {_format_value(found)}".rstrip() for name, found in instead.items())
+    now = ", ".join(
+        f"--{name} {_format_value(new_value)}".rstrip() for name, new_value in instead.items()
+    )
     reason = f" ({state.reason})" if state.reason else ""
     # The catalogue's own words say why nothing is needed, unless they name a flag.
     words = state.replacement or _NOTHING
@@ -143,7 +145,7 @@ def _drop_broken_flags(
 ) -> Flags:
     """Take out what this engine is known to refuse for these weights, where it serves without."""
     engine, weights_format = work.engine, work.weights_format
-    given = Combination(
+    combination = Combination(
         engine=engine.name,
         variant=engine.variant,
         version=engine.version,
@@ -154,7 +156,7 @@ def _drop_broken_flags(
         flags=tuple(f"--{flag}" for flag, value in flags.items() if value not in (None, False)),
     )
     kept = dict(flags)
-    for row in catalogue.broken_with(given):
+    for row in catalogue.broken_with(combination):
         gone = [flag for flag in row.leaves_out if kept.pop(flag.removeprefix("--"), None)]
         if gone:
             findings.add(

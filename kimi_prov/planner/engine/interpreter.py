@@ -112,8 +112,8 @@ def choose_interpreter(
         source=f"{build.source}; kimi_prov/catalog/locks/{engine.lock_name(build.minor)}",
     )
     have = ", ".join(dict.fromkeys(python.version for python in host.pythons))
-    wanted = _format_versions(locked)
-    because = f"{source} is brought: the packages are pinned for {wanted}, not for {have}"
+    required = _format_versions(locked)
+    because = f"{source} is brought: the packages are pinned for {required}, not for {have}"
     return InterpreterChoice(Python(build_executable(build), build.minor), because, build)
 
 
@@ -152,8 +152,8 @@ def _describe_missing_build(host: Host, catalogue: Catalogue, locked: Sequence[s
 
 def _choose_unpinned(host: Host, engine: PinnedSoftware, findings: Findings) -> Python:
     """Give a Python that the engine is made for; nothing is pinned for any."""
-    found = next((p for p in host.pythons if p.version in engine.python), None)
-    if found is None:
+    python = next((p for p in host.pythons if p.version in engine.python), None)
+    if python is None:
         findings.add(
             "python.engine",
             names={"engine": engine.name, "version": engine.version},
@@ -162,7 +162,7 @@ def _choose_unpinned(host: Host, engine: PinnedSoftware, findings: Findings) -> 
             fix=f"install Python {engine.python[0]} on the machine",
             source=engine.source,
         )
-    return found or host.pythons[0]
+    return python or host.pythons[0]
 
 
 def _describe_present(host: Host) -> str:

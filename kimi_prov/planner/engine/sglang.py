@@ -32,7 +32,7 @@ def choose_gpu_prefill_threshold(method: object) -> int | None:
 
 
 def make_flags(
-    settings: Settings, model: Model, choice: EngineChoice, budget: Budget, place: Placement
+    settings: Settings, model: Model, choice: EngineChoice, budget: Budget, placement: Placement
 ) -> dict[str, Any]:
     """Give the flags of sglang-kt 0.7.2 but those of one instance.
 
@@ -40,14 +40,14 @@ def make_flags(
     """
     gpu = budget.gpu
     assert gpu is not None, "a hybrid without GPU"  # noqa: S101
-    pools = place.pools
+    pools = placement.pools
     method = (choice.engine.methods or {}).get(choice.weights_format, "RAWINT4")
     start = choose_gpu_prefill_threshold(settings.engine_args.get(KT.method) or method)
     share = parse_share(settings.engine_args.get(SGLANG_KT.gpu_share))
     on_gpu = {} if start is None else {KT.prefill_from: start}
     chosen: dict[str, Any] = {
         KT.method: method,
-        KT.threads: place.pool_threads,
+        KT.threads: placement.pool_threads,
         KT.pools: len(pools),
         KT.nodes: list(pools),
         SGLANG_KT.gpu_experts: gpu.experts,

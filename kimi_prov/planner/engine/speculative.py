@@ -118,14 +118,14 @@ def make_section(draft: DraftPlan | None) -> SpeculativePlan | None:
     return {"name": draft["name"], "method": draft["method"], "tokens": draft["tokens"]}
 
 
-def make_flags(found: DraftPlan | None) -> dict[str, Any]:
+def make_flags(draft: DraftPlan | None) -> dict[str, Any]:
     """Give the engine's flag for it."""
-    if found is None:
+    if draft is None:
         return {}
     return {
         "speculative-config": {
-            "model": found["dir"],
-            "method": found["method"],
-            "num_speculative_tokens": found["tokens"],
+            "model": draft["dir"],
+            "method": draft["method"],
+            "num_speculative_tokens": draft["tokens"],
         }
     }

@@ -37,8 +37,8 @@ def find_graphs_off_flag(args: Mapping[str, Any]) -> str | None:
         return EAGER
     if str(args.get("optimization-level")) in ("0", "O0"):
         return "optimization-level 0"
-    given = args.get("compilation-config")
-    mode = re.search(r"cudagraph_mode\W+(NONE|0)\b", str(given), re.IGNORECASE) if given else None
+    config = args.get("compilation-config")
+    mode = re.search(r"cudagraph_mode\W+(NONE|0)\b", str(config), re.IGNORECASE) if config else None
     return "cudagraph_mode NONE in compilation-config" if mode else None
 
 
@@ -47,7 +47,7 @@ def make_flags(
     model: Model,
     choice: EngineChoice,
     budget: Budget,
-    place: Placement,
+    placement: Placement,
     capability: str | None = None,
 ) -> dict[str, Any]:
     """Give vLLM's flags, but those of one instance.
@@ -68,19 +68,19 @@ def make_flags(
     else:
         chosen |= _make_gpu_flags(choice, budget, gpu)
         blackwell = choice.engine.variant == "cuda" and (capability or "").startswith("10.")
-        given = "attention-config" in settings.engine_args
-        given = given or bool(model.architecture.state_bytes_per_sequence)
-        if blackwell and not given and _is_at_least(choice, _BACKEND_FLAG_SINCE):
+        attention_is_set = "attention-config" in settings.engine_args
+        attention_is_set = attention_is_set or bool(model.architecture.state_bytes_per_sequence)
+        if blackwell and not attention_is_set and _is_at_least(choice, _BACKEND_FLAG_SINCE):
             # The first choice there fetches and compiles kernels (platforms/cuda.py of 0.19.1 and
             # 0.32.0; read, not run). Kimi K3's recipe leaves it to the engine, whose blocks of the
             # cache have to hold the state of its other layers as well.
             chosen["attention-backend"] = "CUTLASS_MLA"
         if model.architecture.vision_params:
             chosen["mm-encoder-tp-mode"] = "data"
-        if place.binds_itself:
+        if placement.binds_itself:
             chosen["numa-bind"] = True
-            if place.gpu_nodes:
-                chosen[_NUMA_NODES] = list(place.gpu_nodes)
+            if placement.gpu_nodes:
+                chosen[_NUMA_NODES] = list(placement.gpu_nodes)
     if model.trust_remote_code:
         chosen["trust-remote-code"] = True
     if model.tool_call_parser:
@@ -91,10 +91,10 @@ def make_flags(
 
 
 def make_instance_flags(
-    flags: Mapping[str, Any], place: Placement, nodes: list[int]
+    flags: Mapping[str, Any], placement: Placement, nodes: list[int]
 ) -> dict[str, Any]:
     """Give the flags of one instance: the workers' nodes are those of its own GPUs."""
-    planned = bool(nodes) and flags.get(_NUMA_NODES) == list(place.gpu_nodes)
+    planned = bool(nodes) and flags.get(_NUMA_NODES) == list(placement.gpu_nodes)
     return {**flags, _NUMA_NODES: nodes} if planned else dict(flags)
 
 
@@ -132,36 +132,36 @@ def make_environment(
     choice: EngineChoice,
     flags: Mapping[str, Any],
     budget: Budget,
-    place: Placement,
+    placement: Placement,
     gpus: list[int],
 ) -> dict[str, str]:
     """Give what vLLM and its plugin read.
 
     `gpus` are the instance's own; where there is one instance it sees them all.
     """
-    found = {"VLLM_CACHE_ROOT": f"{paths.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
+    environment = {"VLLM_CACHE_ROOT": f"{paths.CACHE}/vllm", "VLLM_NO_USAGE_STATS": "1"}
     if budget.instances > 1 and gpus:
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
     if choice.engine.variant == "cpu":
         # Without it the backend takes most of the machine's memory for its cache.
-        found["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // GIB)
-        found["VLLM_CPU_OMP_THREADS_BIND"] = place.threads
+        environment["VLLM_CPU_KVCACHE_SPACE"] = str(budget.kv_bytes // GIB)
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = placement.threads
         if flags.get(EAGER):
             # Eager or not, a request for logprobs would compile, and kill an engine without g++.
-            found["TORCHDYNAMO_DISABLE"] = "1"
+            environment["TORCHDYNAMO_DISABLE"] = "1"
         if choice.experts is not None:
-            found |= expert_backend.make_environment(choice.experts, place, choice.dense)
+            environment |= expert_backend.make_environment(choice.experts, placement, choice.dense)
     if choice.engine.variant == "cuda":
         # NVLink multicast fails where the host shares the fabric out.
-        found["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        environment["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
         # What these turn on has nvcc compile when it is first called, in the middle of a start or
         # of a request, and no fallback where there is none (vLLM 0.32.0: topk_topp_sampler.py,
         # flashinfer_all_reduce.py, utils/deep_gemm.py).
-        found |= {
+        environment |= {
             "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
             "VLLM_USE_DEEP_GEMM": "0",
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
         }
         # Looked into for tables of tuned Triton kernels; there are none until somebody makes them.
-        found["VLLM_TUNED_CONFIG_FOLDER"] = paths.build_tuned_path(choice.engine.version)
-    return found
+        environment["VLLM_TUNED_CONFIG_FOLDER"] = paths.build_tuned_path(choice.engine.version)
+    return environment

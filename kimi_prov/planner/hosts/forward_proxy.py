@@ -21,8 +21,8 @@ def make_document(settings: Settings) -> ForwardProxyPlan | None:
     `environment` and `apt`: files on the machine that root alone reads. They have the whole URL;
     their role writes it from the inventory.
     """
-    given = (settings.http_proxy, settings.https_proxy)
-    http, https = (strip_login(url)[0] if url else None for url in given)
+    urls = (settings.http_proxy, settings.https_proxy)
+    http, https = (strip_login(url)[0] if url else None for url in urls)
     if not http and not https:
         return None
     return {

@@ -135,13 +135,13 @@ def select_shared_settings(settings: Settings) -> dict[str, Any]:
 
 def read_group(hosts_given: GroupHosts, catalogue: Catalogue) -> Group:
     """Read the hosts' facts, and find the address of each."""
-    given = hosts_given.hosts
-    hosts = [read_host(gpu_names.add_known_gpus(row.facts, catalogue), catalogue) for row in given]
+    inputs = hosts_given.hosts
+    hosts = [read_host(gpu_names.add_known_gpus(row.facts, catalogue), catalogue) for row in inputs]
     members = tuple(
         Member(row.host, rank, host, row.shared, _choose_address(row, host))
-        for rank, (row, host) in enumerate(zip(given, hosts, strict=True))
+        for rank, (row, host) in enumerate(zip(inputs, hosts, strict=True))
     )
-    ranks = [row.host for row in given]
+    ranks = [row.host for row in inputs]
     return Group(hosts_given.name, members, ranks.index(hosts_given.own))
 
 
@@ -200,7 +200,7 @@ def adjust_settings(settings: Settings, group: Group | None) -> Settings:
 
 def make_flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, Any]:
     """Give vLLM's flags of one host of a group (its own way over nodes, without Ray)."""
-    found: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "nnodes": len(group.members),
         "node-rank": group.rank,
         "master-addr": group.head.address or "unknown",
@@ -208,38 +208,38 @@ def make_flags(group: Group, settings: Settings, *, on_cpu: bool) -> dict[str, A
     }
     if on_cpu:
         # With GPUs it is chosen where there is more than one node; the CPU build asks for it.
-        found["distributed-executor-backend"] = "mp"
+        flags["distributed-executor-backend"] = "mp"
     if group.rank:
-        found["headless"] = True
-    return found
+        flags["headless"] = True
+    return flags
 
 
 def make_environment(group: Group, settings: Settings) -> dict[str, str]:
     """Give what vLLM, Gloo and NCCL read of the group's network."""
-    found = {
+    variables = {
         "VLLM_HOST_IP": group.planned.address or "unknown",
         "VLLM_PORT": str(ports.find_engine_ports(settings.group_port)[0]),
     }
     interface = find_own_interface(group)
     if interface:
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-        found |= dict.fromkeys(names, interface)
-        found["NCCL_SOCKET_FAMILY"] = (
+        variables |= dict.fromkeys(names, interface)
+        variables["NCCL_SOCKET_FAMILY"] = (
             "AF_INET6" if ":" in (group.planned.address or "") else "AF_INET"
         )
     rdma = networks.make_rdma_document(group.planned.host)
     if rdma:
         # With = a name is matched as a whole: mlx5_1 is not mlx5_10.
-        found["NCCL_IB_HCA"] = f"={','.join(rdma['devices'])}"
+        variables["NCCL_IB_HCA"] = f"={','.join(rdma['devices'])}"
         if rdma["gid_index"] is not None:
-            found["NCCL_IB_GID_INDEX"] = str(rdma["gid_index"])
-    return found
+            variables["NCCL_IB_GID_INDEX"] = str(rdma["gid_index"])
+    return variables
 
 
 def find_own_interface(group: Group) -> str | None:
     """Name the interface that has the planned host's address; None where it is not known."""
-    found = networks.find_interface(group.planned.host, group.planned.address)
-    return found.name if found else None
+    interface = networks.find_interface(group.planned.host, group.planned.address)
+    return interface.name if interface else None
 
 
 def make_document(group: Group | None, settings: Settings, digest: str) -> GroupPlan | None:

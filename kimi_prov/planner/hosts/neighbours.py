@@ -30,20 +30,20 @@ class Neighbour:
 
 
 def add_neighbours(
-    plan: MachinePlan, own: str, wanted: str, port: int, rows: Sequence[Neighbour]
+    plan: MachinePlan, own: str, weights_from: str, port: int, rows: Sequence[Neighbour]
 ) -> None:
     """Add `neighbours` to a host's plan where it gives or takes, and open its port for the takers.
 
     `rows`: all hosts of the inventory that fetch the same weights, in its order, this one among
-    them; `wanted`: its `kimi_weights_from`; `port`: where each of them gives.
+    them; `weights_from`: its `kimi_weights_from`; `port`: where each of them gives.
     """
     source = str(plan["weights"]["source"])
     reached = [row for row in rows if _is_address(row.address)]
-    place = next((n for n, row in enumerate(reached) if row.host == own), None)
-    reason = _find_reason_for_none(source, rows, place)
-    if reason is None and wanted != "source" and place is not None:
-        giver = reached[(place - 1) // _MAX_TAKERS] if place else None
-        takers = reached[place * _MAX_TAKERS + 1 : place * _MAX_TAKERS + 1 + _MAX_TAKERS]
+    position = next((n for n, row in enumerate(reached) if row.host == own), None)
+    reason = _find_reason_for_none(source, rows, position)
+    if reason is None and weights_from != "source" and position is not None:
+        giver = reached[(position - 1) // _MAX_TAKERS] if position else None
+        takers = reached[position * _MAX_TAKERS + 1 : position * _MAX_TAKERS + 1 + _MAX_TAKERS]
         plan["neighbours"] = {
             "takes_from": _make_row(giver) if giver else None,
             "gives_to": [_make_row(row) for row in takers],
@@ -51,7 +51,7 @@ def add_neighbours(
         }
         if takers:
             plan["firewall"]["neighbours"] = _make_firewall_section(takers, port)
-    elif wanted == "neighbours":
+    elif weights_from == "neighbours":
         finding = make_finding(
             "weights.no_neighbour",
             observed=reason,
@@ -62,13 +62,15 @@ def add_neighbours(
         plan["findings"] = sort_by_severity([*plan["findings"], finding])
 
 
-def _find_reason_for_none(source: str, rows: Sequence[Neighbour], place: int | None) -> str | None:
+def _find_reason_for_none(
+    source: str, rows: Sequence[Neighbour], position: int | None
+) -> str | None:
     """Say why a host has no neighbour for its weights; None where it has."""
     if not source or source.startswith("file://"):
         return f"kimi_weights_source is {source or 'not set'}: each host has the files itself"
     if len(rows) == 1:
         return "no other host of the inventory fetches the same weights"
-    if place is None:
+    if position is None:
         return "its neighbours know no IP address of it"
     return None
 
@@ -86,9 +88,9 @@ def _is_address(text: str) -> bool:
 
 
 def _make_firewall_section(takers: Sequence[Neighbour], port: int) -> NeighboursFirewall:
-    found = [ipaddress.ip_address(row.address) for row in takers]
+    addresses = [ipaddress.ip_address(row.address) for row in takers]
     return {
-        "ipv4": [str(address) for address in found if address.version == _V4],
-        "ipv6": [str(address) for address in found if address.version != _V4],
+        "ipv4": [str(address) for address in addresses if address.version == _V4],
+        "ipv6": [str(address) for address in addresses if address.version != _V4],
         "port": port,
     }

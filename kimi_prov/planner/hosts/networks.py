@@ -16,10 +16,10 @@ ROCE_V2 = "RoCE v2"
 def find_interface(host: Host, address: str | None) -> Interface | None:
     """Give the interface that has an address; None where none has it."""
     try:
-        wanted = ipaddress.ip_address(address or "")
+        target = ipaddress.ip_address(address or "")
     except ValueError:
         return None
-    return next((row for row in host.interfaces if wanted in [a.ip for a in row.addresses]), None)
+    return next((row for row in host.interfaces if target in [a.ip for a in row.addresses]), None)
 
 
 def list_interface_addresses(host: Host, address: str | None) -> list[str]:
@@ -28,9 +28,11 @@ def list_interface_addresses(host: Host, address: str | None) -> list[str]:
     A host connects from any of them: Gloo takes the first of the interface that it is told, and
     for IPv6 the kernel chooses.
     """
-    found = find_interface(host, address)
+    interface = find_interface(host, address)
     own = [address] if address else []
-    return list(dict.fromkeys([*own, *(str(a.ip) for a in (found.addresses if found else ()))]))
+    return list(
+        dict.fromkeys([*own, *(str(a.ip) for a in (interface.addresses if interface else ()))])
+    )
 
 
 def find_rdma_devices(host: Host) -> tuple[Rdma, ...]:
@@ -42,10 +44,10 @@ def find_rdma_devices(host: Host) -> tuple[Rdma, ...]:
     for kind in ("infiniband", "roce"):
         active = [row for row in host.rdma if row.active and row.kind == kind]
         best = max((row.speed or 0 for row in active), default=0)
-        found = [row for row in active if (row.speed or 0) == best]
-        if found:
-            near = [row for row in found if row.near_gpus]
-            return tuple(sorted(near or found, key=lambda row: (row.device, row.port)))
+        fastest = [row for row in active if (row.speed or 0) == best]
+        if fastest:
+            near = [row for row in fastest if row.near_gpus]
+            return tuple(sorted(near or fastest, key=lambda row: (row.device, row.port)))
     return ()
 
 
@@ -55,15 +57,15 @@ def make_rdma_document(host: Host) -> GroupRdma | None:
     `devices` as NCCL_IB_HCA names them: with the port where a card has several. `gid_index` is
     null where it is not one for all of them: NCCL looks for it by itself then.
     """
-    found = find_rdma_devices(host) if host.gpu_bytes else ()
-    if not found or found[0].kind is None:
+    devices = find_rdma_devices(host) if host.gpu_bytes else ()
+    if not devices or devices[0].kind is None:
         return None
     ports = Counter(row.device for row in host.rdma)
-    indices = {row.gid_index if row.gid_type == ROCE_V2 else None for row in found}
+    indices = {row.gid_index if row.gid_type == ROCE_V2 else None for row in devices}
     return {
-        "kind": found[0].kind,
+        "kind": devices[0].kind,
         "devices": [
-            row.device if ports[row.device] == 1 else f"{row.device}:{row.port}" for row in found
+            row.device if ports[row.device] == 1 else f"{row.device}:{row.port}" for row in devices
         ],
         "gid_index": indices.pop() if len(indices) == 1 else None,
     }

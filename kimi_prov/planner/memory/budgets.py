@@ -58,35 +58,38 @@ def choose_budget(
     return choice.on_gpus.budget
 
 
-def make_document(found: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan:
+def make_document(budget: Budget, host: Host, ram_disk_bytes: int) -> MemoryPlan:
     """Give the plan's `memory`."""
-    gpu = found.gpu
+    gpu = budget.gpu
     return {
-        "weights_bytes_total": found.weights_total,
+        "weights_bytes_total": budget.weights_total,
         "weights_bytes_per_gpu": gpu.weights if gpu else None,
         "replicated_bytes_per_gpu": gpu.replicated if gpu else None,
         "gpu_bytes": gpu.memory if gpu else None,
         "gpu_utilization": gpu.utilization if gpu else None,
         "gpu_experts": gpu.experts if gpu else None,
-        "kv_bytes_per_token": found.kv_bytes_per_token,
-        "kv_available_bytes_per_gpu": found.kv_bytes if gpu else None,
-        "kv_available_bytes": None if gpu else found.kv_bytes,
-        "kv_tokens_max": found.kv_tokens,
+        "kv_bytes_per_token": budget.kv_bytes_per_token,
+        "kv_available_bytes_per_gpu": budget.kv_bytes if gpu else None,
+        "kv_available_bytes": None if gpu else budget.kv_bytes,
+        "kv_tokens_max": budget.kv_tokens,
         "overhead_bytes_per_gpu": gpu.overhead if gpu else None,
-        "host_ram_required_bytes": found.host_required + ram_disk_bytes,
+        "host_ram_required_bytes": budget.host_required + ram_disk_bytes,
         "host_ram_available_bytes": host.memory_bytes,
         "host_parts": [
-            {"kind": part.kind, "name": part.name, "bytes": part.size_bytes} for part in found.parts
+            {"kind": part.kind, "name": part.name, "bytes": part.size_bytes}
+            for part in budget.parts
         ],
     }
 
 
-def make_parallel_document(found: Budget, flags: Mapping[str, Any], hosts: int = 1) -> ParallelPlan:
+def make_parallel_document(
+    budget: Budget, flags: Mapping[str, Any], hosts: int = 1
+) -> ParallelPlan:
     """Give the plan's `parallel`: over how many GPUs each kind of parallelism goes, of all `hosts`.
 
     Without GPUs each host of a group is one rank of tensor parallelism.
     """
-    gpu = found.gpu
+    gpu = budget.gpu
     return {
         "hosts": hosts,
         "tensor": gpu.ranks if gpu else hosts,

@@ -25,31 +25,31 @@ def check_memory(
     host: Host,
     settings: Settings,
     model: Model,
-    found: Budget,
+    budget: Budget,
     names: FlagNames,
     findings: Findings,
 ) -> None:
     """Report what does not fit: host memory, each GPU's memory, the context."""
-    _check_host(host, found, findings)
-    _check_gpu(model, found, findings)
-    _check_context(settings, model, found, names, findings)
+    _check_host(host, budget, findings)
+    _check_gpu(model, budget, findings)
+    _check_context(settings, model, budget, names, findings)
 
 
-def _check_host(host: Host, found: Budget, findings: Findings) -> None:
+def _check_host(host: Host, budget: Budget, findings: Findings) -> None:
     if not host.memory_bytes:
         findings.add(
             "memory.host",
             severity="warning",
             observed="unknown",
-            required=format_bytes(found.host_required),
+            required=format_bytes(budget.host_required),
             fix="name the memory in the spec sheet, or probe the machine",
         )
-    elif found.host_required > host.memory_bytes:
+    elif budget.host_required > host.memory_bytes:
         findings.add(
             "memory.host",
             severity="blocker",
             observed=format_bytes(host.memory_bytes),
-            required=format_bytes(found.host_required),
+            required=format_bytes(budget.host_required),
             fix="use a machine with more memory, a smaller model, or a smaller kimi_context",
         )
     else:
@@ -57,12 +57,12 @@ def _check_host(host: Host, found: Budget, findings: Findings) -> None:
             "memory.host",
             severity="pass",
             observed=format_bytes(host.memory_bytes),
-            required=format_bytes(found.host_required),
+            required=format_bytes(budget.host_required),
         )
 
 
-def _check_gpu(model: Model, found: Budget, findings: Findings) -> None:
-    gpu = found.gpu
+def _check_gpu(model: Model, budget: Budget, findings: Findings) -> None:
+    gpu = budget.gpu
     if gpu is None:
         return
     usable = int(gpu.memory * gpu.utilization)
@@ -71,13 +71,13 @@ def _check_gpu(model: Model, found: Budget, findings: Findings) -> None:
         f"{format_bytes(gpu.weights)} of weights and {format_bytes(gpu.overhead)} of working "
         f"memory on each of {gpu.ranks} GPU(s)"
     )
-    if found.kv_bytes <= 0:
+    if budget.kv_bytes <= 0:
         findings.add(
             "gpu.memory",
             severity="blocker",
             names={"model": model.name},
             observed=f"{format_bytes(usable)} usable of {format_bytes(gpu.memory)} on each "
-            f"(the engine would say `Available KV cache memory: {found.kv_bytes / GIB:.2f} GiB`)",
+            f"(the engine would say `Available KV cache memory: {budget.kv_bytes / GIB:.2f} GiB`)",
             required=f"more than {format_bytes(need)}: {shown}",
             fix="use more or larger GPUs"
             + (
@@ -90,55 +90,55 @@ def _check_gpu(model: Model, found: Budget, findings: Findings) -> None:
         findings.add(
             "gpu.memory",
             severity="pass",
-            observed=f"{format_bytes(usable)} usable on each, {format_bytes(found.kv_bytes)} of "
+            observed=f"{format_bytes(usable)} usable on each, {format_bytes(budget.kv_bytes)} of "
             "it for the cache",
             required=shown,
         )
 
 
 def _check_context(
-    settings: Settings, model: Model, found: Budget, names: FlagNames, findings: Findings
+    settings: Settings, model: Model, budget: Budget, names: FlagNames, findings: Findings
 ) -> None:
     flag = names.context if parse_int(settings.engine_args.get(names.context)) else None
-    place = f"{flag} in kimi_engine_args" if flag else "kimi_context"
-    if found.context > model.context:
+    setting = f"{flag} in kimi_engine_args" if flag else "kimi_context"
+    if budget.context > model.context:
         findings.add(
             "context.model",
             names={"model": model.name},
-            observed=f"kimi_engine_args: {flag}: {found.context}"
+            observed=f"kimi_engine_args: {flag}: {budget.context}"
             if flag
-            else f"kimi_context: {found.context}",
+            else f"kimi_context: {budget.context}",
             required=f"at most {model.context} tokens",
             fix=f"remove {flag} from kimi_engine_args"
             if flag
             else f"set kimi_context to {model.context} or less, or to auto",
             source=model.source,
         )
-    if found.kv_tokens_one < found.context:
+    if budget.kv_tokens_one < budget.context:
         findings.add(
             "context.memory",
-            observed=f"room for {found.kv_tokens_one} tokens",
-            required=f"{found.context} tokens",
-            fix=_describe_shorter_context(model, found, place),
+            observed=f"room for {budget.kv_tokens_one} tokens",
+            required=f"{budget.context} tokens",
+            fix=_describe_shorter_context(model, budget, setting),
         )
-    elif found.kv_tokens * found.instances < found.context * settings.concurrency:
+    elif budget.kv_tokens * budget.instances < budget.context * settings.concurrency:
         findings.add(
             "context.concurrency",
-            observed=f"cache for {found.kv_tokens * found.instances} tokens",
-            required=f"{settings.concurrency} x {found.context} tokens for all at once",
+            observed=f"cache for {budget.kv_tokens * budget.instances} tokens",
+            required=f"{settings.concurrency} x {budget.context} tokens for all at once",
         )
 
 
-def _describe_shorter_context(model: Model, found: Budget, place: str) -> str:
-    """Say which context fits, and what would hold the one that is set; `place`: where."""
-    if found.kv_tokens_one < CONTEXT_STEP:
+def _describe_shorter_context(model: Model, budget: Budget, setting: str) -> str:
+    """Say which context fits, and what would hold the one that is set by `setting`."""
+    if budget.kv_tokens_one < CONTEXT_STEP:
         return "use a machine with more memory, or more or larger GPUs"
-    fixes = [f"set {place} to {found.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
-    gpu = found.gpu
+    fixes = [f"set {setting} to {budget.kv_tokens_one // CONTEXT_STEP * CONTEXT_STEP} or less"]
+    gpu = budget.gpu
     if gpu is not None and gpu.experts is None:
-        if found.kv_dtype == "bf16" and 2 * found.kv_tokens_one >= found.context:
-            fixes.append(f"kimi_kv_dtype to fp8 (room for {2 * found.kv_tokens_one} tokens)")
-        if gpu.decode_context == 1 and gpu.ranks * found.kv_tokens_one >= found.context:
+        if budget.kv_dtype == "bf16" and 2 * budget.kv_tokens_one >= budget.context:
+            fixes.append(f"kimi_kv_dtype to fp8 (room for {2 * budget.kv_tokens_one} tokens)")
+        if gpu.decode_context == 1 and gpu.ranks * budget.kv_tokens_one >= budget.context:
             fixes.append(f"{VLLM.decode_context_parallel} {gpu.ranks} in kimi_engine_args")
         if model.versions("ktransformers"):
             fixes.append("kimi_engine to ktransformers (experts in host memory, slower)")

@@ -25,9 +25,9 @@ def choose_context(settings: Settings, model: Model, names: FlagNames, most_toke
 
     The engine's own flag in `kimi_engine_args` wins over `kimi_context`.
     """
-    given = parse_int(settings.engine_args.get(names.context))
-    if given is not None:
-        return given
+    requested = parse_int(settings.engine_args.get(names.context))
+    if requested is not None:
+        return requested
     if not settings.auto("context"):
         return int(settings.context)
     fits = max(CONTEXT_STEP, most_tokens // CONTEXT_STEP * CONTEXT_STEP)

@@ -116,12 +116,12 @@ def has_fp8_cache(host: Host, engine: Engine) -> bool:
     )
 
 
-def has_room(found: Budget) -> bool:
+def has_room(budget: Budget) -> bool:
     """Whether the GPUs hold all weights and a short conversation.
 
     A longer one that is set and does not fit is a finding, not a reason for a slower engine.
     """
-    return found.kv_tokens_one >= _MIN_CONTEXT
+    return budget.kv_tokens_one >= _MIN_CONTEXT
 
 
 def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
@@ -139,17 +139,17 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
         plain = [dtype for dtype in dtypes if dtype == "bf16"]
         for dtype in plain or dtypes if layout.context > 1 else dtypes:
             for profile in list_profiles(work.engine):
-                found = _try_budget(host, settings, catalogue, work, layout, profile, dtype)
-                if found.kv_tokens_one >= enough:
-                    return found
-                tried.append(found)
-    return max(tried, key=lambda found: found.kv_tokens_one)
+                budget = _try_budget(host, settings, catalogue, work, layout, profile, dtype)
+                if budget.kv_tokens_one >= enough:
+                    return budget
+                tried.append(budget)
+    return max(tried, key=lambda budget: budget.kv_tokens_one)
 
 
 def _list_cache_dtypes(host: Host, settings: Settings, work: Workload) -> list[str]:
-    given = parse_kv_dtype(settings.engine_args.get(VLLM.kv_dtype))
-    if given is not None:
-        return [given]
+    requested = parse_kv_dtype(settings.engine_args.get(VLLM.kv_dtype))
+    if requested is not None:
+        return [requested]
     if not settings.auto("kv_dtype"):
         return [str(settings.kv_dtype)]
     row = next((r for r in work.model.published if r.format == work.weights_format), None)
@@ -172,10 +172,10 @@ def _try_budget(
     share = parse_share(args.get(VLLM.gpu_share)) or profile.utilization
     batched = parse_int(args.get(VLLM.chunk)) or profile.batched_tokens
     engines = layout.instances * layout.data
-    even, given = divide_requests(settings, engines), parse_int(args.get(VLLM.requests))
-    sequences = given or _choose_max_sequences(even, settings, layout, profile, batched)
+    even, requested = divide_requests(settings, engines), parse_int(args.get(VLLM.requests))
+    sequences = requested or _choose_max_sequences(even, settings, layout, profile, batched)
     # An engine that takes more than its share leaves less to the others.
-    running = given or min(even, sequences)
+    running = requested or min(even, sequences)
     expert = _is_expert_parallel(settings, layout)
     draft = speculative.find_draft(settings, catalogue, engine)
     overhead = count_working_bytes(
@@ -188,16 +188,16 @@ def _try_budget(
     states = running * model_bytes.count_state_bytes(shape, layout.tensor)
     token = model_bytes.count_kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
     token_of_draft = speculative.count_kv_bytes_per_token(draft, KV_BYTES[dtype], layout.tensor)
-    found = []
+    stages = []
     for stage in cut_stages(shape, layout.pipeline):
         weights = _count_stage_weights(shape, weights_format, layout, stage, args)
         weights += speculative.count_draft_bytes(draft, layout.tensor)
         taken = overhead + count_stage_share(states, shape, stage)
         per_token = count_stage_share(token, shape, stage) + token_of_draft
-        found.append((int(memory * share) - weights - taken, per_token, weights, taken, stage))
+        stages.append((int(memory * share) - weights - taken, per_token, weights, taken, stage))
     # All stages keep the same tokens: as many as the one that holds fewest.
     kv, per_token, weights, overhead, stage = min(
-        found, key=lambda row: (max(0, row[0]) // row[1], row[0])
+        stages, key=lambda row: (max(0, row[0]) // row[1], row[0])
     )
     return Budget(
         context=choose_context(settings, model, VLLM, max(0, kv) // per_token * layout.context),
@@ -231,9 +231,9 @@ def _try_budget(
 
 def _is_expert_parallel(settings: Settings, layout: layouts.Layout) -> bool:
     """Whether each rank keeps some experts whole, rather than a slice of all."""
-    given = settings.engine_args.get(VLLM.expert_parallel)
-    if given is not None:
-        return bool(given)
+    requested = settings.engine_args.get(VLLM.expert_parallel)
+    if requested is not None:
+        return bool(requested)
     many = layout.data > 1 or settings.concurrency >= _EXPERT_PARALLEL_FROM
     return many and layout.tensor * layout.data > 1
 
@@ -242,14 +242,14 @@ def _choose_max_sequences(
     even: int, settings: Settings, layout: layouts.Layout, profile: Profile, batched: int
 ) -> int:
     """Return the requests at once that an engine takes at most, `even` being its share of all."""
-    found = even
+    sequences = even
     if layout.data > 1:
         # vLLM refuses more of them than tokens of a pass.
-        found = max(
+        sequences = max(
             even,
             min(_UNEVEN_FACTOR * even, divide_requests(settings, layout.instances), batched),
         )
-    return min(found, profile.sequences or MAX_SEQUENCES)
+    return min(sequences, profile.sequences or MAX_SEQUENCES)
 
 
 def divide_requests(settings: Settings, engines: int) -> int:

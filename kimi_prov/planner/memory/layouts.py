@@ -36,25 +36,27 @@ class Layout:
 
 def count_tensor_ranks(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> int:
     """Give the GPUs that share one model: the most, in powers of two, that divide its parts."""
-    given = parse_int(settings.engine_args.get(find_flag_names(work.engine.name).tensor_parallel))
-    if given is not None:
-        return given
+    requested = parse_int(
+        settings.engine_args.get(find_flag_names(work.engine.name).tensor_parallel)
+    )
+    if requested is not None:
+        return requested
     shape = work.model.architecture
-    found = 1
+    ranks = 1
     while (
-        found * 2 <= len(host.gpu_bytes)
-        and shape.heads % (found * 2) == 0
-        and shape.expert_width % (found * 2) == 0
-        and not _is_broken_above(found * 2, catalogue, work)
+        ranks * 2 <= len(host.gpu_bytes)
+        and shape.heads % (ranks * 2) == 0
+        and shape.expert_width % (ranks * 2) == 0
+        and not _is_broken_above(ranks * 2, catalogue, work)
     ):
-        found *= 2
-    return found
+        ranks *= 2
+    return ranks
 
 
 def _is_broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
     """Whether so many ranks are known to answer wrongly where fewer are well."""
     engine, model = work.engine, work.model
-    given = Combination(
+    combination = Combination(
         engine=engine.name,
         variant=engine.variant,
         version=engine.version,
@@ -62,7 +64,7 @@ def _is_broken_above(ranks: int, catalogue: Catalogue, work: Workload) -> bool:
         weights_format=model.native_format,
         tensor_parallel=ranks,
     )
-    hits = catalogue.broken_with(given)
+    hits = catalogue.broken_with(combination)
     return any(row.tensor_parallel_above and row.severity == "blocker" for row in hits)
 
 
@@ -77,43 +79,45 @@ def list_layouts(
     What the inventory names is taken as it is, and once.
     """
     args = settings.engine_args
-    given = [parse_int(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
+    requested = [parse_int(args.get(name)) for name in (VLLM.pipeline_parallel, VLLM.data_parallel)]
     context = parse_int(args.get(VLLM.decode_context_parallel))
     most = count_tensor_ranks(host, settings, catalogue, work)
     hosts = settings.hosts_per_model
     gpus = len(host.gpu_bytes) * hosts
-    stages, copies = given[0] or 1, given[1] or 1
-    if any(given) or VLLM.tensor_parallel in args:
+    stages, copies = requested[0] or 1, requested[1] or 1
+    if any(requested) or VLLM.tensor_parallel in args:
         if VLLM.tensor_parallel not in args:
             most = max(1, min(most, _round_to_power_of_two(gpus // (stages * copies))))
-        if hosts > 1 and given[0] is None:
+        if hosts > 1 and requested[0] is None:
             stages = max(1, gpus // (most * copies))
         return [Layout(most, stages, copies, context or 1)]
     if hosts > 1:
-        found = [Layout(most, gpus // most)]
+        candidates = [Layout(most, gpus // most)]
     else:
         sizes = dict.fromkeys((min(most, _MAX_TENSOR_RANKS), most))
-        found = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
-        found += _list_pipeline_layouts(most, gpus)
+        candidates = [Layout(size, instances=max(1, gpus // size)) for size in sizes]
+        candidates += _list_pipeline_layouts(most, gpus)
     if context:
-        return [replace(layout, context=context) for layout in found]
+        return [replace(layout, context=context) for layout in candidates]
     mla = work.model.architecture.attention == "mla" and not host.amd
     if mla and not settings.auto("context") and settings.kv_dtype != "fp8":
-        found += [replace(layout, context=layout.tensor) for layout in found if layout.tensor > 1]
-    return found
+        candidates += [
+            replace(layout, context=layout.tensor) for layout in candidates if layout.tensor > 1
+        ]
+    return candidates
 
 
 def _list_pipeline_layouts(most: int, gpus: int) -> list[Layout]:
     """Give stages of layers that use more GPUs than tensor parallelism alone."""
-    found = []
+    candidates = []
     size = most
     while size:
         if gpus // size > 1 and size * (gpus // size) > most:
-            found.append(Layout(size, gpus // size))
+            candidates.append(Layout(size, gpus // size))
         size //= 2
-    return found
+    return candidates
 
 
-def _round_to_power_of_two(number: int) -> int:
+def _round_to_power_of_two(count: int) -> int:
     """Give the largest power of two that is not above a number."""
-    return 1 << (number.bit_length() - 1) if number > 0 else 0
+    return 1 << (count.bit_length() - 1) if count > 0 else 0

@@ -19,16 +19,16 @@ def cut_stages(a: Architecture, count: int) -> list[Stage]:
     """
     count = min(count, a.layers)
     each, over = divmod(a.layers, count)
-    sizes = [each + (count - 1 - over <= place < count - 1) for place in range(count)]
+    sizes = [each + (count - 1 - over <= index < count - 1) for index in range(count)]
     starts = accumulate(sizes, initial=0)
     return [
         Stage(
             layers=size,
             dense=min(size, max(0, a.dense_layers - start)),
-            embedding=place == 0,
-            head=place == count - 1,
+            embedding=index == 0,
+            head=index == count - 1,
         )
-        for place, (start, size) in enumerate(zip(starts, sizes, strict=False))
+        for index, (start, size) in enumerate(zip(starts, sizes, strict=False))
     ]
 
 
@@ -39,12 +39,12 @@ def count_plain_bytes(a: Architecture, weights_format: str, ranks: int, stage: S
     """
     table = model_bytes.count_table_bytes(a) // ranks
     dense = model_bytes.count_dense_bytes(a, weights_format) // ranks
-    whole = model_bytes.count_plain_bytes(a, weights_format, ranks)
-    even = whole - 2 * table - dense - model_bytes.count_vision_bytes(a)
+    all_layers = model_bytes.count_plain_bytes(a, weights_format, ranks)
+    even = all_layers - 2 * table - dense - model_bytes.count_vision_bytes(a)
     elsewhere = ((not stage.embedding) + (not stage.head)) * table
     if a.dense_layers:
         elsewhere += dense * (a.dense_layers - stage.dense) // a.dense_layers
-    return whole - elsewhere - even * (a.layers - stage.layers) // a.layers
+    return all_layers - elsewhere - even * (a.layers - stage.layers) // a.layers
 
 
 def count_experts_bytes(a: Architecture, weights_format: str, stage: Stage, experts: int) -> int:

@@ -47,8 +47,8 @@ def place_gpu_workers(host: Host, gpus: int, required_bytes: int, *, can_bind: b
 def _find_gpu_nodes(host: Host, gpus: int) -> tuple[int, ...]:
     """Node of each GPU that works; empty unless known for every one."""
     known = {node.id for node in host.nodes}
-    found = tuple(node for node in host.gpu_nodes[:gpus] if node in known)
-    return tuple(node for node in found if node is not None) if len(found) == gpus else ()
+    nodes = tuple(node for node in host.gpu_nodes[:gpus] if node in known)
+    return tuple(node for node in nodes if node is not None) if len(nodes) == gpus else ()
 
 
 def place_beside_pools(host: Host, experts_bytes: int, width: int, findings: Findings) -> Placement:
@@ -236,7 +236,7 @@ def _choose_spread_nodes(host: Host, nodes: list[Node], count: int) -> list[Node
     ordered = sorted(nodes, key=lambda n: n.id)
     size = max(1, len(ordered) // host.sockets)
     sockets = [ordered[i : i + size] for i in range(0, len(ordered), size)]
-    dealt = [group[place] for place in range(size) for group in sockets if place < len(group)]
+    dealt = [group[index] for index in range(size) for group in sockets if index < len(group)]
     return dealt[:count]
 
 

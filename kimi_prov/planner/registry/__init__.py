@@ -86,13 +86,13 @@ SUBJECTS = {
 
 def index_definitions(rows: Iterable[Definition]) -> dict[str, Definition]:
     """Index definitions. Raises ValueError for an id that is defined twice."""
-    found: dict[str, Definition] = {}
+    by_id: dict[str, Definition] = {}
     for row in rows:
-        if row.id in found:
+        if row.id in by_id:
             message = f"the finding {row.id} is defined twice"
             raise ValueError(message)
-        found[row.id] = row
-    return found
+        by_id[row.id] = row
+    return by_id
 
 
 DEFINITIONS: Mapping[str, Definition] = index_definitions(

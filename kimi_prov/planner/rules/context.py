@@ -104,6 +104,6 @@ def register_rule(
     return register
 
 
-def make_finding_from_result(found: Rule, result: RuleResult) -> Finding:
+def make_finding_from_result(rule: Rule, result: RuleResult) -> Finding:
     """Make a finding of what a rule found."""
-    return make_finding(found.definition.id, **result)
+    return make_finding(rule.definition.id, **result)

@@ -66,7 +66,7 @@ def _check_broken_combinations(context: PlanContext) -> Iterator[RuleResult]:
         # A zero turns off what the flag would do, as false does.
         if value:
             flags += [f"--{flag}", f"--{flag}={value}"]
-    given = Combination(
+    combination = Combination(
         engine=own.name,
         variant=own.variant,
         version=own.version,
@@ -79,7 +79,7 @@ def _check_broken_combinations(context: PlanContext) -> Iterator[RuleResult]:
         data_parallel=context.plan["parallel"]["data"],
         hosts=context.settings.hosts_per_model,
     )
-    for row in context.catalogue.broken_with(given):
+    for row in context.catalogue.broken_with(combination):
         if row.id == "vllm-cpu-int4":
             continue  # engine.format says it, with what serves it instead
         if any(f"{name}={value}" in row.fix for name, value in environment.items()):
@@ -98,11 +98,11 @@ def _check_broken_combinations(context: PlanContext) -> Iterator[RuleResult]:
 def _check_alternative(context: PlanContext) -> Iterator[RuleResult]:
     if context.host.gpu_bytes or not context.model.gguf or not context.host.memory_bytes:
         return
-    found = prediction.find_alternative(context.host, context.model)
-    if found is not None:
+    alternative = prediction.find_alternative(context.host, context.model)
+    if alternative is not None:
         yield RuleResult(
-            observed=f"a GGUF file that memory holds: {found[0]}",
-            required=f"{found[1]}; this product does not provision them",
+            observed=f"a GGUF file that memory holds: {alternative[0]}",
+            required=f"{alternative[1]}; this product does not provision them",
         )
 
 
@@ -176,9 +176,10 @@ def _check_sequences(context: PlanContext) -> Iterator[RuleResult]:
     many = context.settings.engine_args.get(VLLM.requests, requested)
     if requested > gpu.sequences and VLLM.requests not in context.settings.engine_args:
         many_run = gpu.sequences >= gpu_memory.MAX_SEQUENCES
-        why = "takes the cache's room" if many_run else "has no room on GPUs so full"
+        reason = "takes the cache's room" if many_run else "has no room on GPUs so full"
         yield RuleResult(
-            observed=f"kimi_concurrency: {context.settings.concurrency}; the sampler of more {why}",
+            observed=f"kimi_concurrency: {context.settings.concurrency}; the sampler of more "
+            f"{reason}",
             required=f"max-num-seqs {gpu.sequences}: the others wait",
             fix="lower kimi_concurrency, or use GPUs with more memory",
             wording="wait",

@@ -55,5 +55,5 @@ def _estimate_int8_speed(context: PlanContext) -> float | None:
         context.place,
         in_memory=bool(context.plan["ram_disk"]["enabled"]),
     )
-    found: float | None = speeds["single_tok_s"]["expected"]
-    return found
+    speed: float | None = speeds["single_tok_s"]["expected"]
+    return speed

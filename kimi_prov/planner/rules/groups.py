@@ -72,7 +72,7 @@ def _check_settings(context: PlanContext) -> Iterator[RuleResult]:
             shown = {member.name: member.shared.get(name) for member in (group.planned, *others)}
             yield RuleResult(
                 observed="; ".join(
-                    f"{host}: {json.dumps(found, default=str)}" for host, found in shown.items()
+                    f"{host}: {json.dumps(setting, default=str)}" for host, setting in shown.items()
                 ),
                 required=f"one value of kimi_{name} on {', '.join(m.name for m in group.members)}",
                 fix=f"set kimi_{name} for the whole group, not for one host",

@@ -204,11 +204,11 @@ def _describe_setting(row: SysctlFacts | ChoiceFacts, observed: str, required: s
 
 @register_rule("os.cgroups")
 def _check_cgroups(context: PlanContext) -> Iterator[RuleResult]:
-    found = (context.facts.get("cgroup") or {}).get("hierarchy")
-    if found in ("legacy", "hybrid"):
+    hierarchy = (context.facts.get("cgroup") or {}).get("hierarchy")
+    if hierarchy in ("legacy", "hybrid"):
         yield RuleResult(
-            severity="blocker" if found == "legacy" else "warning",
-            observed=f"the {found} hierarchy",
+            severity="blocker" if hierarchy == "legacy" else "warning",
+            observed=f"the {hierarchy} hierarchy",
             required="the unified hierarchy (version 2)",
             fix="remove systemd.unified_cgroup_hierarchy=0 and "
             "systemd.legacy_systemd_cgroup_controller from GRUB_CMDLINE_LINUX in "
@@ -244,11 +244,11 @@ def _read_security(context: PlanContext) -> SecurityFacts:
 
 @register_rule("packages.busy")
 def _check_packages_busy(context: PlanContext) -> Iterator[RuleResult]:
-    found = context.facts["packages"].get("busy")
-    if found and packages.is_install_needed(context.plan, context.facts):
+    busy = context.facts["packages"].get("busy")
+    if busy and packages.is_install_needed(context.plan, context.facts):
         yield RuleResult(
             severity="info",
-            observed=packages.describe_holder(found),
+            observed=packages.describe_holder(busy),
             required="apt's locks: `apply` waits for them",
         )
 
@@ -256,9 +256,13 @@ def _check_packages_busy(context: PlanContext) -> Iterator[RuleResult]:
 @register_rule("packages.unfinished")
 def _check_packages_unfinished(context: PlanContext) -> Iterator[RuleResult]:
     """Not while packages are being installed: then some are unfinished all the time."""
-    found = context.facts["packages"]
-    names = found.get("unfinished")
-    if names and not found.get("busy") and packages.is_install_needed(context.plan, context.facts):
+    package_facts = context.facts["packages"]
+    names = package_facts.get("unfinished")
+    if (
+        names
+        and not package_facts.get("busy")
+        and packages.is_install_needed(context.plan, context.facts)
+    ):
         yield RuleResult(**packages.describe_unfinished(names))
 
 
@@ -303,28 +307,28 @@ def _check_disk_speed(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("host.gib")
 def _check_gib(context: PlanContext) -> Iterator[RuleResult]:
-    found = context.facts.get("gib")
-    present = bool(found.get("present", any(found.values()))) if isinstance(found, dict) else found
+    gib = context.facts.get("gib")
+    present = bool(gib.get("present", any(gib.values()))) if isinstance(gib, dict) else gib
     if present and context.host.gpu_bytes:
         yield RuleResult(
-            observed=_format_detail(found),
+            observed=_format_detail(gib),
             required="no GIB plugin that ldconfig knows",
             fix="kimi-prov apply sets them aside; by hand, remove /usr/local/gib and its files in "
             "/etc/ld.so.conf.d, then run ldconfig: variables and LD_LIBRARY_PATH do not help",
         )
 
 
-def _format_detail(found: object) -> str:
-    if isinstance(found, dict):
-        kept = [f"{key}: {value}" for key, value in found.items() if value]
+def _format_detail(detail: object) -> str:
+    if isinstance(detail, dict):
+        kept = [f"{key}: {value}" for key, value in detail.items() if value]
         return ", ".join(kept)[:200] or "present"
-    if isinstance(found, (list, tuple)):
-        return ", ".join(str(part) for part in found)[:200]
+    if isinstance(detail, (list, tuple)):
+        return ", ".join(str(part) for part in detail)[:200]
     return "present"
 
 
 def _find_weights_filesystem(context: PlanContext) -> FilesystemFacts | None:
     """Return the file system that the weights will lie on."""
     rows = context.facts["filesystems"]
-    held = {place: row for row in rows for place in row.get("holds") or []}
+    held = {path: row for row in rows for path in row.get("holds") or []}
     return held.get(paths.MODELS) or held.get(paths.ROOT)

@@ -61,9 +61,9 @@ def check_addresses(members: Sequence[Member]) -> Iterator[RuleResult]:
     }
     if len(seen) < len(members):
         return
-    shown = ", ".join(f"{name}: {found}" for name, found in seen.items())
+    shown = ", ".join(f"{name}: {interface_address}" for name, interface_address in seen.items())
     twice = [str(ip) for ip, many in Counter(a.ip for a in seen.values()).items() if many > 1]
-    versions = {found.version for found in seen.values()}
+    versions = {interface_address.version for interface_address in seen.values()}
     routed = [a for a in seen.values() if a.network.num_addresses <= _POINT_TO_POINT]
     if twice or len(versions) > 1:
         yield RuleResult(
@@ -72,7 +72,7 @@ def check_addresses(members: Sequence[Member]) -> Iterator[RuleResult]:
             required="an address of its own for each host, all of IPv4 or all of IPv6",
             fix=set_it,
         )
-    elif len({found.network for found in seen.values()}) > 1:
+    elif len({interface_address.network for interface_address in seen.values()}) > 1:
         yield RuleResult(
             severity="warning" if len(routed) == len(seen) else "blocker",
             observed=shown,
@@ -98,8 +98,8 @@ def _parse_address(text: str | None) -> str | None:
 
 def _find_interfaces(members: Sequence[Member]) -> dict[str, Interface]:
     """Give the interface of each member on the network of the group, of those that are known."""
-    found = {member.name: find_interface(member.host, member.address) for member in members}
-    return {name: row for name, row in found.items() if row is not None}
+    interfaces = {member.name: find_interface(member.host, member.address) for member in members}
+    return {name: row for name, row in interfaces.items() if row is not None}
 
 
 @register_rule("group.mtu")

@@ -28,8 +28,8 @@ def find_proven(
 
     `layout` is the plan's `parallel`; `gpu_name` the catalogue's.
     """
-    given = make_layout(model, weights_format, engine, gpu_name, hosts, layout)
-    return groups.find_proven(catalogue.groups, given)
+    planned = make_layout(model, weights_format, engine, gpu_name, hosts, layout)
+    return groups.find_proven(catalogue.groups, planned)
 
 
 def make_layout(
@@ -72,10 +72,10 @@ def _plan_layout(context: PlanContext) -> GroupLayout | None:
 
 @register_rule("group.proven")
 def _check_proven_layout(context: PlanContext) -> Iterator[RuleResult]:
-    given = _plan_layout(context)
-    for row in groups.find_proven(context.catalogue.groups, given) if given else ():
+    planned = _plan_layout(context)
+    for row in groups.find_proven(context.catalogue.groups, planned) if planned else ():
         yield RuleResult(
-            observed=f"{given.text if given else ''} over {row.hosts} hosts: {row.title}"
+            observed=f"{planned.text if planned else ''} over {row.hosts} hosts: {row.title}"
             + _format_figures(row),
             required=row.note or "as its source has it",
             source=format_dated_source(row),
@@ -84,10 +84,10 @@ def _check_proven_layout(context: PlanContext) -> Iterator[RuleResult]:
 
 @register_rule("group.unproven")
 def _check_unproven_layout(context: PlanContext) -> Iterator[RuleResult]:
-    given = _plan_layout(context)
-    if given is None or groups.find_proven(context.catalogue.groups, given):
+    planned = _plan_layout(context)
+    if planned is None or groups.find_proven(context.catalogue.groups, planned):
         return
-    near = groups.find_nearest(context.catalogue.groups, given)
+    near = groups.find_nearest(context.catalogue.groups, planned)
     known = "nobody published a layout like it"
     if near is not None:
         word = "ran" if near.ran else "was written down, no run told"
@@ -95,8 +95,8 @@ def _check_unproven_layout(context: PlanContext) -> Iterator[RuleResult]:
             f"the nearest that {word}: {near.title} ({groups.format_sizes(near)}; {near.source})"
         )
     yield RuleResult(
-        observed=f"{given.text} over {given.hosts} hosts with {given.gpu or 'no GPUs'}, "
-        f"{given.model} in {given.weights_format}; {known}",
+        observed=f"{planned.text} over {planned.hosts} hosts with {planned.gpu or 'no GPUs'}, "
+        f"{planned.model} in {planned.weights_format}; {known}",
         required="a run that somebody told of",
         fix="see it answer on such hosts before you buy or rely on it",
     )

@@ -25,7 +25,7 @@ _MAX_CLOCK_SKEW_S = 300
 @register_rule("disk.mount")
 def _check_mounts(context: PlanContext) -> Iterator[RuleResult]:
     for row in context.facts["filesystems"]:
-        held = [place for place in row.get("holds") or () if place in _OWN_DIRS]
+        held = [path for path in row.get("holds") or () if path in _OWN_DIRS]
         if not held:
             continue
         mount, options = row["mount"], row.get("options") or ()
@@ -53,13 +53,13 @@ def _check_mounts(context: PlanContext) -> Iterator[RuleResult]:
     links: dict[str, str] = {}
     for row in context.facts["filesystems"]:
         links |= row.get("linked") or {}
-    for place in _OWN_DIRS:
-        parent, _, name = place.rpartition("/")
-        if place in links and links[place] != f"{links.get(parent, parent)}/{name}":
+    for path in _OWN_DIRS:
+        parent, _, name = path.rpartition("/")
+        if path in links and links[path] != f"{links.get(parent, parent)}/{name}":
             yield RuleResult(
-                observed=f"{place} is a link to {links[place]}",
+                observed=f"{path} is a link to {links[path]}",
                 required="a folder, or a file system of its own; what lies above it may be a link",
-                fix=f"rm {place}; mkdir {place}; mount --bind {links[place]} {place}, and the same "
+                fix=f"rm {path}; mkdir {path}; mount --bind {links[path]} {path}, and the same "
                 "in /etc/fstab",
             )
 
@@ -97,15 +97,15 @@ def _check_accounts(context: PlanContext) -> Iterator[RuleResult]:
 
 def _describe_foreign_account(row: AccountFacts) -> list[str]:
     """Say by what an account shows that it is not the service's own; empty where by nothing."""
-    found = []
+    signs = []
     shell = str(row["shell"] or "/bin/sh").rsplit("/", 1)[-1]
     if row["uid"] == 0:
-        found.append("it is root")
+        signs.append("it is root")
     elif row["uid"] >= _FIRST_USER_ID and shell not in _NO_LOGIN:
-        found.append("a person may log in as it")
+        signs.append("a person may log in as it")
     if row.get("processes"):
-        found.append(f"it runs {', '.join(row['processes'])}")
-    return found
+        signs.append(f"it runs {', '.join(row['processes'])}")
+    return signs
 
 
 @register_rule("host.clock")

@@ -65,10 +65,10 @@ def _check_fabric_manager(context: PlanContext) -> Iterator[RuleResult]:
 @register_rule("driver.imex")
 def _check_imex(context: PlanContext) -> Iterator[RuleResult]:
     driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
-    found = find_imex_package(context.nvidia)
-    if not driver or found is None or _strip_revision(found[1]) == _strip_revision(driver):
+    package = find_imex_package(context.nvidia)
+    if not driver or package is None or _strip_revision(package[1]) == _strip_revision(driver):
         return
-    name, version = found
+    name, version = package
     yield RuleResult(
         observed=f"{name} {version}, driver {driver}",
         required="the same version; a memory export between nodes fails otherwise",
@@ -81,10 +81,10 @@ def _check_imex(context: PlanContext) -> Iterator[RuleResult]:
 @register_rule("driver.nscq")
 def _check_nscq(context: PlanContext) -> Iterator[RuleResult]:
     driver = context.nvidia.get("driver_loaded") or context.nvidia.get("driver_installed")
-    found = context.nvidia.get("nscq")
-    if driver and found and _strip_revision(found) != _strip_revision(driver):
+    nscq = context.nvidia.get("nscq")
+    if driver and nscq and _strip_revision(nscq) != _strip_revision(driver):
         yield RuleResult(
-            observed=f"nscq {found}, driver {driver}",
+            observed=f"nscq {nscq}, driver {driver}",
             required="the same version",
             fix=f"apt-get install libnvidia-nscq-{parse_branch(driver)} in the version {driver}",
         )

@@ -58,7 +58,7 @@ def make_flags(
     model: Model,
     choice: EngineChoice,
     budget: Budget,
-    place: Placement,
+    placement: Placement,
     capability: str | None = None,
 ) -> dict[str, Any]:
     """Give the flags that the plan chooses, but those of one instance.
@@ -66,8 +66,8 @@ def make_flags(
     `capability` is the GPUs' CUDA compute capability, such as "9.0".
     """
     if choice.hybrid:
-        return sglang.make_flags(settings, model, choice, budget, place)
-    return vllm.make_flags(settings, model, choice, budget, place, capability)
+        return sglang.make_flags(settings, model, choice, budget, placement)
+    return vllm.make_flags(settings, model, choice, budget, placement, capability)
 
 
 def merge_flags(
@@ -115,14 +115,14 @@ def merge_flags(
 
 def _find_contradicted(settings: Settings, names: FlagNames) -> dict[str, tuple[str, object]]:
     """Give the flags whose value a variable that was set contradicts, with that variable."""
-    found: dict[str, tuple[str, object]] = {}
+    contradicted: dict[str, tuple[str, object]] = {}
     args = settings.engine_args
     context, dtype = parse_int(args.get(names.context)), parse_kv_dtype(args.get(names.kv_dtype))
     if not settings.auto("context") and context not in (None, settings.context):
-        found[names.context] = ("kimi_context", settings.context)
+        contradicted[names.context] = ("kimi_context", settings.context)
     if not settings.auto("kv_dtype") and dtype not in (None, settings.kv_dtype):
-        found[names.kv_dtype] = ("kimi_kv_dtype", settings.kv_dtype)
-    return found
+        contradicted[names.kv_dtype] = ("kimi_kv_dtype", settings.kv_dtype)
+    return contradicted
 
 
 def make_instance(
@@ -205,7 +205,7 @@ def _make_environment(
 
     `gpus` are the instance's own; where there is one instance it sees them all.
     """
-    found = {
+    environment = {
         "DO_NOT_TRACK": "1",
         "HF_HOME": f"{paths.CACHE}/huggingface",
         "HF_HUB_OFFLINE": "1",
@@ -216,4 +216,4 @@ def _make_environment(
         own = sglang.make_environment(engine.make_env_dir(choice))
     else:
         own = vllm.make_environment(choice, chosen, budget, placement, gpus)
-    return {**found, **own}
+    return {**environment, **own}

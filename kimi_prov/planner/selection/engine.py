@@ -74,8 +74,8 @@ def choose_engine(
         )
     python, python_reason, build = interpreter.choose_interpreter(host, engine, catalogue, findings)
     # int8 where it was set and can be: with less memory a node may hold the whole engine.
-    wanted: Dense = "int8" if settings.dense_weights == "int8" else "bf16"
-    work = Workload(engine, model, weights_format, wanted)
+    dense_request: Dense = "int8" if settings.dense_weights == "int8" else "bf16"
+    work = Workload(engine, model, weights_format, dense_request)
     backend = expert_backend.choose_backend(
         host, settings, catalogue, work, python.version, findings
     )
@@ -234,11 +234,11 @@ def _choose_version(
     settings: Settings,
     catalogue: Catalogue,
     findings: Findings,
-    wanted: tuple[Model, str],
+    workload: tuple[Model, str],
 ) -> Engine:
-    found = _choose_row(host, name, settings, catalogue, wanted)
+    row = _choose_row(host, name, settings, catalogue, workload)
     requested = None if settings.auto("engine_version") else str(settings.engine_version)
-    if requested is not None and found.version != requested:
+    if requested is not None and row.version != requested:
         rows = _list_rows(host, name, catalogue)
         findings.add(
             "engine.version",
@@ -247,24 +247,24 @@ def _choose_version(
             required=f"one of {', '.join(e.version for e in rows)}",
             fix="remove kimi_engine_version, or name a version of the catalogue",
         )
-    return found
+    return row
 
 
 def _choose_row(
-    host: Host, name: str, settings: Settings, catalogue: Catalogue, wanted: tuple[Model, str]
+    host: Host, name: str, settings: Settings, catalogue: Catalogue, workload: tuple[Model, str]
 ) -> Engine:
     """Give the version that is set, or the default where the catalogue has none such."""
     rows = _list_rows(host, name, catalogue)
-    found = next((e for e in rows if e.version == settings.engine_version), None)
-    found = found or _choose_default(
-        _filter_able(rows, host, wanted[1]), rows[0], wanted[0], catalogue
+    row = next((e for e in rows if e.version == settings.engine_version), None)
+    row = row or _choose_default(
+        _filter_able(rows, host, workload[1]), rows[0], workload[0], catalogue
     )
     if host.amd:
         # The catalogue has no build for ROCm: version and flags are those of the one for CUDA.
         # NVFP4 is NVIDIA's alone.
-        formats = tuple(one for one in found.formats if one != "nvfp4")
+        formats = tuple(one for one in row.formats if one != "nvfp4")
         return replace(
-            found,
+            row,
             variant="rocm",
             formats=formats,
             torch=None,
@@ -272,7 +272,7 @@ def _choose_row(
             driver_branch=None,
             compute_capabilities=(),
         )
-    return found
+    return row
 
 
 def _list_rows(host: Host, name: str, catalogue: Catalogue) -> list[Engine]:
@@ -344,8 +344,10 @@ def _check_gpu_code(
 ) -> None:
     """Compare the GPUs with those that the engine's machine code is for."""
     capability = None if host.amd else host.capability
-    told = (capability in row.capabilities for row in catalogue.broken if row.engine == engine.name)
-    if engine.built_for(capability) or any(told):
+    known = (
+        capability in row.capabilities for row in catalogue.broken if row.engine == engine.name
+    )
+    if engine.built_for(capability) or any(known):
         return
     able = [e for e in _list_rows(host, engine.name, catalogue) if e.built_for(capability)]
     findings.add(

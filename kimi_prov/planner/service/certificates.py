@@ -64,13 +64,13 @@ def make_document(settings: Settings, instances: int) -> TlsPlan:
 
     `trusted`: whether a browser can trust it without being told to. `acme`: what is ordered where.
     """
-    found = choose_mode(settings)
+    mode = choose_mode(settings)
     return {
-        "mode": found,
+        "mode": mode,
         "cert_file": settings.tls_cert_file,
         "key_file": settings.tls_key_file,
-        "trusted": found != "self-signed",
-        "acme": _make_acme_section(settings, instances) if found == "acme" else None,
+        "trusted": mode != "self-signed",
+        "acme": _make_acme_section(settings, instances) if mode == "acme" else None,
         "names": [],
     }
 

@@ -53,11 +53,11 @@ def report_engine_sleep(
     start = (
         f"a start takes about {format_duration(load_s)} by the plan's estimate" if load_s else ""
     )
-    told = "; ".join(part for part in (gains, start) if part and room)
+    figures = "; ".join(part for part in (gains, start) if part and room)
     findings.add(
         "rest.engine_sleep",
         observed=f"vLLM's sleep of level 1 needs {beside}, {has} of "
-        f"{format_bytes(host.memory_bytes)}{f'; {told}' if told else ''}",
+        f"{format_bytes(host.memory_bytes)}{f'; {figures}' if figures else ''}",
         required="answers that are the same after it, seen with this engine and these GPUs: nobody "
         "has, so the engine is stopped and started",
     )

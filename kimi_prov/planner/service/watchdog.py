@@ -84,21 +84,21 @@ def _choose_limits(
 ) -> tuple[int, int, str]:
     """Give the seconds without a step, the same while the engine computes, and the reason."""
     prefill, decode = speeds["prefill_tok_s"]["low"], speeds["decode_tok_s"]["low"]
-    whole = engine["variant"] == "cpu" and engine["name"] == "vllm"
+    takes_whole_prompt = engine["variant"] == "cpu" and engine["name"] == "vllm"
     if not prefill or not decode:
-        computing = _UNKNOWN_PROMPT_S if whole else _UNKNOWN_QUIET_S
+        computing = _UNKNOWN_PROMPT_S if takes_whole_prompt else _UNKNOWN_QUIET_S
         return _UNKNOWN_QUIET_S, computing, f"no speed is predicted ({speeds['basis']})"
     answers = _REPORTED_STEPS.get(engine["name"], 1) / decode
     piece = (
         context
-        if whole
+        if takes_whole_prompt
         else _count_chunk_tokens(
             flags.get(flag_names.find_flag_names(engine["name"]).chunk), context
         )
     )
     longest = piece / prefill + answers
     step = f"a step of {piece} tokens of a prompt takes up to {longest:.0f} s by the plan"
-    if whole:
+    if takes_whole_prompt:
         return (
             _compute_tolerance(answers),
             _compute_tolerance(longest),

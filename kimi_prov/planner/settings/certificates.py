@@ -33,20 +33,20 @@ def check_certificate(
     def refuse(name: str, what: str, fix: str) -> UserError:
         return UserError(f"{find(name) or f'host {host}'}: {name}: {what}", fix=fix)
 
-    wanted, given = values["kimi_tls"], values["kimi_tls_cert_file"]
-    if wanted == "files" and given is None:
+    mode, cert_file = values["kimi_tls"], values["kimi_tls_cert_file"]
+    if mode == "files" and cert_file is None:
         raise refuse(
             "kimi_tls",
             "files, and kimi_tls_cert_file is not set",
             "name the certificate and its key in kimi_tls_cert_file and kimi_tls_key_file",
         )
-    if wanted in ("self-signed", "acme") and given is not None:
+    if mode in ("self-signed", "acme") and cert_file is not None:
         raise refuse(
             "kimi_tls",
-            f"{wanted}, and kimi_tls_cert_file is set as well",
+            f"{mode}, and kimi_tls_cert_file is set as well",
             "remove kimi_tls_cert_file and kimi_tls_key_file, or set kimi_tls: files",
         )
-    if wanted == "acme":
+    if mode == "acme":
         _check_order(values, refuse)
 
 

@@ -133,27 +133,27 @@ def parse_int(value: object, *, least: int = 1) -> int | None:
     """Give a whole number of at least `least`, also written as text; None for all else."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
         value = int(value)
-    number = isinstance(value, int) and not isinstance(value, bool)
-    return value if number and value >= least else None  # type: ignore[operator,return-value]
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_int and value >= least else None  # type: ignore[operator,return-value]
 
 
 def parse_share(value: object) -> float | None:
     """Give a share above 0 and up to 1, also written as text; None for all else."""
-    number = _parse_float(value)
-    return number if number is not None and 0 < number <= 1 else None
+    share = _parse_float(value)
+    return share if share is not None and 0 < share <= 1 else None
 
 
 def parse_gib(value: object) -> float | None:
     """Give a number of GiB above 0, also written as text; None for all else."""
-    number = _parse_float(value)
-    return number if number is not None and 0 < number < _MAX_GIB else None
+    size = _parse_float(value)
+    return size if size is not None and 0 < size < _MAX_GIB else None
 
 
 def _parse_float(value: object) -> float | None:
     if isinstance(value, str) and _FRACTION.fullmatch(value):
         return float(value)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if number else None  # type: ignore[return-value]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number else None  # type: ignore[return-value]
 
 
 def parse_balancing(value: object) -> Mapping[str, object] | None:

@@ -22,11 +22,11 @@ def make_locator(
 
     `sources` are what -i named, files or directories; `extra` are variables of the command line.
     """
-    given = set(extra)
+    extra_names = set(extra)
     roots = [Path(source) for source in sources]
 
     def locate(name: str) -> str | None:
-        if name in given:
+        if name in extra_names:
             return f"-e {name}"
         word = re.escape(name)
         pattern = re.compile(rf"""^\s*(?:-\s*)?["']?{word}["']?\s*[:=]|\s{word}=""")
@@ -35,9 +35,9 @@ def make_locator(
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
                 continue
-            for number, line in enumerate(lines, 1):
+            for line_number, line in enumerate(lines, 1):
                 if pattern.search(line):
-                    return f"{path}:{number}"
+                    return f"{path}:{line_number}"
         return None
 
     return locate
@@ -45,15 +45,15 @@ def make_locator(
 
 def _list_files(roots: Iterable[Path]) -> list[Path]:
     """Inventory files and the variables beside them."""
-    found: list[Path] = []
+    files: list[Path] = []
     for root in roots:
         hosts = sorted(root.iterdir()) if root.is_dir() else [root]
-        found += [
+        files += [
             path
             for path in (*hosts, *inventory_files.list_variable_files(root))
             if _is_readable(path)
         ]
-    return list(dict.fromkeys(found))[:_MAX_FILES]
+    return list(dict.fromkeys(files))[:_MAX_FILES]
 
 
 def _is_readable(path: Path) -> bool:

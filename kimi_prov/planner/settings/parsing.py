@@ -285,8 +285,12 @@ def parse_settings(
             raise _refuse_unknown(name, find(name))
     values = {}
     for variable in VARIABLES:
-        place = _Occurrence(variable, host, find(variable.name) if variable.name in names else None)
-        values[variable.name] = _parse_value(variable, variables.get(variable.name), place, base)
+        occurrence = _Occurrence(
+            variable, host, find(variable.name) if variable.name in names else None
+        )
+        values[variable.name] = _parse_value(
+            variable, variables.get(variable.name), occurrence, base
+        )
     if values["kimi_model"] is None:
         raise UserError(
             f"host {host}: kimi_model is not set",
@@ -337,10 +341,10 @@ def parse_settings(
 
 def _read_lengths(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lengths of a request that `check` sets; it has judged them."""
-    found = {
+    lengths = {
         name.removeprefix("kimi_"): _parse_int(variables.get(name)) for name in LENGTH_VARIABLES
     }
-    return {name: tokens for name, tokens in found.items() if tokens}
+    return {name: tokens for name, tokens in lengths.items() if tokens}
 
 
 @dataclass(frozen=True)
@@ -380,38 +384,40 @@ def _refuse_unknown(name: str, where: str | None) -> UserError:
     )
 
 
-def _parse_value(variable: Variable, value: object, place: _Occurrence, base: Path | None) -> Any:  # noqa: ANN401
+def _parse_value(
+    variable: Variable, value: object, occurrence: _Occurrence, base: Path | None
+) -> Any:  # noqa: ANN401
     if value is None or value == "":
         return variable.default
     if variable.auto and value == "auto":
         return "auto"
-    return _PARSERS[variable.kind](value, place, base)
+    return _PARSERS[variable.kind](value, occurrence, base)
 
 
-def _parse_text(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_text(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     # YAML reads 0.32 as a number: the text that was meant cannot be told from it any more.
     if not isinstance(value, str):
-        raise place.refuse(value, "text (in quotes where it looks like a number)")
+        raise occurrence.refuse(value, "text (in quotes where it looks like a number)")
     if not _TEXT.fullmatch(value):
-        raise place.refuse(value, "text without spaces or control characters")
+        raise occurrence.refuse(value, "text without spaces or control characters")
     return str(value)
 
 
-def _parse_choice(value: object, place: _Occurrence, _base: Path | None) -> str:
-    allowed = place.variable.choices + (("auto",) if place.variable.auto else ())
+def _parse_choice(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
+    allowed = occurrence.variable.choices + (("auto",) if occurrence.variable.auto else ())
     if isinstance(value, str) and value in allowed:
         return str(value)
     near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.4)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise place.refuse(value, f"one of {', '.join(allowed)}{hint}")
+    raise occurrence.refuse(value, f"one of {', '.join(allowed)}{hint}")
 
 
-def _parse_switch(value: object, place: _Occurrence, _base: Path | None) -> bool:
+def _parse_switch(value: object, occurrence: _Occurrence, _base: Path | None) -> bool:
     # -e and Ansible's templates turn both into text.
-    found = {"true": True, "false": False}.get(str(value).strip().lower())
-    if found is None or not isinstance(value, (bool, str)):
-        raise place.refuse(value, "true or false")
-    return found
+    switch = {"true": True, "false": False}.get(str(value).strip().lower())
+    if switch is None or not isinstance(value, (bool, str)):
+        raise occurrence.refuse(value, "true or false")
+    return switch
 
 
 def _parse_int(value: object) -> int | None:
@@ -425,51 +431,51 @@ def _parse_int(value: object) -> int | None:
     return None
 
 
-def _parse_count(value: object, place: _Occurrence, _base: Path | None) -> int:
-    number, most = _parse_int(value), place.variable.most
-    if number is None or not 1 <= number <= most:
-        raise place.refuse(value, f"a whole number from 1 to {most}")
-    return number
+def _parse_count(value: object, occurrence: _Occurrence, _base: Path | None) -> int:
+    count, most = _parse_int(value), occurrence.variable.most
+    if count is None or not 1 <= count <= most:
+        raise occurrence.refuse(value, f"a whole number from 1 to {most}")
+    return count
 
 
-def _parse_share(value: object, place: _Occurrence, _base: Path | None) -> float:
+def _parse_share(value: object, occurrence: _Occurrence, _base: Path | None) -> float:
     """Read a share, also one that Ansible's templates or -e turned into text."""
     text = str(value).strip()
-    number = float(text) if not isinstance(value, bool) and _SHARE.fullmatch(text) else 0.0
-    if not 0 < number <= 1:
-        raise place.refuse(value, "a number above 0, 1 at most")
-    return number
+    share = float(text) if not isinstance(value, bool) and _SHARE.fullmatch(text) else 0.0
+    if not 0 < share <= 1:
+        raise occurrence.refuse(value, "a number above 0, 1 at most")
+    return share
 
 
-def _parse_dollars(value: object, place: _Occurrence, _base: Path | None) -> float:
+def _parse_dollars(value: object, occurrence: _Occurrence, _base: Path | None) -> float:
     """Read an amount, also one that Ansible's templates or -e turned into text."""
     text = str(value).strip()
-    number = float(text) if not isinstance(value, bool) and _AMOUNT.fullmatch(text) else 0.0
-    if number <= 0:
-        raise place.refuse(value, "a number of dollars above 0")
-    return number
+    amount = float(text) if not isinstance(value, bool) and _AMOUNT.fullmatch(text) else 0.0
+    if amount <= 0:
+        raise occurrence.refuse(value, "a number of dollars above 0")
+    return amount
 
 
-def _parse_interval(value: object, place: _Occurrence, _base: Path | None) -> int:
+def _parse_interval(value: object, occurrence: _Occurrence, _base: Path | None) -> int:
     """Read a time with its unit; returns seconds."""
-    found = _INTERVAL.fullmatch(value.strip()) if isinstance(value, str) else None
-    seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0
+    match = _INTERVAL.fullmatch(value.strip()) if isinstance(value, str) else None
+    seconds = int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else 0
     if not _MIN_INTERVAL_S <= seconds <= _MAX_INTERVAL_S:
-        raise place.refuse(value, "a time from 10s to 720h, as 90s, 30m or 2h")
+        raise occurrence.refuse(value, "a time from 10s to 720h, as 90s, 30m or 2h")
     return seconds
 
 
-def _parse_minutes(value: object, place: _Occurrence, _base: Path | None) -> int:
-    number = _parse_int(value)
-    if number is None or not 0 <= number <= _MAX_MINUTES:
-        raise place.refuse(value, "a whole number of minutes, 0 for never")
-    return number
+def _parse_minutes(value: object, occurrence: _Occurrence, _base: Path | None) -> int:
+    minutes = _parse_int(value)
+    if minutes is None or not 0 <= minutes <= _MAX_MINUTES:
+        raise occurrence.refuse(value, "a whole number of minutes, 0 for never")
+    return minutes
 
 
-def _parse_machine_path(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_machine_path(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     """Check a path on the cluster or machine; a program of PATH may be named without one."""
     text = value if isinstance(value, str) else ""
-    only_path = place.variable.name in ("kimi_slurm_root", "kimi_idle_hook")
+    only_path = occurrence.variable.name in ("kimi_slurm_root", "kimi_idle_hook")
     parts = text.split("/")
     if (
         _MACHINE_PATH.fullmatch(text)
@@ -479,100 +485,105 @@ def _parse_machine_path(value: object, place: _Occurrence, _base: Path | None) -
         and not text.startswith("-")
     ):
         return text.rstrip("/")
-    there = "cluster" if place.variable.name.startswith("kimi_slurm_") else "machine"
-    raise place.refuse(value, f"an absolute path on the {there}, without spaces")
+    there = "cluster" if occurrence.variable.name.startswith("kimi_slurm_") else "machine"
+    raise occurrence.refuse(value, f"an absolute path on the {there}, without spaces")
 
 
-def _parse_object_name(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_object_name(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     """Check a name: the longest one leaves room for what is put behind it."""
-    longest, own = min(place.variable.most, 63), place.variable.name == "kimi_kubernetes_name"
+    longest, own = (
+        min(occurrence.variable.most, 63),
+        occurrence.variable.name == "kimi_kubernetes_name",
+    )
     # A Service has the name, and begins with a letter.
     form = _SERVICE if own else _OBJECT
     if isinstance(value, str) and form.fullmatch(value) and len(value) <= longest:
         return value
     first = ", a letter first" if own else ""
-    raise place.refuse(value, f"small letters, digits and -{first}, {longest} at most")
+    raise occurrence.refuse(value, f"small letters, digits and -{first}, {longest} at most")
 
 
-def _parse_domain(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_domain(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and len(value) <= _MAX_DOMAIN_LENGTH and _DOMAIN.fullmatch(value):
         return value
-    raise place.refuse(value, "a name of small letters, digits, - and .")
+    raise occurrence.refuse(value, "a name of small letters, digits, - and .")
 
 
-def _parse_image(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_image(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _IMAGE.fullmatch(value):
         return value
-    raise place.refuse(value, "an image as REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")
+    raise occurrence.refuse(value, "an image as REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")
 
 
-def _parse_resource(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_resource(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _RESOURCE.fullmatch(value):
         return value
-    raise place.refuse(value, "a resource as DOMAIN/NAME")
+    raise occurrence.refuse(value, "a resource as DOMAIN/NAME")
 
 
-def _parse_profile(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_profile(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _MACHINE_PATH.fullmatch(value):
         parts = value.split("/")
         if "" not in parts and ".." not in parts:
             return value
-    raise place.refuse(value, "a path below the kubelet's folder of profiles, without spaces")
+    raise occurrence.refuse(value, "a path below the kubelet's folder of profiles, without spaces")
 
 
-def _parse_schedule(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_schedule(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _SCHEDULE.fullmatch(value):
         return value
-    raise place.refuse(value, "five fields of cron with one space between them, in quotes")
+    raise occurrence.refuse(value, "five fields of cron with one space between them, in quotes")
 
 
-def _parse_labels(value: object, place: _Occurrence, _base: Path | None) -> dict[str, str]:
+def _parse_labels(value: object, occurrence: _Occurrence, _base: Path | None) -> dict[str, str]:
     if not hasattr(value, "items"):
-        raise place.refuse(value, "a mapping of label to value")
-    taints = place.variable.name == "kimi_kubernetes_tolerations"
-    found = {}
+        raise occurrence.refuse(value, "a mapping of label to value")
+    taints = occurrence.variable.name == "kimi_kubernetes_tolerations"
+    labels = {}
     for key, item in value.items():
         if not (isinstance(key, str) and _LABEL_KEY.fullmatch(key)):
-            raise place.refuse(key, "a key such as nvidia.com/gpu.product")
+            raise occurrence.refuse(key, "a key such as nvidia.com/gpu.product")
         if taints and item not in _EFFECTS:
-            raise place.refuse(item, f"an effect: {', '.join(_EFFECTS)}")
+            raise occurrence.refuse(item, f"an effect: {', '.join(_EFFECTS)}")
         # YAML reads true and 8 as no text; a label is text.
         if not (isinstance(item, str) and _LABEL_VALUE.fullmatch(item)):
-            raise place.refuse(item, "a label's value as text, in quotes where it looks otherwise")
-        found[key] = item
-    return found
+            raise occurrence.refuse(
+                item, "a label's value as text, in quotes where it looks otherwise"
+            )
+        labels[key] = item
+    return labels
 
 
-def _parse_walltime(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_walltime(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     # YAML 1.1 reads 24:00:00 as a number of sixties: what was meant is not known any more.
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        raise place.refuse(value, 'SLURM\'s time in quotes, such as "24:00:00"')
+        raise occurrence.refuse(value, 'SLURM\'s time in quotes, such as "24:00:00"')
     if isinstance(value, str) and _WALLTIME.fullmatch(value):
         return value
-    raise place.refuse(value, "minutes, HH:MM:SS or D-HH:MM:SS, in quotes")
+    raise occurrence.refuse(value, "minutes, HH:MM:SS or D-HH:MM:SS, in quotes")
 
 
-def _parse_slurm_option(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_slurm_option(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and _SLURM.fullmatch(value):
         return value
-    raise place.refuse(value, "a name, or names joined as sbatch takes them, without spaces")
+    raise occurrence.refuse(value, "a name, or names joined as sbatch takes them, without spaces")
 
 
-def _parse_login(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_login(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str) and LOGIN.fullmatch(value):
         return value
-    raise place.refuse(value, "USER@HOST, as ssh takes it")
+    raise occurrence.refuse(value, "USER@HOST, as ssh takes it")
 
 
-def _parse_port(value: object, place: _Occurrence, _base: Path | None) -> int:
-    number = _parse_int(value)
+def _parse_port(value: object, occurrence: _Occurrence, _base: Path | None) -> int:
+    port = _parse_int(value)
     # The engines take the ports after it.
-    if number is None or not 1 <= number <= 65000:
-        raise place.refuse(value, "a TCP port from 1 to 65000")
-    return number
+    if port is None or not 1 <= port <= 65000:
+        raise occurrence.refuse(value, "a TCP port from 1 to 65000")
+    return port
 
 
-def _parse_url(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_url(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     if isinstance(value, str):
         try:
             parts = urlsplit(value)
@@ -580,43 +591,43 @@ def _parse_url(value: object, place: _Occurrence, _base: Path | None) -> str:
             parts = urlsplit("")
         if "@" in parts.netloc:
             # A URL ends up in plans, logs and process lists: what is secret has no place in it.
-            raise place.refuse(
+            raise occurrence.refuse(
                 "a URL with credentials", "a URL without user and password (use a .netrc file)"
             )
         if parts.scheme in ("http", "https") and parts.hostname and _URL.fullmatch(value):
             return str(value)
-    raise place.refuse(value, "an http or https URL")
+    raise occurrence.refuse(value, "an http or https URL")
 
 
-def _parse_proxy(value: object, place: _Occurrence, base: Path | None) -> str:
+def _parse_proxy(value: object, occurrence: _Occurrence, base: Path | None) -> str:
     """Check a proxy's URL; it is never shown, for it may carry a password.
 
     Nor does anything follow its port, where a sign that was not escaped puts a password's rest.
     """
     bare, login = strip_login(value) if isinstance(value, str) else ("", "")
     try:
-        known = urlsplit(_parse_url(bare, place, base)).port != 0 and _PROXY.fullmatch(bare)
+        known = urlsplit(_parse_url(bare, occurrence, base)).port != 0 and _PROXY.fullmatch(bare)
     except (UserError, ValueError):
         known = None
     if not known:
-        raise place.refuse(
+        raise occurrence.refuse(
             "another text", "the URL of a proxy, its user and password with %XX for special signs"
         )
     return f"{bare[: bare.index('//') + 2]}{login}{bare[bare.index('//') + 2 :]}"
 
 
-def _parse_fingerprint(value: object, place: _Occurrence, _base: Path | None) -> str:
+def _parse_fingerprint(value: object, occurrence: _Occurrence, _base: Path | None) -> str:
     bare = re.sub(r"\s", "", value).upper() if isinstance(value, str) else ""
     if re.fullmatch(r"[0-9A-F]{40}", bare):
         return bare
-    raise place.refuse(value, "the 40 hexadecimal digits of a key's fingerprint, in quotes")
+    raise occurrence.refuse(value, "the 40 hexadecimal digits of a key's fingerprint, in quotes")
 
 
 def _is_one_word(value: str) -> bool:
     return value.isprintable() and " " not in value
 
 
-def _parse_source(value: object, place: _Occurrence, base: Path | None) -> str:
+def _parse_source(value: object, occurrence: _Occurrence, base: Path | None) -> str:
     if isinstance(value, str):
         if value.startswith("file:///") and ".." not in value and _is_one_word(value):
             return value.rstrip("/")
@@ -625,56 +636,57 @@ def _parse_source(value: object, place: _Occurrence, base: Path | None) -> str:
         if BUCKET_ADDRESS.fullmatch(value):
             return value.rstrip("/")
         if value.startswith(("http://", "https://")):
-            return _parse_url(value, place, base).rstrip("/")
-    raise place.refuse(value, _SOURCES)
+            return _parse_url(value, occurrence, base).rstrip("/")
+    raise occurrence.refuse(value, _SOURCES)
 
 
-def _parse_path(value: object, place: _Occurrence, base: Path | None) -> Path:
+def _parse_path(value: object, occurrence: _Occurrence, base: Path | None) -> Path:
     if not isinstance(value, str) or "\0" in value:
-        raise place.refuse(value, "a path on the control machine")
+        raise occurrence.refuse(value, "a path on the control machine")
     try:
         return (base or Path.cwd()) / Path(value).expanduser()
     except RuntimeError:
-        raise place.refuse(value, "a path on the control machine") from None
+        raise occurrence.refuse(value, "a path on the control machine") from None
 
 
-def _parse_file(value: object, place: _Occurrence, base: Path | None) -> str:
-    path = _parse_path(value, place, base)
+def _parse_file(value: object, occurrence: _Occurrence, base: Path | None) -> str:
+    path = _parse_path(value, occurrence, base)
     if path.exists() and not path.is_file():
         # Not opened: a pipe without a writer would be waited for.
-        raise place.refuse(value, "a file on the control machine")
+        raise occurrence.refuse(value, "a file on the control machine")
     try:
         with path.open("rb"):
             return str(path)
     except OSError as error:
-        at = place.where or f"host {place.host}"
+        at = occurrence.where or f"host {occurrence.host}"
         raise UserError(
-            f"{at}: {place.variable.name}: {path} on this machine cannot be read: {error.strerror}",
+            f"{at}: {occurrence.variable.name}: {path} on this machine cannot be read: "
+            f"{error.strerror}",
             fix="name a file that is there; relative paths start at the inventory's directory",
         ) from None
 
 
-def _parse_find_links(value: object, place: _Occurrence, base: Path | None) -> str:
+def _parse_find_links(value: object, occurrence: _Occurrence, base: Path | None) -> str:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
-        return _parse_url(value, place, base)
-    path = _parse_path(value, place, base)
+        return _parse_url(value, occurrence, base)
+    path = _parse_path(value, occurrence, base)
     if not path.is_dir():
-        raise place.refuse(value, "a URL or a directory on the control machine that is there")
+        raise occurrence.refuse(value, "a URL or a directory on the control machine that is there")
     return str(path)
 
 
-def _parse_list(value: object, place: _Occurrence) -> list[Any]:
+def _parse_list(value: object, occurrence: _Occurrence) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
-    raise place.refuse(value, "a list")
+    raise occurrence.refuse(value, "a list")
 
 
-def _parse_texts(value: object, place: _Occurrence, base: Path | None) -> list[str]:
-    return [_parse_text(item, place, base) for item in _parse_list(value, place)]
+def _parse_texts(value: object, occurrence: _Occurrence, base: Path | None) -> list[str]:
+    return [_parse_text(item, occurrence, base) for item in _parse_list(value, occurrence)]
 
 
-def _parse_urls(value: object, place: _Occurrence, base: Path | None) -> list[str]:
-    return [_parse_url(item, place, base) for item in _parse_list(value, place)]
+def _parse_urls(value: object, occurrence: _Occurrence, base: Path | None) -> list[str]:
+    return [_parse_url(item, occurrence, base) for item in _parse_list(value, occurrence)]
 
 
 def _parse_network(text: str) -> str | None:
@@ -687,37 +699,39 @@ def _parse_network(text: str) -> str | None:
         return None
 
 
-def _parse_networks(value: object, place: _Occurrence, _base: Path | None) -> list[str]:
-    found = []
-    for item in _parse_list(value, place):
+def _parse_networks(value: object, occurrence: _Occurrence, _base: Path | None) -> list[str]:
+    networks = []
+    for item in _parse_list(value, occurrence):
         network = _parse_network(str(item))  # as text: ipaddress takes a bare number for an address
         if network is None:
-            raise place.refuse(
+            raise occurrence.refuse(
                 item, "networks such as 10.0.0.0/8 or fd00::/8, with no bits set behind the mask"
             )
-        found.append(network)
-    return list(dict.fromkeys(found))
+        networks.append(network)
+    return list(dict.fromkeys(networks))
 
 
-def _parse_flags(value: object, place: _Occurrence, _base: Path | None) -> dict[str, Any]:
+def _parse_flags(value: object, occurrence: _Occurrence, _base: Path | None) -> dict[str, Any]:
     if not hasattr(value, "items"):
-        raise place.refuse(value, "a mapping of flag to value")
-    found: dict[str, Any] = {}
+        raise occurrence.refuse(value, "a mapping of flag to value")
+    flags: dict[str, Any] = {}
     for key, item in value.items():
         flag = str(key).lstrip("-").replace("_", "-")
         if not _FLAG.fullmatch(flag):
-            raise place.refuse(key, "a flag's name such as max-num-batched-tokens")
+            raise occurrence.refuse(key, "a flag's name such as max-num-batched-tokens")
         try:
-            found[flag] = json.loads(json.dumps(item, allow_nan=False))
+            flags[flag] = json.loads(json.dumps(item, allow_nan=False))
         except (TypeError, ValueError, RecursionError):
-            raise place.refuse(item, "a text, number, true, false, null, list or mapping") from None
-        number = NUMBERS.get(flag)
-        if number is not None and found[flag] is not None:
-            read = number.read(found[flag])
+            raise occurrence.refuse(
+                item, "a text, number, true, false, null, list or mapping"
+            ) from None
+        reader = NUMBERS.get(flag)
+        if reader is not None and flags[flag] is not None:
+            read = reader.read(flags[flag])
             if read is None:
-                raise place.refuse(item, f"{flag} to be {number.expected}")
-            found[flag] = read
-    return found
+                raise occurrence.refuse(item, f"{flag} to be {reader.expected}")
+            flags[flag] = read
+    return flags
 
 
 _PARSERS: dict[str, Callable[[object, _Occurrence, Path | None], Any]] = {
@@ -771,9 +785,9 @@ def _read_manifest(path: Path) -> WeightsManifest:
         ]
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: {expected}", fix=fix) from None
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not re.fullmatch(r"[0-9a-f]{64}", row["sha256"]):
-            raise UserError(f"{path}: files[{number}] ({row['path']}): {expected}", fix=fix)
+            raise UserError(f"{path}: files[{index}] ({row['path']}): {expected}", fix=fix)
     if not rows:
         raise UserError(f"{path}: it lists no file; {expected}", fix=fix)
     return WeightsManifest(files=sorted(rows, key=lambda row: row["path"]))

@@ -18,8 +18,8 @@ def check_lifecycle(
 ) -> None:
     """Raise UserError, with file and line, for wishes that contradict each other."""
 
-    def refuse(name: str, why: str, fix: str) -> UserError:
-        return UserError(f"{find(name) or f'host {host}'}: {name}: {why}", fix=fix)
+    def refuse(name: str, reason: str, fix: str) -> UserError:
+        return UserError(f"{find(name) or f'host {host}'}: {name}: {reason}", fix=fix)
 
     action, hook = values["kimi_idle_action"], values["kimi_idle_hook"]
     if action == "hook" and hook is None:

@@ -65,11 +65,11 @@ def find_required_branch(
     """Give the least branch: of the engine's CUDA, its Marlin kernels, and the GPUs."""
     if host.amd:
         return None
-    found = [catalogue.drivers.branch_for(engine.cuda) if engine.cuda else None]
-    found += [card.driver_branch for card in host.cards if card]
+    branches = [catalogue.drivers.branch_for(engine.cuda) if engine.cuda else None]
+    branches += [card.driver_branch for card in host.cards if card]
     if weights_format in _MARLIN:
-        found.append(engine.driver_branch)
-    return max((number for number in found if number), default=engine.driver_branch)
+        branches.append(engine.driver_branch)
+    return max((branch for branch in branches if branch), default=engine.driver_branch)
 
 
 def find_imex_package(nvidia: NvidiaFacts) -> tuple[str, str] | None:
@@ -206,13 +206,13 @@ def _plan_packages(
     flavours = [row.closed_module, row.open_module]
     if _parse_capability(machine.host) >= _OPEN_SINCE:
         flavours.reverse()
-    number = str(parse_branch(machine.version))
+    branch = str(parse_branch(machine.version))
     names = [*flavours[0], *row.userland, *(row.fabric if machine.fabric else ())]
     # With the branch in its name an installed one would have no successor, and would be removed.
     names += row.imex if find_imex_package(machine.nvidia) else ()
     url = str(settings.nvidia_repo_url or row.url).rstrip("/")
     replaced = [
-        part for name in flavours[1] for part in name.replace("{branch}", number).split("|")
+        part for name in flavours[1] for part in name.replace("{branch}", branch).split("|")
     ]
     repository: RepositoryPlan = {
         "url": url,
@@ -221,7 +221,7 @@ def _plan_packages(
         "key_url": settings.nvidia_repo_key_url or f"{url}/{row.key}",
         "fingerprint": settings.nvidia_repo_key_fingerprint or row.fingerprint,
     }
-    return [name.replace("{branch}", number) for name in names], replaced, repository
+    return [name.replace("{branch}", branch) for name in names], replaced, repository
 
 
 def _parse_capability(host: Host) -> tuple[int, int]:
@@ -418,5 +418,5 @@ def _check_boot(facts: Facts, findings: Findings) -> None:
 
 def _read_state(facts: Facts, name: str) -> dict[str, Any]:
     """Give what the machine keeps of our work: a version that `failed`, or was `restarted` for."""
-    found = (facts["kimi"].get("driver") or {}).get(name)
-    return found if isinstance(found, dict) else {}
+    state = (facts["kimi"].get("driver") or {}).get(name)
+    return state if isinstance(state, dict) else {}

@@ -158,10 +158,10 @@ def _make_command_prefix(proxy: ForwardProxyPlan | None) -> list[str]:
 
 
 def _find_pinned_version(lock: str, package: str) -> str:
-    found = re.search(rf"^{package}==(\S+)", lock, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{package}==(\S+)", lock, re.MULTILINE)
+    if match is None:
         raise ValueError(f"the lock pins no {package}")
-    return found[1]
+    return match[1]
 
 
 def _find_links(settings: Settings) -> str | None:
@@ -201,8 +201,8 @@ def _drop_unset(variables: Mapping[str, str | None]) -> dict[str, str]:
 
 def _find_cpu_build_metadata(choice: EngineChoice, env_dir: str) -> PackageMetadata | None:
     """Return the metadata by which vLLM's own command finds its CPU build, None for another."""
-    found = make_engine_metadata(choice.engine, choice.python.version or "")
-    return found and {**found, "path": f"{env_dir}/{found['path']}"}
+    metadata = make_engine_metadata(choice.engine, choice.python.version or "")
+    return metadata and {**metadata, "path": f"{env_dir}/{metadata['path']}"}
 
 
 def make_engine_metadata(engine: Engine, python: str) -> PackageMetadata | None:

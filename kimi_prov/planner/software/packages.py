@@ -34,14 +34,17 @@ def make_environment(plan: Plan) -> dict[str, str]:
 
     `plan`: None for a host that only watches.
     """
-    found = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
+    environment = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
     site = plan["site"] if plan else {"proxy": None, "apt_mirror": None}
     if site["proxy"]:
-        found |= {"APT_CONFIG": paths.APT_PROXY, "no_proxy": ",".join(site["proxy"]["no_proxy"])}
+        environment |= {
+            "APT_CONFIG": paths.APT_PROXY,
+            "no_proxy": ",".join(site["proxy"]["no_proxy"]),
+        }
     if site["apt_mirror"]:
         # These name the proxy too.
-        found["APT_CONFIG"] = paths.APT_CONFIG
-    return found
+        environment["APT_CONFIG"] = paths.APT_CONFIG
+    return environment
 
 
 def describe_holder(row: PackageLock) -> str:

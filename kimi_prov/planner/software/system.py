@@ -173,11 +173,11 @@ class PackageGroups:
     @property
     def packages(self) -> list[str]:
         """Debian packages of all of them."""
-        found = list(expert_backend.PACKAGES) if self.kernel else []
-        found += ["gpg", "python3-debian"] if self.drives else []
-        found += ["certbot"] if self.orders else []
-        found += [metrics.PACKAGE] if self.watched else []
-        return found + (["rclone"] if self.buckets else [])
+        names = list(expert_backend.PACKAGES) if self.kernel else []
+        names += ["gpg", "python3-debian"] if self.drives else []
+        names += ["certbot"] if self.orders else []
+        names += [metrics.PACKAGE] if self.watched else []
+        return names + (["rclone"] if self.buckets else [])
 
 
 def list_packages(

@@ -89,49 +89,49 @@ def choose_conversion(
     source, directory = settings.kt_weights_source, f"{weights.directory}-{method.lower()}-{pools}"
     if source is not None:
         source, directory = _resolve_source(str(source), model, method)
-    found = ConvertedExperts(method, directory, size, layer, pools, source)
-    _check_conversion(settings, choice, weights, found, findings)
-    return found
+    converted = ConvertedExperts(method, directory, size, layer, pools, source)
+    _check_conversion(settings, choice, weights, converted, findings)
+    return converted
 
 
 def make_document(
-    found: ConvertedExperts | None, choice: EngineChoice, model: Model, flags: Mapping[str, Any]
+    converted: ConvertedExperts | None, choice: EngineChoice, model: Model, flags: Mapping[str, Any]
 ) -> ConversionPlan | None:
     """Give the plan's `conversion`; null where nothing is converted on the machine."""
-    if found is None or found.source is not None:
+    if converted is None or converted.source is not None:
         return None
     shape = model.architecture
     width = shape.expert_hidden or shape.hidden
     nodes = flags.get(KT.nodes)
     plan: ConversionPlan = {
-        "method": cast("ConversionMethod", found.method),
+        "method": cast("ConversionMethod", converted.method),
         "from": choice.weights_format,
-        "dir": found.directory,
-        "bytes": found.size_bytes,
-        "layer_bytes": found.layer_bytes,
+        "dir": converted.directory,
+        "bytes": converted.size_bytes,
+        "layer_bytes": converted.layer_bytes,
         "layers": shape.layers - shape.dense_layers,
         # A layer in bf16, and what becomes of it.
-        "memory_bytes": shape.experts * 3 * width * shape.expert_width * 2 + found.layer_bytes,
-        "threads": parse_int(flags.get(KT.threads)) or found.pools,
+        "memory_bytes": shape.experts * 3 * width * shape.expert_width * 2 + converted.layer_bytes,
+        "threads": parse_int(flags.get(KT.threads)) or converted.pools,
         # Without a list sglang-kt takes the first; `numa.binding` refuses one of another length.
-        "nodes": list(nodes) if isinstance(nodes, list) else list(range(found.pools)),
+        "nodes": list(nodes) if isinstance(nodes, list) else list(range(converted.pools)),
         "argv": ["/usr/bin/python3", "-I", paths.ZIPAPP, "convert", "--config", paths.CONVERT],
     }
     return plan
 
 
 def make_fetch_document(
-    found: ConvertedExperts | None, settings: Settings
+    converted: ConvertedExperts | None, settings: Settings
 ) -> ConvertedWeights | None:
     """Give what is fetched beside the weights; null where it is made here, or none is set."""
-    if found is None or found.source is None:
+    if converted is None or converted.source is None:
         return None
     return {
-        "source": found.source,
+        "source": converted.source,
         "manifest": settings.kt_manifest,
-        "dir": found.directory,
-        "bytes": found.size_bytes,
-        "pools": found.pools,
+        "dir": converted.directory,
+        "bytes": converted.size_bytes,
+        "pools": converted.pools,
     }
 
 
@@ -146,10 +146,10 @@ def _check_conversion(
     settings: Settings,
     choice: EngineChoice,
     weights: Weights,
-    found: ConvertedExperts,
+    converted: ConvertedExperts,
     findings: Findings,
 ) -> None:
-    method, sizes = found.method, f"{format_bytes(found.size_bytes)} of converted experts"
+    method, sizes = converted.method, f"{format_bytes(converted.size_bytes)} of converted experts"
     findings.add(
         "conversion.loss",
         names={"method": method},
@@ -159,7 +159,7 @@ def _check_conversion(
         required="a setting of the operator's: the planner never chooses it",
         fix="remove kimi_kt_method, or compare answers and speed with and without it",
     )
-    if found.source is None and choice.weights_format not in _INPUTS:
+    if converted.source is None and choice.weights_format not in _INPUTS:
         findings.add(
             "conversion.input",
             names={"format": choice.weights_format, "method": method},
@@ -169,21 +169,21 @@ def _check_conversion(
             "kimi_weights_format to one of these where the model is published in it; or name "
             "experts that were converted elsewhere in kimi_kt_weights_source",
         )
-    elif found.source is None:
+    elif converted.source is None:
         findings.add(
             "conversion.here",
             observed=f"{weights.source or 'the weights'} ({choice.weights_format}, "
-            f"{format_bytes(weights.size_bytes)}) to {found.directory} "
-            f"({format_bytes(found.size_bytes)})",
-            required=f"{format_bytes(found.room_bytes)} of disk beside the weights; a layer at a "
-            "time, so that a conversion cut short goes on where it was",
+            f"{format_bytes(weights.size_bytes)}) to {converted.directory} "
+            f"({format_bytes(converted.size_bytes)})",
+            required=f"{format_bytes(converted.room_bytes)} of disk beside the weights; a layer at "
+            "a time, so that a conversion cut short goes on where it was",
         )
         return
-    pinned = settings.kt_manifest is not None or COMMIT.search(found.directory)
-    if found.source is not None and not pinned and not found.source.startswith("file://"):
+    pinned = settings.kt_manifest is not None or COMMIT.search(converted.directory)
+    if converted.source is not None and not pinned and not converted.source.startswith("file://"):
         findings.add(
             "weights.converted_unpinned",
-            observed=found.source,
+            observed=converted.source,
             required="kimi_kt_weights_manifest, or hf://REPOSITORY@ with a commit",
             fix="kimi-prov catalog pin hf://REPOSITORY@REVISION --output FILE, and name the file "
             "in kimi_kt_weights_manifest",

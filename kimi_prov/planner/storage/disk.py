@@ -109,16 +109,16 @@ def _check_space(
 
     `others`: weights that the plan does not use. Returns those that have to go first.
     """
-    held = {place: row for row in host.filesystems for place in row.holds}
-    rows = {place: held.get(place) or held.get(paths.ROOT) for place in missing}
+    held = {path: row for row in host.filesystems for path in row.holds}
+    rows = {path: held.get(path) or held.get(paths.ROOT) for path in missing}
     frees: list[str] = []
     for row in dict.fromkeys(row for row in rows.values() if row is not None):
         if row.free_bytes is None:
             continue
-        here = [place for place in missing if rows[place] is row]
-        need = sum(missing[place] for place in here) + _RESERVE_BYTES
-        whole = len(here) == len(missing)
-        where = paths.ROOT if whole else here[0]
+        here = [path for path in missing if rows[path] is row]
+        need = sum(missing[path] for path in here) + _RESERVE_BYTES
+        on_one_filesystem = len(here) == len(missing)
+        where = paths.ROOT if on_one_filesystem else here[0]
         short = row.free_bytes < need
         gained = sum(others.values()) if paths.MODELS in here else 0
         room = f"mount a larger file system at {where}, or make room on {row.mount}"
@@ -132,7 +132,8 @@ def _check_space(
             "disk.room",
             severity="blocker" if short else "pass",
             observed=f"{format_bytes(row.free_bytes)} free on {row.mount}",
-            required=f"{format_bytes(need)} more below {where}{shares if whole else ''}",
+            required=f"{format_bytes(need)} more below {where}"
+            f"{shares if on_one_filesystem else ''}",
             fix=room if short else None,
         )
     if frees:
@@ -152,5 +153,5 @@ def list_mounts(host: Host) -> list[str]:
     systemd looks at the parents of a path too, and at no link.
     """
     places = (paths.ENGINES, paths.MODELS)
-    links = {place: real for row in host.filesystems for place, real in row.linked}
-    return [*places, *(links[place] for place in places if place in links)]
+    links = {path: real for row in host.filesystems for path, real in row.linked}
+    return [*places, *(links[path] for path in places if path in links)]

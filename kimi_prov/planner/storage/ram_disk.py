@@ -85,23 +85,25 @@ def choose_ram_disk(
     )
 
 
-def make_document(found: RamDisk, host: Host, files_dir: str, warm: PageCachePlan) -> RamDiskPlan:
+def make_document(
+    ram_disk: RamDisk, host: Host, files_dir: str, warm: PageCachePlan
+) -> RamDiskPlan:
     """Give the plan's `ram_disk`; `files_dir`: where the files lie in it. `warm`: the plan's.
 
     `service` fills memory, `units` are all of that, and `absent_units` those of another plan.
     """
     service, units = None, []
-    if found.enabled:
+    if ram_disk.enabled:
         service, units = unit_names.STAGE, [unit_names.RAM_MOUNT, unit_names.STAGE]
     elif warm["enabled"]:
         service, units = unit_names.WARM, [unit_names.WARM]
     every = (unit_names.STAGE, unit_names.RAM_MOUNT, unit_names.WARM)
     return {
-        "enabled": found.enabled,
-        "size_bytes": found.size_bytes,
-        "reason": found.reason,
+        "enabled": ram_disk.enabled,
+        "size_bytes": ram_disk.size_bytes,
+        "reason": ram_disk.reason,
         "path": paths.RAM,
-        "options": found.options,
+        "options": ram_disk.options,
         "workers": max(1, min(8, len(host.primary))),
         "files_dir": files_dir,
         "service": service,
@@ -111,7 +113,7 @@ def make_document(found: RamDisk, host: Host, files_dir: str, warm: PageCachePla
 
 
 def make_page_cache_document(
-    found: RamDisk,
+    ram_disk: RamDisk,
     host: Host,
     weights: Weights,
     engine_bytes: int,
@@ -121,7 +123,7 @@ def make_page_cache_document(
 
     `engine_bytes`: what engine and system take once it serves; the cache gives way to that.
     """
-    if found.enabled:
+    if ram_disk.enabled:
         return {"enabled": False, "reason": "the RAM disk holds the weights"}
     if converted is not None:
         return {"enabled": False, "reason": _CONVERTED}

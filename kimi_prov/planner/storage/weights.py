@@ -93,7 +93,7 @@ def resolve_source(
 
 def make_document(
     settings: Settings,
-    found: Weights,
+    weights: Weights,
     draft: DraftPlan | None,
     converted: ConvertedWeights | None,
 ) -> WeightsPlan:
@@ -108,17 +108,17 @@ def make_document(
         }
     plan: WeightsPlan = {
         "draft": fetched,
-        "source": found.source,
+        "source": weights.source,
         "manifest": settings.manifest,
-        "dir": found.directory,
-        "bytes": found.size_bytes,
+        "dir": weights.directory,
+        "bytes": weights.size_bytes,
         "workers": settings.weights_workers,
         "token_file": paths.HUB_TOKEN if settings.hf_token_file else None,
         "hf_endpoint": settings.hf_endpoint,
         "ca_bundle": paths.CA_BUNDLE if settings.ca_bundle else None,
         "converted": converted,
     }
-    sources = [found.source, *(row["source"] for row in (draft, converted) if row)]
+    sources = [weights.source, *(row["source"] for row in (draft, converted) if row)]
     if any(map(is_bucket, sources)):
         plan["bucket"] = _make_bucket_section(settings)
     return plan

@@ -89,7 +89,7 @@ def anchor_estimator(speak: Speak, readings: Sequence[Reading], instances: int =
         return speak
 
     def estimate_anchored(serving: Serving) -> Estimate:
-        found = speak(serving)
+        estimate = speak(serving)
         decode = _combine_offsets(speak, serving, readings, "decode_tok_s", instances)
         # What waits for other prompts says nothing of how fast one is read.
         alone = [row for row in readings if row.concurrency == 1]
@@ -97,15 +97,15 @@ def anchor_estimator(speak: Speak, readings: Sequence[Reading], instances: int =
             speak, replace(serving, concurrency=1), alone, "prefill_tok_s", 1
         )
         changed: dict[str, Any] = {}
-        for field in dataclasses.fields(found):
-            value = getattr(found, field.name)
+        for field in dataclasses.fields(estimate):
+            value = getattr(estimate, field.name)
             if field.name in ("decode_tok_s", "aggregate_tok_s"):
                 changed[field.name] = _shift_range(value, decode)
             elif field.name == "prefill_tok_s":
                 changed[field.name] = _shift_range(value, prefill)
             elif field.name.endswith("ttft_s"):
                 changed[field.name] = _invert_range(_shift_range(_invert_range(value), prefill))
-        return replace(found, **changed)
+        return replace(estimate, **changed)
 
     return estimate_anchored
 
@@ -133,8 +133,8 @@ def _estimate_reading(
     speak: Speak, serving: Serving, row: Reading, name: str, instances: int
 ) -> float:
     at = _make_load(serving, row, instances)
-    found: Range = getattr(speak(at), name)
-    return found.expected
+    speed: Range = getattr(speak(at), name)
+    return speed.expected
 
 
 def _make_load(serving: Serving, row: Reading, instances: int) -> Serving:
@@ -153,7 +153,7 @@ def _combine_offsets(
     """Give the offset at a load from all readings; None where none has that speed."""
     span: Range = getattr(speak(serving), name)
     noise = NOISE["high"]
-    found = []
+    weighted = []
     for row in readings:
         value = getattr(row, name)
         if value:
@@ -161,13 +161,13 @@ def _combine_offsets(
             drift = _estimate_drift(
                 serving, _make_load(serving, row, instances), _LENGTHS_DRIFT[name]
             )
-            found.append((offset, 1 / (noise**2 + drift**2)))
-    if not found:
+            weighted.append((offset, 1 / (noise**2 + drift**2)))
+    if not weighted:
         return None
     own = math.log(span.high / span.low) / 2 / _NINE_IN_TEN
-    total = max(own, *(abs(offset) for offset, _ in found)) ** -2
+    total = max(own, *(abs(offset) for offset, _ in weighted)) ** -2
     pull = 0.0
-    for offset, weight in found:
+    for offset, weight in weighted:
         total += weight
         pull += weight * offset
     return _Offset(pull / total, min(own, max(noise, total**-0.5)))

@@ -100,22 +100,26 @@ def choose_model(case: Case, models: dict[str, Model]) -> Model:
 def predict_from_other_sources(cases: Sequence[Case]) -> list[Prediction]:
     """Predict each case from all other sources, widths included."""
     sources = sorted({case.source for case in cases})
-    return [found for source in sources for found in predict_without_source(source, cases, cases)]
+    return [
+        prediction
+        for source in sources
+        for prediction in predict_without_source(source, cases, cases)
+    ]
 
 
 def predict_without_source(
-    source: str, known: Sequence[Case], wanted: Sequence[Case]
+    source: str, known: Sequence[Case], cases: Sequence[Case]
 ) -> list[Prediction]:
     """Predict the wanted cases of one source from what all other sources say."""
-    found = []
+    predictions = []
     for priors in FAMILIES.values():
-        mine = [c for c in wanted if c.source == source and fitting.choose_priors(c) is priors]
+        mine = [c for c in cases if c.source == source and fitting.choose_priors(c) is priors]
         if mine:
             rest = [c for c in known if c.source != source and fitting.choose_priors(c) is priors]
             fit = fitting.fit_parameters(rest, priors)
             model = Model(fit, _fit_widths(rest, priors, fit))
-            found += [model.predict(case) for case in mine]
-    return found
+            predictions += [model.predict(case) for case in mine]
+    return predictions
 
 
 def _fit_widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fit) -> Widths:
@@ -144,7 +148,7 @@ def _fit_widths(cases: Sequence[Case], priors: dict[str, Prior], fit: fitting.Fi
 def _compute_quantile(values: Sequence[float], share: float) -> float:
     """Quantile between neighbours."""
     ordered = sorted(values)
-    place = (len(ordered) - 1) * share
-    below = int(place)
+    position = (len(ordered) - 1) * share
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

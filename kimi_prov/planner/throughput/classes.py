@@ -86,14 +86,14 @@ class Score:
         """Say in words which aims are missed."""
         if self.figures is None or self.of.aim is None:
             return []
-        f, found = self.figures, []
+        f, missed = self.figures, []
         if f.median_error > self.of.aim:
-            found.append(f"median error {f.median_error:.1%}, aim {self.of.aim:.0%}")
+            missed.append(f"median error {f.median_error:.1%}, aim {self.of.aim:.0%}")
         if f.held < MIN_COVERAGE:
-            found.append(f"ranges hold {f.held:.1%}, aim {MIN_COVERAGE:.0%}")
+            missed.append(f"ranges hold {f.held:.1%}, aim {MIN_COVERAGE:.0%}")
         if f.high_over_low > MAX_HIGH_OVER_LOW:
-            found.append(f"high/low {f.high_over_low:.3f}, aim {MAX_HIGH_OVER_LOW:g}")
-        return found
+            missed.append(f"high/low {f.high_over_low:.3f}, aim {MAX_HIGH_OVER_LOW:g}")
+        return missed
 
     @property
     def verdict(self) -> Literal["met", "missed", "unscored"] | None:
@@ -130,18 +130,18 @@ def split_into_classes(
     items: Sequence[_T], case_of: Callable[[_T], Case]
 ) -> list[tuple[Class, list[_T]]]:
     """Put items into each class and part that has any, all of a quantity, and last all."""
-    found: list[tuple[Class, list[_T]]] = []
+    classes: list[tuple[Class, list[_T]]] = []
     for quantity in QUANTITIES:
         own = [item for item in items if case_of(item).quantity == quantity]
         for name in AIMS:
             chosen = [item for item in own if classify_case(case_of(item))[0] == name]
-            found.append((Class(name, None, quantity), chosen))
+            classes.append((Class(name, None, quantity), chosen))
             for part in _PARTS:
                 some = [item for item in chosen if classify_case(case_of(item))[1] == part]
-                found.append((Class(part, name, quantity), some))
-        found.append((Class("all", None, quantity), own))
-    found.append((Class("all", None, None), list(items)))
-    return [(of, chosen) for of, chosen in found if chosen]
+                classes.append((Class(part, name, quantity), some))
+        classes.append((Class("all", None, quantity), own))
+    classes.append((Class("all", None, None), list(items)))
+    return [(of, chosen) for of, chosen in classes if chosen]
 
 
 def count_sources(cases: Iterable[Case]) -> int:
@@ -151,12 +151,12 @@ def count_sources(cases: Iterable[Case]) -> int:
 
 def score_classes(predictions: Sequence[Prediction]) -> list[Score]:
     """Score every class that has rows."""
-    found = []
+    scores = []
     for of, chosen in split_into_classes(predictions, lambda p: p.case):
         count = count_sources(p.case for p in chosen)
         figures = _compute_figures(chosen) if count >= MIN_SOURCES else None
-        found.append(Score(of, len(chosen), count, figures))
-    return found
+        scores.append(Score(of, len(chosen), count, figures))
+    return scores
 
 
 def _compute_figures(chosen: Sequence[Prediction]) -> Figures:

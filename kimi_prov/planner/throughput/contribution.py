@@ -130,8 +130,8 @@ def _describe_hardware(
 
 
 def _format_cards(row: Mapping[str, Any], catalogue: Catalogue) -> str:
-    found = catalogue.gpu(str(row["model"]), row["memory_bytes"])
-    return f"{int(row['count'])}x {found.name}"
+    card = catalogue.gpu(str(row["model"]), row["memory_bytes"])
+    return f"{int(row['count'])}x {card.name}"
 
 
 def _format_flags(serving: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def estimate_speed(model: ModelShape, machine: Machine, serving: Serving) -> Est
     prefill = _estimate_range(model, machine, serving, "prefill")
     models = stored.load_models()
     values = models["gpu" if machine.cpu is None else "cpu"].fit.values
-    found = name_basis(physics.estimate_decode(model, machine, serving, values))
+    basis = name_basis(physics.estimate_decode(model, machine, serving, values))
     prompt = physics.estimate_prefill(model, machine, serving, values, serving.running)
     prompt_s = serving.input_tokens * prompt.total
     step = physics.estimate_step(model, machine, serving, values).total
@@ -52,7 +52,7 @@ def estimate_speed(model: ModelShape, machine: Machine, serving: Serving) -> Est
         prefill = without_graphs.slow_down(prefill, model.layers, serving.input_tokens, passes)
         prompt_s = without_graphs.estimate_seconds(prompt_s, model.layers, passes)
         step = without_graphs.estimate_seconds(step, model.layers)
-        found = "latency-bound" if decode.expected < graphs.expected else found
+        basis = "latency-bound" if decode.expected < graphs.expected else basis
     queue = first_token.Queue(prompt=prompt_s, step=step)
     return Estimate(
         decode_tok_s=decode,
@@ -61,7 +61,7 @@ def estimate_speed(model: ModelShape, machine: Machine, serving: Serving) -> Est
         ttft_s=first_token.estimate_first_token(serving, prefill, queue),
         single_ttft_s=first_token.estimate_first_token(serving, prefill),
         load_s=estimate_load(model, machine, serving),
-        basis=found,
+        basis=basis,
         kind=find_kind(machine, serving.concurrency),
     )
 
@@ -151,14 +151,14 @@ def _estimate_range(
         value=math.nan,
         noise=NOISE["high"],
     )
-    found = choose_model(case, stored.load_models()).predict(case)
+    prediction = choose_model(case, stored.load_models()).predict(case)
     more = hosts.estimate_spread(machine.gpus, serving, quantity)
-    return hosts.widen_range(Range(found.low, found.expected, found.high), more)
+    return hosts.widen_range(Range(prediction.low, prediction.expected, prediction.high), more)
 
 
-def scale_range(given: Range, factor: float) -> Range:
+def scale_range(span: Range, factor: float) -> Range:
     """Scale a range."""
-    return Range(given.low * factor, given.expected * factor, given.high * factor)
+    return Range(span.low * factor, span.expected * factor, span.high * factor)
 
 
 def name_basis(parts: physics.Parts) -> Basis:

@@ -120,22 +120,22 @@ def fit_parameters(
 
 
 def fit_without_each_source(
-    cases: Sequence[Case], priors: dict[str, Prior], whole: Fit
+    cases: Sequence[Case], priors: dict[str, Prior], full_fit: Fit
 ) -> dict[str, Fit]:
     """Fit the cases without each of their sources in turn: one step away from the fit of all.
 
     Each group is of one source: its share of the equations is taken away, the rest solved.
     """
-    names = whole.names
-    theta = [math.log(whole.values[name]) for name in names]
+    names = full_fit.names
+    theta = [math.log(full_fit.values[name]) for name in names]
     start = [math.log(priors[name].value) for name in names]
     common = _add_priors(priors, start, theta)
     shares: dict[str, list[_Equations]] = {}
     for group in group_cases(cases):
-        share = _make_group_equations(group, whole.values, names)
+        share = _make_group_equations(group, full_fit.values, names)
         common.add(share, 1.0)
         shares.setdefault(group[0].source, []).append(share)
-    found = {}
+    fits = {}
     for source, mine in shares.items():
         rest = _Equations([list(row) for row in common.normal], list(common.pull))
         for share in mine:
@@ -143,8 +143,8 @@ def fit_without_each_source(
         covariance = invert_matrix(rest.normal)
         move = _multiply(covariance, rest.pull)
         values = {n: math.exp(t + m) for n, t, m in zip(names, theta, move, strict=True)}
-        found[source] = Fit(names, values, covariance)
-    return found
+        fits[source] = Fit(names, values, covariance)
+    return fits
 
 
 def group_cases(cases: Sequence[Case]) -> list[list[Case]]:
@@ -183,7 +183,7 @@ def _add_priors(
 def _make_group_equations(group: list[Case], values: Values, names: Sequence[str]) -> _Equations:
     """Give one group's share of the equations; its common offset is integrated out."""
     size = len(names)
-    found = _Equations([[0.0] * size for _ in names], [0.0] * size)
+    equations = _Equations([[0.0] * size for _ in names], [0.0] * size)
     common, common_r, total = [0.0] * size, 0.0, GROUP_SPREAD**-2
     for case in group:
         r = compute_residual(case, values)
@@ -195,17 +195,17 @@ def _make_group_equations(group: list[Case], values: Values, names: Sequence[str
         common_r += weight * r
         for i, s in slopes:
             common[i] += weight * s
-            found.pull[i] += weight * s * r
-            row = found.normal[i]
+            equations.pull[i] += weight * s * r
+            row = equations.normal[i]
             for j, other in slopes:
                 row[j] += weight * s * other
     moved = [(i, c) for i, c in enumerate(common) if c]
     for i, c in moved:
-        found.pull[i] -= c * common_r / total
-        row = found.normal[i]
+        equations.pull[i] -= c * common_r / total
+        row = equations.normal[i]
         for j, other in moved:
             row[j] -= c * other / total
-    return found
+    return equations
 
 
 def invert_matrix(matrix: Matrix) -> Matrix:

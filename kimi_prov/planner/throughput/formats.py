@@ -20,14 +20,14 @@ def find_weight_format(name: str) -> WeightFormat:
     text = name.strip().lower().replace("-", "_").removeprefix("ud_")
     formats = loader.load_catalogue().formats
     named = text.replace("_", "-")
-    found = next((row for row in formats if row.kind != "gguf" and row.name == named), None)
-    if found is not None:
+    match = next((row for row in formats if row.kind != "gguf" and row.name == named), None)
+    if match is not None:
         on_gpu = loader.load_catalogue().format(_ON_GPU.get(named, named)).expert_bytes
         return WeightFormat(
             on_gpu,
-            found.expert_bytes,
-            found.rest_bytes,
-            amx=(found.kt_method or "").startswith("AMX"),
+            match.expert_bytes,
+            match.rest_bytes,
+            amx=(match.kt_method or "").startswith("AMX"),
             multiplied_bits=_MULTIPLIED_BITS.get(named, 16),
             rest_bits=8 if named == "fp8" else 16,
             integers=named == "int4",

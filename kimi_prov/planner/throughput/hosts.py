@@ -80,18 +80,18 @@ def count_batches(serving: Serving) -> float:
 
 def estimate_latency(model: ModelShape, gpus: Gpus, serving: Serving) -> float:
     """Seconds of a pass's messages from host to host, whatever their size."""
-    found, link = count_crossings(gpus.count, serving), serving.link
-    rounds = math.log2(found.exchanging)
+    crossings, link = count_crossings(gpus.count, serving), serving.link
+    rounds = math.log2(crossings.exchanging)
     exchanges = 2 * model.layers * rounds * EXCHANGE_US[link.kind]
-    return 1e-6 * (found.hops * HOP_US[link.kind] + exchanges)
+    return 1e-6 * (crossings.hops * HOP_US[link.kind] + exchanges)
 
 
 def estimate_transfer(model: ModelShape, gpus: Gpus, serving: Serving, tokens: float) -> float:
     """Seconds in which the rows of so many tokens of one pass go over the link."""
-    found, link = count_crossings(gpus.count, serving), serving.link
+    crossings, link = count_crossings(gpus.count, serving), serving.link
     # The way back to the first stage carries the token's number alone.
-    rows = 2.0 * max(0, found.hops - 1)
-    rows += 2 * model.layers * 2 * (found.exchanging - 1) / found.exchanging
+    rows = 2.0 * max(0, crossings.hops - 1)
+    rows += 2 * model.layers * 2 * (crossings.exchanging - 1) / crossings.exchanging
     return tokens * rows * model.hidden * 2 / (link.gb_s * 1e9 * _SHARE[link.kind])
 
 
@@ -99,32 +99,32 @@ def estimate_spread(gpus: Gpus | None, serving: Serving, quantity: Quantity) -> 
     """Log-spread that several hosts add to a range, 0 for one host."""
     if gpus is None or serving.hosts == 1:
         return 0.0
-    found = count_crossings(gpus.count, serving)
-    if found.exchanging > 1:
+    crossings = count_crossings(gpus.count, serving)
+    if crossings.exchanging > 1:
         return math.log(_EXCHANGES_OFF)
     many = quantity == "decode" and serving.running > 1
     return math.log(_MANY_OFF if many else _ONE_OFF)
 
 
-def widen_range(found: Range, more: float) -> Range:
+def widen_range(span: Range, more: float) -> Range:
     """Widen a range by a log-spread that is independent of its own."""
     if not more:
-        return found
+        return span
     below, above = (
         math.exp(math.hypot(math.log(ratio), more))
-        for ratio in (found.expected / found.low, found.high / found.expected)
+        for ratio in (span.expected / span.low, span.high / span.expected)
     )
-    return Range(found.expected / below, found.expected, found.expected * above)
+    return Range(span.expected / below, span.expected, span.expected * above)
 
 
-def divide_over_hosts(found: Estimate, model: ModelShape, serving: Serving) -> Estimate:
+def divide_over_hosts(single: Estimate, model: ModelShape, serving: Serving) -> Estimate:
     """Share the estimate for one host without GPUs out to all: tensor parallelism, a rank a host.
 
     Each reads and computes its part; a layer ends in two sums over all. What a layer costs beside
     its weights does not shrink, which the low end counts for as much as the rest.
     """
     if serving.hosts == 1:
-        return found
+        return single
     sums = 2 * model.layers * math.log2(serving.hosts) * _GLOO_US * 1e-6
     rows = 2 * model.layers * 2 * (serving.hosts - 1) / serving.hosts * model.hidden * 2
     sent = rows / (serving.link.gb_s * 1e9 * _SHARE["ethernet"])
@@ -135,14 +135,14 @@ def divide_over_hosts(found: Estimate, model: ModelShape, serving: Serving) -> E
         high = 1 / (1 / one.high / serving.hosts + each)
         return widen_range(Range(low, expected, high), math.log(_PROCESSORS_OFF))
 
-    decode = shared(found.decode_tok_s, sums + serving.running * sent)
-    prefill = shared(found.prefill_tok_s, sums / serving.input_tokens + sent)
+    decode = shared(single.decode_tok_s, sums + serving.running * sent)
+    prefill = shared(single.prefill_tok_s, sums / serving.input_tokens + sent)
     running = serving.running
     # A time to the first token shrinks as its prompt does.
     faster = Range(
-        prefill.low / found.prefill_tok_s.low,
-        prefill.expected / found.prefill_tok_s.expected,
-        prefill.high / found.prefill_tok_s.high,
+        prefill.low / single.prefill_tok_s.low,
+        prefill.expected / single.prefill_tok_s.expected,
+        prefill.high / single.prefill_tok_s.high,
     )
     return Estimate(
         decode_tok_s=decode,
@@ -150,11 +150,11 @@ def divide_over_hosts(found: Estimate, model: ModelShape, serving: Serving) -> E
             decode.low * running, decode.expected * running, decode.high * running
         ),
         prefill_tok_s=prefill,
-        ttft_s=_shorten_range(found.ttft_s, faster),
-        single_ttft_s=_shorten_range(found.single_ttft_s, faster),
-        load_s=found.load_s,
-        basis=found.basis,
-        kind=found.kind,
+        ttft_s=_shorten_range(single.ttft_s, faster),
+        single_ttft_s=_shorten_range(single.single_ttft_s, faster),
+        load_s=single.load_s,
+        basis=single.basis,
+        kind=single.kind,
     )
 
 

@@ -49,14 +49,14 @@ _REMAINING_SHARE = 0.4
 _STEP = 1e-3
 
 
-def apply_measurements(sheet: Gpus, found: Measured) -> Gpus:
+def apply_measurements(sheet: Gpus, measured: Measured) -> Gpus:
     """Put what was measured of the GPUs in place of their data sheet's figures."""
-    if found.gpu_bytes:
-        sheet = replace(sheet, bandwidth_gb_s=found.gpu_bytes / 1e9 / COPY_OF_THEORY)
-    if found.gpu_copy:
-        sheet = replace(sheet, pcie_gb_s=found.gpu_copy / 1e9)
-    if found.bf16_flops:
-        sheet = replace(sheet, tflops_bf16=found.bf16_flops / 1e12 / PRODUCT_OF_THEORY)
+    if measured.gpu_bytes:
+        sheet = replace(sheet, bandwidth_gb_s=measured.gpu_bytes / 1e9 / COPY_OF_THEORY)
+    if measured.gpu_copy:
+        sheet = replace(sheet, pcie_gb_s=measured.gpu_copy / 1e9)
+    if measured.bf16_flops:
+        sheet = replace(sheet, tflops_bf16=measured.bf16_flops / 1e12 / PRODUCT_OF_THEORY)
     return sheet
 
 
@@ -66,12 +66,12 @@ def count_known_variance(case: Case, values: Values) -> float:
     if not parts:
         return 0.0
     base = math.log(fitting.predict_seconds(case, values))
-    found = 0.0
+    variance = 0.0
     for part in parts:
         faster = replace(case, machine=_make_faster(case.machine, part))
         slope = (math.log(fitting.predict_seconds(faster, values)) - base) / math.log1p(_STEP)
-        found += slope**2 * max(0.0, SPREAD[part] ** 2 - READING_NOISE**2)
-    return min(found, (1 - _REMAINING_SHARE) * fitting.GROUP_SPREAD**2)
+        variance += slope**2 * max(0.0, SPREAD[part] ** 2 - READING_NOISE**2)
+    return min(variance, (1 - _REMAINING_SHARE) * fitting.GROUP_SPREAD**2)
 
 
 def _make_faster(machine: Machine, part: Part) -> Machine:

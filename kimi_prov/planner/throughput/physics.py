@@ -361,8 +361,8 @@ def _estimate_cpu_prefill(
     cpu, gpus = machine.cpu, machine.gpus
     if cpu is None:
         raise ValueError("no CPU to compute on")
-    whole = serving.micro_batch if serving.engine in _LLAMA_ENGINES else serving.stream_chunk
-    tokens = min(prompts * serving.input_tokens, whole)
+    batch_tokens = serving.micro_batch if serving.engine in _LLAMA_ENGINES else serving.stream_chunk
+    tokens = min(prompts * serving.input_tokens, batch_tokens)
     left = 1.0 if gpus is None else 1 - min(1.0, serving.gpu_experts / model.experts)
     touched = model.distinct_experts(tokens)
     size = left * touched * model.moe_layers * model.params_per_expert * serving.weights.cpu_expert

@@ -41,7 +41,7 @@ def make_document(
     model: Model,
     choice: EngineChoice,
     budget: Budget,
-    place: Placement,
+    placement: Placement,
     *,
     in_memory: bool,
 ) -> ThroughputPlan:
@@ -64,13 +64,13 @@ def make_document(
     if machine is None:
         return make_empty_document(concurrency, f"not estimated: {assumed}")
     shape = make_shape(model.name, model.architecture)
-    serving = _make_serving(settings, model, choice, budget, place, in_memory=in_memory)
+    serving = _make_serving(settings, model, choice, budget, placement, in_memory=in_memory)
     if settings.hosts_per_model > 1:
         serving, unknown = _add_hosts(host, settings, serving)
         assumed = "; ".join(text for text in (assumed, unknown) if text) or None
     layout = None
     if choice.experts is not None and machine.cpu is not None:
-        layout = _make_layout(host, model, choice, machine.cpu, place)
+        layout = _make_layout(host, model, choice, machine.cpu, placement)
 
     def speak(load: Serving) -> Estimate:
         if layout is not None:
@@ -81,22 +81,24 @@ def make_document(
 
     readings = anchor.read_readings(host.facts)
     held = anchor.anchor_estimator(speak, readings, budget.instances)
-    found, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
-    basis = [found.basis, *_list_qualifications(machine, serving, layout)]
+    estimate_all, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
+    basis = [estimate_all.basis, *_list_qualifications(machine, serving, layout)]
     if serving.hosts > 1:
         basis.append(f"over {serving.hosts} hosts, where no speed was measured by this project")
     anchors = anchor.compare_readings(speak, serving, readings, budget.instances)
     plan: ThroughputPlan = {
         "concurrency": concurrency,
-        "decode_tok_s": _round_range(found.decode_tok_s),
+        "decode_tok_s": _round_range(estimate_all.decode_tok_s),
         "single_tok_s": _round_range(alone.decode_tok_s),
-        "aggregate_tok_s": _round_range(scale_range(found.aggregate_tok_s, budget.instances)),
-        "prefill_tok_s": _round_range(found.prefill_tok_s),
-        "ttft_s": _round_range(found.ttft_s),
-        "single_ttft_s": _round_range(found.single_ttft_s),
-        "load_s": _round_range(found.load_s),
+        "aggregate_tok_s": _round_range(
+            scale_range(estimate_all.aggregate_tok_s, budget.instances)
+        ),
+        "prefill_tok_s": _round_range(estimate_all.prefill_tok_s),
+        "ttft_s": _round_range(estimate_all.ttft_s),
+        "single_ttft_s": _round_range(estimate_all.single_ttft_s),
+        "load_s": _round_range(estimate_all.load_s),
         "basis": "; ".join(basis),
-        "kind": found.kind,
+        "kind": estimate_all.kind,
         "input_tokens": int(serving.input_tokens),
         "output_tokens": int(serving.output_tokens),
         "assumed": assumed,
@@ -175,7 +177,7 @@ def _make_serving(
     model: Model,
     choice: EngineChoice,
     budget: Budget,
-    place: Placement,
+    placement: Placement,
     *,
     in_memory: bool,
 ) -> Serving:
@@ -201,7 +203,7 @@ def _make_serving(
         else parse_int(settings.engine_args.get(VLLM.requests)),
         # The estimator's hybrid always has experts in memory.
         gpu_experts=min(gpu.experts or 0, model.architecture.experts - 1) if gpu else 0,
-        cpu_threads=place.pool_threads or None,
+        cpu_threads=placement.pool_threads or None,
         weights_in_memory=in_memory,
         stream_prefill_from=sglang.choose_gpu_prefill_threshold(method),
         stream_chunk=gpu.batched_tokens if gpu else 1,
@@ -226,21 +228,21 @@ def _choose_lengths(settings: Settings, context: int) -> tuple[int, int]:
 
 
 def _make_layout(
-    host: Host, model: Model, choice: EngineChoice, cpu: Cpu, place: Placement
+    host: Host, model: Model, choice: EngineChoice, cpu: Cpu, placement: Placement
 ) -> Layout:
     """Say where the plugin's experts are computed, and what streams their weights."""
     from kimi_prov.planner.throughput.physics import STREAM_OF_THEORY  # noqa: PLC0415
     from kimi_prov.planner.throughput.plugin import Layout  # noqa: PLC0415
 
     stream = cpu.measured_gb_s or cpu.bandwidth_gb_s * STREAM_OF_THEORY
-    own = max(1, len(parse_list(place.threads)))
+    own = max(1, len(parse_list(placement.threads)))
     backend = choice.experts
     assert backend is not None, "asked without a plugin"  # noqa: S101
     packed = model_bytes.count_int8_params(model.architecture) if choice.dense == "int8" else 0
     return Layout(
         backend=backend,
-        threads=place.pool_threads if backend == "kt" else own,
-        nodes=max(1, len(place.pools if backend == "kt" else place.nodes)),
+        threads=placement.pool_threads if backend == "kt" else own,
+        nodes=max(1, len(placement.pools if backend == "kt" else placement.nodes)),
         engine_threads=own,
         node_gb_s=stream / max(1, len(host.nodes)),
         vector=cpu.vector,
@@ -290,14 +292,14 @@ def _make_machine(host: Host, choice: EngineChoice) -> tuple[Machine | None, str
 
 def list_measured_parts(host: Host) -> frozenset[Part]:
     """Name the parts of this machine whose speed was measured on it."""
-    found: dict[Part, float] = {
+    speeds: dict[Part, float] = {
         "memory": host.bandwidth.measured,
         "gpu_memory": host.measured.gpu_bytes,
         "copy": host.measured.gpu_copy,
         "matrix": host.measured.bf16_flops,
         "disk": host.measured.disk_bytes,
     }
-    return frozenset(part for part, speed in found.items() if speed)
+    return frozenset(part for part, speed in speeds.items() if speed)
 
 
 def make_gpus(host: Host) -> Gpus | None:

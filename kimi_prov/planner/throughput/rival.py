@@ -147,21 +147,21 @@ def compare_with_rival(
 ) -> Comparison:
     """Ask about every row on GPUs. Raises UserError where the rival cannot be run."""
     rows = [p for p in predictions if p.case.machine.cpu is None]
-    asked, silent = make_questions([p.case for p in rows])
-    name, answers, reasons, ended = _ask_rival(python, asked, limit_s)
+    questions, silent = make_questions([p.case for p in rows])
+    name, answers, reasons, ended = _ask_rival(python, questions, limit_s)
     compared = []
-    for question in asked:
-        ours, found = rows[question.row], answers.get(question.row)
-        if found is None:
+    for question in questions:
+        ours, answer = rows[question.row], answers.get(question.row)
+        if answer is None:
             silent[reasons.get(question.row, ended)] += 1
         else:
-            compared.append(ComparedRow(ours, found.tokens_s(ours.case), found.mode))
+            compared.append(ComparedRow(ours, answer.tokens_s(ours.case), answer.mode))
     return Comparison(name, compared, silent)
 
 
 def make_questions(cases: Sequence[Case]) -> tuple[list[Question], Counter[str]]:
     """Put cases into its words; of those that cannot be put, how many why not."""
-    asked: list[Question] = []
+    questions: list[Question] = []
     silent: Counter[str] = Counter()
     for row, case in enumerate(cases):
         gpus, serving = case.machine.gpus, case.serving
@@ -174,7 +174,7 @@ def make_questions(cases: Sequence[Case]) -> tuple[list[Question], Counter[str]]
         elif model is None:
             silent[f"it has no {case.model.name} in this format"] += 1
         else:
-            asked.append(
+            questions.append(
                 Question(
                     row=row,
                     model=model[0],
@@ -188,7 +188,7 @@ def make_questions(cases: Sequence[Case]) -> tuple[list[Question], Counter[str]]
                     output_tokens=max(2, round(serving.output_tokens)),
                 )
             )
-    return asked, silent
+    return questions, silent
 
 
 def _find_model(case: Case) -> tuple[str, str | None] | None:
@@ -199,15 +199,15 @@ def _find_model(case: Case) -> tuple[str, str | None] | None:
 
 
 def _ask_rival(
-    python: Path, asked: Sequence[Question], limit_s: float
+    python: Path, questions: Sequence[Question], limit_s: float
 ) -> tuple[str, dict[int, Answer], dict[int, str], str]:
     """Return its name, its answers, why it has none, and what to say of rows that it left out."""
-    text = json.dumps([asdict(question) for question in asked])
-    limit = (len(asked) + 1) * _MAX_BYTES
+    text = json.dumps([asdict(question) for question in questions])
+    limit = (len(questions) + 1) * _MAX_BYTES
     # It is started in a folder of its own: what is named from here is found from here.
     program = Path(shutil.which(python) or python).absolute()
     said, ended = _run_bridge([str(program), "-I", str(_BRIDGE)], text, limit, limit_s)
-    name, rows = "aiconfigurator", {question.row for question in asked}
+    name, rows = "aiconfigurator", {question.row for question in questions}
     answers: dict[int, Answer] = {}
     reasons: dict[int, str] = {}
     for line in _parse_lines(said):
@@ -221,11 +221,11 @@ def _ask_rival(
         if isinstance(line.get("why"), str):
             reasons[row] = clean_text.clean_line(line["why"])[:_MAX_REASON_LENGTH]
             continue
-        found = _parse_answer(line)
-        if found is None:
+        answer = _parse_answer(line)
+        if answer is None:
             reasons[row] = "its answer is none that can be read"
         else:
-            answers[row] = found
+            answers[row] = answer
     return name, answers, reasons, ended
 
 
@@ -245,10 +245,10 @@ def _parse_lines(said: bytes) -> Iterator[dict[str, Any]]:
         if not line.startswith("{"):
             continue
         try:
-            found = Document("an answer", line).json("")
+            value = Document("an answer", line).json("")
         except UserError:
             continue
-        yield found
+        yield value
 
 
 def _run_bridge(command: list[str], text: str, limit: int, limit_s: float) -> tuple[bytes, str]:
@@ -257,13 +257,13 @@ def _run_bridge(command: list[str], text: str, limit: int, limit_s: float) -> tu
     Limits are about so many bytes, and seconds.
     """
     kept = {key: os.environ[key] for key in _KEPT_ENVIRONMENT if key in os.environ}
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as given:
-        given.write(text.encode())
-        given.seek(0)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as input_file:
+        input_file.write(text.encode())
+        input_file.seek(0)
         try:
             process = subprocess.Popen(
                 command,
-                stdin=given,
+                stdin=input_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=folder,

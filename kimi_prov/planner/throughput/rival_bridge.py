@@ -47,10 +47,10 @@ def main() -> int:
 
 def _answer_question(estimate: Any, question: dict[str, Any]) -> dict[str, object]:  # noqa: ANN401
     """Ask in each mode until one answers; why the last did not, otherwise."""
-    why = ""
+    reason = ""
     for mode in _MODES:
         try:
-            found = estimate(
+            estimated = estimate(
                 question["model"],
                 question["system"],
                 backend_name=question["backend"],
@@ -66,10 +66,10 @@ def _answer_question(estimate: Any, question: dict[str, Any]) -> dict[str, objec
                 osl=question["output_tokens"],
             )
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it raises is an answer)
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_LENGTH]
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_LENGTH]
             continue
-        return {"tpot_ms": float(found.tpot), "ttft_ms": float(found.ttft), "mode": mode}
-    return {"why": why}
+        return {"tpot_ms": float(estimated.tpot), "ttft_ms": float(estimated.ttft), "mode": mode}
+    return {"why": reason}
 
 
 if __name__ == "__main__":

@@ -95,9 +95,9 @@ def read_rows(rows: Sequence[Any], where: str) -> tuple[list[Case], list[Skipped
     """Read rows; `where` they stand is named when one has no id."""
     cases: list[Case] = []
     aside: list[SkippedRow] = []
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not isinstance(row, dict) or "id" not in row:
-            raise UserError(f"{where}: rows[{number}] has no id", fix="name the row")
+            raise UserError(f"{where}: rows[{index}] has no id", fix="name the row")
         _check_row(row, where)
         try:
             cases += _make_cases(row)
@@ -110,8 +110,8 @@ def _check_row(row: dict[str, Any], where: str) -> None:
     """Refuse a figure that is no number above zero: such a row says nothing."""
     for key in _NUMBERS:
         value = row.get(key)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and not (number and 0 < value < math.inf):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < math.inf):
             raise UserError(
                 f"{where}: row {row['id']}: {key} is {value!r}, wanted a number above 0",
                 fix=f"correct {key}, or leave it out",
@@ -166,17 +166,17 @@ def _make_figures(row: dict[str, Any], base: Case) -> list[Case]:
         row.get(key)
         for key in ("decode_tok_s_per_request", "decode_tok_s_aggregate", "prefill_tok_s")
     )
-    found = []
+    cases = []
     if base.serving.concurrency > 1 and all_:
-        found.append(replace(base, value=float(all_) / base.serving.running))
+        cases.append(replace(base, value=float(all_) / base.serving.running))
     elif one:
-        found.append(replace(base, value=float(one)))
+        cases.append(replace(base, value=float(one)))
     if prompt and base.kind != "gpu-batched":
         together = float(base.serving.concurrency)
-        found.append(replace(base, quantity="prefill", value=float(prompt), prompts=together))
-    if not found:
+        cases.append(replace(base, quantity="prefill", value=float(prompt), prompts=together))
+    if not cases:
         raise _NotACaseError("no figure that is estimated")
-    return found
+    return cases
 
 
 def _read_text(row: dict[str, Any], key: str) -> str:

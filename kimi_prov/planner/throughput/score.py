@@ -97,10 +97,10 @@ def _predict_rows(fresh: Sequence[Case], known: Sequence[Case]) -> list[Predicti
     again = [case for case in fresh if (case.id, case.source) in seen]
     new = [case for case in fresh if (case.id, case.source) not in seen]
     models = stored.load_models()
-    found = [calibrate.choose_model(case, models).predict(case) for case in new]
+    predictions = [calibrate.choose_model(case, models).predict(case) for case in new]
     for source in sorted({case.source for case in again}):
-        found += calibrate.predict_without_source(source, known, again)
-    return found
+        predictions += calibrate.predict_without_source(source, known, again)
+    return predictions
 
 
 if __name__ == "__main__":

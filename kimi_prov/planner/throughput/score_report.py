@@ -45,8 +45,8 @@ def format_report(report: Report, *, each: bool) -> str:
     ]
     lines += ["", *_describe_aims(report.scores), "", *_format_rival(report.comparison)]
     if each:
-        told = report.comparison.compared if report.comparison else []
-        theirs = {id(row.ours): row.expected for row in told}
+        compared = report.comparison.compared if report.comparison else []
+        theirs = {id(row.ours): row.expected for row in compared}
         lines += ["", *(_format_row(p, theirs.get(id(p))) for p in report.predictions)]
     lines += ["", *(f"set aside: {row.id}: {row.reason}" for row in report.set_aside)]
     return "\n".join(lines).rstrip() + "\n"
@@ -129,34 +129,34 @@ def _describe_aims(scores: Sequence[Score]) -> list[str]:
 
 
 def _describe_verdict(score: Score) -> str:
-    why = f": {'; '.join(score.missed)}" if score.missed else ""
-    return f"{score.verdict:10}{score.of.title}{why}"
+    reason = f": {'; '.join(score.missed)}" if score.missed else ""
+    return f"{score.verdict:10}{score.of.title}{reason}"
 
 
 def _format_rival(comparison: Comparison | None) -> list[str]:
     if comparison is None:
         return [f"To see aiconfigurator's figures for the same rows: {rival.SETUP_HELP}."]
-    found, silent = comparison.compared, comparison.unanswered
-    rows = f"{len(found)} of {len(found) + silent.total()} rows on GPUs"
+    compared, silent = comparison.compared, comparison.unanswered
+    rows = f"{len(compared)} of {len(compared) + silent.total()} rows on GPUs"
     lines = [
-        f"{comparison.name} answered {rows}{_format_modes(found)}.",
-        *(f"not answered, {count} rows: {why}" for why, count in silent.most_common()),
+        f"{comparison.name} answered {rows}{_format_modes(compared)}.",
+        *(f"not answered, {count} rows: {reason}" for reason, count in silent.most_common()),
     ]
-    if found:
+    if compared:
         heads = {"our median": 13, "our mean": 11, "its median": 13, "its mean": 11}
         titles = "".join(f"{title:>{width}}" for title, width in heads.items())
         lines += [
             "Errors of both on the rows that it answered. Ours were predicted without the row's",
             "source; what the rival was made from is not known here.",
             f"{'class':{_TITLE_WIDTH}}{'rows':>5}{'sources':>9}{titles}",
-            *(_format_pair(of, chosen) for of, chosen in _split_pairs(found)),
+            *(_format_pair(of, chosen) for of, chosen in _split_pairs(compared)),
         ]
     return lines
 
 
-def _format_modes(found: Sequence[ComparedRow]) -> str:
-    modes = sorted({row.mode for row in found})
-    counted = (f"{sum(row.mode == mode for row in found)} in mode {mode}" for mode in modes)
+def _format_modes(compared: Sequence[ComparedRow]) -> str:
+    modes = sorted({row.mode for row in compared})
+    counted = (f"{sum(row.mode == mode for row in compared)} in mode {mode}" for mode in modes)
     return f" ({', '.join(counted)})" if modes else ""
 
 
@@ -169,8 +169,8 @@ def _format_pair(of: Class, chosen: Sequence[ComparedRow]) -> str:
     return start + "".join(f"{figures[key]:{width}.1%}" for key, width in widths.items())
 
 
-def _split_pairs(found: Sequence[ComparedRow]) -> list[tuple[Class, list[ComparedRow]]]:
-    return classes.split_into_classes(found, lambda row: row.ours.case)
+def _split_pairs(compared: Sequence[ComparedRow]) -> list[tuple[Class, list[ComparedRow]]]:
+    return classes.split_into_classes(compared, lambda row: row.ours.case)
 
 
 def _compare_pair(chosen: Sequence[ComparedRow]) -> dict[str, float] | None:

@@ -88,7 +88,7 @@ def _load_site(file: Path) -> dict[str, Model]:
         numbers = [
             *(v for m in models.values() for v in (*m.fit.values.values(), *m.widths.values()))
         ]
-        sound = all(isinstance(number, float) and number > 0 for number in numbers)
+        sound = all(isinstance(value, float) and value > 0 for value in numbers)
         sound = sound and all(rows == [size] * size for size, rows in sizes)
         sound = sound and all("all" in model.widths for model in models.values())
     except (AttributeError, KeyError, TypeError):

@@ -45,20 +45,20 @@ def render_cloud_init(
     chosen: MachineChoice,
 ) -> folder_writer.RenderedFolder:
     """Give the folder of `render cloud-init`. Pure: the same input gives the same bytes."""
-    told = make_metadata(settings)
+    files = make_metadata(settings)
     values = _make_values(name, plan, findings, settings, chosen)
     values["offers"] = offers.list_offers(settings, chosen.kinds, settings.cloud_regions)
-    values["size"] = len(told[0].content)
-    wanted = ["README.md", "check.sh", *(["launch.sh"] if values["offers"] else [])]
+    values["size"] = len(files[0].content)
+    templates_used = ["README.md", "check.sh", *(["launch.sh"] if values["offers"] else [])]
     return folder_writer.RenderedFolder(
         CLOUD_INIT,
         name,
         folder_writer.compute_plan_digest(plan),
         [
             _make_plan_file({**plan, "findings": list(findings)}),
-            *told,
+            *files,
             File("meta-data", b"instance-id: kimi\nlocal-hostname: kimi\n"),
-            *(_render_template(CLOUD_INIT, path, values) for path in wanted),
+            *(_render_template(CLOUD_INIT, path, values) for path in templates_used),
         ],
     )
 
@@ -70,8 +70,10 @@ def make_metadata(settings: Settings) -> list[File]:
     agent, which runs a startup-script: that one has the same files.
     """
     files = machine.make_files(settings, CLOUD_INIT)
-    found = [File("user-data", _make_user_data(files, settings))]
-    return [*found, _make_startup_script(files, settings)] if settings.cloud == "gcp" else found
+    metadata = [File("user-data", _make_user_data(files, settings))]
+    return (
+        [*metadata, _make_startup_script(files, settings)] if settings.cloud == "gcp" else metadata
+    )
 
 
 def _make_user_data(files: Sequence[File], settings: Settings) -> bytes:

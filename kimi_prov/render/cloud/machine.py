@@ -92,22 +92,22 @@ def _render_file(name: str, values: Mapping[str, Any]) -> bytes:
 
 def _make_pip_options(settings: Settings) -> list[str]:
     """Return pip's options: where the site's packages come from."""
-    found = []
+    options = []
     if settings.pip_index_url:
-        found += ["--index-url", settings.pip_index_url]
+        options += ["--index-url", settings.pip_index_url]
     for url in settings.pip_extra_index_urls:
-        found += ["--extra-index-url", url]
+        options += ["--extra-index-url", url]
     if settings.pip_find_links and "://" in settings.pip_find_links:
-        found += ["--find-links", settings.pip_find_links]
-    return found
+        options += ["--find-links", settings.pip_find_links]
+    return options
 
 
 def _make_environment(settings: Settings) -> list[tuple[str, str]]:
-    told = variables.make_variables(settings)
+    settings_used = variables.make_variables(settings)
     bundle = f"{HOME}/inventory/{variables.CA_BUNDLE}" if settings.ca_bundle else None
     rows = [
-        ("http_proxy", told.get("kimi_http_proxy")),
-        ("https_proxy", told.get("kimi_https_proxy")),
+        ("http_proxy", settings_used.get("kimi_http_proxy")),
+        ("https_proxy", settings_used.get("kimi_https_proxy")),
         ("no_proxy", ",".join(settings.no_proxy) if settings.no_proxy else None),
         ("PIP_CERT", bundle),
         ("SSL_CERT_FILE", bundle),

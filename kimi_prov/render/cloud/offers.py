@@ -62,10 +62,10 @@ def list_offers(
     """Return what is tried, the kinds in their order within the terms."""
     terms = {"spot": [True], "on-demand": [False], "spot-first": [True, False]}
     return [
-        Offer(kind.name, f"{kind.accelerator}:{kind.gpus}", place, spot)
+        Offer(kind.name, f"{kind.accelerator}:{kind.gpus}", region, spot)
         for spot in terms[settings.cloud_terms]
         for kind in kinds
-        for place in places
+        for region in places
     ]
 
 

@@ -43,19 +43,19 @@ def list_withheld(settings: Settings) -> list[str]:
         and _read_value(settings, variable.name) is not None
         and not variable.name.startswith(_NOT_CARRIED)
     ]
-    found = [name for name in _PROXIES if strip_login(getattr(settings, name) or "")[1]]
-    return [*files, *(f"kimi_{name}" for name in found)]
+    names = [name for name in _PROXIES if strip_login(getattr(settings, name) or "")[1]]
+    return [*files, *(f"kimi_{name}" for name in names)]
 
 
 def make_variables(settings: Settings) -> dict[str, Any]:
     """Give the variables that differ from their defaults, in the form that inventories have."""
-    found = dict(_list_changed(adjust_settings(settings)))
+    lines = dict(_list_changed(adjust_settings(settings)))
     if settings.manifest is not None:
-        found["kimi_weights_manifest"] = MANIFEST
+        lines["kimi_weights_manifest"] = MANIFEST
     if settings.ca_bundle:
-        found["kimi_ca_bundle"] = CA_BUNDLE
+        lines["kimi_ca_bundle"] = CA_BUNDLE
     # The machine restarts itself for its driver, and kimi-up.service goes on.
-    return {**found, "nvidia_driver_reboot_ok": True, "nvidia_driver_reboot_self": True}
+    return {**lines, "nvidia_driver_reboot_ok": True, "nvidia_driver_reboot_self": True}
 
 
 def make_manifest(settings: Settings) -> bytes | None:

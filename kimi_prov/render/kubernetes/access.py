@@ -28,16 +28,16 @@ def choose_mode(settings: Settings, hosts: int) -> str:
 
 def list_tolerations(settings: Settings, gpus: int) -> list[tuple[str, str]]:
     """List the taints that the pods tolerate: key and effect."""
-    found = dict(settings.kubernetes_tolerations)
+    tolerations = dict(settings.kubernetes_tolerations)
     if gpus:
-        found = {settings.kubernetes_gpu_resource: "NoSchedule", **found}
-    return list(found.items())
+        tolerations = {settings.kubernetes_gpu_resource: "NoSchedule", **tolerations}
+    return list(tolerations.items())
 
 
 def find_controller(settings: Settings) -> str | None:
     """Name the Ingress controller that the name of the class speaks for; None for no known one."""
     name = settings.kubernetes_ingress_class or ""
-    return next((found for word, found in _CONTROLLERS.items() if word in name), None)
+    return next((controller for word, controller in _CONTROLLERS.items() if word in name), None)
 
 
 def make_ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str] | None:
@@ -48,19 +48,19 @@ def make_ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str]
     assumed = find_controller(settings)
     if assumed == _NGINX:
         prefix = "nginx.ingress.kubernetes.io"
-        found = {
+        result = {
             f"{prefix}/proxy-read-timeout": str(_TIMEOUT_S),
             f"{prefix}/proxy-buffering": "off",
             f"{prefix}/proxy-body-size": _UPLOAD,
         }
         if settings.allowed_networks:
-            found[f"{prefix}/whitelist-source-range"] = ",".join(settings.allowed_networks)
-        return {**found, **({f"{prefix}/backend-protocol": "HTTPS"} if tls else {})}
+            result[f"{prefix}/whitelist-source-range"] = ",".join(settings.allowed_networks)
+        return {**result, **({f"{prefix}/backend-protocol": "HTTPS"} if tls else {})}
     if assumed == _HAPROXY:
-        found = {"haproxy.org/timeout-server": f"{_TIMEOUT_S}s"}
+        result = {"haproxy.org/timeout-server": f"{_TIMEOUT_S}s"}
         if settings.allowed_networks:
-            found["haproxy.org/allow-list"] = ",".join(settings.allowed_networks)
-        return {**found, **({"haproxy.org/server-ssl": "true"} if tls else {})}
+            result["haproxy.org/allow-list"] = ",".join(settings.allowed_networks)
+        return {**result, **({"haproxy.org/server-ssl": "true"} if tls else {})}
     return None
 
 

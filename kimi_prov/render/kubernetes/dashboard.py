@@ -122,16 +122,16 @@ def make_document(name: str, namespace: str | None) -> str:
         query = f"label_values({metric}, namespace)"
         chosen.append(grafana.make_variable("namespace", "Namespace", query))
     panels = []
-    for number, panel in enumerate(_PANELS):
-        place = {"x": number % _PER_ROW * _WIDTH, "y": number // _PER_ROW * _HEIGHT}
+    for index, panel in enumerate(_PANELS):
+        grid = {"x": index % _PER_ROW * _WIDTH, "y": index // _PER_ROW * _HEIGHT}
         lines = [(expression.replace(_JOB, job), called) for expression, called in panel.lines]
         panels.append(
             grafana.make_timeseries(
-                number + 1,
+                index + 1,
                 panel.title,
                 panel.unit,
                 lines,
-                place | {"w": _WIDTH, "h": _HEIGHT},
+                grid | {"w": _WIDTH, "h": _HEIGHT},
                 note=panel.note,
                 maximum=panel.maximum,
             )

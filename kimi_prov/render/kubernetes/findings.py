@@ -96,18 +96,18 @@ def check_quota(
     """Hold the objects against quotas and ranges; `rows` is empty where nobody gave any."""
     findings = Findings()
     if not rows:
-        place = namespace or "NAMESPACE"
+        namespace_name = namespace or "NAMESPACE"
         findings.add(
             "kubernetes.quota",
             severity="info",
             observed="no file of quotas was given",
             required="room for all objects",
-            fix=f"kubectl get resourcequota,limitrange --namespace {place} -o yaml > quota.yaml, "
-            "and render with  --quota quota.yaml",
+            fix=f"kubectl get resourcequota,limitrange --namespace {namespace_name} -o yaml > "
+            "quota.yaml, and render with  --quota quota.yaml",
         )
         return findings.rows()
-    found = quota.find_clashes(rows, demand)
-    for clash in found:
+    clashes = quota.find_clashes(rows, demand)
+    for clash in clashes:
         findings.add(
             "kubernetes.quota",
             severity="blocker" if clash.grave else "warning",
@@ -118,7 +118,7 @@ def check_quota(
             if clash.grave
             else "stop what runs there; the model's own objects are counted too while it runs",
         )
-    if not found:
+    if not clashes:
         findings.add(
             "kubernetes.quota",
             severity="pass",
@@ -462,12 +462,12 @@ def _check_policies(plan: Mapping[str, Any], settings: Settings, findings: Findi
 
 
 def _check_security(settings: Settings, findings: Findings) -> None:
-    place = settings.kubernetes_namespace or "NAMESPACE"
+    namespace = settings.kubernetes_namespace or "NAMESPACE"
     findings.add(
         "kubernetes.pod_security",
         observed="no exception of the profile",
         required="a namespace that admits restricted pods",
-        fix=f"kubectl label namespace {place} pod-security.kubernetes.io/enforce=restricted",
+        fix=f"kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted",
     )
 
 

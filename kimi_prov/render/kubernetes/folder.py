@@ -88,18 +88,18 @@ def render_objects(
 def _list_resources(plan: Mapping[str, Any], settings: Settings) -> list[str]:
     """List the files of objects."""
     several = plan["parallel"]["hosts"] > 1
-    found = [*_ALWAYS, "leaderworkerset.yaml" if several else "statefulset.yaml"]
+    names = [*_ALWAYS, "leaderworkerset.yaml" if several else "statefulset.yaml"]
     if settings.kubernetes_ingress_class:
-        found.append("ingress.yaml")
+        names.append("ingress.yaml")
     elif settings.kubernetes_gateway_class:
-        found.append("gateway.yaml")
+        names.append("gateway.yaml")
     if settings.kubernetes_monitoring_namespace:
-        found += _MONITORING
+        names += _MONITORING
     if plan["web"]:
-        found.append("web.yaml")
+        names.append("web.yaml")
     if settings.kubernetes_stop_schedule or settings.kubernetes_start_schedule:
-        found.append("schedule.yaml")
-    return found
+        names.append("schedule.yaml")
+    return names
 
 
 def _render_file(path: str, values: Mapping[str, Any]) -> File:
@@ -133,7 +133,7 @@ def _make_values(
     pod = pods.size_pod(plan, settings, facts)
     several = hosts > 1
     namespace = settings.kubernetes_namespace
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "target": clean_text.clean_line(name),
         "name": settings.kubernetes_name,
         "namespace": namespace,
@@ -197,12 +197,12 @@ def _make_values(
         "kubectl_image": settings.kubernetes_kubectl_image,
         "workload": _describe_workload(several=several),
     }
-    found |= _make_web_values(plan, settings)
-    found["fetch_template"] = _render_text("_fetch.yaml", found).rstrip("\n")
+    values |= _make_web_values(plan, settings)
+    values["fetch_template"] = _render_text("_fetch.yaml", values).rstrip("\n")
     # A Job cannot be changed: what it does is in its name.
-    done = hashlib.sha256(found["fetch_template"].encode()).hexdigest()[:_DIGEST]
-    found["fetch_name"] = name_fetch_job(settings.kubernetes_name, plan["model"]["revision"], done)
-    return found
+    done = hashlib.sha256(values["fetch_template"].encode()).hexdigest()[:_DIGEST]
+    values["fetch_name"] = name_fetch_job(settings.kubernetes_name, plan["model"]["revision"], done)
+    return values
 
 
 def _describe_workload(*, several: bool) -> dict[str, str]:
@@ -237,14 +237,14 @@ def _choose_slow_threshold(plan: Mapping[str, Any]) -> int:
 def _list_fetch_ports(plan: Mapping[str, Any]) -> list[int]:
     """List the TCP ports that the fetching pod asks at."""
     addresses = [str(plan["weights"]["source"]), *(value for _, value in planned.download(plan))]
-    found = set()
+    ports = set()
     for address in addresses:
         parts = urlsplit(address)
         if parts.scheme in _PORTS:
-            found.add(parts.port or _PORTS[parts.scheme])
+            ports.add(parts.port or _PORTS[parts.scheme])
         elif parts.scheme == "hf":
-            found.add(_HUB_PORT)
-    return sorted(found)
+            ports.add(_HUB_PORT)
+    return sorted(ports)
 
 
 def _make_web_values(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:

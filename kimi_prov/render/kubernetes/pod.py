@@ -132,8 +132,8 @@ def count_fetch_cpus(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
     a core (SMTAlignmentError).
     """
     per_core, threads = _count_cpus_per_core(facts), int(facts["cpu"]["threads"])
-    wanted = math.ceil(int(plan["weights"]["workers"]) / per_core)
-    return max(1, min(wanted, threads // 4 // per_core)) * per_core
+    workers = math.ceil(int(plan["weights"]["workers"]) / per_core)
+    return max(1, min(workers, threads // 4 // per_core)) * per_core
 
 
 def count_fetch_share(
@@ -166,12 +166,12 @@ def count_volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
 def adapt_to_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Give the plan as the image has it: its paths, and nothing that only the pod's run knows."""
     instance = plan["instances"][0]
-    place = _make_path_rewriter(plan)
-    argv = [place(word) for word in instance["argv"]]
+    rewrite = _make_path_rewriter(plan)
+    argv = [rewrite(word) for word in instance["argv"]]
     at = argv.index("-m") + 2
     argv = argv[:at] + _list_arguments(plan, settings, argv[at:])
     environment = {
-        name: place(value)
+        name: rewrite(value)
         for name, value in instance["env"].items()
         if name not in planned.ENVIRONMENT_OF_THE_RUN
     }
@@ -186,7 +186,7 @@ def _make_path_rewriter(plan: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the function that writes a path or text of the plan as the image has it."""
     table = {plan["engine"]["env_dir"]: pod.ENGINE, paths.CACHE: pod.CACHE}
     ours = re.compile("|".join(rf"{re.escape(path)}(?=/|$)" for path in table))
-    return lambda text: ours.sub(lambda found: table[found.group()], text)
+    return lambda text: ours.sub(lambda match: table[match.group()], text)
 
 
 def _list_arguments(plan: Mapping[str, Any], settings: Settings, words: list[str]) -> list[str]:
@@ -194,5 +194,5 @@ def _list_arguments(plan: Mapping[str, Any], settings: Settings, words: list[str
     left_out = set(planned.OF_THE_RUN)
     if settings.kubernetes_seccomp_profile is None:
         left_out |= _NUMA_FLAGS
-    found = remove_flags(words, {f"--{name}" for name in left_out})
-    return [*found, *planned.drain(plan, found, settings.kubernetes_grace_s)]
+    arguments = remove_flags(words, {f"--{name}" for name in left_out})
+    return [*arguments, *planned.drain(plan, arguments, settings.kubernetes_grace_s)]

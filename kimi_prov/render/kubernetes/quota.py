@@ -97,7 +97,7 @@ class Clash:
 
 def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]]:
     """Read quotas and ranges of files. Raises UserError for files that hold none."""
-    found = []
+    rows = []
     for path in paths:
         there = list(_list_objects(path))
         if not there:
@@ -110,8 +110,8 @@ def read(paths: Sequence[Path], namespace: str | None) -> list[Mapping[str, Any]
                     f"and the objects are rendered for {namespace}",
                     fix=FIX,
                 )
-        found += there
-    return found
+        rows += there
+    return rows
 
 
 def _list_objects(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -148,13 +148,13 @@ def parse_amount(value: object, where: str) -> Fraction:
     text = str(value).strip() if isinstance(value, (str, int, float)) else ""
     match = _QUANTITY.fullmatch(text)
     if match and not isinstance(value, bool):
-        number, suffix = Fraction(match.group(1)), match.group(2)
+        quantity, suffix = Fraction(match.group(1)), match.group(2)
         if suffix in _BINARY:
-            return number * (1 << _BINARY[suffix])
+            return quantity * (1 << _BINARY[suffix])
         if suffix in _SUFFIXES:
-            return number * Fraction(10) ** _SUFFIXES[suffix]
+            return quantity * Fraction(10) ** _SUFFIXES[suffix]
         if exponent := _EXPONENT.fullmatch(suffix):
-            return number * Fraction(10) ** int(exponent.group(1))
+            return quantity * Fraction(10) ** int(exponent.group(1))
     raise UserError(
         f"{where}: expected a quantity such as 500m or 64Gi, found "
         f"{clean_text.clean_line(value)[:40]!r}",
@@ -171,13 +171,13 @@ def format_amount(key: str, value: Fraction) -> str:
 
 def find_clashes(rows: Sequence[Mapping[str, Any]], demand: Demand) -> list[Clash]:
     """Say what of the demand goes beyond a quota or a range. Raises UserError for what is none."""
-    found: list[Clash] = []
+    clashes: list[Clash] = []
     for row in rows:
         if row["kind"] == "ResourceQuota":
-            found += _check_quota(row, demand)
+            clashes += _check_quota(row, demand)
         else:
-            found += _check_range(row, demand)
-    return found
+            clashes += _check_range(row, demand)
+    return clashes
 
 
 def _check_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
@@ -205,12 +205,12 @@ def _check_quota(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
 
 def _list_scopes(spec: Mapping[str, Any]) -> set[str]:
     scopes = spec.get("scopes")
-    found = {str(scope) for scope in scopes} if isinstance(scopes, list) else set()
+    names = {str(scope) for scope in scopes} if isinstance(scopes, list) else set()
     selected = _read_mapping(spec, "scopeSelector").get("matchExpressions")
     for row in selected if isinstance(selected, list) else []:
         if isinstance(row, dict) and row.get("operator") in ("In", "Exists"):
-            found.add(str(row.get("scopeName")))
-    return found
+            names.add(str(row.get("scopeName")))
+    return names
 
 
 def _check_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
@@ -226,8 +226,8 @@ def _check_range(row: Mapping[str, Any], demand: Demand) -> Iterator[Clash]:
                     bound = parse_amount(value, where)
                     taken = resources.get(str(key))
                     if taken is not None and sign * (taken - bound) > 0:
-                        asked = f"{format_amount(str(key), taken)} ({name})"
-                        yield Clash(where, format_amount(str(key), bound), asked, grave=True)
+                        description = f"{format_amount(str(key), taken)} ({name})"
+                        yield Clash(where, format_amount(str(key), bound), description, grave=True)
 
 
 def _list_range_subjects(kind: str, demand: Demand) -> list[tuple[str, Mapping[str, Fraction]]]:
@@ -242,8 +242,8 @@ def _list_range_subjects(kind: str, demand: Demand) -> list[tuple[str, Mapping[s
 
 
 def _read_mapping(value: object, key: str) -> Mapping[str, Any]:
-    found = value.get(key) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
+    result = value.get(key) if isinstance(value, dict) else None
+    return result if isinstance(result, dict) else {}
 
 
 def sum_demand(objects: Sequence[Mapping[str, Any]]) -> Demand:

@@ -92,14 +92,16 @@ def explain_arguments(plan: Mapping[str, Any], requested: Iterable[str]) -> list
         else:
             rows[-1].append(word)
     reasons = {**_FLAGS, **_explain_figures(plan)}
-    asked = set(requested)
-    found = []
+    requested_flags = set(requested)
+    lines = []
     for flag, *values in rows:
         name = flag.removeprefix("--")
         if name not in planned.OF_THE_RUN:
-            reason = _REQUESTED if name in asked else reasons.get(name, "chosen by the plan")
-            found.append(Line(" ".join([flag, *map(quote_word, values)]), reason))
-    return found
+            reason = (
+                _REQUESTED if name in requested_flags else reasons.get(name, "chosen by the plan")
+            )
+            lines.append(Line(" ".join([flag, *map(quote_word, values)]), reason))
+    return lines
 
 
 def explain_environment(plan: Mapping[str, Any]) -> list[Line]:
@@ -114,7 +116,7 @@ def explain_environment(plan: Mapping[str, Any]) -> list[Line]:
 def _explain_figures(plan: Mapping[str, Any]) -> dict[str, str]:
     """Give the reasons that have figures of the plan in them."""
     model, memory, parallel = plan["model"], plan["memory"], plan["parallel"]
-    found = {
+    reasons = {
         "max-model-len": f"tokens of one conversation; the cache holds {memory['kv_tokens_max']:,} "
         f"in all (the model allows {model['context_max']:,})",
         "max-num-seqs": "requests at once: kimi_concurrency"
@@ -124,7 +126,7 @@ def _explain_figures(plan: Mapping[str, Any]) -> dict[str, str]:
     }
     if memory["weights_bytes_per_gpu"]:
         weights, cache = memory["weights_bytes_per_gpu"], memory["kv_available_bytes_per_gpu"]
-        found |= {
+        reasons |= {
             "tensor-parallel-size": f"{parallel['tensor']} GPUs of a node share each layer: "
             f"{format_bytes(weights)} of weights on each",
             "pipeline-parallel-size": f"{parallel['pipeline']} stages of layers: little goes "
@@ -133,5 +135,5 @@ def _explain_figures(plan: Mapping[str, Any]) -> dict[str, str]:
             f"{format_bytes(cache)} of it are left for the cache (estimated)",
         }
     else:
-        found["tensor-parallel-size"] = "one part of each layer on each node"
-    return found
+        reasons["tensor-parallel-size"] = "one part of each layer on each node"
+    return reasons

@@ -79,7 +79,7 @@ def _list_locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
     hub, tuning = plan["installation"]["hub_client"], plan["moe_tuning"]
     names = [*plan["engine"]["locks"], *([hub["lock"]] if hub else [])]
     names += [_RAY_LOCK] if tuning and tuning["read"] else []
-    found = [
+    files = [
         File(f"locks/{name}", catalogue.lock(name).encode())
         for name in names
         if name in catalogue.locks or name in (_RAY_LOCK, hub and hub["lock"])
@@ -87,8 +87,8 @@ def _list_locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
     for name in names:
         if plugin := engine_plugins.find_plugin(name):
             wheel, content = engine_plugins.make_wheel(plugin)
-            found.append(File(f"wheels/{wheel}", content))
-    return found
+            files.append(File(f"wheels/{wheel}", content))
+    return files
 
 
 def _make_values(
@@ -125,11 +125,11 @@ def _make_values(
 
 def _list_flags(plan: Mapping[str, Any], settings: Settings) -> list[flag_reasons.Line]:
     """Give the engine's arguments, with the time that answers have at the end of a job."""
-    found = flag_reasons.explain_arguments(plan, settings.engine_args)
-    flags = [row.text.partition(" ")[0] for row in found]
+    lines = flag_reasons.explain_arguments(plan, settings.engine_args)
+    flags = [row.text.partition(" ")[0] for row in lines]
     if drain := planned.drain(plan, flags, settings.slurm_signal_s):
-        found.append(flag_reasons.Line(" ".join(drain), "seconds for answers to end after SIGTERM"))
-    return found
+        lines.append(flag_reasons.Line(" ".join(drain), "seconds for answers to end after SIGTERM"))
+    return lines
 
 
 def _format_gres(settings: Settings, gpus: int) -> str | None:
@@ -161,9 +161,9 @@ def _format_hours(size: int) -> str:
 def _list_site_variables(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Give the site's mirrors and proxy as programs read them; no password is in a plan."""
     site = plan["site"]
-    found = [
+    variables = [
         ("PIP_INDEX_URL", site["pip_index_url"]),
         ("PIP_EXTRA_INDEX_URL", " ".join(plan["installation"]["indexes"])),
         ("PIP_FIND_LINKS", site["pip_find_links"]),
     ]
-    return [*((name, value) for name, value in found if value), *planned.download(plan)]
+    return [*((name, value) for name, value in variables if value), *planned.download(plan)]

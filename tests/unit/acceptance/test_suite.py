@@ -143,7 +143,7 @@ def test_a_host_passes_only_when_something_was_checked_and_nothing_failed():
     def document(*statuses):
         checks = [{"name": "n", "status": s, "detail": "", "seconds": 0.0} for s in statuses]
         return suite.make_document(
-            endpoint="", seen_from="control", why="", checks=checks, stand_ins=[]
+            endpoint="", seen_from="control", reason="", checks=checks, stand_ins=[]
         )
 
     assert document("ok", "skip")["ok"] is True

@@ -97,7 +97,7 @@ class ActionModule(HostAction):
             document = suite.make_document(
                 endpoint="",
                 seen_from="none",
-                why="the machine did not answer",
+                reason="the machine did not answer",
                 checks=[row],
                 stand_ins=[],
             )
@@ -147,7 +147,7 @@ class ActionModule(HostAction):
         return suite.make_document(
             endpoint=subject.endpoint.url,
             seen_from=seen_from,
-            why=reason,
+            reason=reason,
             checks=rows,
             stand_ins=_list_stand_ins(plan, self.variables),
             suite=selection.suite,

@@ -24,7 +24,7 @@ VERIFY = {
         "node1": suite.make_document(
             endpoint="https://10.93.5.11:8000/v1",
             seen_from="control",
-            why="the control machine (10.93.5.1) is in an allowed network",
+            reason="the control machine (10.93.5.1) is in an allowed network",
             checks=CHECKS,
             stand_ins=["the model has random weights: its answers have form and no meaning"],
         )
