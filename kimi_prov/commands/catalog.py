@@ -86,7 +86,7 @@ def catalog(
     hf_token_file: Path | None,
     ca_bundle: Path | None,
 ) -> None:
-    """Show what is known: models, cpus, gpus, engines, flags, drivers, prices, broken, ...
+    """Show what is known: models, cpus, gpus, engines, flags, drivers, prices and more kinds.
 
     `catalog pin hf://OWNER/NAME@REVISION` writes a manifest for kimi_weights_manifest instead: size
     and SHA-256 of each file, from the hub (or from the one that HF_ENDPOINT names).

@@ -23,12 +23,14 @@ _DEFAULT_SYSTEM, _CPU_SYSTEM = "gpu-server", "cpu-server"
 
 @click.command()
 @click.argument("directory", type=PATH, required=False)
-@click.option("--profile", metavar="NAME", help="lab, localhost, ...")
+@click.option(
+    "--profile", metavar="NAME", help="Such as lab or localhost; an unknown one lists all."
+)
 @click.option("--spec", type=PATH, metavar="FILE", help="Write a spec sheet for `check` instead.")
 @click.option(
     "--system",
     metavar="NAME",
-    help="What the sheet starts from: cpu-server, gpu-server, dgx-h200, ...",
+    help="What the sheet starts from, such as cpu-server or dgx-h200.",
 )
 @CATALOG
 def init(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,6 +69,9 @@ def surroundings(environment: Mapping[str, str]) -> Iterator[None]:
 def run(*words: object, given: str = "") -> Done:
     """Run the command line as `main` does; `given` is what standard input has."""
     out, err = Stream(), Stream()
+    # A chat handles signals for itself, to its end.
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -77,6 +81,8 @@ def run(*words: object, given: str = "") -> Done:
             code = run_guarded(called)
     finally:
         sys.stdin = before
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         # Where --catalog hands its rows on to other processes: no test after this one has them.
         os.environ.pop("KIMI_PROV_CATALOG", None)
     return Done(int(code), out.text(), err.text())

@@ -1,14 +1,13 @@
 """A cluster for the tests of the commands: the stand-in of an API server, and who acts on it.
 
-What schedulers, controllers and kubelets would write is written here, at once. The commands run
-as processes, with a real kubectl; a stub of it stands in for forwarded ports alone.
+What schedulers, controllers and kubelets would write is written here, at once. Commands have a
+real kubectl where a test wants it; a stub of it stands in for forwarded ports alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,8 +15,11 @@ from unittest import mock
 
 import closed_form
 import command_line
+import forked
+import quick_kubectl
 
 from kimi_prov.commands.kubernetes import follow
+from kimi_prov.operate.kubernetes.kubectl import Kubectl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,15 +67,6 @@ echo "$*" >> {there}/kubectl-calls
 case " $* " in *" port-forward "*) exec {python} {forward} "$@" ;; esac
 exec {real} "$@"
 """
-# The command, with the waits of a person's patience cut short.
-COMMAND = """
-import sys
-from kimi_prov.commands.kubernetes import follow
-follow.POLL_INTERVAL_S, follow.AWAY_TIMEOUT_S = 0.2, 1.0
-follow.TROUBLE_TIMEOUT_S = float(sys.argv.pop(1))
-from kimi_prov.cli import main
-main()
-"""
 
 
 @dataclass
@@ -88,7 +81,9 @@ class Cluster:
     fetches: bool = True
     runs: bool = True
     patience_s: float = 1.0
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    # Whether questions go to the API without a start of kubectl.
+    quick: bool = True
+    processes: list[forked.Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         program = self.base / "bin" / "kubectl"
@@ -98,6 +93,7 @@ class Cluster:
         names = {"python": sys.executable, "forward": forward, "there": self.base}
         program.write_text(STUB.format(real=self.real, **names))
         program.chmod(0o755)
+        (self.base / "real").write_text(str(self.real))
         self.api.follow = lambda _: self.act()
         self.api.put("namespaces", {"metadata": {"name": "kimi"}})
         self.node("n1")
@@ -211,21 +207,26 @@ class Cluster:
             "COLUMNS": "80",
         }
 
-    def argv(self, *words: object) -> list[str]:
-        return [sys.executable, "-c", COMMAND, str(self.patience_s), *map(str, words)]
-
-    def run(self, *words: object, code: int = 0, **environment: str) -> command_line.Done:
-        """Run a command in this process, a person's patience cut short."""
-        waits = {
+    @property
+    def waits(self) -> dict[str, float]:
+        """What a person's patience is, cut short."""
+        return {
             "POLL_INTERVAL_S": 0.2,
             "AWAY_TIMEOUT_S": 1.0,
             "TROUBLE_TIMEOUT_S": self.patience_s,
+            "_TICK_S": 0.05,
         }
+
+    def run(
+        self, *words: object, code: int = 0, given: str = "", **environment: str
+    ) -> command_line.Done:
+        """Run a command in this process."""
         with (
             command_line.surroundings({**self.environment, **environment}),
-            mock.patch.multiple(follow, **waits),
+            mock.patch.multiple(follow, **self.waits),
+            mock.patch.object(Kubectl, "run", quick_kubectl.run if self.quick else Kubectl.run),
         ):
-            done = command_line.run(*words)
+            done = command_line.run(*words, given=given)
         assert done.returncode == code, done.stdout + done.stderr
         assert "unexpected:" not in done.stderr
         return done
@@ -237,15 +238,14 @@ class Cluster:
         (found,) = document["hosts"].values()
         return dict(found)
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
-        # A shell's background jobs, and what they start, ignore Ctrl-C.
-        process = subprocess.Popen(
-            ["env", "--default-signal=INT", *self.argv(*words)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    def start(self, *words: object) -> forked.Process:
+        """Start a command as a process of its own."""
+        process = forked.Process(
+            *words,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            cwd=self.base,
+            prepare=quick_kubectl.prepare,
+            prepared={"waits": self.waits, "quick": self.quick},
         )
         self.processes.append(process)
         return process

@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
+import forked
 from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# The terminal has to be the program's own, for Ctrl-C to be a signal.
-_OWN = (
-    "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "from kimi_prov.cli import main; main()"
-)
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
@@ -29,14 +23,15 @@ class OnTerminal:
 
     def __init__(self, words: Sequence[object], cwd: Path, env: Mapping[str, str]) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _OWN, *map(str, words)],
+        # The terminal has to be the program's own, for Ctrl-C to be a signal.
+        self.process = forked.Process(
+            *words,
+            env={"TERM": "xterm", **env},
+            cwd=cwd,
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            cwd=cwd,
-            env={"TERM": "xterm", **env},
-            start_new_session=True,
+            terminal=True,
         )
         os.close(slave)
         self.text = ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import closed_form
 import command_line
+import forked
 
 _FACTS = Path(__file__).parents[1] / "data" / "facts" / "lab-nspawn.json"
 PROGRAMS = {
@@ -145,23 +145,14 @@ class Slurm:
             "COLUMNS": "80",
         }
 
-    def command(self, *words: object) -> list[str]:
-        return [sys.executable, "-m", "kimi_prov", *map(str, words)]
-
-    def run(self, *words: object, **environment: str) -> command_line.Done:
+    def run(self, *words: object, given: str = "", **environment: str) -> command_line.Done:
         """Run kimi-prov in this process; SLURM's commands and ssh are processes of their own."""
         with command_line.surroundings({**self.environment, **environment}):
-            return command_line.run(*words)
+            return command_line.run(*words, given=given)
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
-        # A shell's background jobs, and what they start, ignore Ctrl-C.
-        return subprocess.Popen(
-            ["env", "--default-signal=INT", *self.command(*words)],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *words: object) -> forked.Process:
+        """Start kimi-prov as a process of its own."""
+        return forked.Process(*words, env=self.environment, cwd=self.base)
 
 
 def job(number: int, name: str, folder: Path, **fields: str) -> dict[str, str]:

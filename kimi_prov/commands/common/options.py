@@ -150,7 +150,11 @@ add_model_options = add_options(
         metavar="N",
         help="Equal machines that serve the model together.  [default: as a sheet says, else 1]",
     ),
-    click.option("--weights-format", metavar="auto|int4|nvfp4|...", help="Format of the experts."),
+    click.option(
+        "--weights-format",
+        metavar="auto|FORMAT",
+        help="Format of the experts, such as int4 or nvfp4.",
+    ),
     click.option("--kv-dtype", metavar="auto|bf16|fp8", help="Number format of the cache."),
 )
 

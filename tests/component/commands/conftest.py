@@ -68,6 +68,7 @@ class Installed:
         self.site = site
         self.home = home
         self.runs = home / "state" / "kimi-prov" / "runs"
+        # Files are links to those of all tests, and are replaced, never written to.
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
@@ -76,11 +77,16 @@ class Installed:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
+    def write(self, name, text):
+        path = self.site / "kimi_prov" / name
+        path.unlink(missing_ok=True)
+        path.write_text(text)
+
     def playbook(self, name, text):
-        (self.site / "kimi_prov" / "_bundle" / "playbooks" / f"{name}.yml").write_text(text)
+        self.write(f"_bundle/playbooks/{name}.yml", text)
 
     def plugin(self, name, text):
-        (self.site / "kimi_prov" / "ansible" / "plugins" / "action" / f"{name}.py").write_text(text)
+        self.write(f"ansible/plugins/action/{name}.py", text)
 
     def argv(self, *words):
         code = "from kimi_prov.cli import main; main()"
@@ -114,13 +120,18 @@ def unpacked(wheel, tmp_path_factory):
     site = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
+    # What is imported is compiled once, as an installation does it.
+    code = "import forked; forked.read_code(); import kimi_prov.ansible.remote"
+    helpers = str(Path(__file__).resolve().parents[2] / "helpers")
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{helpers}"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=site)
     return site
 
 
 @pytest.fixture
 def installed(unpacked, tmp_path):
     site = tmp_path / "site"
-    shutil.copytree(unpacked, site)
+    shutil.copytree(unpacked, site, copy_function=os.link)
     home = tmp_path / "home"
     home.mkdir()
     found = Installed(site, home)

@@ -49,12 +49,10 @@ def machine_of(installed, tmp_path, code) -> None:
     machine = tmp_path / "machine.py"
     machine.write_text(code)
     # The code of the machine, in a place of this test's.
-    paths = installed.site / "kimi_prov" / "contract" / "paths.py"
-    text = paths.read_text()
+    text = (installed.site / "kimi_prov" / "contract" / "paths.py").read_text()
     assert text.count('ZIPAPP = f"{LIB}/kimi-target.pyz"') == 1
-    paths.write_text(
-        text.replace('ZIPAPP = f"{LIB}/kimi-target.pyz"', f"ZIPAPP = {str(machine)!r}")
-    )
+    text = text.replace('ZIPAPP = f"{LIB}/kimi-target.pyz"', f"ZIPAPP = {str(machine)!r}")
+    installed.write("contract/paths.py", text)
     installed.playbook("bench", BOOK)
 
 

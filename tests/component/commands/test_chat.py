@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
+import command_line
 import pytest
 import small_disk
 from chat_stand_in import Engine, serving
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 KEY = "sk-kimi-canary-of-the-chat"
 HELLO = "Hello from the stand-in."
-CLI = "from kimi_prov.cli import main; main()"
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -53,17 +52,9 @@ class Room:
         self.open.append(found)
         return found
 
-    def pipe(self, text: str, *more: object, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", CLI, *map(str, [*self.words, *more])],
-            input=text,
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            env={**self.env, **env},
-            timeout=120,
-        )
+    def pipe(self, text: str, *more: object, **env: str) -> command_line.Done:
+        with command_line.surroundings({**self.env, **env}), contextlib.chdir(self.folder):
+            return command_line.run(*self.words, *more, given=text)
 
 
 @pytest.fixture

@@ -77,8 +77,8 @@ def test_probe_describes_this_machine_and_makes_its_bundle(installed):
 
 
 def test_a_bug_is_one_line_and_a_file(installed, local):
-    broken = installed.site / "kimi_prov" / "commands" / "common" / "playbook_run.py"
-    broken.write_text("raise RuntimeError('it hides sk-kimi-canary')\n")
+    broken = "raise RuntimeError('it hides sk-kimi-canary')\n"
+    installed.write("commands/common/playbook_run.py", broken)
     done = installed.run("plan", local("a"))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -28,9 +28,12 @@ from kimi_prov.planner.settings.parsing import parse_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="keepalived gives an address to an interface for root alone"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="keepalived gives an address to an interface for root alone"
+    ),
+]
 
 SHARED = "10.0.9.100"
 ADDRESSES = {"gw1": "10.0.9.1", "gw2": "10.0.9.2"}

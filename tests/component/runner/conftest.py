@@ -1,5 +1,6 @@
 import io
 
+import command_line
 import pytest
 
 from kimi_prov.packaging import resources
@@ -23,6 +24,11 @@ def hosts_file(tmp_path):
     return path
 
 
+def read(_path, sources, _login):
+    """List an inventory of simple YAML without a start of Ansible."""
+    return command_line.read_inventory(*sources)
+
+
 @pytest.fixture
 def play(tmp_path, hosts_file):
     """Run tasks (YAML text), or whole plays; gives what it came to and what was shown."""
@@ -33,7 +39,12 @@ def play(tmp_path, hosts_file):
         play = f"- hosts: kimi\n  gather_facts: false\n  tasks:\n{indented}"
         book.write_text(tasks if tasks.startswith("- hosts:") else play)
         login = options.get("connection")
-        inventory = inventories.load_inventory(options.pop("inventory", hosts_file), login)
+        path = options.pop("inventory", hosts_file)
+        with pytest.MonkeyPatch.context() as patched:
+            if login is None and path.is_file():
+                # As Ansible has it, which reads it again for the play.
+                patched.setattr(inventories, "_list_inventory", read)
+            inventory = inventories.load_inventory(path, login)
         shown = io.StringIO()
         request = Request("apply", book, inventory.path, inventory.sources, **options)
         return runner.run_playbook(request, inventory, PlainScreen(shown)), shown.getvalue()

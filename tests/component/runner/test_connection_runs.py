@@ -127,7 +127,8 @@ def test_a_password_to_become_root_reaches_the_run_and_no_log(play, tmp_path):
     fake.chmod(0o755)
     key = tmp_path / "become"
     key.write_text(f"{PASSWORD}\n")
-    login = connection.prepare_connection(ConnectionOptions(become_password_file=key))
+    options = ConnectionOptions(become_password_file=key, user="ops", forks=7)
+    login = connection.prepare_connection(options)
     finished, seen = play(
         """
 - command: id -un
@@ -136,19 +137,16 @@ def test_a_password_to_become_root_reaches_the_run_and_no_log(play, tmp_path):
 - shell: "tr '\\\\0' ' ' < /proc/*/cmdline 2>/dev/null | grep -c 'horse.can[a]ry' || true"
   register: arguments
 - debug: {msg: "{{ became.stdout }} {{ arguments.stdout }}, correct horse canary"}
+- debug: {msg: "forks {{ ansible_forks }}"}
 """,
         connection=login,
         variables={"ansible_become_exe": str(fake), "ansible_become_user": "nobody"},
     )
     assert finished.outcome.exit_code() is ExitCode.OK, finished.outcome.failures
     assert "root 0, " in log_of(finished)
-    assert "canary" not in log_of(finished) + seen
-
-
-def test_options_of_the_login_reach_ansible(play):
-    login = connection.prepare_connection(ConnectionOptions(user="ops", forks=7))
-    finished, _ = play("- debug: {msg: 'forks {{ ansible_forks }}'}", connection=login)
+    # The login's other options reach Ansible as well.
     assert "forks 7" in log_of(finished)
+    assert "canary" not in log_of(finished) + seen
 
 
 def test_a_site_keeps_its_own_ansible_cfg(play, elsewhere, tmp_path, monkeypatch):

@@ -21,9 +21,12 @@ def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
     told = '{"host": "one", "phase": "download", "done_bytes": 5, "total_bytes": 10}'
     before = set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*"))
     finished, shown = play(
-        f"- shell: |\n    echo '{told}' >> $KIMI_PROV_PROGRESS; sleep 0.5\n- debug: {{msg: quiet}}"
+        f"- shell: |\n    echo '{told}' >> $KIMI_PROV_PROGRESS; sleep 0.5\n"
+        "- {debug: {msg: quiet}, failed_when: true, ignore_errors: true}"
     )
     outcome = finished.outcome
+    # What is ignored is no failure.
+    assert outcome.failures == []
     assert outcome.exit_code() is ExitCode.OK
     assert outcome.changed == {"one": 1}
     assert "one: download: 5 B of 10 B (50 %)" in shown
@@ -43,29 +46,33 @@ def test_a_good_run_is_kept_with_its_log_and_times(play, monkeypatch):
     assert set(Path(tempfile.gettempdir()).glob(f"kimi-{os.getpid()}-*")) == before == set()
 
 
-def test_a_failure_is_told_without_noise(play):
-    finished, _ = play("- name: Break it\n  command: sh -c 'echo the disk said no >&2; exit 3'")
-    text = run_summary.format_failures(finished.outcome.failures, finished.log)
+THREE = "kimi:\n  hosts: {one: {}, two: {}, three: {}}\n  vars: {ansible_connection: local}\n"
+
+
+def test_a_failure_is_told_without_noise_and_what_is_rescued_is_none(play, hosts_file):
+    hosts_file.write_text(THREE)
+    finished, _ = play(
+        """
+- command: "false"
+  ignore_errors: true
+  when: inventory_hostname == 'two'
+- when: inventory_hostname == 'three'
+  block:
+    - command: "false"
+  rescue:
+    - debug: {msg: mended}
+- name: Break it
+  command: sh -c 'echo the disk said no >&2; exit 3'
+  when: inventory_hostname == 'one'
+"""
+    )
+    (failure,) = finished.outcome.failures
+    text = run_summary.format_failures([failure], finished.log)
     assert finished.outcome.exit_code() is ExitCode.FAILED
     assert "failed: one, other: Break it" in text
     assert "the disk said no" in text
     assert str(finished.log) in text
     assert "{" not in text
-
-
-def test_what_is_ignored_or_rescued_is_no_failure(play):
-    finished, _ = play(
-        """
-- command: "false"
-  ignore_errors: true
-- block:
-    - command: "false"
-  rescue:
-    - debug: {msg: mended}
-"""
-    )
-    assert finished.outcome.failures == []
-    assert finished.outcome.exit_code() is ExitCode.OK
 
 
 VERDICT = """
@@ -115,54 +122,10 @@ def test_a_run_that_ends_without_its_summary_is_no_success(play):
     ]
 
 
-def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_path):
-    path = tmp_path / "far.yml"
-    # A module that is piped to an ssh that has just ended may hide ssh's reason, on a busy machine.
-    path.write_text(
-        "kimi: {hosts: {far: "
-        "{ansible_host: 127.0.0.1, ansible_port: 9, ansible_pipelining: false}, bare: "
-        "{ansible_connection: local, ansible_python_interpreter: /nosuch/python3}}}\n"
-    )
-    finished, _ = play("- command: uptime", inventory=path)
-    causes = {failure.host: failure.cause for failure in finished.outcome.failures}
-    assert finished.outcome.exit_code() is ExitCode.UNREACHABLE
-    assert causes == {
-        "far": "127.0.0.1 refused the connection: no SSH server listens on that port",
-        "bare": "there is no /usr/bin/python3 on bare",
-    }
-
-
-def test_a_host_that_keeps_a_secret_says_why_it_cannot_be_reached(play, tmp_path):
-    path = tmp_path / "far.yml"
-    path.write_text("kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9}}}\n")
-    finished, _ = play("- kimi_key: {rotate: false}", inventory=path)
-    (failure,) = finished.outcome.failures
-    assert failure.exit_code is ExitCode.UNREACHABLE
-    assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
-
-
 UNKNOWN_KEY = """#!/bin/sh
 echo "Host key verification failed." >&2
 exit 255
 """
-
-
-@pytest.mark.parametrize("group", ["kimi", "kimi_gateway"])
-def test_what_mends_a_login_names_the_machine_s_address(play, tmp_path, group):
-    ssh = tmp_path / "ssh"
-    ssh.write_text(UNKNOWN_KEY)
-    ssh.chmod(0o755)
-    path = tmp_path / "far.yml"
-    far = f"{{hosts: {{far: {{ansible_host: 192.0.2.7, ansible_ssh_executable: {ssh}}}}}}}"
-    here = "{hosts: {here: {ansible_connection: local}}}"
-    other = "kimi" if group == "kimi_gateway" else "kimi_gateway"
-    path.write_text(f"{group}: {far}\n{other}: {here}\n")
-    book = f"- hosts: {group}\n  gather_facts: false\n  tasks: [command: uptime]\n"
-    finished, _ = play(book, inventory=path)
-    (failure,) = finished.outcome.failures
-    assert "ssh-keyscan 192.0.2.7 " in failure.fix
-
-
 # A stand-in for ssh on a busy machine: it takes nothing more, and says why a while later.
 SLOW_TO_SAY = """#!/bin/sh
 exec <&-
@@ -170,37 +133,79 @@ sleep 1
 echo "ssh: connect to host 127.0.0.1 port 9: Connection refused" >&2
 exit 255
 """
+# A module that is piped to an ssh that has just ended may hide ssh's reason, on a busy machine.
+FAR = """
+kimi:
+  hosts:
+    far: {ansible_pipelining: false, task: command}
+    secret: {task: key}
+    late_plan: {task: plan, ansible_ssh_executable: LATE, kimi_model: kimi-k2.5}
+    late_lock: {task: lock, ansible_ssh_executable: LATE}
+    new: {task: command, ansible_ssh_executable: NEW, ansible_host: 192.0.2.7}
+  vars: {ansible_host: 127.0.0.1, ansible_port: 9}
+kimi_gateway:
+  hosts:
+    gw: {task: command, ansible_ssh_executable: NEW, ansible_host: 192.0.2.8}
+"""
+ASK = """- hosts: all
+  gather_facts: false
+  tasks:
+    - {command: uptime, when: task == 'command'}
+    - {kimi_key: {rotate: false}, when: task == 'key'}
+    - {kimi_plan: , when: task == 'plan'}
+    - {kimi_lock: {state: present}, when: task == 'lock'}
+"""
 
 
-@pytest.mark.parametrize("task", ["- kimi_plan:", "- kimi_lock: {state: present}"])
-def test_why_a_host_is_not_reached_is_told_where_ssh_says_it_late(play, tmp_path, task):
-    ssh = tmp_path / "ssh"
-    ssh.write_text(SLOW_TO_SAY)
-    ssh.chmod(0o755)
-    path = tmp_path / "far.yml"
+def test_why_a_host_is_not_reached_is_told_by_whatever_task_and_where_ssh_says_it_late(
+    play, tmp_path
+):
+    path, text = tmp_path / "far.yml", FAR
+    for word, script in (("LATE", SLOW_TO_SAY), ("NEW", UNKNOWN_KEY)):
+        ssh = tmp_path / f"ssh-{word}"
+        ssh.write_text(script)
+        ssh.chmod(0o755)
+        text = text.replace(word, str(ssh))
+    path.write_text(text)
+    finished, _ = play(ASK, inventory=path)
+    failures = {failure.host: failure for failure in finished.outcome.failures}
+    assert {failure.exit_code for failure in failures.values()} == {ExitCode.UNREACHABLE}
+    refused = "127.0.0.1 refused the connection: no SSH server listens on that port"
+    hosts = ("far", "secret", "late_plan", "late_lock")
+    assert {host: failures[host].cause for host in hosts} == dict.fromkeys(hosts, refused)
+    # What fixes a login names the machine's address, a gateway's as well.
+    assert "ssh-keyscan 192.0.2.7 " in failures["new"].fix
+    assert "ssh-keyscan 192.0.2.8 " in failures["gw"].fix
+
+
+def test_hosts_that_cannot_be_used_have_their_own_code_and_say_why(play, tmp_path):
+    path = tmp_path / "bare.yml"
     path.write_text(
-        "kimi: {hosts: {far: {ansible_host: 127.0.0.1, ansible_port: 9, "
-        f"ansible_ssh_executable: {ssh}, kimi_model: kimi-k2.5}}}}}}\n"
+        "kimi: {hosts: {bare: "
+        "{ansible_connection: local, ansible_python_interpreter: /nosuch/python3}}}\n"
     )
-    finished, _ = play(task, inventory=path)
+    finished, _ = play("- command: uptime", inventory=path)
     (failure,) = finished.outcome.failures
-    assert failure.cause == "127.0.0.1 refused the connection: no SSH server listens on that port"
+    assert failure.exit_code is finished.outcome.exit_code() is ExitCode.UNREACHABLE
+    assert failure.cause == "there is no /usr/bin/python3 on bare"
 
 
-@pytest.mark.parametrize(
-    ("template", "fix"),
-    [("{{ 1/0 }}", "correct the template"), ("{{ nosuch }}", "define the variable")],
-)
-def test_a_template_that_fails_is_named_with_what_mends_it(play, hosts_file, template, fix):
+def test_a_template_that_fails_is_named_with_what_mends_it(play, hosts_file):
     hosts_file.write_text(
-        "kimi:\n  hosts:\n    one: {ansible_connection: local, kimi_model: kimi-k2.5}\n"
-        f"  vars:\n    kimi_port: '{template}'\n"
+        "kimi:\n  hosts:\n    one:\n      kimi_port: '{{ 1/0 }}'\n"
+        "    two:\n      kimi_context: '{{ nosuch }}'\n"
+        "  vars: {ansible_connection: local, kimi_model: kimi-k2.5}\n"
     )
     finished, _ = play("- kimi_plan:")
-    (failure,) = finished.outcome.failures
-    assert failure.exit_code is ExitCode.BAD_INPUT
-    assert failure.cause.startswith(f"{hosts_file}:5: kimi_port: ")
-    assert failure.fix.startswith(fix)
+    failures = {failure.host: failure for failure in finished.outcome.failures}
+    fixes = (
+        ("one", "4: kimi_port", "correct the template"),
+        ("two", "6: kimi_context", "define the variable"),
+    )
+    for host, place, fix in fixes:
+        assert failures[host].exit_code is ExitCode.BAD_INPUT
+        assert failures[host].cause.startswith(f"{hosts_file}:{place}: ")
+        assert failures[host].fix.startswith(fix)
 
 
 def test_a_broken_playbook_says_so(play):

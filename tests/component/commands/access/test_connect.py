@@ -30,6 +30,8 @@ from kimi_prov.on_host.endpoint import tls
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import command_line
+
 LOGIN = "me@login.example.com"
 KEY = "sk-kimi-canary"
 HELLO = "Hello from the stand-in."
@@ -348,16 +350,8 @@ def test_a_certificate_that_clients_refuse_is_told_with_what_mends_it(
     assert "--ca" not in told
 
 
-def piped(site: Site, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        site.slurm.command("chat", site.folder, *words),
-        input="Say hello.",
-        env=site.slurm.environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def piped(site: Site, *words: object) -> command_line.Done:
+    return site.slurm.run("chat", site.folder, *words, given="Say hello.")
 
 
 def test_a_chat_asks_the_server_through_the_login_node(site: Site, engine: Engine) -> None:

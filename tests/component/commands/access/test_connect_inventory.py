@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import signal
 import socket
 import ssl
 import subprocess
 import urllib.request
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import check_inputs
 import closed_form
+import forked
 import psutil
 import pytest
 from chat_stand_in import Engine, serving
+from command_line import Done, gives, surroundings, task
 from group_hosts import planned
 from made_certificates import certificate, signed
 from on_terminal import CTRL_C, CTRL_D, OnTerminal
 from ssh_stand_in import Machine
 from waiting import until
 
+from kimi_prov.acceptance import suite
 from kimi_prov.clients.server import describe_server
 from kimi_prov.commands.access.connect_inventory import sort_hosts
 from kimi_prov.contract import gateways
@@ -32,6 +35,9 @@ from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from command_line import Asked, CommandLine
 
     from kimi_prov.runner.run import FinishedRun
 
@@ -42,20 +48,53 @@ HELLO = "Hello from the stand-in."
 class Site:
     """The command line, an inventory of one host behind ssh, and the server of that host."""
 
-    def __init__(self, installed: Any, machine: Machine, engine: Engine, inventory: Path) -> None:
-        self.installed, self.machine, self.engine = installed, machine, engine
-        self.inventory = inventory
+    def __init__(self, kimi: CommandLine, machine: Machine, engine: Engine) -> None:
+        self.kimi, self.machine, self.engine = kimi, machine, engine
+        self.inventory = kimi.home / "hosts.yml"
+        kimi.plays(task("kimi_connect", self.describe))
 
-    def run(self, *words: object, key: str | None = KEY) -> subprocess.CompletedProcess[str]:
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process gets that runs Ansible itself."""
+        home = {"HOME": str(self.kimi.home), "XDG_STATE_HOME": str(self.kimi.home / "state")}
+        return {**home, "PATH": self.machine.path, "ANSIBLE_SSH_RETRIES": "0"}
+
+    def describe(self, asked: Asked) -> dict[str, Any]:
+        """Answer as the action does: it is run itself where a test is `whole`."""
+        rows = json.loads(self.inventory.read_text())
+        hosts = {k: v for group in rows.values() for k, v in group["hosts"].items()}
+        files = self.machine.folder / "etc" / "kimi"
+        certificate = (files / "proxy" / "tls.crt").read_text()
+        plan = json.loads((files / "plan.json").read_text())
+        found = describe_server(plan, certificate) | {"login": None}
+        found["stand_ins"] = suite.list_stand_ins(plan, {})
+        address = found.get("shared") or hosts[asked.host]["ansible_host"]
+        return gives({**found, "address": address})
+
+    def run(
+        self, *words: object, key: str | None = KEY, whole: bool = False, given: str = ""
+    ) -> Done:
+        """Run a command; where it is `whole` Ansible asks the machine through ssh's stand-in."""
         env = {"KIMI_API_KEY": key} if key else {}
-        done = self.installed.run(*words, env=env)
+        done: Done
+        if whole:
+            ran = forked.run(
+                *words, env={**self.environment, **env}, cwd=self.kimi.home, given=given
+            )
+            done = Done(ran.returncode, ran.stdout, ran.stderr)
+        else:
+            with surroundings({**os.environ, **env}):
+                done = self.kimi.run(*words, given=given)
         assert "Traceback" not in done.stderr
         assert KEY not in done.stdout + done.stderr
-        return done  # type: ignore[no-any-return]
+        return done
 
-    def host(self, *words: object, key: str | None = KEY, code: int = 0) -> dict[str, Any]:
+    def host(
+        self, *words: object, key: str | None = KEY, code: int = 0, whole: bool = False
+    ) -> dict[str, Any]:
         """Give the entry of the one host."""
-        done = self.run("connect", self.inventory, "--format", "json", *words, key=key)
+        line = ("connect", self.inventory, "--format", "json", *words)
+        done = self.run(*line, key=key, whole=whole)
         assert done.returncode == code, done.stderr
         assert done.stdout, done.stderr
         document = json.loads(done.stdout)
@@ -72,7 +111,7 @@ def write(site: Site, **more: Any) -> None:
 
 
 @contextmanager
-def served(installed: Any, folder: Path, pem: str, chain: str | None = None) -> Iterator[Site]:
+def served(kimi: CommandLine, folder: Path, pem: str, chain: str | None = None) -> Iterator[Site]:
     engine = Engine(KEY)
     with serving(folder, pem, engine) as port:
         plan = copy.deepcopy(check_inputs.lab()["plan"])
@@ -81,15 +120,14 @@ def served(installed: Any, folder: Path, pem: str, chain: str | None = None) -> 
         plan["proxy"]["port"] = port
         plan["web"] = {"port": 8443}
         machine = Machine(folder / "machine", plan, chain or tls.extract_certificates(pem))
-        installed.environment |= {"PATH": machine.path, "ANSIBLE_SSH_RETRIES": "0"}
-        site = Site(installed, machine, engine, installed.home / "hosts.yml")
+        site = Site(kimi, machine, engine)
         write(site)
         yield site
 
 
 @pytest.fixture
-def site(installed: Any, tmp_path: Path) -> Iterator[Site]:
-    with served(installed, tmp_path, tls.make_self_signed(["node1"])) as found:
+def site(kimi: CommandLine, tmp_path: Path) -> Iterator[Site]:
+    with served(kimi, tmp_path, tls.make_self_signed(["node1"])) as found:
         yield found
 
 
@@ -104,7 +142,8 @@ def models(url: str, certificate_file: str) -> int:
 
 
 def test_a_client_gets_through_with_what_is_told(site: Site) -> None:
-    found = site.host()
+    found = site.host(whole=True)
+    assert found == site.host()
     assert found["base_url"].startswith("https://127.0.0.1:")
     assert found["model"] == "kimi-k2.5"
     assert found["models"] == ["kimi-k2.5", "kimi"]
@@ -123,7 +162,7 @@ def test_a_client_gets_through_with_what_is_told(site: Site) -> None:
     assert not any("tls.pem" in call for call in site.machine.calls)
     # A snippet of it is pasted as it is.
     snippet = site.run("connect", site.inventory, "--for", "curl")
-    env = {**site.installed.environment, "KIMI_API_KEY": KEY}
+    env = {**site.environment, "KIMI_API_KEY": KEY}
     done = subprocess.run(
         ["bash", "-c", snippet.stdout], capture_output=True, text=True, env=env, check=True
     )
@@ -148,7 +187,7 @@ def test_what_is_wrong_with_the_way_is_told(site: Site) -> None:
         assert "--tunnel" in done.stderr
         assert json.loads(done.stdout)["hosts"]["node1"]["ok"] is False
     plan.unlink()
-    done = site.run("connect", site.inventory)
+    done = site.run("connect", site.inventory, whole=True)
     assert done.returncode == 1
     assert "run `kimi-prov apply` first" in done.stderr
 
@@ -219,12 +258,12 @@ def test_what_a_gateway_answers_with_is_told_by_who_is_behind_it(site: Site) -> 
     assert serving["gw1"]["shared"] == "127.0.0.1"
 
 
-def test_an_authority_is_held_to_the_certificate(installed: Any, tmp_path: Path) -> None:
+def test_an_authority_is_held_to_the_certificate(kimi: CommandLine, tmp_path: Path) -> None:
     authority, pem = signed(["kimi.example.com", "localhost"])
     ca, other = tmp_path / "authority.pem", tmp_path / "other.pem"
     ca.write_text(authority)
     other.write_text(tls.extract_certificates(tls.make_self_signed(["kimi.example.com"])))
-    with served(installed, tmp_path, pem) as site:
+    with served(kimi, tmp_path, pem) as site:
         write(site, ansible_host="localhost")
         found = site.host("--ca", ca)
         assert found["certificate_file"] == str(ca)
@@ -240,9 +279,9 @@ def test_an_authority_is_held_to_the_certificate(installed: Any, tmp_path: Path)
         assert "--ca FILE" in done.stderr
 
 
-def test_a_certificate_that_is_over_is_told(installed: Any, tmp_path: Path) -> None:
+def test_a_certificate_that_is_over_is_told(kimi: CommandLine, tmp_path: Path) -> None:
     pem = certificate(["localhost"], 100, -1)
-    with served(installed, tmp_path, pem) as site:
+    with served(kimi, tmp_path, pem) as site:
         write(site, ansible_host="localhost")
         assert "certificate has expired" in site.host(code=1)["detail"]
 
@@ -251,14 +290,12 @@ class Held:
     """`connect --tunnel` while it runs."""
 
     def __init__(self, site: Site, *words: object) -> None:
-        site.installed.environment["KIMI_API_KEY"] = KEY
+        env = {**site.environment, "KIMI_API_KEY": KEY}
         line = ("connect", site.inventory, "--tunnel", "--every", "0.3", *words)
-        self.process = site.installed.start(
-            *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        self.process = forked.Process(*line, env=env, cwd=site.kimi.home)
         self.document: dict[str, Any] = {}
         lines = []
-        for text in self.process.stdout:
+        for text in self.process.stdout or ():
             lines.append(text)
             if text == "}\n":
                 self.document = json.loads("".join(lines))
@@ -268,7 +305,7 @@ class Held:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         _, err = self.process.communicate(timeout=60)
-        return self.process.returncode, err
+        return self.process.wait(), err
 
 
 def forwards(site: Site) -> list[str]:
@@ -320,12 +357,12 @@ def _answers(found: dict[str, Any]) -> bool:
 
 
 def test_a_name_that_leads_elsewhere_is_told_with_the_tunnel(
-    installed: Any, tmp_path: Path
+    kimi: CommandLine, tmp_path: Path
 ) -> None:
     authority, pem = signed(["kimi.example.com"])
     ca = tmp_path / "authority.pem"
     ca.write_text(authority)
-    with served(installed, tmp_path, pem) as site:
+    with served(kimi, tmp_path, pem) as site:
         held = Held(site, "--format", "json", "--ca", ca)
         (found,) = held.document["hosts"].values()
         port = found["resolve"]["port"]
@@ -356,18 +393,18 @@ def test_a_password_is_handed_to_ssh_by_a_file_that_goes(site: Site, tmp_path: P
     assert (code, "tulip" in told) == (130, False)
     assert (site.machine.folder / "password").read_text() == "tulip-canary\n"
     assert not any("tulip" in call for call in site.machine.calls)
-    kept = [p for p in Path(site.installed.home).rglob("*") if p.is_file()]
+    kept = [p for p in site.kimi.home.rglob("*") if p.is_file()]
     assert not any("tulip" in p.read_text(errors="replace") for p in kept if p != site.inventory)
 
 
 def test_what_does_not_fit_a_tunnel_is_refused(site: Site) -> None:
     (site.machine.folder / "cut").touch()
-    done = site.run("connect", site.inventory, "--tunnel")
+    done = site.run("connect", site.inventory, "--tunnel", whole=True)
     assert done.returncode == 4
     assert "AllowTcpForwarding" in done.stderr
     assert "\x1b" not in done.stderr
     write(site, ansible_connection="local")
-    done = site.run("connect", site.inventory, "--tunnel")
+    done = site.run("connect", site.inventory, "--tunnel", whole=True)
     assert "there is no /etc/kimi/plan.json" in done.stderr or "is this computer" in done.stderr
     for words, said in (
         (["--login", "x@y"], "--login: belongs to a folder"),
@@ -382,24 +419,16 @@ def test_what_does_not_fit_a_tunnel_is_refused(site: Site) -> None:
 
 @pytest.mark.parametrize("words", [[], ["--tunnel"]])
 def test_a_chat_asks_the_model_of_an_inventory(site: Site, words: list[str]) -> None:
-    done = subprocess.run(
-        site.installed.argv("chat", site.inventory, *words),
-        input="Say hello.",
-        capture_output=True,
-        text=True,
-        cwd=site.installed.home,
-        env={**site.installed.environment, "KIMI_API_KEY": KEY},
-        check=False,
-        timeout=120,
-    )
+    line = ("chat", site.inventory, *words)
+    done = site.run(*line, given="Say hello.", whole=True)
     assert (done.returncode, done.stdout) == (0, f"{HELLO}\n"), done.stderr
     assert bool(forwards(site)) is bool(words)
     assert site.engine.asked[0]["temperature"] == 1.0
 
 
 def test_ctrl_c_in_a_chat_leaves_the_tunnel(site: Site) -> None:
-    env = {**site.installed.environment, "KIMI_API_KEY": KEY}
-    chat = OnTerminal(["chat", site.inventory, "--tunnel"], site.installed.home, env)
+    env = {**site.environment, "KIMI_API_KEY": KEY}
+    chat = OnTerminal(["chat", site.inventory, "--tunnel"], site.kimi.home, env)
     try:
         assert chat.shows("Ctrl-D leaves")
         chat.type("wait\n")
