@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
-# As a shell gives them to what it starts in the foreground.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 _MAX_REQUEST = 1 << 20
 
 
@@ -164,7 +162,7 @@ def run(
         out, err = process.communicate(given, timeout)
     finally:
         process.kill()
-    return subprocess.CompletedProcess(list(words), process.wait(), out, err)
+    return subprocess.CompletedProcess([*map(str, words)], process.wait(), out, err)
 
 
 @cache
@@ -219,22 +217,23 @@ def _keep(request: dict[str, Any], given: list[int]) -> None:
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Be the command."""
-    for number in _SIGNALS:
-        own = {signal.SIGINT: signal.default_int_handler, signal.SIGPIPE: signal.SIG_IGN}
-        signal.signal(number, own.get(number, signal.SIG_DFL))
+    """Be the command, with signals as a shell gives them to what it starts in the foreground."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if request["terminal"]:
         os.setsid()
         fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
     os.closerange(3, max(streams) + 1)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(  # noqa: SIM115
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
         2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
     )
     sys.argv = ["kimi-prov", *request["words"]]
