@@ -33,12 +33,13 @@ from kimi_prov.cli import cli
 from kimi_prov.monitoring import generated
 from kimi_prov.planner.registry import DEFINITIONS, SUBJECTS
 from kimi_prov.planner.registry.definition import CONCERNS, REMEDIES, SEVERITIES
-from kimi_prov.planner.settings.definitions import VARIABLES, Variable
+from kimi_prov.planner.settings.definitions import VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kimi_prov.planner.registry.definition import Definition
+    from kimi_prov.planner.settings.definitions.variable import Variable
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent

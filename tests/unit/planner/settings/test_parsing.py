@@ -21,6 +21,8 @@ from kimi_prov.planner.settings.parsing import Auto, Settings, parse_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.planner.settings.definitions.variable import Variable
+
 
 def refused(values: dict, **more: object) -> UserError:
     with pytest.raises(UserError) as caught:
@@ -45,7 +47,7 @@ def test_every_example_and_default_is_accepted_by_its_own_check(tmp_path: Path) 
         parse_settings({variable.name: value, **extra}, host="h1")
 
 
-def declared(variable: definitions.Variable) -> object:
+def declared(variable: Variable) -> object:
     """The type of a variable's value, as its definition has it."""
     if variable.choices:
         return Literal[(*variable.choices, *(["auto"] if variable.auto else []))]

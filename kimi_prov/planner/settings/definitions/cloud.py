@@ -1,0 +1,88 @@
+"""Variables of an inventory: a cloud's machine."""
+
+from __future__ import annotations
+
+from kimi_prov.planner.settings.definitions.variable import Variable, define
+
+_CLOUD = "On a cloud's machine"
+
+VARIABLES: tuple[Variable, ...] = (
+    define(
+        _CLOUD,
+        "cloud",
+        "choice",
+        "gcp",
+        "aws",
+        "Whose machine `render cloud-init` and `render skypilot` are for.",
+        choices=("gcp", "aws"),
+    ),
+    define(
+        _CLOUD,
+        "cloud_regions",
+        "texts",
+        [],
+        "[us-central1, europe-west4]",
+        "Regions to try, in their order; on gcp zones for `render cloud-init`. Empty: SkyPilot "
+        "chooses, and `render cloud-init` writes no launch.sh.",
+    ),
+    define(
+        _CLOUD,
+        "cloud_machines",
+        "texts",
+        [],
+        "[a3-highgpu-8g, a3-ultragpu-8g]",
+        "Kinds of machines to try, in their order, by the cloud's names (kimi-prov catalog "
+        "clouds). Empty: those of the catalogue that serve the model, the cheapest first.",
+    ),
+    define(
+        _CLOUD,
+        "cloud_terms",
+        "choice",
+        "spot-first",
+        "spot",
+        "spot-first: spot in all regions, then on demand.",
+        choices=("spot-first", "spot", "on-demand"),
+    ),
+    define(
+        _CLOUD,
+        "cloud_image",
+        "text",
+        None,
+        "projects/debian-cloud/global/images/family/debian-12",
+        "Image of the machine: Debian 12 or 13. Not set: Debian 12 on gcp, and to be named on aws.",
+    ),
+    define(
+        _CLOUD,
+        "cloud_package",
+        "text",
+        None,
+        "https://files.example.com/kimi_prov-1.0-py3-none-any.whl",
+        "What pip installs as kimi-prov on the machine. Not set: kimi-prov at this version.",
+    ),
+    define(
+        _CLOUD,
+        "cloud_give_up",
+        "interval",
+        7200,
+        "3h",
+        "Time after which a machine that does not serve yet gives itself back.",
+    ),
+    define(
+        _CLOUD,
+        "hour_usd",
+        "dollars",
+        None,
+        "26",
+        "What an hour of the machine costs, US dollars. With kimi_idle_stop `status` and the end "
+        "of a session tell what it cost, starts and idling apart.",
+    ),
+    define(
+        _CLOUD,
+        "budget_usd",
+        "dollars",
+        None,
+        "60",
+        "What a session may cost, from a boot to the machine's end: at four fifths of it the "
+        "journal and `status` warn, at all of it the machine does what kimi_idle_action says.",
+    ),
+)

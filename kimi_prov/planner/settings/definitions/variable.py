@@ -1,0 +1,78 @@
+"""What is said of each variable of an inventory: its name, kind, default and help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal[
+    "text",  # a string
+    "choice",  # one of `choices`
+    "switch",  # true or false
+    "count",  # a whole number from 1
+    "share",  # a number above 0, 1 at most
+    "port",
+    "seconds",
+    "interval",  # a time with its unit: 90s, 30m, 2h
+    "url",  # http or https
+    "proxy",  # a proxy's URL, which may carry a user and a password
+    "source",  # where weights come from
+    "links",  # a URL, or a directory on the control machine
+    "file",  # a file on the control machine
+    "networks",  # a list of IPv4 and IPv6 networks
+    "texts",  # a list of strings
+    "urls",
+    "fingerprint",  # 40 hexadecimal digits
+    "flags",  # a mapping of engine flag to value; null removes the flag
+    "dollars",  # a number above 0
+    "place",  # an absolute path on the machine, or a program's name
+    "walltime",  # as SLURM writes it
+    "minutes",  # a whole number from 0
+    "slurm",  # a value of an #SBATCH line
+    "login",  # USER@HOST for ssh
+    "object",  # a name of a Kubernetes object: a DNS label
+    "image",  # a container image's reference
+    "labels",  # a mapping of label keys to values, as Kubernetes has them
+    "resource",  # a name of an extended resource: DOMAIN/NAME
+    "schedule",  # five fields, as cron and CronJob take them
+    "domain",  # names with dots between them, in lower case
+    "profile",  # a relative path on a Kubernetes node
+]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable. `auto`: the word auto is taken too, and means that the planner chooses.
+
+    `most`: the largest number that a count may have.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    example: str
+    group: str
+    auto: bool = False
+    choices: tuple[str, ...] = ()
+    most: int = 100_000_000
+
+
+def define(  # noqa: PLR0913  (a row of the table)
+    group: str,
+    name: str,
+    kind: Kind,
+    default: object,
+    example: str,
+    text: str,
+    *,
+    auto: bool = False,
+    choices: tuple[str, ...] = (),
+    most: int = Variable.most,
+) -> Variable:
+    """Return a row of the table; `name` is without its prefix."""
+    return Variable(f"kimi_{name}", kind, default, text, example, group, auto, choices, most)
+
+
+# As arguments: a bare true or false says nothing.
+OFF, ON = False, True
