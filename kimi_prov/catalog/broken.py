@@ -62,11 +62,12 @@ class Combination:
 
 def match_combination(row: BrokenCombination, combination: Combination) -> bool:
     """Whether a combination is the one that the row is about."""
+    if row.engine != combination.engine:
+        return False
     flags = {*combination.flags, *(flag.split("=", 1)[0] for flag in combination.flags)}
     version = parse_version(combination.version)
     return (
-        row.engine == combination.engine
-        and row.variant in (None, combination.variant)
+        row.variant in (None, combination.variant)
         and (row.since is None or version >= parse_version(row.since))
         and (row.before is None or version < parse_version(row.before))
         and (not row.models or combination.model in row.models)

@@ -186,7 +186,7 @@ class Catalogue:
     def model(self, name: str) -> Model:
         """Find a model by name, alias or repository; refuses others with the nearest names."""
         key = name.strip().lower().rsplit("/", 1)[-1]
-        match = index_rows(self.models, lambda row: (row.name, *row.aliases)).get(key)
+        match = self._model_names.get(key)
         if match is None:
             raise refuse_unknown("model", name, {row.name: row.aliases for row in self.models})
         return match
@@ -204,7 +204,7 @@ class Catalogue:
     def format(self, name: str) -> Format:
         """Find a weight format by name or alias; refuses others with the nearest names."""
         key = name.strip().lower()
-        match = index_rows(self.formats, lambda row: (row.name, *row.aliases)).get(key)
+        match = self._format_names.get(key)
         if match is None:
             raise refuse_unknown(
                 "weight format", name, {row.name: row.aliases for row in self.formats}
@@ -291,6 +291,14 @@ class Catalogue:
     def broken_with(self, combination: Combination) -> tuple[BrokenCombination, ...]:
         """Return the broken combinations that this one is."""
         return tuple(row for row in self.broken if match_combination(row, combination))
+
+    @cached_property
+    def _model_names(self) -> dict[str, Model]:
+        return index_rows(self.models, lambda row: (row.name, *row.aliases))
+
+    @cached_property
+    def _format_names(self) -> dict[str, Format]:
+        return index_rows(self.formats, lambda row: (row.name, *row.aliases))
 
     @cached_property
     def _cpu_names(self) -> dict[str, Cpu]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from kimi_prov.contract.addresses import HUB_REPOSITORY, HUB_REVISION, PLAIN_NAME
@@ -46,14 +47,15 @@ def normalize_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.+]", "", low)
 
 
-def list_name_forms(name: str) -> list[str]:
+@cache
+def list_name_forms(name: str) -> tuple[str, ...]:
     """Ways in which a processor is called: whole, without its tier, by its number alone."""
     low = _GENERATION.sub("", name.lower())
-    return [
+    return (
         normalize_name(low),
         normalize_name(_TIER.sub(" ", low)),
         normalize_name(low.rsplit(" ", 1)[-1]),
-    ]
+    )
 
 
 def index_rows(rows: Iterable[_T], keys: Callable[[_T], Iterable[str]]) -> dict[str, _T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 _MAX_LENGTH = 18  # of a part: what is longer is no version
 
 
+@cache
 def parse_version(version: str) -> tuple[int, ...]:
     """Return a version as numbers that compare; what follows the first other text is dropped."""
     numbers: list[int] = []

@@ -534,7 +534,8 @@ def _read_nodes(
             cpus = _select_cpus(every, index, len(rows))
             primary_here = _select_cpus(primary, index, len(rows))
         else:
-            primary_here = tuple(cpu for cpu in primary if cpu in set(cpus))
+            own_cpus = set(cpus)
+            primary_here = tuple(cpu for cpu in primary if cpu in own_cpus)
         size = int(row.get("memory_total_bytes") or 0)
         if virtual or not size:
             size = max(size, share)

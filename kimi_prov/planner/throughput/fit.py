@@ -41,11 +41,8 @@ class Fit:
 
     def variance(self, slopes: Sequence[float]) -> float:
         """Variance of a logarithm whose slopes against the parameters' logarithms are given."""
-        return sum(
-            a * b * self.covariance[i][j]
-            for i, a in enumerate(slopes)
-            for j, b in enumerate(slopes)
-        )
+        steep = [(i, slope) for i, slope in enumerate(slopes) if slope]
+        return sum(a * b * self.covariance[i][j] for i, a in steep for j, b in steep)
 
 
 def choose_priors(case: Case) -> dict[str, Prior]:

@@ -154,12 +154,12 @@ def make_unspecified_cpu(text: str, sockets: int) -> Cpu:
 
 def find_row(rows: Iterable[tuple[str, _T]], text: str) -> _T | None:
     """Return the row with the longest name that the text contains."""
-    hits = [
-        (len(name), row) for name, row in rows if _normalize_name(name) in _normalize_name(text)
-    ]
+    wanted = _normalize_name(text)
+    hits = [(len(name), row) for name, row in rows if _normalize_name(name) in wanted]
     return max(hits, key=lambda hit: hit[0])[1] if hits else None
 
 
+@cache
 def _normalize_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.+]", "", text.lower())
 
