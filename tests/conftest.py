@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("timeout") is None:
             limit_s = SUITES.get(suite_of(item.path), OTHER).test_limit_s
             item.add_marker(pytest.mark.timeout(limit_s))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of the collector's rounds: it stays to the end."""
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SEEDS_QUICK, SEEDS = 40, 650
+SEEDS_QUICK, SEEDS = 15, 675
 FORMS = ("text", "json", "markdown", "html")
 SHEETS = sorted((fuzzing.ROOT / "inventories" / "specs").glob("*.yml"))
 RECORDED = sorted(path.parent for path in fuzzing.RECORDINGS.glob("*/gpus.csv"))

@@ -36,7 +36,10 @@ def calls() -> Iterator[tuple[str, str]]:
             name = str(path.relative_to(SOURCES))
             if name.startswith(ENGINE):
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            if not _PYTHON.search(text):
+                continue
+            for node in ast.walk(ast.parse(text)):
                 words: list[ast.expr] = []
                 if isinstance(node, (ast.List, ast.Tuple)):
                     words = node.elts

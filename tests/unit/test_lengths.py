@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-PACKAGE = Path(__file__).resolve().parents[2] / "kimi_prov"
+from source_nodes import PACKAGE, nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
 MAX_FILES, MAX_LINES, MAX_FUNCTION_LINES = 35, 600, 60
 
 FOLDERS = {
@@ -47,10 +52,6 @@ FUNCTIONS = {
 }
 
 
-def sources() -> list[Path]:
-    return [file for file in sorted(PACKAGE.rglob("*.py")) if "engine_plugins" not in file.parts]
-
-
 def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
@@ -70,16 +71,15 @@ def test_a_folder_has_few_files() -> None:
 
 
 def test_a_file_has_few_lines() -> None:
-    sizes = {name_of(file): len(file.read_text().splitlines()) for file in sources()}
+    sizes = {name_of(file): len(file.read_text().splitlines()) for file in nodes()}
     assert too_large(sizes, MAX_LINES, FILES) == {}
 
 
-def longest_function(file: Path) -> int:
-    nodes = ast.walk(ast.parse(file.read_text()))
-    functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+def longest_function(inside: Iterable[ast.AST]) -> int:
+    functions = [n for n in inside if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return max(((node.end_lineno or 0) - node.lineno + 1 for node in functions), default=0)
 
 
 def test_a_function_has_few_lines() -> None:
-    sizes = {name_of(file): longest_function(file) for file in sources()}
+    sizes = {name_of(file): longest_function(inside) for file, inside in nodes().items()}
     assert too_large(sizes, MAX_FUNCTION_LINES, FUNCTIONS) == {}

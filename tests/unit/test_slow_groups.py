@@ -16,12 +16,14 @@ MOST_MINUTES = 45
 
 def slow_files() -> set[str]:
     """The files that mark a test as slow."""
+    texts = {file: file.read_text() for file in (ROOT / "tests").rglob("test_*.py")}
     return {
         str(file.relative_to(ROOT))
-        for file in (ROOT / "tests").rglob("test_*.py")
-        if any(
+        for file, text in texts.items()
+        if "pytest.mark.slow" in text
+        and any(
             isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.slow"
-            for node in ast.walk(ast.parse(file.read_text()))
+            for node in ast.walk(ast.parse(text))
         )
     }
 

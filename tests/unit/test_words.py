@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from source_nodes import PACKAGE, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "kimi_prov"
 
 # Rooms whose names were not gone through yet.
 NOT_YET = {
@@ -132,13 +132,6 @@ def room(file: Path) -> str:
     """Return the folder below the package, or of on_host its room, or the loose file."""
     parts = file.relative_to(PACKAGE).parts
     return "/".join(parts[:2]) if parts[0] == "on_host" else parts[0]
-
-
-@functools.cache
-def nodes() -> dict[Path, list[ast.AST]]:
-    """Return all nodes of each module; what stands at its top level comes first."""
-    files = [file for file in sorted(PACKAGE.rglob("*.py")) if "engine_plugins" not in file.parts]
-    return {file: list(ast.walk(ast.parse(file.read_text(encoding="utf-8")))) for file in files}
 
 
 def is_verb(name: str) -> bool:

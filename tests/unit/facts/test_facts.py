@@ -72,7 +72,7 @@ def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = places(whole())
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3), st.booleans())
 @example([(("cpu", "online"), "0-99999999999")], False)
 @example([(("memory", "total_bytes"), 10**4000)], False)
@@ -99,7 +99,7 @@ def test_no_changed_facts_end_in_a_traceback(changes: Any, drop: bool) -> None:
         read_host(found)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()))
 @example(b"[" * 100_000)
 @example(b"1" * 10_000)
@@ -141,7 +141,7 @@ LIKE: dict[type, list[Any]] = {
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.integers(0, 6)), min_size=1, max_size=3))
 @example([(("gpus", 0, "memory_bytes"), 2)])
 @example([(("numa", "nodes"), 0), (("cpu", "online"), 0)])

@@ -328,7 +328,7 @@ def judge(path: Path) -> None:
         json.dumps(found, allow_nan=False)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=3))
 def test_no_sheet_ends_in_a_traceback(tmp_path_factory, changes) -> None:
     document = yaml.safe_load(VENDOR_A)
@@ -391,7 +391,7 @@ def finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=2))
 def test_our_validator_and_the_library_s_agree(changes) -> None:
     document = yaml.safe_load(VENDOR_A)

@@ -106,7 +106,7 @@ def torn(draw):
     return (WHOLE[:at] + put + WHOLE[at + length :]).encode("utf-8", "surrogatepass")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     content=torn() | st.binary(max_size=60), name=st.sampled_from(["hosts.yml", "hosts", "x.json"])
 )

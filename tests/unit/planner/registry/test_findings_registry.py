@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,15 +28,23 @@ SOURCES = Path(kimi_prov.__file__).parent
 MAKERS = ("add", "make_finding", "register_rule")
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
+@cache
+def calls() -> list[tuple[str, ast.Call]]:
     """Every call that makes a finding, with its file and line."""
-    for path in sorted(SOURCES.rglob("*.py")):
+    return [
+        (f"{path.relative_to(SOURCES)}:{node.lineno}", node)
+        for path, tree in parsed("kimi_prov.planner")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _maker(node.func) in MAKERS and node.args
+    ]
+
+
+def parsed(word: str, below: str = "") -> Iterator[tuple[Path, ast.Module]]:
+    """Every module in whose text a pattern is found: to parse all of them takes seconds."""
+    for path in sorted((SOURCES / below).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if "kimi_prov.planner" not in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and _maker(node.func) in MAKERS and node.args:
-                yield f"{path.relative_to(SOURCES)}:{node.lineno}", node
+        if re.search(word, text):
+            yield path, ast.parse(text)
 
 
 def _maker(function: ast.expr) -> str | None:
@@ -56,10 +66,9 @@ def made() -> dict[str, list[tuple[str, ast.Call]]]:
 
 def told_by_machines() -> set[str]:
     """The ids that the code on the machine names: its answers are completed from the registry."""
-    trees = [ast.parse(path.read_text()) for path in sorted((SOURCES / "on_host").rglob("*.py"))]
     strings = {
         node.value
-        for tree in trees
+        for _, tree in parsed("|".join(map(re.escape, DEFINITIONS)), "on_host")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
@@ -88,8 +97,8 @@ def test_an_id_is_made_under_its_own_name() -> None:
 def test_no_finding_is_written_by_hand() -> None:
     """A dictionary or a Finding of its own would carry a title that the registry does not know."""
     keys = {"id", "severity", "title", "observed", "required"}
-    for path in sorted(SOURCES.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in parsed("severity"):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Dict):
                 named = {key.value for key in node.keys if isinstance(key, ast.Constant)}
             elif isinstance(node, ast.Call) and path.name != "findings.py":

@@ -248,7 +248,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.dictionaries(
         st.sampled_from([variable.name for variable in definitions.VARIABLES])
