@@ -154,8 +154,8 @@ def make_unspecified_cpu(text: str, sockets: int) -> Cpu:
 
 def find_row(rows: Iterable[tuple[str, _T]], text: str) -> _T | None:
     """Return the row with the longest name that the text contains."""
-    wanted = _normalize_name(text)
-    hits = [(len(name), row) for name, row in rows if _normalize_name(name) in wanted]
+    inside = _normalize_name(text)
+    hits = [(len(name), row) for name, row in rows if _normalize_name(name) in inside]
     return max(hits, key=lambda hit: hit[0])[1] if hits else None
 
 
