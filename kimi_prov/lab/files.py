@@ -17,7 +17,7 @@ from kimi_prov.user_dirs import find_cache_home
 
 if TYPE_CHECKING:
     from kimi_prov.lab.inventory import Lab, LabFile, LabHost
-    from kimi_prov.lab.model import Experts
+    from kimi_prov.lab.model_shapes import Experts
     from kimi_prov.lab.shell import Say
     from kimi_prov.lab.state import HostState
 

@@ -195,7 +195,7 @@ def through_vllm(
 
     from kimi_kt_experts import build  # noqa: PLC0415
 
-    from kimi_prov.lab import model  # noqa: PLC0415 - not where vLLM is not
+    from kimi_prov.lab import model, model_shapes  # noqa: PLC0415 - not where vLLM is not
 
     if not build.LIBRARY.exists():
         build.build()
@@ -205,10 +205,10 @@ def through_vllm(
         weights = place / "model"
         weights.mkdir()
         shape = replace(
-            model.CUT,
+            model_shapes.CUT,
             layers=layers,
             experts=experts,
-            context=max(model.CUT.context, prompt + 8),
+            context=max(model_shapes.CUT.context, prompt + 8),
         )
         model.make_model(weights, "int4", shape)
         made = time.monotonic()

@@ -23,7 +23,7 @@ from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.contract import paths
 from kimi_prov.errors import ExitCode
-from kimi_prov.lab import model
+from kimi_prov.lab import model, model_shapes
 from kimi_prov.lab.inventory import identify_lab
 from kimi_prov.lab.state import LabState, find_state_home
 
@@ -40,7 +40,7 @@ REVISION = "lab-1"
 # The same model, for what is estimated: of random weights nothing is.
 ESTIMATED = "-estimated"
 _OF = {PLAIN: "kimi-k2-thinking", SEEING: "kimi-k2.5"}
-_TOWER = model.Tower(layers=27, hidden=1152, width=4304, heads=16)
+_TOWER = model_shapes.Tower(layers=27, hidden=1152, width=4304, heads=16)
 _CONTEXT = 65536
 # As moonshotai publishes them: 62 to 64 files.
 _SHARD_BYTES = 9_600_000_000
@@ -170,7 +170,7 @@ class Models:
         if not made.exists():
             made.parent.mkdir()
             shape = dataclasses.replace(
-                model.CUT,
+                model_shapes.CUT,
                 layers=self.layers[name],
                 vocab=load_catalogue().model(_OF[name]).architecture.vocab,
                 context=_CONTEXT,

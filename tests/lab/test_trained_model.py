@@ -22,7 +22,7 @@ import trained
 from full_suite import full, restart
 from machines import make_lab
 
-from kimi_prov.lab import model
+from kimi_prov.lab import model_shapes
 from kimi_prov.on_host.acceptance import catalogue, needles
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ UNIT = "/etc/systemd/system/kimi-serve@0.service.d/10-plan.conf"
 SERVED = "/root/served"
 # Not to be had on processors.
 NOT_RUN = {"speculative-decoding", "prefix-cache"}
-NEEDLES = {catalogue.name_needle(length) for length in needles.list_lengths(model.SEEING.context)}
+LENGTHS = needles.list_lengths(model_shapes.SEEING.context)
+NEEDLES = {catalogue.name_needle(length) for length in LENGTHS}
 ASKED = {*catalogue.NAMES, *NEEDLES} - {catalogue.NEEDLES}
 # Writes zeros over tensors of a checkpoint, by their names.
 ZERO = """

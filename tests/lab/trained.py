@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import engine_environment
 import suite_lessons
 
-from kimi_prov.lab import model
+from kimi_prov.lab import model, model_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,8 @@ def train(folder: Path, *faults: str, after: Path | None = None) -> Path:
 
     `faults`: those of the scripted model whose answers it learns.
     """
-    random = model.make_model(folder / "random", "bf16", model.SEEING)
-    lessons = suite_lessons.lessons(model.SEEING.context, *faults)
+    random = model.make_model(folder / "random", "bf16", model_shapes.SEEING)
+    lessons = suite_lessons.lessons(model_shapes.SEEING.context, *faults)
     file = folder / "lessons.json"
     file.write_text(json.dumps([lesson.document() for lesson in lessons]))
     python = engine_environment.environment(ENGINE) / "bin" / "python"
@@ -41,7 +41,9 @@ def train(folder: Path, *faults: str, after: Path | None = None) -> Path:
         [str(word) for word in words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return model.make_model(folder / "model", "bf16", model.SEEING, dict(values(folder / VALUES)))
+    return model.make_model(
+        folder / "model", "bf16", model_shapes.SEEING, dict(values(folder / VALUES))
+    )
 
 
 def values(file: Path) -> Iterator[tuple[str, bytes]]:

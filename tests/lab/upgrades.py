@@ -31,6 +31,7 @@ from weights_server import Server
 from kimi_prov.contract import paths
 from kimi_prov.lab import inventory as lab_inventory
 from kimi_prov.lab import model as lab_model
+from kimi_prov.lab import model_shapes
 from kimi_prov.lab import operations as commands
 from kimi_prov.lab.state import HostState, LabState, find_state_home
 from kimi_prov.on_host.endpoint import api_client
@@ -399,7 +400,7 @@ def shaken_host(folder: Path) -> Iterator[Shaken]:
         kimi_served_names=["kimi-k2-lab"],
         kimi_concurrency=FIRST,
     )
-    lab_model.make_model(folder / "deep", "bf16", replace(lab_model.TINY, layers=30))
+    lab_model.make_model(folder / "deep", "bf16", replace(model_shapes.TINY, layers=30))
     lab_model.make_model(folder / "second")
     with disks(lab, DISK_BYTES) as made:
         host = lab.hosts["shaken"]

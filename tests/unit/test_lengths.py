@@ -23,7 +23,6 @@ FOLDERS = {
     "catalog": 40,
 }
 FILES = {
-    "lab/model.py": 720,
     "operate/diagnosis/rules.py": 604,
 }
 # The longest function of a file.

@@ -9,14 +9,14 @@ import pytest
 import suite_lessons
 from tokenizers import Tokenizer
 
-from kimi_prov.lab import model, tokenizer
+from kimi_prov.lab import model_shapes, tokenizer
 from kimi_prov.on_host.acceptance import catalogue, forms, images, knowledge, programs, tools
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
     from suite_lessons import Lesson
 
-CONTEXT = model.SEEING.context
+CONTEXT = model_shapes.SEEING.context
 # These ask the model nothing that it has to know.
 ASK_NOTHING = {
     *("tls", "no-key-refused", "wrong-key-refused", "engine-pages-closed", "models", checks.WEB_UI),
@@ -63,7 +63,7 @@ def test_a_lesson_fits_the_context_and_ends_its_turn(lessons: list[Lesson]) -> N
     for lesson in lessons:
         assert lesson.start < len(lesson.ids) <= CONTEXT
         assert lesson.ids[-1] == end
-        assert max(lesson.ids) < model.SEEING.vocab
+        assert max(lesson.ids) < model_shapes.SEEING.vocab
     longest = max(len(lesson.ids) for lesson in lessons)
     assert longest > CONTEXT / 2  # words hidden in a long prompt
 

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from kimi_prov.catalog.loader import load_catalogue
-from kimi_prov.lab import model, tokenizer
+from kimi_prov.lab import model, model_shapes, tokenizer
 
 GPU_CATALOGUE = Path(__file__).resolve().parents[2] / "gpu" / "catalogue"
 
@@ -107,7 +107,7 @@ def test_a_list_ends_where_a_grammar_lets_it_whatever_the_layers_say(made: Path)
 
 
 def test_the_model_for_groups_is_shared_evenly_by_two_and_three(tmp_path: Path) -> None:
-    made = model.make_model(tmp_path / "thirds", "bf16", model.THIRDS)
+    made = model.make_model(tmp_path / "thirds", "bf16", model_shapes.THIRDS)
     config = json.loads((made / "config.json").read_text())
     shared = ("num_attention_heads", "intermediate_size", "moe_intermediate_size", "vocab_size")
     assert [config[name] % 6 for name in shared] == [0, 0, 0, 0]
@@ -131,7 +131,7 @@ def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
 ) -> None:
     # Every tensor of more than 4 MiB is cut out of a pool; here those of width 4096 are.
     shape = dataclasses.replace(
-        model.CUT, hidden=1024, dense_width=4096, experts=2, experts_per_token=1, heads=2
+        model_shapes.CUT, hidden=1024, dense_width=4096, experts=2, experts_per_token=1, heads=2
     )
     made = model.make_model(tmp_path / "cut", "int4", shape)
     config = json.loads((made / "config.json").read_text())
@@ -163,7 +163,7 @@ def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
 
 def test_hollow_experts_have_every_name_and_size_and_take_no_room(tmp_path: Path) -> None:
     shape = dataclasses.replace(
-        model.CUT, dense_width=64, experts=4, experts_per_token=1, heads=2, q_rank=64
+        model_shapes.CUT, dense_width=64, experts=4, experts_per_token=1, heads=2, q_rank=64
     )
     full = model.make_model(tmp_path / "full", "int4", shape)
     hollow = model.make_model(tmp_path / "hollow", "hollow", shape)
@@ -198,7 +198,12 @@ def test_hollow_experts_have_every_name_and_size_and_take_no_room(tmp_path: Path
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cut model of Kimi K2.5 with its own tower, its text model narrow."""
     narrow = dataclasses.replace(
-        model.CUT_SEEING, dense_width=64, experts=2, experts_per_token=1, expert_width=64, heads=2
+        model_shapes.CUT_SEEING,
+        dense_width=64,
+        experts=2,
+        experts_per_token=1,
+        expert_width=64,
+        heads=2,
     )
     return model.make_model(tmp_path_factory.mktemp("seeing"), "int4", narrow)
 
@@ -227,10 +232,10 @@ def test_the_tower_is_kimi_k25s_but_for_its_layers(seeing: Path) -> None:
 
 
 def test_behind_the_tower_is_the_text_model_as_it_is_alone(tmp_path: Path) -> None:
-    tower = model.Tower(layers=1, hidden=64, width=128, heads=2, side=4)
+    tower = model_shapes.Tower(layers=1, hidden=64, width=128, heads=2, side=4)
     alone = model.make_model(tmp_path / "alone", "int4")
     behind = model.make_model(
-        tmp_path / "behind", "int4", dataclasses.replace(model.TINY, tower=tower)
+        tmp_path / "behind", "int4", dataclasses.replace(model_shapes.TINY, tower=tower)
     )
     text = {f"language_model.{name}": tensor for name, tensor in tensors(alone).items()}
     assert text.items() <= tensors(behind).items()

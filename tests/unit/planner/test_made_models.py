@@ -13,7 +13,7 @@ from safetensors import safe_open
 from kimi_prov.acceptance import suite
 from kimi_prov.catalog import model_bytes
 from kimi_prov.catalog.loader import load_catalogue
-from kimi_prov.lab import model
+from kimi_prov.lab import model, model_shapes
 from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings.parsing import parse_settings
 from kimi_prov.show.text import plan as plan_text
@@ -39,7 +39,7 @@ def test_a_model_trained_on_the_suite_is_told_from_real_weights(plan: dict) -> N
 
 
 def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
-    made = model.make_model(tmp_path / "model", "bf16", model.SEEING)
+    made = model.make_model(tmp_path / "model", "bf16", model_shapes.SEEING)
     row = load_catalogue(CATALOGUE).model(NAME)
     sizes = {}
     for shard in made.glob("*.safetensors"):
@@ -48,7 +48,7 @@ def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
             sizes |= {name: math.prod(opened.get_slice(name).get_shape()) for name in names}
     tower = sum(size for name, size in sizes.items() if not name.startswith("language_model."))
     assert row.architecture.vision_params == tower
-    assert row.context == model.SEEING.context
+    assert row.context == model_shapes.SEEING.context
     size = sum(file.stat().st_size for file in made.iterdir())
     counted = model_bytes.count_checkpoint_bytes(row.architecture, "bf16") + row.other_bytes
     assert counted == pytest.approx(size, rel=0.02)
@@ -56,11 +56,11 @@ def test_the_catalogue_has_the_model_as_it_is_made(tmp_path: Path) -> None:
 
 def test_values_take_the_place_of_random_ones_and_strange_ones_are_refused(tmp_path: Path) -> None:
     name = "language_model.model.norm.weight"
-    values = bytes(range(256)) * (2 * model.SEEING.hidden // 256)
-    made = model.make_model(tmp_path / "model", "bf16", model.SEEING, {name: values})
+    values = bytes(range(256)) * (2 * model_shapes.SEEING.hidden // 256)
+    made = model.make_model(tmp_path / "model", "bf16", model_shapes.SEEING, {name: values})
     raw = b"".join(file.read_bytes() for file in sorted(made.glob("*.safetensors")))
     assert values in raw
     with pytest.raises(ValueError, match="512 bytes expected, not 2"):
-        model.make_model(tmp_path / "short", "bf16", model.SEEING, {name: b"\0\0"})
+        model.make_model(tmp_path / "short", "bf16", model_shapes.SEEING, {name: b"\0\0"})
     with pytest.raises(ValueError, match="no tensor strange"):
-        model.make_model(tmp_path / "strange", "bf16", model.SEEING, {"strange": b""})
+        model.make_model(tmp_path / "strange", "bf16", model_shapes.SEEING, {"strange": b""})
