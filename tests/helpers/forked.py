@@ -12,6 +12,7 @@ import fcntl
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -163,6 +164,11 @@ def run(
     finally:
         process.kill()
     return subprocess.CompletedProcess([*map(str, words)], process.wait(), out, err)
+
+
+def limit_files(size: int) -> None:
+    """Prepare a process that may write no file of more than so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 @cache

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
 def limited(home: Path, size: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command that may write no file of more than `size` bytes."""
-    return subprocess.run(
-        [sys.executable, "-m", "kimi_prov", *words],
-        check=False,
-        capture_output=True,
-        text=True,
+    return forked.run(
+        *words,
         cwd=home,
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
-        timeout=120,
+        env={"PATH": os.environ["PATH"], "HOME": str(home)},
+        prepare=forked.limit_files,
+        prepared={"size": size},
     )
 
 

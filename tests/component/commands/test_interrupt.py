@@ -67,13 +67,13 @@ def long_run(installed, local, request):
     def sleeping():
         return sum(line[:1] == ["sleep"] for line in marked(installed.home).values())
 
-    assert until(lambda: sleeping() == 4), "the tasks did not start"
+    assert until(lambda: sleeping() == 4, every_s=0.2), "the tasks did not start"
     process.private = next(iter(privates(installed.home)))
     yield process
     process.terminate()
     process.wait()
     process.stdout.close()
-    assert until(lambda: marked(installed.home) == {})
+    assert until(lambda: marked(installed.home) == {}, every_s=0.2)
 
 
 def test_a_signal_ends_everything(installed, long_run):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import command_line
 import pytest
 from weights_server import COMMIT, HubHandler, Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-KIMI_PROV = str(Path(sys.executable).parent / "kimi-prov")
 FILES = {
     "model-1.safetensors": os.urandom(300_000),
     "config.json": b'{"architectures": []}\n',
@@ -33,14 +31,10 @@ def hub() -> Iterator[Server]:
     server.stop()
 
 
-def pin(hub: Server, address: str, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [KIMI_PROV, "catalog", "pin", address, *more],
-        env={**os.environ, "HF_ENDPOINT": hub.url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def pin(hub: Server | None, address: str, *more: str) -> command_line.Done:
+    url = hub.url if hub else "http://hub.invalid"
+    with command_line.surroundings({**os.environ, "HF_ENDPOINT": url}):
+        return command_line.run("catalog", "pin", address, *more)
 
 
 def test_sizes_and_digests_of_every_file_are_written(hub: Server, tmp_path: Path) -> None:
@@ -114,13 +108,7 @@ def test_a_token_is_not_sent_in_clear(tmp_path: Path) -> None:
     """Refused before a connection: the name leads nowhere."""
     token = tmp_path / "token"
     token.write_text("hf_canary")
-    done = subprocess.run(
-        [KIMI_PROV, "catalog", "pin", f"{REPOSITORY}@main", "--hf-token-file", str(token)],
-        env={**os.environ, "HF_ENDPOINT": "http://hub.invalid"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = pin(None, f"{REPOSITORY}@main", "--hf-token-file", str(token))
     assert done.returncode == 2, done.stderr
     assert "HF_ENDPOINT: expected https, found 'http://hub.invalid'" in done.stderr
     assert "hf_canary" not in done.stderr

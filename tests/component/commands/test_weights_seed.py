@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bucket_servers
 import closed_form
+import command_line
+import forked
 import pytest
 from waiting import until
 from weights_server import COMMIT, HubHandler, Server
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(
     bucket_servers.missing() is not None, reason=str(bucket_servers.missing())
 )
-KIMI_PROV = str(Path(sys.executable).parent / "kimi-prov")
 ADDRESS = f"hf://{HubHandler.repository}@main"
 
 
@@ -67,17 +65,16 @@ def hub() -> Iterator[Server]:
 
 def line(cloud: Cloud, folder: str, *more: str) -> list[str]:
     keys = ("--credentials-file", str(cloud.good), "--endpoint", cloud.door.url)
-    return [KIMI_PROV, "weights", "seed", ADDRESS, cloud.url(folder), *keys, *more]
+    return ["weights", "seed", ADDRESS, cloud.url(folder), *keys, *more]
 
 
-def seed(cloud: Cloud, hub: Server, folder: str, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        line(cloud, folder, *more),
-        env={**os.environ, "HF_ENDPOINT": hub.url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def seed(cloud: Cloud, hub: Server, folder: str, *more: str) -> command_line.Done:
+    return run(hub, *line(cloud, folder, *more))
+
+
+def run(hub: Server, *words: str) -> command_line.Done:
+    with command_line.surroundings({**os.environ, "HF_ENDPOINT": hub.url}):
+        return command_line.run(*words)
 
 
 def held(cloud: Cloud, folder: str) -> dict[str, bytes]:
@@ -161,13 +158,9 @@ def test_wrong_bytes_make_no_object(cloud: Cloud, hub: Server) -> None:
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_with_what_is_missing(cloud: Cloud, hub: Server) -> None:
     hub.behaviour.rate = 2_000_000
-    process = subprocess.Popen(
-        line(cloud, "killed", "--workers", "1"),
-        env={**os.environ, "HF_ENDPOINT": hub.url},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    environment = {**os.environ, "HF_ENDPOINT": hub.url}
+    words, quiet = line(cloud, "killed", "--workers", "1"), forked.DEVNULL
+    process = forked.Process(*words, env=environment, stdout=quiet, stderr=quiet)
     try:
         assert until(lambda: ".kimi-seed.json" in cloud.bucket("killed").objects(), every_s=0.2)
     finally:
@@ -195,13 +188,7 @@ def test_an_object_that_was_written_over_since_is_brought_again(cloud: Cloud, hu
 def test_wrong_credentials_are_told_with_their_fix(cloud: Cloud, hub: Server) -> None:
     words = line(cloud, "refused")
     words[words.index(str(cloud.good))] = str(cloud.bad)
-    done = subprocess.run(
-        words,
-        env={**os.environ, "HF_ENDPOINT": hub.url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(hub, *words)
     assert done.returncode == 1
     assert "credentials are refused" in done.stderr
     assert "--credentials-file" in done.stderr
@@ -209,8 +196,6 @@ def test_wrong_credentials_are_told_with_their_fix(cloud: Cloud, hub: Server) ->
 
 @pytest.mark.parametrize("target", ["weights", "s3://weights", "s3://a b/x", "az://x/y"])
 def test_what_is_no_folder_of_a_bucket_is_refused(target: str) -> None:
-    done = subprocess.run(
-        [KIMI_PROV, "weights", "seed", ADDRESS, target], capture_output=True, text=True, check=False
-    )
+    done = command_line.run("weights", "seed", ADDRESS, target)
     assert done.returncode == 2
     assert "expected s3://BUCKET/FOLDER or gs://BUCKET/FOLDER" in done.stderr

@@ -38,18 +38,19 @@ def place():
         yield Path(folder)
 
 
-@pytest.fixture
-def vaulted(tmp_path):
+@pytest.fixture(scope="module")
+def vaulted(tmp_path_factory):
     """An inventory whose group_vars hold a model's name that only the vault's password opens."""
-    folder = tmp_path / "inv"
+    made = tmp_path_factory.mktemp("vaulted")
+    folder = made / "inv"
     (folder / "group_vars").mkdir(parents=True)
     (folder / "hosts.yml").write_text("kimi: {hosts: {one: {ansible_connection: local}}}\n")
     (folder / "group_vars" / "kimi.yml").write_text("kimi_model: kimi-k2-thinking\n")
-    key = tmp_path / "vault-key"
+    key = made / "vault-key"
     key.write_text(f"{PASSWORD}\n")
     encrypt = [Path(sys.executable).with_name("ansible-vault"), "encrypt"]
     encrypt += ["--vault-password-file", key, folder / "group_vars" / "kimi.yml"]
-    subprocess.run(encrypt, check=True, capture_output=True)
+    subprocess.run(encrypt, check=True, capture_output=True, cwd=made)
     return folder, key
 
 
