@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.catalog.models import Model
     from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.findings import Finding
     from kimi_prov.contract.documents.plan.gateway import (
         GatewayModel,
         GatewayPlan,
+        GatewaySection,
         SharedAddress,
         WebUiElsewhere,
     )
@@ -37,9 +39,10 @@ if TYPE_CHECKING:
         GatewayBefore,
         GatewayPeersFirewall,
         MetricsPlan,
+        ProxyPlan,
         WebUiPlan,
     )
-    from kimi_prov.contract.documents.plan.software import PackageInstallation
+    from kimi_prov.contract.documents.plan.software import ControlFiles, PackageInstallation
     from kimi_prov.facts.host import Host
     from kimi_prov.planner.engine.interpreter import InterpreterChoice
     from kimi_prov.planner.settings.parsing import Settings
@@ -49,6 +52,14 @@ _REQUESTS_PER_SLOT = 2
 _MIN_REQUESTS = 8
 _START_TIMEOUT_S = 600
 _V4 = 4
+# What others have not: hosts, limits of keys, and the shared address.
+_GATEWAY_PATHS = {
+    "hosts": paths.HOSTS,
+    "key_limits": paths.KEY_LIMITS,
+    "usage_limits_socket": paths.USAGE_LIMITS_SOCKET,
+    "address_config": paths.ADDRESS_CONFIG,
+    "page_pem": paths.WEB_UI_PEM,
+}
 # VRRP's identifiers.
 _MAX_ROUTER_ID = 255
 
@@ -151,83 +162,30 @@ def make_plan(
     host = read_host(facts, catalogue)
     system.check_system(host, catalogue, findings)
     others = [row for row in peers if row.host != settings.host]
-    first = peers[0].host if peers else settings.host
     served_names = list(settings.served_names) or [model.name]
-    page, python = None, None
-    if settings.web_ui and first == settings.host:
-        python = _choose_python(host, catalogue)
-        page = web.make_document(
-            settings,
-            catalogue,
-            model,
-            web.Runtime(python.python, python.build, host.system.arch),
-            served_names,
-            0,
-            findings,
-        )
+    has_page = settings.web_ui and (not peers or peers[0].host == settings.host)
+    python = _choose_python(host, catalogue) if has_page else None
+    page = None
+    if python is not None:
+        runtime = web.Runtime(python.python, python.build, host.system.arch)
+        page = web.make_document(settings, catalogue, model, runtime, served_names, 0, findings)
     web.check_port(settings, 0, findings, [settings.group_port] if others else [])
-    watched = metrics.make_document(
-        host, replace(settings, monitor_local=False), [], page, findings
-    )
+    alone = replace(settings, monitor_local=False)
+    watched = metrics.make_document(host, alone, [], page, findings)
     _check_ports(host, settings, page, watched, findings)
     proxy.check_access(settings, None, findings)
     shared = _plan_shared_address(host, settings, peers, findings)
-    frontend = proxy.make_document(host, settings, [])
-    # One certificate for all gateways: a client does not see which of them answers.
-    reached = [name for row in peers for name in (row.host, row.address)]
-    names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
-    frontend["tls"]["names"] = list(dict.fromkeys(name for name in names if name))
-    served: GatewayModel = {
-        "name": model.name,
-        "served_names": served_names,
-        "random_weights": model.random_weights,
-    }
-    if model.trained_on:
-        served["trained_on"] = model.trained_on
-    firewall: FirewallPlan = proxy.make_firewall_document(host, settings, watched=watched)
-    if others:
-        firewall["gateways"] = _plan_peers(others, settings, page)
+    elsewhere = _describe_first_web_ui(settings, peers[0]) if settings.web_ui and not page else None
     packages = _plan_installation(host, settings, catalogue, page, python, findings)
     plan: GatewayPlan = {
         "schema": gateways.SCHEMA,
         "stand_in": None,
         "group": None,
-        "gateway": {
-            "address": settings.gateway_address,
-            "shared": shared,
-            "peers_port": settings.group_port if others else None,
-            # As many wait as are computed; who comes then is told to come again.
-            "waiting": sum(row.requests for row in hosts),
-            "waits_s": key_rules.WAITS_S,
-            "name": gateways.build_server_name(settings.host),
-            # Where keys are made: the others take them over.
-            "first": first,
-            "peers": [
-                {
-                    "host": row.host,
-                    "server": gateways.build_server_name(row.host),
-                    "address": row.address,
-                }
-                for row in others
-            ],
-            "hosts": [
-                {
-                    "host": row.host,
-                    "server": gateways.build_server_name(row.host),
-                    "address": row.address,
-                    "port": row.port,
-                    "requests": row.requests,
-                }
-                for row in hosts
-            ],
-            "page": _describe_first_web_ui(settings, peers[0])
-            if settings.web_ui and page is None
-            else None,
-        },
-        "model": served,
+        "gateway": _make_gateway_section(settings, hosts, peers, shared, elsewhere),
+        "model": _make_model_section(model, served_names),
         "instances": [],
-        "proxy": frontend,
-        "firewall": firewall,
+        "proxy": _plan_proxy(host, settings, peers),
+        "firewall": _plan_firewall(host, settings, others, page, watched),
         # The other gateway hands its clients on to this one.
         "web": {**page, "gateways": list_networks(others)} if page else None,
         "metrics": watched,
@@ -236,30 +194,11 @@ def make_plan(
         "upgrade": {"keep_versions": settings.keep_versions},
         "drift": {"timer": settings.drift_timer},
         "driver": driver.NO_DRIVER,
-        "packages": system.list_gateway_packages(
-            orders=certificates.choose_mode(settings) == "acme",
-            shared=bool(settings.gateway_address),
-            watched=watched is not None,
-            page=system.list_web_ui_packages(host, None if python.build else python.python.path)
-            if python
-            else (),
-        ),
+        "packages": _list_packages(host, settings, python, watched),
         "site": site.make_document(settings),
-        "control": {
-            "api_keys_file": settings.api_keys_file,
-            "hf_token_file": None,
-            "web_admin_file": settings.web_admin_file if page else None,
-            "metrics_key_file": settings.metrics_key_file,
-        },
+        "control": _make_control_section(settings, page),
         "timeouts": {"start_s": _START_TIMEOUT_S, "unit_start_s": _START_TIMEOUT_S},
-        "paths": {
-            **paths.collect_paths(),
-            "hosts": paths.HOSTS,
-            "key_limits": paths.KEY_LIMITS,
-            "usage_limits_socket": paths.USAGE_LIMITS_SOCKET,
-            "address_config": paths.ADDRESS_CONFIG,
-            "page_pem": paths.WEB_UI_PEM,
-        },
+        "paths": {**paths.collect_paths(), **_GATEWAY_PATHS},
         "units": {**unit_names.collect_units(), "gateway_address": unit_names.GATEWAY_ADDRESS},
         "marks": paths.collect_marks(),
         "users": paths.collect_users(),
@@ -268,6 +207,106 @@ def make_plan(
     if packages:
         plan["installation"] = packages
     return plan
+
+
+def _make_gateway_section(
+    settings: Settings,
+    hosts: Sequence[ServingHost],
+    peers: Sequence[GatewayAddress],
+    shared: SharedAddress | None,
+    elsewhere: WebUiElsewhere | None,
+) -> GatewaySection:
+    """Say to whom a gateway sends requests, and which others there are."""
+    others = [row for row in peers if row.host != settings.host]
+    return {
+        "address": settings.gateway_address,
+        "shared": shared,
+        "peers_port": settings.group_port if others else None,
+        # As many wait as are computed; who comes then is told to come again.
+        "waiting": sum(row.requests for row in hosts),
+        "waits_s": key_rules.WAITS_S,
+        "name": gateways.build_server_name(settings.host),
+        # Where keys are made: the others take them over.
+        "first": peers[0].host if peers else settings.host,
+        "peers": [
+            {
+                "host": row.host,
+                "server": gateways.build_server_name(row.host),
+                "address": row.address,
+            }
+            for row in others
+        ],
+        "hosts": [
+            {
+                "host": row.host,
+                "server": gateways.build_server_name(row.host),
+                "address": row.address,
+                "port": row.port,
+                "requests": row.requests,
+            }
+            for row in hosts
+        ],
+        "page": elsewhere,
+    }
+
+
+def _make_model_section(model: Model, served_names: list[str]) -> GatewayModel:
+    section: GatewayModel = {
+        "name": model.name,
+        "served_names": served_names,
+        "random_weights": model.random_weights,
+    }
+    if model.trained_on:
+        section["trained_on"] = model.trained_on
+    return section
+
+
+def _plan_proxy(host: Host, settings: Settings, peers: Sequence[GatewayAddress]) -> ProxyPlan:
+    """Give the proxy one certificate for all gateways: no client sees which of them answers."""
+    frontend = proxy.make_document(host, settings, [])
+    reached = [name for row in peers for name in (row.host, row.address)]
+    names = [*settings.tls_names, settings.gateway_address, *reached, "localhost", "127.0.0.1"]
+    frontend["tls"]["names"] = list(dict.fromkeys(name for name in names if name))
+    return frontend
+
+
+def _list_packages(
+    host: Host,
+    settings: Settings,
+    python: InterpreterChoice | None,
+    watched: MetricsPlan | None,
+) -> list[str]:
+    page: Sequence[str] = ()
+    if python is not None:
+        page = system.list_web_ui_packages(host, None if python.build else python.python.path)
+    return system.list_gateway_packages(
+        orders=certificates.choose_mode(settings) == "acme",
+        shared=bool(settings.gateway_address),
+        watched=watched is not None,
+        page=page,
+    )
+
+
+def _make_control_section(settings: Settings, page: WebUiPlan | None) -> ControlFiles:
+    return {
+        "api_keys_file": settings.api_keys_file,
+        "hf_token_file": None,
+        "web_admin_file": settings.web_admin_file if page else None,
+        "metrics_key_file": settings.metrics_key_file,
+    }
+
+
+def _plan_firewall(
+    host: Host,
+    settings: Settings,
+    others: Sequence[GatewayAddress],
+    page: WebUiPlan | None,
+    watched: MetricsPlan | None,
+) -> FirewallPlan:
+    section = proxy.make_firewall_document(host, settings, watched=watched)
+    if others:
+        section["gateways"] = _plan_peers(others, settings, page)
+    return section
 
 
 def _plan_peers(

@@ -36,6 +36,46 @@ _UPLOAD_BYTES = 100 * _MIB
 _GATEWAY_BYTES = 1024 * _MIB
 
 
+# What the web UI may do, whatever its own settings say.
+_SWITCHES = {
+    # What the variables say counts, not what an older start wrote into the database.
+    "ENABLE_PERSISTENT_CONFIG": False,
+    # Slim: without torch, which the page would import otherwise.
+    "USE_SLIM_DOCKER": True,
+    "OFFLINE_MODE": True,
+    "HF_HUB_OFFLINE": True,
+    "ENABLE_VERSION_UPDATE_CHECK": False,
+    "ENABLE_OLLAMA_API": False,
+    "ENABLE_OPENAI_API": True,
+    # Each account may use the model that is served.
+    "BYPASS_MODEL_ACCESS_CONTROL": True,
+    # Documents go whole into the prompt: there is no model for embeddings.
+    "BYPASS_EMBEDDING_AND_RETRIEVAL": True,
+    # No account sees another's chats, the administrator's neither.
+    "ENABLE_ADMIN_CHAT_ACCESS": False,
+    "ENABLE_ADMIN_EXPORT": False,
+    # Code of an administrator's would run in the page's process.
+    "ENABLE_PLUGINS": False,
+    "ENABLE_PIP_INSTALL_FRONTMATTER_REQUIREMENTS": False,
+    "ENABLE_CODE_INTERPRETER": False,
+    "ENABLE_CODE_EXECUTION": False,
+    # What would reach elsewhere.
+    "ENABLE_COMMUNITY_SHARING": False,
+    "ENABLE_DIRECT_CONNECTIONS": False,
+    "ENABLE_WEB_SEARCH": False,
+    "ENABLE_IMAGE_GENERATION": False,
+    "ENABLE_EVALUATION_ARENA_MODELS": False,
+    "ENABLE_AUTOMATIONS": False,
+    # Each would be one more request to the model after a chat's first answer.
+    "ENABLE_TITLE_GENERATION": False,
+    "ENABLE_TAGS_GENERATION": False,
+    "ENABLE_FOLLOW_UP_GENERATION": False,
+    "WEBUI_SESSION_COOKIE_SECURE": True,
+    "WEBUI_AUTH_COOKIE_SECURE": True,
+    "USER_PERMISSIONS_CHAT_WEB_UPLOAD": False,
+}
+
+
 class Runtime(NamedTuple):
     """What a page is installed for: the interpreter, its build where that is brought, the CPU."""
 
@@ -155,44 +195,7 @@ def _make_environment(
     settings: Settings, served_names: Sequence[str], api_port: int, *, sees: bool
 ) -> dict[str, str]:
     """Return the page's variables but for secrets; they hold whatever its own settings say."""
-    switches = {
-        "ENABLE_SIGNUP": settings.web_signup,
-        # What the variables say counts, not what an older start wrote into the database.
-        "ENABLE_PERSISTENT_CONFIG": False,
-        # Slim: without torch, which the page would import otherwise.
-        "USE_SLIM_DOCKER": True,
-        "OFFLINE_MODE": True,
-        "HF_HUB_OFFLINE": True,
-        "ENABLE_VERSION_UPDATE_CHECK": False,
-        "ENABLE_OLLAMA_API": False,
-        "ENABLE_OPENAI_API": True,
-        # Each account may use the model that is served.
-        "BYPASS_MODEL_ACCESS_CONTROL": True,
-        # Documents go whole into the prompt: there is no model for embeddings.
-        "BYPASS_EMBEDDING_AND_RETRIEVAL": True,
-        # No account sees another's chats, the administrator's neither.
-        "ENABLE_ADMIN_CHAT_ACCESS": False,
-        "ENABLE_ADMIN_EXPORT": False,
-        # Code of an administrator's would run in the page's process.
-        "ENABLE_PLUGINS": False,
-        "ENABLE_PIP_INSTALL_FRONTMATTER_REQUIREMENTS": False,
-        "ENABLE_CODE_INTERPRETER": False,
-        "ENABLE_CODE_EXECUTION": False,
-        # What would reach elsewhere.
-        "ENABLE_COMMUNITY_SHARING": False,
-        "ENABLE_DIRECT_CONNECTIONS": False,
-        "ENABLE_WEB_SEARCH": False,
-        "ENABLE_IMAGE_GENERATION": False,
-        "ENABLE_EVALUATION_ARENA_MODELS": False,
-        "ENABLE_AUTOMATIONS": False,
-        # Each would be one more request to the model after a chat's first answer.
-        "ENABLE_TITLE_GENERATION": False,
-        "ENABLE_TAGS_GENERATION": False,
-        "ENABLE_FOLLOW_UP_GENERATION": False,
-        "WEBUI_SESSION_COOKIE_SECURE": True,
-        "WEBUI_AUTH_COOKIE_SECURE": True,
-        "USER_PERMISSIONS_CHAT_WEB_UPLOAD": False,
-    }
+    switches = {"ENABLE_SIGNUP": settings.web_signup, **_SWITCHES}
     model = {"capabilities": {"vision": sees, "web_search": False, "image_generation": False}}
     # Named here, the models stay in the page's list while the engine is down.
     connection = {"0": {"model_ids": list(served_names), "connection_type": "local"}}

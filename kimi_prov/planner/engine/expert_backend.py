@@ -90,26 +90,29 @@ def choose_backend(
             if requested is None
             else "set kimi_experts to auto",
         )
-    elif (
-        backend == "kt"
-        and requested is None
-        and "vllm" in supported
-        and _has_room_for_vllm_experts(host, catalogue, work)
-    ):
+    if backend == "kt":
+        faster = requested is None and "vllm" in supported
+        faster = faster and _has_room_for_vllm_experts(host, catalogue, work)
+        _report_kt_kernel(host, findings, faster=faster)
+    return backend
+
+
+def _report_kt_kernel(host: Host, findings: Findings, *, faster: bool) -> None:
+    """Say what kt-kernel costs here. `faster`: vLLM's own kernel has the memory that it takes."""
+    if faster:
         findings.add(
             "experts.faster",
             observed="kt-kernel chosen: 0.625 bytes a weight, and a start in minutes",
             required=_COST,
             fix="set kimi_experts to vllm where that memory and start are no matter",
         )
-    if backend == "kt" and host.isa is not None and "avx512bw" not in host.isa:
+    if host.isa is not None and "avx512bw" not in host.isa:
         findings.add(
             "experts.avx2",
             observed=f"{host.cpu_model}: no AVX512",
             required="AVX512F and AVX512BW",
             fix="use a CPU with AVX512; on a virtual machine, pass the host's CPU through",
         )
-    return backend
 
 
 def choose_dense_format(

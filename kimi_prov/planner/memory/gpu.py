@@ -158,6 +158,29 @@ def _list_cache_dtypes(host: Host, settings: Settings, work: Workload) -> list[s
     return ["bf16", "fp8"] if has_fp8_cache(host, work.engine) else ["bf16"]
 
 
+def _count_overhead(
+    settings: Settings, work: Workload, layout: layouts.Layout, batched: int, sequences: int
+) -> int:
+    """Count what a pass takes on each GPU, and what it gathers from others."""
+    shape, args = work.model.architecture, settings.engine_args
+    graphs = find_graphs_off_flag(args) is None
+    slices = 1 if _is_expert_parallel(settings, layout) else layout.tensor * layout.data
+    return count_working_bytes(
+        work.engine, shape, batched, sequences, graphs=graphs
+    ) + count_gathered_bytes(shape, (layout.data - 1) * batched, slices)
+
+
+def _list_host_parts(
+    host: Host, engine_bytes: int, args: Mapping[str, Any]
+) -> tuple[MemoryPart, ...]:
+    """Say what host memory holds: processes, cache that is moved there, what the system keeps."""
+    return (
+        MemoryPart("overhead", "The engine's processes", engine_bytes),
+        *_list_offloaded_cache(args),
+        MemoryPart("system", "Left to the system", host.reserve_bytes),
+    )
+
+
 def _try_budget(
     host: Host,
     settings: Settings,
@@ -176,14 +199,9 @@ def _try_budget(
     sequences = requested or _choose_max_sequences(even, settings, layout, profile, batched)
     # An engine that takes more than its share leaves less to the others.
     running = requested or min(even, sequences)
-    expert = _is_expert_parallel(settings, layout)
     draft = speculative.find_draft(settings, catalogue, engine)
-    overhead = count_working_bytes(
-        engine, shape, batched, sequences, graphs=find_graphs_off_flag(args) is None
-    )
+    overhead = _count_overhead(settings, work, layout, batched, sequences)
     overhead += speculative.count_working_bytes(draft)
-    slices = 1 if expert else layout.tensor * layout.data
-    overhead += count_gathered_bytes(shape, (layout.data - 1) * batched, slices)
     memory = int(min(host.gpu_bytes) * VISIBLE_SHARE)
     states = running * model_bytes.count_state_bytes(shape, layout.tensor)
     token = model_bytes.count_kv_bytes_per_token(shape, KV_BYTES[dtype], layout.tensor)
@@ -204,11 +222,7 @@ def _try_budget(
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
-        parts=(
-            MemoryPart("overhead", "The engine's processes", engine.overhead_bytes * engines),
-            *_list_offloaded_cache(args),
-            MemoryPart("system", "Left to the system", host.reserve_bytes),
-        ),
+        parts=_list_host_parts(host, engine.overhead_bytes * engines, args),
         weights_total=model_bytes.count_checkpoint_bytes(shape, weights_format),
         gpu=GpuBudget(
             ranks=layout.tensor,
@@ -219,7 +233,7 @@ def _try_budget(
             overhead=overhead,
             batched_tokens=batched,
             sequences=sequences,
-            expert_parallel=expert,
+            expert_parallel=_is_expert_parallel(settings, layout),
             decode_context=layout.context,
             pipeline=layout.pipeline,
             data=layout.data,

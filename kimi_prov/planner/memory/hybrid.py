@@ -52,6 +52,26 @@ def find_resident_format(
     return rows[0] if method and rows else None
 
 
+def _list_host_parts(host: Host, catalogue: Catalogue, work: Workload) -> tuple[MemoryPart, ...]:
+    """Say what host memory holds: the experts, what loads them, and what the system keeps."""
+    engine, shape = work.engine, work.model.architecture
+    resident = find_resident_format(catalogue, engine, work.weights_format)
+    per_weight = resident.expert_bytes if resident else 2.0
+    routed = model_bytes.count_routed_params(shape)
+    # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
+    converted = (engine.methods or {}).get(work.weights_format) in quantise.KERNELS
+    read = per_weight if converted else catalogue.format(work.weights_format).expert_bytes
+    # A layer is held once more while it is loaded, or staged for the GPU.
+    staged = round(routed / (shape.layers - shape.dense_layers) * read)
+    return (
+        MemoryPart("weights", "Experts in host memory", round(routed * per_weight)),
+        MemoryPart(
+            "overhead", "Staging and the engine's processes", engine.overhead_bytes + staged
+        ),
+        MemoryPart("system", "Left to the system", host.reserve_bytes),
+    )
+
+
 def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Workload) -> Budget:
     """Share out memory for KTransformers: all experts in RAM, as many as fit on GPUs as well.
 
@@ -62,15 +82,9 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
     engine, model, weights_format = work.engine, work.model, work.weights_format
     shape, args = model.architecture, settings.engine_args
     many = layouts.count_tensor_ranks(host, settings, catalogue, work)
-    resident = find_resident_format(catalogue, engine, weights_format)
-    per_weight = resident.expert_bytes if resident else 2.0
-    routed = model_bytes.count_routed_params(shape)
     sparse = shape.layers - shape.dense_layers
     method = (engine.methods or {}).get(weights_format)
     streams = sglang.choose_gpu_prefill_threshold(args.get(KT.method) or method) is not None
-    # Converted experts are read as they lie in memory, others as they lie in the checkpoint.
-    converted = method in quantise.KERNELS
-    read = per_weight if converted else catalogue.format(weights_format).expert_bytes
     memory = int(min(host.gpu_bytes) * gpu.VISIBLE_SHARE)
     plain = model_bytes.count_plain_bytes(shape, weights_format, many)
     each = model_bytes.count_expert_bytes(shape, weights_format) / many
@@ -98,22 +112,12 @@ def make_budget(host: Host, settings: Settings, catalogue: Catalogue, work: Work
     if experts is None:
         experts = max(0, min(shape.experts, math.floor((free - tokens * per_token) / each)))
     kv = tokens * per_token if free > 0 else free
-    parts = (
-        MemoryPart("weights", "Experts in host memory", round(routed * per_weight)),
-        # A layer is held once more while it is loaded, or staged for the GPU.
-        MemoryPart(
-            "overhead",
-            "Staging and the engine's processes",
-            engine.overhead_bytes + round(routed / sparse * read),
-        ),
-        MemoryPart("system", "Left to the system", host.reserve_bytes),
-    )
     return Budget(
         context=context,
         kv_bytes=kv,
         kv_bytes_per_token=per_token,
         kv_dtype=dtype,
-        parts=parts,
+        parts=_list_host_parts(host, catalogue, work),
         weights_total=model_bytes.count_checkpoint_bytes(shape, weights_format),
         gpu=GpuBudget(
             ranks=many,

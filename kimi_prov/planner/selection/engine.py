@@ -41,6 +41,18 @@ _GGUF = (
 )
 
 
+def _report_no_gpu(host: Host, catalogue: Catalogue, findings: Findings) -> None:
+    row = next(row for row in catalogue.broken if row.id == "kt-no-gpu")
+    findings.add(
+        "engine.no_gpu",
+        title=row.title,
+        observed="AMD GPUs" if host.amd else "no GPU",
+        required="an NVIDIA GPU",
+        fix=row.fix,
+        source=row.source,
+    )
+
+
 def choose_engine(
     host: Host, settings: Settings, catalogue: Catalogue, model: Model, findings: Findings
 ) -> EngineChoice:
@@ -56,15 +68,7 @@ def choose_engine(
     if name != best:
         reason = f"the planner would have chosen {best}: {reason}"
     if name == "ktransformers" and (variant == "cpu" or host.amd):
-        row = next(row for row in catalogue.broken if row.id == "kt-no-gpu")
-        findings.add(
-            "engine.no_gpu",
-            title=row.title,
-            observed="AMD GPUs" if host.amd else "no GPU",
-            required="an NVIDIA GPU",
-            fix=row.fix,
-            source=row.source,
-        )
+        _report_no_gpu(host, catalogue, findings)
         # What else is wrong with the machine is worth knowing too.
         name = "vllm"
     engine = _choose_version(host, name, settings, catalogue, findings, (model, weights_format))

@@ -63,22 +63,10 @@ def report_engine_sleep(
     )
 
 
-def make_document(
-    settings: Settings,
-    tmpfs: RamDisk,
-    source: str,
-    findings: Findings,
-    catalogue: Catalogue,
-    power: PowerPlan | None,
-    group: Group | None,
-) -> RestPlan:
-    """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
-
-    `source`: the weights', in whose bucket is kept what sessions cost. `power`: the plan's, by
-    which `status` tells what a rest saved. Times in seconds. Only a machine that stays on and
-    sleeps can be woken by a request. Of a `group` the head rests, and is woken; the others end
-    their engines with it, and wait for it.
-    """
+def _report_kept_memory(
+    settings: Settings, tmpfs: RamDisk, group: Group | None, findings: Findings
+) -> None:
+    """Say where a RAM disk goes on to take memory though nothing is served."""
     if settings.stopped_memory == "keep" and tmpfs.enabled:
         findings.add(
             "rest.memory",
@@ -95,6 +83,25 @@ def make_document(
             required="nothing: the host only waits for its head; kimi-prov stop gives the memory "
             "back",
         )
+
+
+def make_document(
+    settings: Settings,
+    tmpfs: RamDisk,
+    source: str,
+    findings: Findings,
+    catalogue: Catalogue,
+    power: PowerPlan | None,
+    group: Group | None,
+) -> RestPlan:
+    """Give the plan's `rest`: when it begins, what ends it, what memory holds meanwhile.
+
+    `source`: the weights', in whose bucket is kept what sessions cost. `power`: the plan's, by
+    which `status` tells what a rest saved. Times in seconds. Only a machine that stays on and
+    sleeps can be woken by a request. Of a `group` the head rests, and is woken; the others end
+    their engines with it, and wait for it.
+    """
+    _report_kept_memory(settings, tmpfs, group, findings)
     after_s = settings.idle_stop
     idle: IdlePlan | None = None
     if after_s:

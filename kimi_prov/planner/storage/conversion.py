@@ -31,6 +31,18 @@ _INPUTS = ("bf16", "fp8")
 _LOSS = {"AMXINT4": "0.24 to 0.30", "AMXINT8": "0.02"}
 
 
+def _check_method_flag(settings: Settings, flags: Mapping[str, Any], findings: Findings) -> None:
+    flag = flags.get(KT.method)
+    if flag in quantise.KERNELS and flag != settings.kt_method:
+        findings.add(
+            "conversion.flag",
+            names={"flag": flag},
+            observed=f"kimi_engine_args: {KT.method}: {flag}",
+            required="the variable kimi_kt_method, which plans them",
+            fix=f"remove {KT.method} from kimi_engine_args and set kimi_kt_method: {flag}",
+        )
+
+
 def choose_conversion(
     settings: Settings,
     model: Model,
@@ -43,15 +55,7 @@ def choose_conversion(
 
     `flags` are the engine's, the inventory's over the plan's: the files are sliced for its pools.
     """
-    flag = flags.get(KT.method)
-    if flag in quantise.KERNELS and flag != settings.kt_method:
-        findings.add(
-            "conversion.flag",
-            names={"flag": flag},
-            observed=f"kimi_engine_args: {KT.method}: {flag}",
-            required="the variable kimi_kt_method, which plans them",
-            fix=f"remove {KT.method} from kimi_engine_args and set kimi_kt_method: {flag}",
-        )
+    _check_method_flag(settings, flags, findings)
     if settings.auto("kt_method"):
         if settings.kt_weights_source is not None:
             findings.add(

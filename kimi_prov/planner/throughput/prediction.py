@@ -17,7 +17,7 @@ from kimi_prov.planner.engine.vllm import find_graphs_off_flag
 from kimi_prov.planner.settings.flag_names import VLLM, parse_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.models import Model
@@ -27,12 +27,28 @@ if TYPE_CHECKING:
     from kimi_prov.planner.decisions import Budget, EngineChoice, Placement
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.planner.throughput import Cpu, Estimate, Gpus, Machine, Serving
-    from kimi_prov.planner.throughput.inputs import Part, Range
+    from kimi_prov.planner.throughput.inputs import ModelShape, Part, Range
     from kimi_prov.planner.throughput.plugin import Layout
 
 _GB = 1e9
 # Where neither the machine nor the catalogue tells a processor's memory.
 _UNKNOWN_SOCKET_GB_S = 200.0
+
+
+def _make_estimator(
+    shape: ModelShape, machine: Machine, layout: Layout | None
+) -> Callable[[Serving], Estimate]:
+    """Give what estimates a load on the machine. `layout`: where experts lie outside of GPUs."""
+    from kimi_prov.planner.throughput import estimate_speed, hosts, plugin  # noqa: PLC0415
+
+    def estimate(load: Serving) -> Estimate:
+        if layout is not None:
+            one = plugin.estimate_speed(shape, layout, load, machine.disk_gb_s)
+        else:
+            one = estimate_speed(shape, machine, load)
+        return one if machine.gpus else hosts.divide_over_hosts(one, shape, load)
+
+    return estimate
 
 
 def make_document(
@@ -53,17 +69,13 @@ def make_document(
     # A quarter of a second, which plans of lab models need not pay.
     from kimi_prov.planner.throughput import (  # noqa: PLC0415
         anchor,
-        estimate_speed,
-        hosts,
         make_shape,
-        plugin,
         scale_range,
     )
 
     machine, assumed = _make_machine(host, choice)
     if machine is None:
         return make_empty_document(concurrency, f"not estimated: {assumed}")
-    shape = make_shape(model.name, model.architecture)
     serving = _make_serving(settings, model, choice, budget, placement, in_memory=in_memory)
     if settings.hosts_per_model > 1:
         serving, unknown = _add_hosts(host, settings, serving)
@@ -71,14 +83,7 @@ def make_document(
     layout = None
     if choice.experts is not None and machine.cpu is not None:
         layout = _make_layout(host, model, choice, machine.cpu, placement)
-
-    def speak(load: Serving) -> Estimate:
-        if layout is not None:
-            one = plugin.estimate_speed(shape, layout, load, machine.disk_gb_s)
-        else:
-            one = estimate_speed(shape, machine, load)
-        return one if machine.gpus else hosts.divide_over_hosts(one, shape, load)
-
+    speak = _make_estimator(make_shape(model.name, model.architecture), machine, layout)
     readings = anchor.read_readings(host.facts)
     held = anchor.anchor_estimator(speak, readings, budget.instances)
     estimate_all, alone = (held(load) for load in (serving, replace(serving, concurrency=1)))
