@@ -26,8 +26,6 @@ WEB = """
     ("playbook", "text", "words"),
     [
         ("backup", BACKUP, ["backup", "HOSTS", "--to", "one"]),
-        ("backup", BACKUP, ["restore", "HOSTS", "one.tar.gz", "--yes"]),
-        ("web", WEB, ["web", "backup", "HOSTS", "--to", "one"]),
         ("web", WEB, ["web", "restore", "HOSTS", "one.tar.gz", "--yes"]),
     ],
 )

@@ -118,8 +118,14 @@ class Done:
         return [after.rstrip('",}') for _, middle, after in found if middle]
 
 
-def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any]) -> Done:
-    """Run a playbook for hosts a to c; what is said of one is told to its stand-ins.
+def run(
+    folder: Path,
+    *argv: str,
+    playbook: str = "site",
+    machines: str = "abc",
+    **hosts: dict[str, Any],
+) -> Done:
+    """Run a playbook for machines; what is said of a host is told to its stand-ins.
 
     Others of which something is said are gateways.
     """
@@ -142,10 +148,10 @@ def run(folder: Path, *argv: str, playbook: str = "site", **hosts: dict[str, Any
         "ansible_python_interpreter": sys.executable,
         "locks": str(locks),
     }
-    gateways = {name: usual | told for name, told in hosts.items() if name not in "abc"}
+    gateways = {name: usual | told for name, told in hosts.items() if name not in machines}
     inventory = {
         "kimi": {
-            "hosts": {name: usual | hosts.get(name, {}) for name in "abc"},
+            "hosts": {name: usual | hosts.get(name, {}) for name in machines},
             "vars": shared,
         },
         **({"kimi_gateway": {"hosts": gateways, "vars": shared}} if gateways else {}),
@@ -226,21 +232,19 @@ def test_an_apply_changes_one_after_the_other_and_ends_with_the_first_that_fails
     assert done.locks == []
 
 
-def test_who_is_refused_is_left_out_of_the_turns(tmp_path: Path) -> None:
-    done = turns(tmp_path, 1, a={"may": False})
+def test_who_is_refused_is_left_out_of_the_turns_and_who_serves_nothing_comes_first(
+    tmp_path: Path,
+) -> None:
+    usual = {"action": "none", "kimi_serial": 1}
+    hosts = {"b": {"serving": {}}, "c": {"serving": {}}, "d": {"may": False}}
+    told = {name: usual | hosts.get(name, {}) for name in "abcd"}
+    done = run(tmp_path, machines="abcd", **told)
     assert done.code != 0
-    assert "a is no such machine" in done.said
-    assert done.hosts("installing") == done.hosts("served") == ["b", "c"]
+    assert "d is no such machine" in done.said
+    installed = done.hosts("installing")
+    assert [sorted(installed[:2]), installed[2:]] == [["b", "c"], ["a"]]
+    assert sorted(done.hosts("served")) == ["a", "b", "c"]
     assert done.locks == []
-
-
-def test_machines_that_serve_nothing_come_first(tmp_path: Path) -> None:
-    done = turns(tmp_path, 1, b={"serving": {}}, c={"serving": {}})
-    assert done.code == 0, done.said
-    assert [sorted(done.hosts("installing")[:2]), done.hosts("installing")[2:]] == [
-        ["b", "c"],
-        ["a"],
-    ]
 
 
 def test_without_turns_one_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
@@ -254,36 +258,24 @@ def test_without_turns_one_that_fails_does_not_end_the_others(tmp_path: Path) ->
 def test_what_is_left_of_metrics_or_of_a_watch_is_seen_without_a_plan_for_any(
     tmp_path: Path,
 ) -> None:
-    """Each unit by itself: a run may have been cut, and a host may only have watched others."""
+    """Each unit by itself: a run may have been cut, and a host may only have watched others.
+
+    A machine that never had any is not looked at for them.
+    """
     left = ("kimi-metrics.timer", "kimi-node-exporter.service", "kimi-prometheus.service")
     hosts = {
         host: {"action": "none", "there": {unit: "active"}}
         for host, unit in zip("abc", left, strict=True)
     }
-    done = run(tmp_path, **hosts)
+    done = run(tmp_path, machines="abcd", **hosts, d={"action": "none"})
     assert done.code == 0, done.said
     assert sorted(done.hosts("metrics of")) == ["a", "b", "c"]
-
-
-def test_a_machine_that_never_had_metrics_is_not_looked_at_for_them(tmp_path: Path) -> None:
-    done = run(tmp_path, **{host: {"action": "none"} for host in "abc"})
-    assert done.code == 0, done.said
-    assert done.hosts("metrics of") == []
 
 
 def update(folder: Path, **hosts: dict[str, Any]) -> Done:
     """Run update.yml, for machines whose driver stays unless something else is said."""
     usual = {name: {"action": "none"} | hosts.get(name, {}) for name in (*"abc", *hosts)}
     return run(folder, playbook="update", **usual)
-
-
-def test_machines_are_updated_one_after_the_other(tmp_path: Path) -> None:
-    done = update(tmp_path)
-    assert done.code == 0, done.said
-    said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
-    steps = [f"{verb} {host}" for host in "abc" for verb in ("draining", "updating", "proven")]
-    assert [text for text in said if text] == steps
-    assert done.locks == []
 
 
 def test_gateways_are_updated_after_the_machines_and_never_both_at_once(tmp_path: Path) -> None:
@@ -310,14 +302,6 @@ def test_one_that_fails_leaves_the_gateways_after_it(
     assert done.locks == []
 
 
-def test_who_may_not_restart_is_not_touched_and_the_others_are_updated(tmp_path: Path) -> None:
-    done = update(tmp_path, a={"may": False})
-    assert done.code != 0
-    assert "a may not restart" in done.said
-    assert (done.hosts("draining"), done.hosts("proven")) == (["b", "c"], ["b", "c"])
-    assert done.locks == []
-
-
 def test_the_first_machine_that_fails_ends_the_update(tmp_path: Path) -> None:
     done = update(tmp_path, b={"breaks": True})
     assert done.code != 0
@@ -336,31 +320,33 @@ def test_a_driver_that_goes_back_ends_the_update_too(tmp_path: Path) -> None:
     assert done.locks == []
 
 
-def test_a_kernel_and_a_driver_take_one_restart(tmp_path: Path) -> None:
+def test_machines_are_updated_one_after_the_other_with_one_restart_for_kernel_and_driver(
+    tmp_path: Path,
+) -> None:
     """The driver's own is the one; it comes when the packages are there."""
-    done = update(tmp_path, a={"kernel": True}, b={"kernel": True, "action": "install"})
-    assert done.code == 0, done.said
-    assert done.hosts("restarting") == ["a"]
+    hosts = {"a": {"may": False}, "b": {"kernel": True}}
+    hosts |= {"c": {"kernel": True, "action": "install"}, "d": {}}
+    told = {name: {"action": "none"} | more for name, more in hosts.items()}
+    done = run(tmp_path, playbook="update", machines="abcd", **told)
+    # Who may not restart is not touched, and the others are updated.
+    assert done.code != 0
+    assert "a may not restart" in done.said
     said = [line.partition('"msg": "')[2].rstrip('"}') for line in done.said.splitlines()]
-    steps = [text for text in said if text.endswith(" b")]
-    assert steps == ["draining b", "updating b", "changing b", "proven b"]
+    verbs = ("draining", "updating", "restarting", "changing", "proven")
+    assert [text for text in said if text.startswith(verbs)] == [
+        *("draining b", "updating b", "restarting b", "proven b"),
+        *("draining c", "updating c", "changing c", "proven c"),
+        *("draining d", "updating d", "proven d"),
+    ]
     assert done.locks == []
 
 
 def test_what_was_applied_is_noted_of_gateways_too_and_of_none_that_failed(tmp_path: Path) -> None:
-    hosts = {name: {"action": "none"} for name in "abc"}
-    done = run(tmp_path, **hosts, g={}, h={"may": False})
+    """And the page starts on the gateway that has it, and goes where one is left."""
+    hosts: dict[str, dict[str, Any]] = {name: {"action": "none"} for name in "abc"}
+    hosts["b"] |= {"there": {"kimi-web.service": "active"}}
+    done = run(tmp_path, **hosts, g={"page": True}, h={"may": False}, i={})
     assert done.code != 0
-    assert sorted((tmp_path / "noted").read_text().split()) == ["a", "b", "c", "g"]
-    assert done.locks == []
-
-
-def test_the_page_starts_on_the_gateway_that_has_it_and_goes_where_one_is_left(
-    tmp_path: Path,
-) -> None:
-    left = {"there": {"kimi-web.service": "active"}}
-    hosts = {"a": {"action": "none"}, "b": {"action": "none"} | left, "c": {"action": "none"}}
-    done = run(tmp_path, "--tags", "web_ui", **hosts, g={"page": True}, h={})
-    assert done.code == 0, done.said
-    assert done.hosts("page of") == ["b", "g"]
+    assert sorted((tmp_path / "noted").read_text().split()) == ["a", "b", "c", "g", "i"]
+    assert sorted(done.hosts("page of")) == ["b", "g"]
     assert done.locks == []
