@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.names import format_value
 from kimi_prov.facts.form import MisfitError
+from kimi_prov.facts.written_numbers import DOTTED, describe_ambiguity, parse_number, strip_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,19 +60,6 @@ _A_LINK = '"400 Gbit/s InfiniBand", "2x 100 GbE", "RoCE", or {kind: roce, speed_
 _SYSTEM = re.compile(r"^([a-z]+)[ -]+(?:linux[ -]+)?(\d[\d.]*)(?: lts)?$", re.IGNORECASE)
 _KINDS = ("nvme", "ssd", "hdd", "network")
 
-_PLAIN = re.compile(r"^\d{1,18}(\.\d{1,9})?$")
-_GROUPED = re.compile(
-    r"^[1-9]\d{0,2}(?:([,'\u2019_ \u00a0\u202f])\d{3})(?:\1\d{3}){0,4}(\.\d{1,2})?$"
-)
-_DOTTED = re.compile(r"^[1-9]\d{0,2}(?:\.\d{3})+$")
-_POINT_OR_COMMA = re.compile(r"^\d[\d.,]*[.,][\d.,]*$")
-_UNITS = {
-    "_gbit_s": ("gbit/s", "gb/s", "gbps", "gbe", "g"),
-    "_gb_s": ("gb/s",),
-    "_mt_s": ("mt/s", "mhz"),
-    "_gb": ("gb", "gib"),
-    "_w": ("w", "watt"),
-}
 # Whole even where a schema says "number": a comma in them divides thousands, and nothing else.
 _GROUPED_KEYS = frozenset({"size_gb", "purchase_usd", "hourly_usd", "purchase", "hourly"})
 
@@ -252,7 +240,7 @@ def _parse_memory(text: str, path: Key, rewritten: Rewritten) -> Any:  # noqa: A
 
 
 def _convert_to_gb(size: re.Match[str], tera: int, path: Key, rewritten: Rewritten) -> float:
-    size_value = _parse_number(size[1].strip(), grouped=True)
+    size_value = parse_number(size[1].strip(), grouped=True)
     if size_value is None or isinstance(size_value, str):
         _add_fault(
             rewritten,
@@ -299,7 +287,7 @@ def _convert_size(value: Any, factor: float, tera: int, path: Key, rewritten: Re
             f'wanted a size with its unit, such as "3.84 TB", found {format_value(value)}',
         )
         return 1
-    amount = _parse_number(value.strip(), grouped=True) if isinstance(value, str) else value
+    amount = parse_number(value.strip(), grouped=True) if isinstance(value, str) else value
     if isinstance(amount, str):
         _add_fault(rewritten, path, amount)
         return 1
@@ -560,45 +548,14 @@ def _rewrite_number(
         return value
     if isinstance(value, float) and key.startswith("purchase"):
         text = spelling(rewritten.place(path)) or ""
-        if _DOTTED.match(text):
-            _add_fault(rewritten, path, _describe_ambiguity(text))
+        if DOTTED.match(text):
+            _add_fault(rewritten, path, describe_ambiguity(text))
         return value
     if not isinstance(value, str):
         return value
-    text = _strip_unit(value.strip()[:_MAX_LENGTH], key)
-    read = _parse_number(text, grouped=kind == "integer" or key in _GROUPED_KEYS)
+    text = strip_unit(value.strip()[:_MAX_LENGTH], key)
+    read = parse_number(text, grouped=kind == "integer" or key in _GROUPED_KEYS)
     if isinstance(read, str):
         _add_fault(rewritten, path, read)
         return schema.get("minimum", 1)
     return value if read is None else read
-
-
-def _strip_unit(text: str, key: str) -> str:
-    for end, units in _UNITS.items():
-        if key.endswith(end):
-            unit = next((u for u in units if text.lower().endswith(u)), "")
-            return text[: len(text) - len(unit)].rstrip()
-    return text.removeprefix("$").removeprefix("US$").strip() if key.endswith("_usd") else text
-
-
-def _parse_number(text: str, *, grouped: bool) -> float | str | None:
-    """Read a number; text is what is wrong with one that has two meanings, None is no number."""
-    if _DOTTED.match(text):
-        return _describe_ambiguity(text)
-    if _PLAIN.match(text):
-        return float(text) if "." in text else int(text)
-    if _GROUPED.match(text):
-        bare = re.sub(r"[^\d.]", "", text)
-        if grouped or "," not in text:
-            return float(bare) if "." in bare else int(bare)
-        return f"{text!r} may be {bare} or {text.replace(',', '.')}: write the one that it is"
-    if _POINT_OR_COMMA.match(text) and len(text) <= _MAX_LENGTH:
-        return f"{text!r}: write the number with a point before its decimals, and nothing else"
-    return None
-
-
-def _describe_ambiguity(text: str) -> str:
-    bare = text.replace(".", "")
-    if text.count(".") > 1:
-        return f"{text}: write {bare}; a point stands before decimals alone"
-    return f"{text} may be {bare} or {float(text):g}: write the one that it is"

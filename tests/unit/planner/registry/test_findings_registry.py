@@ -88,7 +88,7 @@ def test_an_id_is_made_under_its_own_name() -> None:
     computed = [where for where, call in calls() if not isinstance(call.args[0], ast.Constant)]
     assert [where.rpartition(":")[0] for where in computed] == [
         "ansible/host_action.py",
-        "operate/diagnosis/rules.py",
+        "operate/diagnosis/rules/__init__.py",
         "planner/findings.py",
         "planner/rules/context.py",
     ]
