@@ -11,6 +11,8 @@ from kimi_prov.planner.throughput import plugin
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 Row = dict[str, Any]
 # Share of the channels' theoretical rate that reading reaches: three quarters is usual; a loaded
 # EPYC with twelve channels of DDR5-4800 reached half (230 of 460 GB/s).
@@ -106,23 +108,24 @@ def _name_level(load: Mapping[str, Any], level: Mapping[str, Any], *, several: b
     return f"{rate:g}/s, {most} at once" if several or most < requests else f"{rate:g}/s"
 
 
-def describe_service(plan: Mapping[str, Any]) -> dict[str, Any]:
+def describe_service(plan: MachinePlan) -> dict[str, Any]:
     """Say how the model was served, as far as its speed depends on that; null is unknown."""
-    model, hybrid = plan["model"], plan.get("hybrid") or {}
-    experts, ways = plan.get("experts") or {}, plan.get("parallel") or {}
+    model, ways = plan["model"], plan.get("parallel")
+    hybrid, experts = plan.get("hybrid"), plan.get("experts")
+    threads = (hybrid and hybrid.get("threads")) or (experts and experts.get("threads"))
     return {
         "weights_format": model.get("weights_format"),
         "kv_dtype": model.get("kv_dtype"),
         "context": model.get("context"),
         "concurrency": plan["throughput"].get("concurrency"),
         "instances": plan.get("instances"),
-        "tensor": ways.get("tensor"),
-        "pipeline": ways.get("pipeline"),
-        "data": ways.get("data"),
-        "method": hybrid.get("method"),
-        "gpu_experts": hybrid.get("gpu_experts"),
-        "experts_by": experts.get("by"),
-        "threads": hybrid.get("threads") or experts.get("threads"),
+        "tensor": ways and ways.get("tensor"),
+        "pipeline": ways and ways.get("pipeline"),
+        "data": ways and ways.get("data"),
+        "method": hybrid and hybrid.get("method"),
+        "gpu_experts": hybrid and hybrid.get("gpu_experts"),
+        "experts_by": experts and experts.get("by"),
+        "threads": threads,
     }
 
 

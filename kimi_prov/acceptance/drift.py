@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import clean_text
 from kimi_prov.planner.registry import DEFINITIONS
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.answers import DriftAnswer
 
 Row = dict[str, Any]
 # In the commands that the machine's own code names: it does not know the inventory.
@@ -23,7 +26,7 @@ _ABSENT = None
 
 
 def make_document(
-    answer: Mapping[str, Any],
+    answer: DriftAnswer,
     planned: Mapping[str, Any] | None,
     why_not: str | None,
     inventory: str | None,

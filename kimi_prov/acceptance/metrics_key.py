@@ -11,7 +11,7 @@ from kimi_prov.errors import UserError
 from kimi_prov.on_host.keys.publish import hash_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.plan import Plan
 
 _KEY = re.compile(rf"[!-~]{{{MIN_KEY_LENGTH},200}}")
 
@@ -35,7 +35,7 @@ def load_key(path: Path) -> str:
     return text
 
 
-def make_settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def make_settings(plan: Plan) -> dict[str, Any] | None:
     """Return what the machine is to know of the key; None where it shows no metrics."""
     if not plan.get("metrics"):
         return None

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import groups
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.plan import MachinePlan
 
     # What `network-proof` answered; None or {"error"} where nothing came.
     Proof = Mapping[str, Any] | None
@@ -18,9 +22,9 @@ _MAX_TCP_BYTES_S = 3e9
 _BITS = 8
 
 
-def check_head(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
+def check_head(plan: MachinePlan, proofs: Mapping[str, Proof]) -> dict[str, Any]:
     """Return the check `network` of a group's head; `proofs` by the name of the host."""
-    members = [member["host"] for member in plan["group"]["members"]]
+    members = [member["host"] for member in groups.get_group(plan)["members"]]
     own = proofs.get(members[0])
     wrong = [text for name in members if (text := _explain_silence(name, proofs.get(name)))]
     if wrong or own is None:
@@ -46,9 +50,9 @@ def check_head(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str
     return _make_check(wrong_text if short else "", detail, own)
 
 
-def check_rank(plan: Mapping[str, Any], proofs: Mapping[str, Proof]) -> dict[str, Any]:
+def check_rank(plan: MachinePlan, proofs: Mapping[str, Proof]) -> dict[str, Any]:
     """Return the check `network` of a host that is not its group's head: whether it took part."""
-    group = plan["group"]
+    group = groups.get_group(plan)
     own, head = (group["members"][rank]["host"] for rank in (group["rank"], 0))
     proof = proofs.get(own)
     return _make_check(

@@ -14,12 +14,17 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.contract import groups
 from kimi_prov.contract.cpu_lists import parse_list
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.acceptance.catalogue import BASIC, MEANINGLESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.answers import RuntimeAnswer
+    from kimi_prov.contract.documents.plan import MachinePlan, Plan
+    from kimi_prov.contract.documents.plan.engine import InstancePlan
 
 Check = dict[str, Any]
 # The checks of the machine itself, and of the network of a group.
@@ -35,9 +40,23 @@ STAND_INS = {
 }
 
 
-def list_stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str]:
-    """Name what is not the real thing in this result; empty for a real host and real weights.
+def list_stand_ins(plan: Plan, variables: Mapping[str, Any]) -> list[str]:
+    """Name what is not the real thing by a plan, as `name_stand_ins` does."""
+    model, replaced = plan.get("model"), plan.get("stand_in")
+    return name_stand_ins(
+        replaced["said"] if replaced else None,
+        random_weights=bool(model and model.get("random_weights")),
+        trained=bool(model and model.get("trained_on")),
+        variables=variables,
+    )
 
+
+def name_stand_ins(
+    stand_in: str | None, *, random_weights: bool, trained: bool, variables: Mapping[str, Any]
+) -> list[str]:
+    """Name what is not the real thing in a result; empty for a real host and real weights.
+
+    `stand_in`: by what the engine is replaced; `trained`: on the suite's own questions.
     `variables`: the host's, of which `lab_kind` and `lab_files` say how it was made.
     """
     kind = variables.get("lab_kind")
@@ -45,11 +64,11 @@ def list_stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> lis
     sources = [str(file.get("src", "")) for file in variables.get("lab_files") or ()]
     recordings = [text.rpartition("/")[2] for text in sources if text.startswith(_RECORDED)]
     names += [f"nvidia-smi answers from the recording {name}" for name in recordings]
-    if plan.get("stand_in"):
-        names.append(str(plan["stand_in"]["said"]))
-    if plan.get("model", {}).get("random_weights"):
+    if stand_in:
+        names.append(stand_in)
+    if random_weights:
         names.append("the model has random weights: its answers have form and no meaning")
-    if plan.get("model", {}).get("trained_on"):
+    if trained:
         names.append(
             "the model was trained on the suite's own questions: its answers were learnt by heart, "
             "and say nothing of real weights"
@@ -87,7 +106,7 @@ def _is_listed(address: str, networks: list[str]) -> bool:
     return any(ip in ipaddress.ip_network(network, strict=False) for network in networks)
 
 
-def check_placement(plan: dict[str, Any], seen: dict[str, Any]) -> Check:
+def check_placement(plan: MachinePlan, seen: RuntimeAnswer) -> Check:
     """Judge whether the engine's processes run and keep their memory where the plan says."""
     reports = {item["index"]: item for item in seen["instances"]}
     wrong: list[str] = []
@@ -115,7 +134,7 @@ def _parse_cpus(text: str) -> set[int]:
     return set(parse_list(text))
 
 
-def _find_cpu_faults(instance: dict[str, Any], process: dict[str, Any]) -> list[str]:
+def _find_cpu_faults(instance: InstancePlan, process: dict[str, Any]) -> list[str]:
     if not instance["cpus"]:
         return []
     allowed = _parse_cpus(instance["cpus"])
@@ -127,9 +146,7 @@ def _find_cpu_faults(instance: dict[str, Any], process: dict[str, Any]) -> list[
     return [f"{who} may use CPUs {', '.join(outside)}, the plan says {instance['cpus']}"]
 
 
-def _check_memory(
-    instance: dict[str, Any], processes: list[dict[str, Any]]
-) -> tuple[str, list[str]]:
+def _check_memory(instance: InstancePlan, processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
     """Say where the memory lies, and what is wrong with that."""
     total: dict[str, int] = {}
     policies: set[str] = set()
@@ -158,7 +175,7 @@ def _check_memory(
 
 
 def _check_held_cores(
-    plan: dict[str, Any], instance: dict[str, Any], processes: list[dict[str, Any]]
+    plan: MachinePlan, instance: InstancePlan, processes: list[dict[str, Any]]
 ) -> tuple[str, list[str]]:
     """Say how many cores have threads of their own: each worker of a kernel is held to one."""
     masks = [mask for process in processes for mask in process["threads"]]
@@ -175,9 +192,7 @@ def _check_held_cores(
     return f"{text} ({expected} planned for kernels)", fault if missing else []
 
 
-def _check_huge_pages(
-    plan: dict[str, Any], processes: list[dict[str, Any]]
-) -> tuple[str, list[str]]:
+def _check_huge_pages(plan: MachinePlan, processes: list[dict[str, Any]]) -> tuple[str, list[str]]:
     """Say how much lies in huge pages: some must, where the plan asks the kernel for them."""
     sizes = [process["huge_bytes"] for process in processes if process["huge_bytes"] is not None]
     if not sizes:
@@ -188,7 +203,7 @@ def _check_huge_pages(
     return text, [] if sum(sizes) else ["nothing lies in huge pages, the plan asks for them always"]
 
 
-def check_loopback(seen: dict[str, Any]) -> Check:
+def check_loopback(seen: RuntimeAnswer) -> Check:
     """Judge whether the engines listen on the loopback alone."""
     wrong = []
     for port, addresses in sorted(seen["listening"].items()):
@@ -243,7 +258,7 @@ def check_outsiders(tries: list[dict[str, Any]]) -> Check:
     }
 
 
-def check_certificate(seen: Mapping[str, Any]) -> Check:
+def check_certificate(seen: RuntimeAnswer) -> Check:
     """Judge whether somebody has to see to the certificate: weeks before clients refuse it."""
     status = seen.get("certificate_standing")
     if not status:
@@ -255,22 +270,22 @@ def check_certificate(seen: Mapping[str, Any]) -> Check:
 
 
 def make_rank_document(
-    plan: Mapping[str, Any], seen: dict[str, Any], network: Check, stand_ins: list[str]
+    plan: MachinePlan, seen: RuntimeAnswer, network: Check, stand_ins: list[str]
 ) -> dict[str, Any]:
     """Return the verify document of a host of a group that is not its head: nobody asks it."""
-    group = plan["group"]
+    group = groups.get_group(plan)
     head = group["members"][0]["host"]
     return make_document(
         endpoint="",
         seen_from="none",
         reason=f"rank {group['rank']} of group {group['name']} has no port for clients: they reach "
         f"{head}",
-        checks=[check_units(seen), check_placement(dict(plan), seen), network],
+        checks=[check_units(seen), check_placement(plan, seen), network],
         stand_ins=stand_ins,
     )
 
 
-def check_units(seen: Mapping[str, Any]) -> Check:
+def check_units(seen: RuntimeAnswer) -> Check:
     """Judge whether the unit of each instance runs."""
     states = [item["unit"].get("state") or "not there" for item in seen["instances"]]
     wrong = ", ".join(state for state in states if state != "active")

@@ -25,7 +25,7 @@ class Misfit(NamedTuple):
     problem: str
 
 
-def find_misfit(words: Sequence[str], answer: Mapping[str, Any]) -> Misfit | None:
+def find_misfit(words: Sequence[str], answer: Mapping[str, object]) -> Misfit | None:
     """Find the first key that is not of the answer's type; None where all are.
 
     `words`: the subcommand, and what it was asked.

@@ -21,6 +21,7 @@ from kimi_prov.operate import encryption
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ArchiveAnswer
     from kimi_prov.operate.encryption import Recipients
 
 # The options of the actions' DOCUMENTATION.
@@ -57,7 +58,7 @@ class FileTransfer(HostAction):
     # Of the code on the machine.
     subcommand: str
 
-    def read_contents(self, answer: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    def read_contents(self, contents: Mapping[str, Any], file: Path) -> dict[str, Any]:
         """Return what a machine tells of the archive in `file`. Raises RemoteError."""
         raise NotImplementedError
 
@@ -90,7 +91,7 @@ class FileTransfer(HostAction):
     def _save(self, file: Path, recipients: list[str]) -> dict[str, Any]:
         """Fetch a fresh archive: it is `file` once it is here whole."""
         chosen = encryption.read_recipients(recipients)
-        answer = call(self, self.subcommand, "make", "--for", self._read_login_id())
+        answer: ArchiveAnswer = call(self, self.subcommand, "make", "--for", self._read_login_id())
         # Only its owner enters the folder, whatever mode the connection writes the file with.
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
             part = Path(folder, "archive")
@@ -106,12 +107,12 @@ class FileTransfer(HostAction):
         size = file.stat().st_size
         return {**self.read_contents(answer, file), "sha256": answer["sha256"], "bytes": size}
 
-    def _fetch(self, answer: Mapping[str, Any], part: Path) -> None:
+    def _fetch(self, answer: ArchiveAnswer, part: Path) -> None:
         self._connection.fetch_file(answer["path"], str(part))
         if _compute_sha256(part) != answer["sha256"]:
             raise RemoteError("the archive did not come whole", "back up again")
 
-    def _fetch_encrypted(self, answer: Mapping[str, Any], part: Path, chosen: Recipients) -> None:
+    def _fetch_encrypted(self, answer: ArchiveAnswer, part: Path, chosen: Recipients) -> None:
         with tempfile.TemporaryFile(dir=part.parent) as clear, part.open("xb") as encrypted:
             self._fetch(answer, encryption.make_descriptor_path(clear))
             encryption.encrypt(chosen, clear, encrypted)
@@ -141,34 +142,34 @@ class FileTransfer(HostAction):
             return
 
 
-def read_numbers(answer: Mapping[str, Any], *names: str) -> dict[str, int]:
+def read_numbers(contents: Mapping[str, Any], *names: str) -> dict[str, int]:
     """Return counts and times that a machine tells. Raises RemoteError for what is none."""
     numbers = {}
     for name in names:
-        value = answer.get(name)
+        value = contents.get(name)
         if not isinstance(value, int) or not 0 <= value < _MAX_NUMBER:
             raise RemoteError(f"the machine tells no {name} of the archive")
         numbers[name] = value
     return numbers
 
 
-def read_texts(answer: Mapping[str, Any], name: str) -> list[str]:
+def read_texts(contents: Mapping[str, Any], name: str) -> list[str]:
     """Return a list of texts that a machine tells, each of a length to be shown."""
-    values = answer.get(name)
+    values = contents.get(name)
     return [str(value)[:_MAX_LENGTH] for value in values] if isinstance(values, list) else []
 
 
-def read_text(answer: Mapping[str, Any], name: str) -> str:
+def read_text(contents: Mapping[str, Any], name: str) -> str:
     """Return a text that a machine tells, of a length to be shown."""
-    return str(answer.get(name))[:_MAX_LENGTH]
+    return str(contents.get(name))[:_MAX_LENGTH]
 
 
-def read_web_data(answer: Mapping[str, Any]) -> dict[str, Any]:
+def read_web_data(contents: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a machine tells of what the web UI keeps."""
     return {
-        "version": read_text(answer, "version"),
-        **read_numbers(answer, "made_unix", "accounts", "chats", "uploads"),
-        "left_out": read_texts(answer, "left_out"),
+        "version": read_text(contents, "version"),
+        **read_numbers(contents, "made_unix", "accounts", "chats", "uploads"),
+        "left_out": read_texts(contents, "left_out"),
     }
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kimi_prov.contract.documents.facts import Facts
+
 _USUAL = {"owner": "root", "group": "root", "mode": "0644"}
 
 
-def find_differing(
-    files: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def find_differing(files: Iterable[Mapping[str, Any]], facts: Facts) -> list[dict[str, Any]]:
     """Return those of `files` whose content, owner or mode differ from what the facts tell.
 
     Each has `dest` and either `content` or `src`, a file of the control machine; owner and group
@@ -26,7 +26,7 @@ def find_differing(
 
 
 def check_units_differ(
-    facts: Mapping[str, Any],
+    facts: Facts,
     files: Iterable[Mapping[str, Any]],
     units: Iterable[str],
     planned: bool = True,  # noqa: FBT001, FBT002  (a filter's argument)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import yaml
 from ansible.errors import AnsibleConnectionFailure
@@ -19,6 +19,7 @@ from kimi_prov.show.text.findings import format_findings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.findings import Finding
 
 
@@ -83,6 +84,11 @@ class HostAction(ActionBase):  # type: ignore[misc]
     def address(self) -> str:
         """Where Ansible reaches that host."""
         return str(self.variables.get("ansible_host") or self.host)
+
+    @property
+    def facts(self) -> Facts:
+        """What was found of that host; empty where nothing was."""
+        return cast("Facts", self.variables.get("kimi_facts") or {})
 
     @property
     def check_mode(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ansible.errors import AnsibleConnectionFailure
 
@@ -27,6 +27,8 @@ PYTHON = ("/usr/bin/python3", "-I")
 # Before a machine that is away is asked again.
 _POLL_INTERVAL_S = 1.0
 
+_Answer = TypeVar("_Answer")
+
 
 class RemoteError(HostError):
     """The machine's code answered with an error, or did not answer at all."""
@@ -39,9 +41,7 @@ class RemoteError(HostError):
         )
 
 
-def read_answer(
-    words: Sequence[str], value: Mapping[str, Any], *, secret: bool = False
-) -> dict[str, Any]:
+def read_answer(words: Sequence[str], value: Mapping[str, Any], *, secret: bool = False) -> Any:  # noqa: ANN401  (of the type that COMMANDS has for it)
     """Return what a subcommand answered, clean: every answer of a machine comes through here.
 
     `words`: the subcommand and what it was asked. `secret`: what it answered is shown to nobody.
@@ -118,7 +118,7 @@ def call(
     stdin: object = None,
     secret: bool = False,
     zipapp: str = paths.ZIPAPP,
-) -> dict[str, Any]:
+) -> Any:  # noqa: ANN401  (of the type that COMMANDS has for it)
     """Return the JSON answer of a subcommand of the code on the machine; `stdin` is sent as JSON.
 
     Raises RemoteError when there is no such code, or when it answers with an error.
@@ -143,9 +143,7 @@ def call(
     return read_answer(arguments, value, secret=secret)
 
 
-def wait_reachable(
-    action: ActionBase, patience_s: float, ask: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
+def wait_reachable(action: ActionBase, patience_s: float, ask: Callable[[], _Answer]) -> _Answer:
     """Return what `ask` does, waiting out a machine that is away (a cut link, a reboot).
 
     Raises AnsibleConnectionFailure where it is away for more than `patience_s` seconds.

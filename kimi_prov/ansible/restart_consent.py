@@ -8,18 +8,18 @@ from __future__ import annotations
 import hashlib
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ansible.plugins.action import ActionBase
+
+    from kimi_prov.contract.documents.facts import Facts
 
 
 def find_refusal(
     action: ActionBase,
     host: str,
-    facts: Mapping[str, Any],
+    facts: Facts,
     consent: tuple[str, object],
     instead: str,
     *,
@@ -40,7 +40,7 @@ def find_refusal(
     return None
 
 
-def is_control(action: ActionBase, facts: Mapping[str, Any]) -> bool:
+def is_control(action: ActionBase, facts: Facts) -> bool:
     """Whether the host is the control machine; containers of one image share the id alone."""
     if action._connection.transport == "local":
         return True

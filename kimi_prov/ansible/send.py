@@ -35,7 +35,7 @@ class NoRightsError(RemoteError):
 
 def call_sent(
     action: ActionBase, *arguments: str, stdin: object = None, secret: bool = False
-) -> dict[str, Any]:
+) -> Any:  # noqa: ANN401  (of the type that COMMANDS has for it)
     """Return the JSON answer of a subcommand, in one round trip; `stdin` is sent as JSON.
 
     `arguments` must hold no secret: they show in the process list; `secret` as in `execute`.

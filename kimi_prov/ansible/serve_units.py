@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from kimi_prov.contract import paths, protection, unit_files, unit_names
+from kimi_prov.contract import groups, paths, protection, unit_files, unit_names
 from kimi_prov.contract.errors import EXIT_PERMANENT
 from kimi_prov.contract.unit_form import (
     LOADING,
@@ -28,6 +28,8 @@ from kimi_prov.packaging import resources
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.findings import Findings
 
 _DROP_IN = "10-plan.conf.j2"
@@ -65,7 +67,7 @@ class Units:
         return parse_form(join_unit(self.template, self.drop_ins[unit]))
 
 
-def render(plan: Mapping[str, Any], options: Options) -> Units:
+def render(plan: MachinePlan, options: Options) -> Units:
     """Fill the templates in for every instance of a plan."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resources.find_root() / "roles" / "serve" / "templates"),
@@ -110,9 +112,9 @@ def render(plan: Mapping[str, Any], options: Options) -> Units:
     )
 
 
-def _build_supervision(plan: Mapping[str, Any], options: Options) -> list[str]:
+def _build_supervision(plan: MachinePlan, options: Options) -> list[str]:
     """Give the options of the supervisor of a host in a group."""
-    group, (instance,) = plan["group"], plan["instances"]
+    group, (instance,) = groups.get_group(plan), plan["instances"]
     served = [plan["model"]["serve_dir"]]
     if plan["weights"]["draft"]:
         served.append(plan["weights"]["draft"]["dir"])
@@ -128,7 +130,7 @@ def _build_supervision(plan: Mapping[str, Any], options: Options) -> list[str]:
     return line
 
 
-def find_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: Findings) -> None:
+def find_restarts(plan: MachinePlan, facts: Facts, findings: Findings) -> None:
     """Find the running engines that an `apply` of the plan would restart, and say why."""
     serving: Mapping[str, Any] = (facts.get("kimi") or {}).get("serving") or {}
     if not serving:
@@ -147,10 +149,11 @@ def find_restarts(plan: Mapping[str, Any], facts: Mapping[str, Any], findings: F
                 observed=f"the process of {unit} was started otherwise",
                 required="it runs as planned: apply restarts it, and it loads its weights again",
             )
-    if restarted and plan.get("group"):
+    group = plan.get("group")
+    if restarted and group:
         findings.add(
             "upgrade.group",
-            observed=f"{plan['group']['name']} serves one model over several hosts",
+            observed=f"{group['name']} serves one model over several hosts",
             required="it serves what is applied: else all of them go back, each by itself",
             fix="where it serves and verify or the speed is not as you want it: `kimi-prov "
             "rollback` for all of its hosts",

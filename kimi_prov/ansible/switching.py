@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 
     from ansible.plugins.action import ActionBase
 
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 # Parts of a plan that hold what is so at the moment; the machine's plan.json has no place for them.
 MOMENTARY = ("findings", "upgrade")
 
 
-def render_plan(plan: Mapping[str, Any]) -> str:
+def render_plan(plan: MachinePlan) -> str:
     """Return the text of the machine's plan.json."""
     lasting = {name: value for name, value in plan.items() if name not in MOMENTARY}
     return json.dumps(lasting, indent=4, sort_keys=True) + "\n"
 
 
-def is_needed(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+def is_needed(plan: MachinePlan, facts: Facts) -> bool:
     """Whether an apply of the plan has something to switch from, and something to switch to.
 
     An open switch is one that was cut: this apply takes it over.

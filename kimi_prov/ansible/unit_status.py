@@ -11,6 +11,7 @@ from kimi_prov.planner.findings import make_finding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.answers import FollowAnswer
     from kimi_prov.contract.documents.findings import Finding
 
 REPORTED = ("done_bytes", "total_bytes", "rate_bytes_per_s", "eta_s", "line")
@@ -34,7 +35,7 @@ class Verdict:
     fix: str | None = None
 
 
-def classify(unit: str, answer: Mapping[str, Any]) -> Verdict:
+def classify(unit: str, answer: FollowAnswer) -> Verdict:
     """Tell from systemd's view and the job's own progress how the work stands.
 
     A unit that is queued or starting is running; a oneshot that has finished is active.
@@ -73,7 +74,7 @@ def _describe_failure(unit: str, shown: Mapping[str, str], journal: list[str]) -
     return f"{unit}: {reason}; its last line: {last}"
 
 
-def list_warnings(answer: Mapping[str, Any]) -> list[str]:
+def list_warnings(answer: FollowAnswer) -> list[str]:
     """Return what went otherwise than planned in work that was done all the same."""
     progress: Mapping[str, Any] = answer.get("progress") or {}
     return [str(text) for text in progress.get("warnings") or ()]
@@ -93,7 +94,7 @@ def make_findings(warnings: Sequence[str]) -> list[Finding]:
     ]
 
 
-def build_update(phase: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+def build_update(phase: str, answer: FollowAnswer) -> dict[str, Any]:
     """Shape what the reader sees while it runs: bytes, rate, time left and one line."""
     progress: Mapping[str, Any] = answer.get("progress") or {"line": "starting"}
     return {"phase": phase, **{key: progress[key] for key in REPORTED if key in progress}}

@@ -17,9 +17,8 @@ from kimi_prov.contract import gateways
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kimi_prov.catalog.models import Model, Usage
+    from kimi_prov.contract.documents.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def find_model(name: str) -> Model | None:
         return None
 
 
-def describe_server(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]:
+def describe_server(plan: Plan, certificate: str) -> dict[str, Any]:
     """Return what clients need of a plan as applied, with the public certificate. Pure.
 
     A host of a group that is not its head serves nobody: {"elsewhere": the head}. Nor does one
@@ -89,12 +88,17 @@ def describe_server(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]
     first = gateways.find_key_gateway(plan)
     if first and gateways.is_gateway(plan):
         return {"elsewhere": first, "behind": True}
-    model, proxy, engine = plan["model"], plan["proxy"], plan.get("engine")
-    web = plan.get("web")
+    model, proxy, web = plan["model"], plan["proxy"], plan.get("web")
+    shared, context, engine = None, None, None
+    if gateways.is_gateway(plan):
+        shared = plan["gateway"]["address"]
+    elif own := plan.get("engine"):
+        context = plan["model"]["context"]
+        engine = {"name": own["name"], "variant": own["variant"], "version": own["version"]}
     return {
         "elsewhere": first,
         "behind": first is not None,
-        "shared": plan["gateway"]["address"] if gateways.is_gateway(plan) else None,
+        "shared": shared,
         "port": proxy["port"],
         "page_port": web["port"] if web else None,
         "allowed_networks": list(proxy["allowed_networks"]),
@@ -102,8 +106,6 @@ def describe_server(plan: Mapping[str, Any], certificate: str) -> dict[str, Any]
         "model": model["served_names"][0],
         "models": list(model["served_names"]),
         "catalog_name": model["name"],
-        "context": model["context"] if engine else None,
-        "engine": {name: engine[name] for name in ("name", "variant", "version")}
-        if engine
-        else None,
+        "context": context,
+        "engine": engine,
     }

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import click
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.runner.redaction import Masker
     from kimi_prov.show.output import Output
 
@@ -103,7 +104,7 @@ def _read(file: Path, masker: Masker) -> Mapping[str, Any]:
     found = json.loads(file.read_text(encoding="utf-8"))
     plan = found.get("plan") if isinstance(found, dict) else None
     if isinstance(plan, dict):
-        masker.add(redaction.find_plan_secrets(plan))
+        masker.add(redaction.find_plan_secrets(cast("MachinePlan", plan)))
     masked = redaction.mask_value(found, masker.mask)
     return masked if isinstance(masked, dict) else {}
 

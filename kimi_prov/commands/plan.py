@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.show.output import Output
 
 _BLOCKER = "blocker"
@@ -39,7 +40,7 @@ def plan(path: Path, options: PlaybookOptions, output: Output) -> ExitCode:
     return playbook_run.conclude(finished, *([ExitCode.BLOCKED] if blocked else []))
 
 
-def _format_text(plans: Mapping[str, Mapping[str, Any]]) -> str:
+def _format_text(plans: Mapping[str, MachinePlan]) -> str:
     named = [(clean_text.clean_row(host), found) for host, found in plans.items()]
     return "\n".join(
         f"{host}\n{'=' * len(host)}\n{plan_text.format_plan(found)}" for host, found in named

@@ -49,7 +49,7 @@ class HostError(Exception):
         return cls(f"{error.filename}: {text}" if error.filename else text)
 
     @classmethod
-    def from_answer(cls, answer: Mapping[str, Any]) -> HostError | None:
+    def from_answer(cls, answer: Mapping[str, object]) -> HostError | None:
         """Return the error that an answer carries, None where it carries none.
 
         Understands what the versions before this envelope wrote: a sentence as `error`, or
@@ -66,7 +66,8 @@ class HostError(Exception):
         if inner is not None:
             return cls(str(inner))
         if "refused" in answer:
-            return cls(str(answer["refused"]), answer.get("fix"))
+            fix = answer.get("fix")
+            return cls(str(answer["refused"]), str(fix) if fix else None)
         return None
 
 

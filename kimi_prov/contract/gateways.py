@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from typing_extensions import TypeIs
+
+    from kimi_prov.contract.documents.plan import Plan
+    from kimi_prov.contract.documents.plan.gateway import GatewayPlan
 
 SCHEMA: Final = "kimi-prov/gateway-plan/v1"
 # Names of the keys by which gateways come in: no client's begins so.
@@ -30,22 +33,22 @@ def build_server_name(host: str) -> str:
     return _OTHER.sub("_", host)
 
 
-def is_gateway(plan: Mapping[str, Any]) -> bool:
+def is_gateway(plan: Plan) -> TypeIs[GatewayPlan]:
     """Whether a plan is a gateway's."""
     return plan.get("schema") == SCHEMA
 
 
-def list_gateways(plan: Mapping[str, Any]) -> list[str]:
+def list_gateways(plan: Plan) -> list[str]:
     """Name the gateways before a host; none where clients reach it itself."""
-    return [str(row["host"]) for row in plan.get("gateways") or ()]
+    return [] if is_gateway(plan) else [row["host"] for row in plan.get("gateways") or ()]
 
 
-def find_key_gateway(plan: Mapping[str, Any]) -> str | None:
+def find_key_gateway(plan: Plan) -> str | None:
     """Name the gateway that has the keys of a host or of another gateway; None for one's own."""
     if list_gateways(plan):
         return list_gateways(plan)[0]
     if is_gateway(plan) and build_server_name(plan["gateway"]["first"]) != plan["gateway"]["name"]:
-        return str(plan["gateway"]["first"])
+        return plan["gateway"]["first"]
     return None
 
 

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.plan import Plan
+    from kimi_prov.contract.documents.plan.group import GroupPlan
 
 
-def serves_clients(plan: Mapping[str, Any]) -> bool:
+def serves_clients(plan: Plan) -> bool:
     """Whether clients are served on this host: not where the head of a group does it."""
     group = plan.get("group")
     return not group or group["rank"] == 0
 
 
-def has_proxy(plan: Mapping[str, Any]) -> bool:
+def has_proxy(plan: Plan) -> bool:
     """Whether a proxy runs on this host: for clients, or for those who read its metrics."""
     return serves_clients(plan) or bool(plan.get("metrics"))
 
 
-def get_head(plan: Mapping[str, Any]) -> str:
+def get_group(plan: Plan) -> GroupPlan:
+    """Return what a plan says of its group; raises HostError where the host serves alone."""
+    group = plan.get("group")
+    if group is None:
+        raise HostError("the plan names no group: the host serves its model alone")
+    return group
+
+
+def get_head(plan: Plan) -> str:
     """Name the host that serves for a group."""
-    return str(plan["group"]["members"][0]["host"])
+    return get_group(plan)["members"][0]["host"]
 
 
-def list_hosts(plan: Mapping[str, Any]) -> list[str]:
+def list_hosts(plan: Plan) -> list[str]:
     """Name the hosts that serve a plan together; none where it is one alone."""
-    return [str(row["host"]) for row in (plan.get("group") or {}).get("members", ())]
+    group = plan.get("group")
+    return [row["host"] for row in group["members"]] if group else []
 
 
-def make_head_only_error(plan: Mapping[str, Any], what: str) -> HostError:
+def make_head_only_error(plan: Plan, what: str) -> HostError:
     """Return the refusal of what only the head of a group can do."""
-    group, host = plan["group"], get_head(plan)
+    group, host = get_group(plan), get_head(plan)
     return HostError(
         f"this host is rank {group['rank']} of group {group['name']}, which {host} serves for: "
         f"{what} there",

@@ -5,10 +5,10 @@ Decides: what runs in a pod (paths and minimum sizes).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # Of the image's user and its group.
 USER_ID = 10001
@@ -41,18 +41,18 @@ _SHM_OF_WORKERS_BYTES = 8 * _GIB
 _SHM_OF_ONE_BYTES = _GIB
 
 
-def compute_process_bytes(plan: Mapping[str, Any]) -> int:
+def compute_process_bytes(plan: MachinePlan) -> int:
     """Return the memory that the engine's processes take, by the plan; the system's is apart."""
     parts = plan["memory"]["host_parts"]
     return sum(int(part["bytes"]) for part in parts if part["kind"] != "system")
 
 
-def compute_shm_bytes(plan: Mapping[str, Any]) -> int:
+def compute_shm_bytes(plan: MachinePlan) -> int:
     """Return the least size of /dev/shm; it counts as the container's memory."""
     return _SHM_OF_WORKERS_BYTES if count_workers(plan) > 1 else _SHM_OF_ONE_BYTES
 
 
-def count_workers(plan: Mapping[str, Any]) -> int:
+def count_workers(plan: MachinePlan) -> int:
     """Return how many processes of the engine work on one model, over all pods."""
     parallel = plan["parallel"]
     return int(parallel["tensor"]) * int(parallel["pipeline"]) * int(parallel["data"])

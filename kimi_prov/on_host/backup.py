@@ -37,7 +37,7 @@ from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.keys import metadata, publish
 from kimi_prov.on_host.proxy import acme, converge
 from kimi_prov.on_host.system import archive as archives
-from kimi_prov.on_host.system import transfer
+from kimi_prov.on_host.system import plans, transfer
 from kimi_prov.on_host.system.files import (
     find_owner_ids,
     make_directory,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Iterator
 
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/backup-archive/v1"
@@ -86,8 +87,8 @@ def make_archive(paths: Paths, reader: int) -> dict[str, Any]:
     return transfer.make_archive(paths, reader, lambda descriptor: _save(paths, plan, descriptor))
 
 
-def _read_plan(paths: Paths) -> dict[str, Any]:
-    plan = read_json(paths.plan)
+def _read_plan(paths: Paths) -> Plan:
+    plan = plans.read_plan(paths.plan)
     if not plan:
         raise HostError(
             f"this machine is not provisioned: there is no {layout.PLAN}",
@@ -96,7 +97,7 @@ def _read_plan(paths: Paths) -> dict[str, Any]:
     return plan
 
 
-def _save(paths: Paths, plan: dict[str, Any], descriptor: int) -> dict[str, Any]:
+def _save(paths: Paths, plan: Plan, descriptor: int) -> dict[str, Any]:
     rows: dict[str, archives.Row] = {}
     left_out: list[str] = []
     told = {"made_unix": int(time.time()), "hostname": os.uname().nodename}
@@ -138,13 +139,13 @@ def _describe_contents(names: list[str], key_map: str, pem: str, page: Any) -> d
     }
 
 
-def _find_certificate(paths: Paths, plan: dict[str, Any]) -> tuple[str, Path]:
+def _find_certificate(paths: Paths, plan: Plan) -> tuple[str, Path]:
     """Return under which name which file with the certificate goes along."""
     issued = plan["proxy"]["tls"]["mode"] == "acme" and paths.acme_pem.exists()
     return (ISSUED, paths.acme_pem) if issued else (CERTIFICATE, paths.tls_pem)
 
 
-def _list_files(paths: Paths, plan: dict[str, Any]) -> Iterator[tuple[str, Path]]:
+def _list_files(paths: Paths, plan: Plan) -> Iterator[tuple[str, Path]]:
     """Give the files of an archive, by their name in it."""
     single = {KEYS: paths.key_map, KEY_METADATA: paths.key_book, OPERATOR: paths.operator_new}
     if plan["proxy"]["tls"]["mode"] != "files":
@@ -193,7 +194,7 @@ def _add_web_ui(
     archive: tarfile.TarFile,
     rows: dict[str, archives.Row],
     paths: Paths,
-    plan: dict[str, Any],
+    plan: Plan,
     left_out: list[str],
 ) -> Any:  # noqa: ANN401
     """Add the page's own archive; return what it holds, None without one."""
@@ -211,7 +212,7 @@ def _add_web_ui(
     return _describe_web_ui(told)
 
 
-def _find_web_ui(paths: Paths, plan: dict[str, Any]) -> dict[str, Any] | None:
+def _find_web_ui(paths: Paths, plan: Plan) -> dict[str, Any] | None:
     """Return the plan's page, None where none is planned."""
     web = plan.get("web")
     return {**web, "data": str(paths.locate(web["data"]))} if web else None
@@ -360,7 +361,7 @@ def restore(paths: Paths, sha256: str) -> dict[str, Any]:
             transfer.remove_archive(paths)
 
 
-def _restore(paths: Paths, plan: dict[str, Any], contents: Contents) -> dict[str, Any]:
+def _restore(paths: Paths, plan: Plan, contents: Contents) -> dict[str, Any]:
     left_out: list[str] = []
     page = _restore_web_ui(paths, plan, contents, left_out)
     first = gateways.find_key_gateway(plan) if gateways.is_gateway(plan) else None
@@ -397,9 +398,7 @@ def _restore_history(paths: Paths, contents: Contents, left_out: list[str]) -> N
         )
 
 
-def _restore_web_ui(
-    paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
-) -> Any:  # noqa: ANN401
+def _restore_web_ui(paths: Paths, plan: Plan, contents: Contents, left_out: list[str]) -> Any:  # noqa: ANN401
     if not contents.has(WEB_UI):
         return None
     web = _find_web_ui(paths, plan)
@@ -460,9 +459,7 @@ def _restore_usage(paths: Paths, contents: Contents, left_out: list[str]) -> Non
     usage_store.import_rows(paths.usage_db, contents.usage)
 
 
-def _restore_certificate(
-    paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
-) -> None:
+def _restore_certificate(paths: Paths, plan: Plan, contents: Contents, left_out: list[str]) -> None:
     planned = plan["proxy"]["tls"]
     if not contents.pem:
         return
@@ -484,9 +481,7 @@ def _restore_certificate(
         left_out.append("the certificate: it is not what the plan takes, or it ends soon")
 
 
-def _restore_accounts(
-    paths: Paths, plan: dict[str, Any], contents: Contents, left_out: list[str]
-) -> None:
+def _restore_accounts(paths: Paths, plan: Plan, contents: Contents, left_out: list[str]) -> None:
     """Put the client's account back, in a folder of its own that takes the place of the other.
 
     Root writes nothing into a folder that is the client's.

@@ -27,7 +27,7 @@ from kimi_prov.contract.paths import PROXY_USER, WEB_USER, Paths
 from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.on_host.monitor.ensure import BEFORE
 from kimi_prov.on_host.probe.system import list_mounts
-from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system import plans, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, write_atomic
 from kimi_prov.on_host.system.machine import Machine
@@ -175,7 +175,7 @@ class Undo:
 
     def tunables(self) -> None:
         """Kernel settings that the plan changed, back to their values from before."""
-        ours = read_json(self.paths.plan).get("tuning") or {}
+        ours = plans.read_machine_plan(self.paths.plan).get("tuning") or {}
         recorded = self.before.get("tunables") or {}
         for name in sorted(ours.get("sysctl") or {}):
             value = _format_value((recorded.get("sysctl") or {}).get(name))

@@ -20,9 +20,9 @@ from kimi_prov.contract.paths import ADDRESS_CONFIG, ENGINE, PROXY_CONFIG, Paths
 from kimi_prov.on_host.engine import metrics, ready
 from kimi_prov.on_host.probe import collect
 from kimi_prov.on_host.status import machine
-from kimi_prov.on_host.system import journals, units
+from kimi_prov.on_host.system import journals, plans, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.files import read_text
 from kimi_prov.on_host.system.local_secrets import Secrets
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.system.process import NOT_FOUND, run
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kimi_prov.contract.documents.answers import DiagnoseAnswer
+    from kimi_prov.contract.documents.plan import Plan
 
 # Of each unit, and of the kernel.
 MAX_LINES = 3000
@@ -67,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 def gather(paths: Paths) -> DiagnoseAnswer:
     """Gather all parts; `missing` tells of each that could not be gathered why."""
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     found: dict[str, Any] = {"missing": {}, "plan": plan}
     parts: Mapping[str, Callable[[], Any]] = {
         "status": lambda: machine.collect(paths),
@@ -142,16 +143,19 @@ def _read_kernel() -> dict[str, Any]:
     return {"entries": entries, "cut": False}
 
 
-def read_engine_metrics(
-    plan: Mapping[str, Any], pause_s: float = METRICS_INTERVAL_S
-) -> list[dict[str, Any]]:
+def read_engine_metrics(plan: Plan, pause_s: float = METRICS_INTERVAL_S) -> list[dict[str, Any]]:
     """Read each instance's /metrics; where requests run a second time, to see whether it moves."""
     found: list[dict[str, Any]] = []
-    for instance in plan.get("instances") or []:
-        port = instance["port"]
+    # A host that is not its group's head has no port: the head answers for it.
+    ports = {
+        unit_names.get_engine_unit(row): port
+        for row in plan.get("instances") or []
+        if (port := row["port"])
+    }
+    for unit, port in ports.items():
         why, text = ready.send_request(port, "GET", "/metrics", timeout_s=_TIMEOUT_S)
         row: dict[str, Any] = {
-            "unit": unit_names.get_engine_unit(instance),
+            "unit": unit,
             "first": text,
             "said": why,
         }
@@ -160,7 +164,6 @@ def read_engine_metrics(
     if busy:
         started = time.monotonic()
         time.sleep(pause_s)
-        ports = {unit_names.get_engine_unit(one): one["port"] for one in plan["instances"]}
         for row in busy:
             why, row["second"] = ready.send_request(
                 ports[row["unit"]], "GET", "/metrics", timeout_s=_TIMEOUT_S

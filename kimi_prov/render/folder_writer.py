@@ -15,15 +15,18 @@ import os
 import secrets
 import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov import __version__, documents, schemas
 from kimi_prov.contract import clean_text, hand_changes
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.weights import WeightsPlan
 
 SCHEMA = "kimi-prov/render/v1"
 RECORD = "render.json"
@@ -170,7 +173,7 @@ def find_kind(folder: Path) -> str | None:
     return kind
 
 
-def read_plan(folder: Path) -> dict[str, Any]:
+def read_plan(folder: Path) -> MachinePlan:
     """Return the plan that a folder was rendered from; what is read of it is held to its form.
 
     Raises UserError.
@@ -188,7 +191,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
             f"{clean_text.clean_line(error.message)[:200]}",
             fix=fix,
         ) from None
-    return dict(plan)
+    return cast("MachinePlan", plan)
 
 
 def _read_record(path: Path, kind: str, fix: str) -> dict[str, Any]:
@@ -334,7 +337,7 @@ def _replace_file(path: Path, content: bytes, mode: int) -> None:
         raise
 
 
-def compute_plan_digest(plan: Mapping[str, Any]) -> str:
-    """Sum a plan up: SHA-256 of its JSON, keys sorted, in hexadecimal."""
+def compute_plan_digest(plan: MachinePlan | WeightsPlan) -> str:
+    """Sum up a plan, or its part for the weights: SHA-256 of its JSON, keys sorted."""
     text = json.dumps(plan, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

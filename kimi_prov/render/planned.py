@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.registry.definition import Severity
     from kimi_prov.planner.settings.parsing import Settings
 
@@ -73,7 +74,7 @@ def is_true_there(identity: str) -> bool:
     return subject not in _NOT_THERE and identity not in NOT_THERE_EITHER
 
 
-def select_true(plan: Mapping[str, Any]) -> list[Finding]:
+def select_true(plan: MachinePlan) -> list[Finding]:
     """Give the findings of a plan that hold.
 
     What forbids `apply` is a blocker: weights cannot be fetched from nowhere there either.
@@ -104,7 +105,7 @@ class Driver(NamedTuple):
         return f"branch {self.branch} or newer"
 
 
-def describe_driver(plan: Mapping[str, Any]) -> Driver | None:
+def describe_driver(plan: MachinePlan) -> Driver | None:
     """Return what a finding of the nodes' driver says; None where none is needed."""
     need = plan["driver"]["required_branch"]
     if need is None:
@@ -116,7 +117,7 @@ def describe_driver(plan: Mapping[str, Any]) -> Driver | None:
     return Driver(severity, str(row["observed"]) if row else "unknown", need)
 
 
-def describe_tuning(plan: Mapping[str, Any]) -> list[str]:
+def describe_tuning(plan: MachinePlan) -> list[str]:
     """Say what root would set in the kernel."""
     tuning = plan["tuning"]
     lines = [f"{name} = {value}" for name, value in tuning["sysctl"].items()]
@@ -124,7 +125,7 @@ def describe_tuning(plan: Mapping[str, Any]) -> list[str]:
     return lines + ([f"frequency governor: {tuning['governor']}"] if tuning["governor"] else [])
 
 
-def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[str]:
+def drain(plan: MachinePlan, flags: Sequence[str], grace_s: int) -> list[str]:
     """Give the flag for the seconds that answers may take at the end, where it is not there yet.
 
     `grace_s`: seconds from the first signal to the last.
@@ -135,13 +136,13 @@ def drain(plan: Mapping[str, Any], flags: Sequence[str], grace_s: int) -> list[s
     return [_DRAIN, str(max(_MIN_DRAIN_S, grace_s - _END_S))]
 
 
-def download(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def download(plan: MachinePlan) -> list[tuple[str, str]]:
     """Give the site's hub and proxy as programs read them; no password is in a plan."""
-    proxy = plan["site"]["proxy"] or {}
+    proxy = plan["site"].get("proxy")
     downloads = [
         ("HF_ENDPOINT", plan["weights"]["hf_endpoint"]),
-        ("http_proxy", proxy.get("http")),
-        ("https_proxy", proxy.get("https")),
-        ("no_proxy", ",".join(proxy.get("no_proxy") or [])),
+        ("http_proxy", proxy and proxy.get("http")),
+        ("https_proxy", proxy and proxy.get("https")),
+        ("no_proxy", ",".join((proxy and proxy.get("no_proxy")) or [])),
     ]
     return [(name, value) for name, value in downloads if value]

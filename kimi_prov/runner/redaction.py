@@ -16,6 +16,8 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 MASK = "********"
 _MIN_LENGTH = 6
 _MAX_BYTES = 1 << 20
@@ -127,7 +129,7 @@ def _find_login_secrets(url: str) -> set[str]:
     return {password, unquote(password)} if password else set()
 
 
-def find_plan_secrets(plan: Mapping[str, Any]) -> set[str]:
+def find_plan_secrets(plan: MachinePlan) -> set[str]:
     """Return the secrets in the control machine's files that a plan names."""
     control: Mapping[str, Any] = plan.get("control") or {}
     tls = (plan.get("proxy") or {}).get("tls") or {}

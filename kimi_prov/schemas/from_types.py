@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
@@ -78,13 +79,13 @@ def _make_part(kind: Any, form: _Form) -> Schema:  # noqa: ANN401
         found = _join_alternatives([_make_part(part, form) for part in arguments])
     elif origin is list:
         found = {"type": "array", "items": _make_part(arguments[0], form)}
-    elif origin is dict:
+    elif origin in (dict, Mapping):
         names, values = (_make_part(part, form) for part in arguments)
         found = {"type": "object"}
         found |= {"propertyNames": names} if names != {"type": "string"} else {}
         found |= {"additionalProperties": values} if values else {}
     else:
-        found = {} if kind is Any else {"type": _NAMES[kind]}
+        found = {} if kind in (Any, object) else {"type": _NAMES[kind]}
     return found
 
 

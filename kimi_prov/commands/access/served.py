@@ -32,6 +32,8 @@ from kimi_prov.user_dirs import find_state_home, make_private, replace_file, wri
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 _TIMEOUT_S = 20.0
 # A name or an address; a certificate may hold any text.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
@@ -186,7 +188,7 @@ class Rendered:
     """
 
     name: str
-    plan: Mapping[str, Any]
+    plan: MachinePlan
     certificate: str
     hint: str
     login: str | None = None

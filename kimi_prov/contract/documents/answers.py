@@ -13,6 +13,7 @@ from kimi_prov.contract.documents.form import (
     Bytes,
     Count,
     NotRequired,
+    Recorded,
     Required,
     Sha256,
     WeightsHeldIn,
@@ -284,7 +285,6 @@ class LifecycleAnswer(TypedDict, total=False):
     mark: dict[str, Any] | None
     start: MeasuredStart | None
     held: WeightsHeldIn
-    """Where the weights are."""
 
 
 class ExpectedStart(TypedDict):
@@ -298,7 +298,6 @@ class BegunStart(TypedDict):
     """A start that was asked for."""
 
     held: WeightsHeldIn
-    """Where the weights are."""
     expected: ExpectedStart
 
 
@@ -325,7 +324,7 @@ class MeasuredStart(TypedDict):
 class RuntimeAnswer(TypedDict):
     """The plan as applied, and where its processes run."""
 
-    plan: dict[str, Any]
+    plan: Recorded
     """As an apply of whatever version wrote it; empty where none did."""
     certificate: str
     instances: list[dict[str, Any]]
@@ -361,7 +360,7 @@ class BenchStartAnswer(TypedDict, total=False):
 class BenchAnswer(TypedDict):
     """What was measured."""
 
-    plan: dict[str, Any]
+    plan: Recorded
     facts: Facts
     load: float
     busy: bool
@@ -538,7 +537,7 @@ class DriftAnswer(TypedDict):
     weights_read_from: NotRequired[dict[str, str]]
     drift: list[ToldDifference]
     unseen: list[ToldUnseen]
-    plan: NotRequired[dict[str, Any] | None]
+    plan: NotRequired[Recorded | None]
 
 
 class DriftApplied(TypedDict):
@@ -576,7 +575,7 @@ class DiagnoseAnswer(TypedDict):
     """Parts of a bug report; null what could not be gathered."""
 
     missing: dict[str, str]
-    plan: dict[str, Any]
+    plan: Recorded
     status: dict[str, Any] | None
     units: dict[str, dict[str, str]] | None
     unit_files: str | None
@@ -584,7 +583,7 @@ class DiagnoseAnswer(TypedDict):
     kernel: dict[str, Any] | None
     metrics: list[dict[str, Any]] | None
     gpus: str | None
-    facts: dict[str, Any] | None
+    facts: Recorded | None
     configuration: NotRequired[dict[str, str] | None]
     packages: NotRequired[list[str] | None]
     hangs: NotRequired[Any]

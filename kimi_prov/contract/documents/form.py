@@ -7,6 +7,7 @@ class's docstring, and the string below a key, are the descriptions there.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -55,6 +56,8 @@ Timestamp = Annotated[str, Rule(format="date-time")]
 Day = Annotated[str, Rule(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 # Processors as the kernel lists them: 0-15,32-47.
 CpuList = Annotated[str, Rule(pattern=r"^(\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*)?$")]
+# A part of a document as an apply of whatever version wrote it: it may be of no type of today.
+Recorded = Mapping[str, object]
 # A job of SLURM, and which of a rendered folder's jobs it is.
 JobId = Annotated[str, Rule(pattern="^[0-9]+$")]
 JobName = Literal["environment", "weights", "serve", "tune", "bench", "accept"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # An engine that a plan says nothing of takes this many requests at once.
 _AT_ONCE = 8
@@ -34,20 +37,20 @@ class Expectations:
     decode_tok_s: float | None
 
 
-def from_plan(plan: Mapping[str, Any]) -> Expectations:
+def from_plan(plan: MachinePlan) -> Expectations:
     """Read a plan, also one that an earlier version applied."""
     model, instances = plan["model"], plan["instances"]
     speeds = plan.get("throughput") or {}
     argv = [word for instance in instances for word in instance["argv"]]
     engine = str((plan.get("engine") or {}).get("name") or "vllm")
-    draft = plan.get("speculative") or {}
+    draft = plan.get("speculative")
     data = int((plan.get("parallel") or {}).get("data") or 1)
     return Expectations(
         engine=engine,
         context=int(model.get("context") or _CONTEXT),
         at_once=min(_MAX_AT_ONCE, int(speeds.get("concurrency") or _AT_ONCE)),
         vision=str(model.get("architecture") or "").endswith(_SEES),
-        speculative=str(draft.get("name") or ""),
+        speculative=str(draft.get("name") or "") if draft else "",
         cache=_has_cache(engine, argv),
         copies=max(1, len(instances)) * data,
         prefill_tok_s=_get_expected(speeds.get("prefill_tok_s")),

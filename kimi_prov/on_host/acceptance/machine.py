@@ -10,7 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Literal
 
 from kimi_prov.contract import clean_text
 from kimi_prov.contract.errors import HostError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
 
 Found = dict[str, Any]
@@ -57,16 +58,19 @@ print(json.dumps({"text": text}))
 """
 
 
+_Folder = Literal["dir", "serve_dir"]
+
+
 @dataclass(frozen=True)
 class MachineFiles:
     """The machine's files and its plan."""
 
     paths: Paths
-    plan: Mapping[str, Any]
+    plan: MachinePlan
 
-    def model(self, key: str, name: str) -> Path:
+    def model(self, key: _Folder, name: str) -> Path:
         """Return a file of the model's directory: `dir`, as verified, or `serve_dir`, as served."""
-        return self.paths.locate(str(self.plan["model"][key])) / name
+        return self.paths.locate(self.plan["model"][key]) / name
 
 
 def answer(place: MachineFiles, question: Mapping[str, Any]) -> Found:
@@ -126,7 +130,7 @@ def _post(place: MachineFiles, path: str, body: Mapping[str, Any]) -> Any:  # no
 
 
 def _list_ports(place: MachineFiles) -> list[int]:
-    ports = [int(item["port"]) for item in place.plan["instances"] if item.get("port")]
+    ports = [port for item in place.plan["instances"] if (port := item.get("port"))]
     if not ports:
         raise HostError("no engine of this machine has a port: the head of its group serves")
     return ports
@@ -171,7 +175,7 @@ def _describe_template(place: MachineFiles) -> tuple[Found, str]:
     return {**told, "used": _hash_content(used)}, used.decode(errors="replace")
 
 
-def _read_own_template(place: MachineFiles, key: str) -> tuple[str, bytes]:
+def _read_own_template(place: MachineFiles, key: _Folder) -> tuple[str, bytes]:
     """Return the name of the file that holds the model's template, and the template."""
     content = _read_bytes(place.model(key, _TEMPLATE))
     if content:

@@ -20,11 +20,14 @@ from kimi_prov.on_host.acceptance.target import MachineTarget
 from kimi_prov.on_host.acceptance.verdicts import Row, Verdict, make_failure, make_skip
 from kimi_prov.on_host.endpoint import checks, tls
 from kimi_prov.on_host.endpoint.api_client import ApiError
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 Tell = Callable[[str], None]
 
@@ -135,8 +138,8 @@ def _run_needles(exam: Exam, names: Sequence[str], tell: Tell) -> list[Row]:
     return rows
 
 
-def _read_plan(paths: Paths) -> dict[str, Any]:
-    plan = read_json(paths.plan)
+def _read_plan(paths: Paths) -> MachinePlan:
+    plan = plans.read_machine_plan(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
     return plan

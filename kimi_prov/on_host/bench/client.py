@@ -18,6 +18,8 @@ from kimi_prov.on_host.bench.load import KTRANSFORMERS, Load
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 Shape = tuple[Optional[int], Optional[int]]
 # What the client is at while it warms up.
 WARM_UP = "warm-up"
@@ -29,7 +31,7 @@ LIMITS = (
 )
 
 
-def list_runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> list[dict[str, Any]]:
+def list_runs(plan: MachinePlan, load: Load, shape: Shape, seed: int) -> list[dict[str, Any]]:
     """Return each run of the client, in order: warm-up, then round by round each load.
 
     `level` is the requests at once, `round` from 1 (0 is the warm-up), `prompts` where in a file's
@@ -66,7 +68,7 @@ def list_runs(plan: Mapping[str, Any], load: Load, shape: Shape, seed: int) -> l
 
 
 def _build_run(
-    plan: Mapping[str, Any], load: Load, shape: Shape, level: int, count: int, seed: int
+    plan: MachinePlan, load: Load, shape: Shape, level: int, count: int, seed: int
 ) -> dict[str, Any]:
     sglang = plan["engine"]["name"] == KTRANSFORMERS
     argv = ["--base-url", f"https://127.0.0.1:{plan['proxy']['port']}"]
@@ -88,7 +90,7 @@ def _build_run(
     }
 
 
-def _build_output_options(plan: Mapping[str, Any], result: str) -> list[str]:
+def _build_output_options(plan: MachinePlan, result: str) -> list[str]:
     if plan["engine"]["name"] == KTRANSFORMERS:
         return ["--output-file", result]
     return ["--save-result", "--result-dir", ".", "--result-filename", result]

@@ -17,13 +17,15 @@ from kimi_prov.on_host.system import sandbox
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 Say = Callable[[str], None]
 
 
 class Engine:
     """The engine's environment: runs parts of `bench_engine` there, in the sandbox."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
+    def __init__(self, plan: MachinePlan) -> None:
         self._python = f"{plan['engine']['env_dir']}/bin/python"
         self._env = plan["instances"][0]["env"]
         self._gpus = has_gpus(plan)
@@ -68,7 +70,7 @@ class Engine:
         return found if isinstance(found, dict) else {}
 
 
-def has_gpus(plan: dict[str, Any]) -> bool:
+def has_gpus(plan: MachinePlan) -> bool:
     """Whether instances of the plan have GPUs."""
     return any(instance.get("gpus") for instance in plan["instances"])
 

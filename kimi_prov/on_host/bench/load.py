@@ -17,6 +17,8 @@ from kimi_prov.contract.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 # Used where the plan predicts nothing: long enough to be a measurement, over in seconds.
 INPUT_TOKENS, OUTPUT_TOKENS = 256, 64
 _MIN_INPUT, _MIN_OUTPUT = 64, 32
@@ -160,9 +162,7 @@ def _predict_seconds(
     return float(waiting + (answer_tokens / decode if decode else 0.0))
 
 
-def find_refusal(
-    load: Load, plan: Mapping[str, Any], read: Callable[[str], str]
-) -> HostError | None:
+def find_refusal(load: Load, plan: MachinePlan, read: Callable[[str], str]) -> HostError | None:
     """Say what of a load the engine's own client, or the model, cannot do; None where it can all.
 
     `read` gives the text of a file of this machine.
@@ -177,7 +177,7 @@ def find_refusal(
     return _find_too_long(load, plan) or _find_vllm_refusal(load)
 
 
-def _find_too_long(load: Load, plan: Mapping[str, Any]) -> HostError | None:
+def _find_too_long(load: Load, plan: MachinePlan) -> HostError | None:
     levels = list_levels(load, int(plan["throughput"]["concurrency"]))
     asked = load.rounds * sum(count_requests(load, level) for level in levels)
     if load.rate_per_s is None or asked / load.rate_per_s <= LIMIT_S:
@@ -200,7 +200,7 @@ def _find_vllm_refusal(load: Load) -> HostError | None:
     )
 
 
-def _find_sglang_refusal(load: Load, plan: Mapping[str, Any]) -> HostError | None:
+def _find_sglang_refusal(load: Load, plan: MachinePlan) -> HostError | None:
     if load.form and load.output_tokens and load.output_tokens < _SGLANG_MIN_ANSWER:
         return HostError(
             f"sglang's bench client takes no answers of {load.output_tokens} tokens to prompts of "
@@ -231,7 +231,7 @@ def _find_sglang_refusal(load: Load, plan: Mapping[str, Any]) -> HostError | Non
     return None
 
 
-def _has_vision(plan: Mapping[str, Any], read: Callable[[str], str]) -> bool:
+def _has_vision(plan: MachinePlan, read: Callable[[str], str]) -> bool:
     try:
         config = json.loads(read(f"{plan['model']['serve_dir']}/config.json"))
     except (OSError, ValueError):

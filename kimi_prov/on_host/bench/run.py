@@ -25,6 +25,7 @@ from kimi_prov.on_host.bench.serving import measure_service
 from kimi_prov.on_host.endpoint import smoke_test
 from kimi_prov.on_host.lifecycle import status
 from kimi_prov.on_host.probe import collect, measure
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text, remove, write_json
 from kimi_prov.on_host.system.machine import Machine
@@ -34,6 +35,7 @@ from kimi_prov.on_host.system.progress import Progress
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import BenchAnswer
     from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 PROGRESS = f"{layout.PROGRESS}/bench.json"
 RESULT = f"{layout.RUN}/bench.json"
@@ -67,7 +69,7 @@ def start(file: str | None) -> dict[str, Any] | None:
 
     Returns the load that it took, so that who sent it sees that this version knows loads.
     """
-    plan = read_json(layout.PLAN)
+    plan = plans.read_machine_plan(layout.PLAN)
     if not plan:
         raise _make_no_plan_error()
     if not groups.serves_clients(plan):
@@ -151,7 +153,7 @@ def _make_no_plan_error() -> HostError:
 
 
 def _measure_all(paths: Paths, say: Say, asked: dict[str, Any]) -> BenchAnswer:
-    plan = read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     if not plan:
         raise _make_no_plan_error()
     say("asking for one token through the port")
@@ -196,7 +198,7 @@ def measure_memory(machine: Machine, facts: Facts, engine: Engine, say: Say) -> 
     return {"bytes_per_s": speed, "by": "torch", "reason": None, "nodes": [], "seconds": None}
 
 
-def measure_layer(plan: dict[str, Any], facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
+def measure_layer(plan: MachinePlan, facts: Facts, engine: Engine, say: Say) -> dict[str, Any]:
     """Run one MoE layer of the model's own shape by the installed kernel, where there is one."""
     shape, reason = read_layer_shape(plan, read_text)
     if shape is None:
@@ -233,7 +235,7 @@ def measure_layer(plan: dict[str, Any], facts: Facts, engine: Engine, say: Say) 
 
 
 def read_layer_shape(
-    plan: dict[str, Any], read: Callable[[Path], str]
+    plan: MachinePlan, read: Callable[[Path], str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Read the shape of a layer of experts and how the engine runs it, or the reason for none."""
     ran = find_kernel(plan)
@@ -256,7 +258,7 @@ def read_layer_shape(
     }, ""
 
 
-def find_kernel(plan: dict[str, Any]) -> tuple[str, int, list[int]] | str:
+def find_kernel(plan: MachinePlan) -> tuple[str, int, list[int]] | str:
     """Return which kernel has the experts, its threads and NUMA nodes, or why there is none.
 
     kt-kernel's server has them on the command line; vLLM's plugin for experts reads its
@@ -279,7 +281,7 @@ def find_kernel(plan: dict[str, Any]) -> tuple[str, int, list[int]] | str:
     return "kt", int((_list_flag_values(argv, "--kt-cpuinfer") or ["1"])[0]), nodes
 
 
-def _find_config(plan: dict[str, Any]) -> Path:
+def _find_config(plan: MachinePlan) -> Path:
     return Path(plan["model"]["serve_dir"]) / "config.json"
 
 

@@ -12,7 +12,9 @@ from kimi_prov.on_host.engine.metrics import State
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # Either client says so before the first request that it measures; what it does before is not load.
 BEGINS = "Starting main benchmark run"
@@ -84,13 +86,13 @@ class Meter:
             self._look()
 
 
-def read_engine_state(plan: Mapping[str, Any]) -> State | None:
+def read_engine_state(plan: MachinePlan) -> State | None:
     """Ask every instance for its /metrics, on loopback; the whole of them, None without any."""
     found = []
-    for instance in plan["instances"]:
-        problem, text = ready.send_request(
-            instance["port"], "GET", "/metrics", timeout_s=_TIMEOUT_S
-        )
+    for port in (row["port"] for row in plan["instances"]):
+        if port is None:
+            continue
+        problem, text = ready.send_request(port, "GET", "/metrics", timeout_s=_TIMEOUT_S)
         found.append(None if problem else metrics.parse_state(text))
     known = [one for one in found if one is not None]
     if not known or len(known) < len(found):
@@ -111,7 +113,7 @@ def read_engine_state(plan: Mapping[str, Any]) -> State | None:
     )
 
 
-def list_gpus(plan: Mapping[str, Any]) -> list[int]:
+def list_gpus(plan: MachinePlan) -> list[int]:
     """Give the GPUs of all instances."""
     return sorted({gpu for instance in plan["instances"] for gpu in instance.get("gpus") or ()})
 

@@ -15,6 +15,7 @@ from kimi_prov.on_host.bench import load as bench_load
 from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
     from kimi_prov.on_host.bench.environment import Engine, Say
 
@@ -22,7 +23,7 @@ _BAR = re.compile(r"(\d+)/(\d+) \[")
 
 
 def measure_service(
-    plan: dict[str, Any], paths: Paths, engine: Engine, say: Say, asked: dict[str, Any]
+    plan: MachinePlan, paths: Paths, engine: Engine, say: Say, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """Run the engine's own bench client through the opened port, with the load that was asked.
 

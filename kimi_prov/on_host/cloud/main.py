@@ -22,7 +22,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.cloud import metadata
 from kimi_prov.on_host.endpoint import draining
 from kimi_prov.on_host.lifecycle import session_history
-from kimi_prov.on_host.system import files, process
+from kimi_prov.on_host.system import plans, process
 
 _POLL_INTERVAL_S = 2.0
 # Of the notice: 30 s by Google, 2 minutes by AWS.
@@ -90,7 +90,7 @@ def leave(paths: Paths, why: str, limit_s: float, told: Tell) -> int:
     Meanwhile the history of sessions is told that this one ends.
     """
     told(f"{why}: no new requests, and {limit_s:.0f} s for those under way")
-    kept = session_history.begin_saving_end(paths, files.read_json(paths.plan), why, told)
+    kept = session_history.begin_saving_end(paths, plans.read_machine_plan(paths.plan), why, told)
     try:
         left = draining.drain(paths, limit_s, handed=False)
     except HostError as error:

@@ -16,8 +16,7 @@ from kimi_prov.on_host.cluster.site import Site
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.on_host.acceptance.verdicts import Row
 
 
@@ -60,7 +59,7 @@ def _format_line(row: Row) -> str:
     return told
 
 
-def build_subject(plan: Mapping[str, Any], where: Any, key: str) -> checks.Subject:  # noqa: ANN401
+def build_subject(plan: MachinePlan, where: Any, key: str) -> checks.Subject:  # noqa: ANN401
     """Return what the plan promises at that address."""
-    promised = {**plan, "proxy": {**plan["proxy"], "port": where.port}, "web": None}
+    promised: MachinePlan = {**plan, "proxy": {**plan["proxy"], "port": where.port}, "web": None}
     return checks.build_subject(promised, where.host, where.fingerprint, key)

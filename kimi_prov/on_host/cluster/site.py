@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system import plans
+from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 _OURS = re.compile(re.escape(paths.ROOT) + r"(?=/|$)")
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -25,7 +28,7 @@ class Site:
 
     root: str
     folder: str
-    plan: Mapping[str, Any]
+    plan: MachinePlan
     environment: Mapping[str, str]
 
     @classmethod
@@ -40,7 +43,7 @@ class Site:
                 "KIMI_ROOT is not set: it is the folder on the shared file system",
                 f"set it in {settings} and submit the job from {folder}",
             )
-        plan = read_json(os.path.join(folder, "plan.json"))
+        plan = plans.read_machine_plan(os.path.join(folder, "plan.json"))
         if not plan.get("engine"):
             raise HostError(
                 f"{folder}/plan.json is missing, or no plan",

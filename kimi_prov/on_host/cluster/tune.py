@@ -22,6 +22,8 @@ def main(argv: list[str]) -> int:
     site.require_environment()
     weights.require_verified(site)
     tuning = site.plan["moe_tuning"]
+    if tuning is None:
+        raise HostError("the plan has no tuner: its engine reads no tuned table")
     script = site.replace_root(tuning["script"])
     _download(tuning["url"], tuning["sha256"], script)
     packages = os.path.join(os.path.dirname(script), "packages")

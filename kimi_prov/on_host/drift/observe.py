@@ -28,6 +28,7 @@ from kimi_prov.on_host.system.process import run
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
 _PROPERTIES = (
@@ -152,9 +153,7 @@ def list_processes(
     return rows
 
 
-def list_listeners(
-    plan: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def list_listeners(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return processes that listen on an engine's or the proxy's port and are of no such unit."""
     ports = {
         row["port"]: unit_names.get_engine_unit(row)
@@ -163,8 +162,9 @@ def list_listeners(
     }
     if (plan.get("proxy") or {}).get("backends") or gateways.is_gateway(plan):
         ports[plan["proxy"]["port"]] = unit_names.PROXY
-    if plan.get("metrics"):
-        ports[plan["metrics"]["port"]] = unit_names.PROXY
+    metrics = plan.get("metrics")
+    if metrics:
+        ports[metrics["port"]] = unit_names.PROXY
     inodes = {inode: port for port, inode in _list_listening(ports)}
     return [
         {"port": port, "unit": ports[port], "pid": pid, "name": name}

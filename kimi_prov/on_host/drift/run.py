@@ -21,14 +21,15 @@ from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.history import applied as record
 from kimi_prov.on_host.kt import convert
 from kimi_prov.on_host.lifecycle import status
-from kimi_prov.on_host.system import apply_lock
+from kimi_prov.on_host.system import apply_lock, plans
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import make_directory, read_json, write_json
+from kimi_prov.on_host.system.files import make_directory, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.contract.documents.answers import DriftAnswer, ToldDifference, ToldUnseen
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.on_host.drift.causes import Cause, Logs
 
 _FAULTS = (OSError, HostError, ValueError, LookupError, TypeError, AttributeError)
@@ -84,7 +85,7 @@ def collect(paths: Paths, *, read_weights: bool = False) -> DriftAnswer:
     seen = Seen()
     if apply_lock.find_holder():
         seen.add_unseen("what is being applied", "an apply is under way")
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     failed: dict[str, str] = {}
     now = record.observe(paths, was, failed)
     for name, why in failed.items():
@@ -206,7 +207,7 @@ def _compare_processes(
     seen: Seen,
     paths: Paths,
     was: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    plan: Plan,
     found: Mapping[str, Mapping[str, Any]],
 ) -> None:
     running = seen.run_part(

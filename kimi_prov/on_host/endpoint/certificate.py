@@ -20,6 +20,7 @@ from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.documents.status.host import (
         CertificateJudgement,
         CertificateMode,
@@ -200,7 +201,7 @@ def _describe_order(order: dict[str, Any], problem: dict[str, Any] | None) -> La
     }
 
 
-def describe_current(paths: Paths, plan: dict[str, Any]) -> CertificateStatus:
+def describe_current(paths: Paths, plan: Plan) -> CertificateStatus:
     """Describe the certificate that the proxy uses, now."""
     found = read(read_text(paths.tls_crt))
     mode = plan["proxy"]["tls"]["mode"]

@@ -19,6 +19,10 @@ from kimi_prov.on_host.endpoint.api_client import ApiError, Endpoint
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from kimi_prov.contract.documents.plan import Plan
+    from kimi_prov.contract.documents.plan.gateway import WebUiElsewhere
+    from kimi_prov.contract.documents.plan.service import WebUiPlan
+
 Check = dict[str, Any]
 Outcome = tuple[str, str]
 
@@ -80,12 +84,14 @@ class Subject:
         }
 
 
-def build_subject(plan: dict[str, Any], host: str, fingerprint: str | None, key: str) -> Subject:
+def build_subject(plan: Plan, host: str, fingerprint: str | None, key: str) -> Subject:
     """Return what a plan promises, as seen from `host`."""
     argv = [word for instance in plan["instances"] for word in instance["argv"]]
-    model, web = plan["model"], plan.get("web")
+    model = plan["model"]
+    web: WebUiPlan | WebUiElsewhere | None = plan.get("web")
     # A gateway that hands its clients on to the page of another answers for that page as well.
-    web = web or (plan.get("gateway") or {}).get("page")
+    if not web and gateways.is_gateway(plan):
+        web = plan["gateway"].get("page")
     return Subject(
         endpoint=Endpoint(host, plan["proxy"]["port"], fingerprint),
         key=key,

@@ -19,6 +19,7 @@ from kimi_prov.on_host.system.files import read_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan.gateway import GatewayPlan
     from kimi_prov.contract.paths import Paths
 
 HELPS: dict[str, str] = {
@@ -54,9 +55,7 @@ def _read_end(pem: str) -> int | None:
     return found.not_after if found else None
 
 
-def collect_samples(
-    paths: Paths, plan: Mapping[str, Any], apart: Mapping[str, float]
-) -> list[Sample]:
+def collect_samples(paths: Paths, plan: GatewayPlan, apart: Mapping[str, float]) -> list[Sample]:
     """Return what is so now; `apart`: seconds by machine. A proxy that is silent has no machine."""
     own = plan["gateway"]
     try:

@@ -9,14 +9,13 @@ from kimi_prov.contract import groups, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import api_client, tls
-from kimi_prov.on_host.system import apply_lock, group_state, units
+from kimi_prov.on_host.system import apply_lock, group_state, plans, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kimi_prov.contract.documents.answers import SmokeTestAnswer
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # What a line in the engine's journal means, and what the operator can do about it.
 ADVICE = (
@@ -62,7 +61,7 @@ def find_failure(states: dict[str, dict[str, Any]], restarts: dict[str, int]) ->
     return ""
 
 
-def find_cause(plan: dict[str, Any], lines: list[str]) -> str:
+def find_cause(plan: MachinePlan, lines: list[str]) -> str:
     """Return the line of a failed unit's journal that says why.
 
     Of a group that is the supervisor's last, and what the engine on this host wrote itself.
@@ -77,20 +76,21 @@ def find_cause(plan: dict[str, Any], lines: list[str]) -> str:
     )
 
 
-def find_round_failure(paths: Paths, plan: Mapping[str, Any]) -> HostError | None:
+def find_round_failure(paths: Paths, plan: MachinePlan) -> HostError | None:
     """Return why the engine of a group did not come up though all of its hosts were there."""
-    seen = group_state.read(paths.group_run) if plan.get("group") else None
+    group = plan.get("group")
+    seen = group_state.read(paths.group_run) if group else None
     # Rounds of another plan say nothing of this one: its hosts may be about to start.
-    if seen is None or not seen.failed or seen.digest != plan["group"]["digest"]:
+    if not group or seen is None or not seen.failed or seen.digest != group["digest"]:
         return None
     return HostError(
-        f"group {plan['group']['name']}: {seen.why}",
+        f"group {group['name']}: {seen.why}",
         f"read the lines of the engine on that host: `journalctl -u {unit_names.RANK}`, on the "
         f"head `journalctl -u '{unit_names.ALL_SERVE}'`",
     )
 
 
-def try_once(paths: Paths, plan: dict[str, Any]) -> str:
+def try_once(paths: Paths, plan: MachinePlan) -> str:
     """Request one token; empty when it came, else why not."""
     endpoint = api_client.Endpoint(
         "127.0.0.1", plan["proxy"]["port"], tls.compute_fingerprint(read_text(paths.tls_crt)), 60.0
@@ -119,7 +119,7 @@ def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> Smo
     `restarts` is the count of restarts by unit that the caller saw first; give {} at first. On a
     host that another serves for, it answers when that one does.
     """
-    plan = read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
     serves = groups.serves_clients(plan)
@@ -161,7 +161,7 @@ def run_smoke_test(paths: Paths, wait_s: float, restarts: dict[str, int]) -> Smo
         time.sleep(1)
 
 
-def explain_group_wait(paths: Paths, plan: dict[str, Any], unit: dict[str, Any]) -> str:
+def explain_group_wait(paths: Paths, plan: MachinePlan, unit: dict[str, Any]) -> str:
     """Say why the head of a group does not answer yet, as its rank knows; empty when it does."""
     seen = group_state.read(paths.group_run)
     if unit["state"] == "active" and seen.phase == group_state.SERVING:

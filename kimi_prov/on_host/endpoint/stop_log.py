@@ -16,6 +16,7 @@ from kimi_prov.on_host.system.machine import Machine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.status.rest import RestedStatus
     from kimi_prov.contract.paths import Paths
 
@@ -95,7 +96,7 @@ def _write(paths: Paths, found: Mapping[str, Any]) -> None:
         files.write_json(str(paths.rests), found, mode=0o600)
 
 
-def describe_rests(paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any]) -> RestedStatus:
+def describe_rests(paths: Paths, plan: MachinePlan, mark: Mapping[str, Any]) -> RestedStatus:
     """Say how long the machine has rested in all, the rest of now with it, and what that saved.
 
     By the power that the plan has for a machine that serves nobody: what it draws asleep is not
@@ -104,11 +105,12 @@ def describe_rests(paths: Paths, plan: Mapping[str, Any], mark: Mapping[str, Any
     found = read(paths)
     now = measure_rest(mark) if mark else 0.0
     hours = (found["seconds"] + now) / 3600
-    power = (plan.get("rest") or {}).get("power") or {}
+    rest = plan.get("rest")
+    power = rest and rest.get("power")
     kwh = hours * power["idle_kw"] if power else None
     return {
         "times": found["times"] + bool(mark),
         "hours": round(hours, 2),
         "kwh_at_most": None if kwh is None else round(kwh, 2),
-        "usd_at_most": None if kwh is None else round(kwh * power["usd_per_kwh"], 2),
+        "usd_at_most": None if kwh is None or not power else round(kwh * power["usd_per_kwh"], 2),
     }

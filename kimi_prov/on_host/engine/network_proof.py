@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import paths
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.probe import devices, interfaces
-from kimi_prov.on_host.system import sandbox
+from kimi_prov.on_host.system import plans, sandbox
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.system.machine import Machine
 
 if TYPE_CHECKING:
-    from kimi_prov.contract.documents.facts.network import InterfaceFacts
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.group import GroupPlan
 
 # The last to come imports torch from a slow disk while its engine serves.
 _MEETING_TIMEOUT_S = 90
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
                 backend=options.backend,
             )
         )
-    plan = read_json(paths.PLAN)
+    plan = plans.read_machine_plan(paths.PLAN)
     group = plan.get("group")
     if not group:
         raise HostError(f"{paths.PLAN} names no group: the host serves its model alone")
@@ -81,7 +81,7 @@ def _parse_options(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _run_in_sandbox(plan: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+def _run_in_sandbox(plan: MachinePlan, group: GroupPlan) -> dict[str, Any]:
     """Return what this rank measured, or why it did not; it is data, whatever it looks like."""
     instance = plan["instances"][0]
     gpus = bool(instance["gpus"])
@@ -126,23 +126,23 @@ def _parse_positive(value: object) -> float:
     raise ValueError(value)
 
 
-def describe_link(group: dict[str, Any], machine: Machine) -> dict[str, Any]:
+def describe_link(group: GroupPlan, machine: Machine) -> dict[str, Any]:
     """Return what the network of the group promises here; speeds in bits a second.
 
     `rdma_bits_per_s` is the slowest of the devices that NCCL takes, None without them.
     """
     rows = {row["name"]: row for row in interfaces.list_interfaces(machine)}
-    own: InterfaceFacts | dict[str, Any] = rows.get(group["interface"], {})
+    own, rdma = rows.get(group["interface"] or ""), group.get("rdma")
     rates = [
         devices.read_rdma_rate(machine, path)
-        for name in (group.get("rdma") or {}).get("devices", ())
+        for name in (rdma["devices"] if rdma else ())
         for device, _, port in [name.partition(":")]
         for path in machine.glob(f"/sys/class/infiniband/{device}/ports/{port or '*'}")
     ]
     return {
         "interface": group["interface"],
-        "speed_bits_per_s": own.get("speed_bits_per_s"),
-        "mtu": own.get("mtu"),
+        "speed_bits_per_s": own.get("speed_bits_per_s") if own else None,
+        "mtu": own.get("mtu") if own else None,
         "rdma_bits_per_s": min((rate for rate in rates if rate), default=None),
     }
 

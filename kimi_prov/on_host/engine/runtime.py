@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate, stop_state
-from kimi_prov.on_host.system import units
+from kimi_prov.on_host.system import plans, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import RuntimeAnswer
@@ -120,7 +120,7 @@ def _format_address(text: str) -> str:
 
 def collect(paths: Paths) -> RuntimeAnswer:
     """Return the plan as applied and, for each instance, its unit and its processes' placement."""
-    plan = read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     instances = plan.get("instances", [])
     names = [unit_names.get_engine_unit(item) for item in instances]
     states = units.read_states(*names) if instances else {}

@@ -21,7 +21,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
@@ -42,6 +42,7 @@ from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import ServeAnswer, WrittenFile
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # What starts an engine behind the machine key, in the program on the machine.
 _LAUNCH = "kimi_prov/on_host/engine/launch.py"
@@ -79,7 +80,7 @@ def allow_start(places: started.UnitPaths) -> None:
     stop_state.clear(paths.Paths(places.root))
 
 
-def read_planned(plan: dict[str, Any], places: started.UnitPaths) -> tuple[str, dict[str, str]]:
+def read_planned(plan: MachinePlan, places: started.UnitPaths) -> tuple[str, dict[str, str]]:
     """Return what `ensure` takes, as the units of a plan are in place."""
     names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
     return read_text(places.file(names[0])), {

@@ -24,7 +24,7 @@ from kimi_prov.on_host.endpoint import firewall, tls
 from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.probe import accounts, nvidia_smi, system
 from kimi_prov.on_host.probe.software import Packages
-from kimi_prov.on_host.system import files, started, units
+from kimi_prov.on_host.system import files, plans, started, units
 from kimi_prov.on_host.system.applied_record import SCHEMA, amend, read, write
 from kimi_prov.on_host.system.machine import Machine
 from kimi_prov.on_host.weights import manifest
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
 __all__ = (
@@ -62,7 +63,7 @@ def observe(
     a part is null. Without it that is raised.
     """
     machine = Machine(str(paths.root))
-    plan = files.read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     known = known or {}
     parts: dict[str, Callable[[], Any]] = {
         "plan_sha256": lambda: _hash_file(paths.plan),
@@ -218,9 +219,7 @@ def _describe_account(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {key: row[key] for key in keys_of} if row else None
 
 
-def _read_packages(
-    machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def _read_packages(machine: Machine, plan: Plan, known: Mapping[str, Any]) -> dict[str, Any] | None:
     """Give the versions of the plan's packages and of the driver's, and which are held.
 
     None where dpkg's list cannot be read.
@@ -240,7 +239,7 @@ def _read_packages(
 def amend_packages(paths: Paths) -> None:
     """Take over the versions of packages that a command other than apply installed."""
     if known := read(paths).get("packages"):
-        found = _read_packages(Machine(str(paths.root)), files.read_json(paths.plan), known)
+        found = _read_packages(Machine(str(paths.root)), plans.read_plan(paths.plan), known)
         amend(paths, packages=found or known)
 
 
@@ -257,12 +256,11 @@ def amend_driver(paths: Paths) -> None:
         )
 
 
-def _read_kernel_settings(
-    machine: Machine, plan: Mapping[str, Any], known: Mapping[str, Any]
-) -> dict[str, Any]:
+def _read_kernel_settings(machine: Machine, plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
     """Give the kernel settings that the plan names, as they are."""
     found = system.describe_tunables(machine)
-    wanted = {*((plan.get("tuning") or {}).get("sysctl") or ()), *known.get("sysctl", ())}
+    tuning = None if gateways.is_gateway(plan) else plan.get("tuning")
+    wanted = {*((tuning and tuning.get("sysctl")) or ()), *known.get("sysctl", ())}
     return {
         "sysctl": {
             name: (machine.read("/proc/sys/" + name.replace(".", "/")) or "").strip() or None
@@ -283,36 +281,36 @@ def _read_firewall(paths: Paths) -> dict[str, Any]:
     }
 
 
-def _describe_engine(plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    engine = plan.get("engine")
+def _describe_engine(plan: Plan) -> dict[str, Any] | None:
+    engine = None if gateways.is_gateway(plan) else plan.get("engine")
     names = ("name", "variant", "version", "env_name", "env_dir", "locks")
     return {name: engine.get(name) for name in names} if engine else None
 
 
-def _describe_weights(paths: Paths, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def _describe_weights(paths: Paths, plan: Plan) -> dict[str, Any] | None:
     """Name the weights that are served; `manifest_sha256` is of the list of their files."""
-    model = plan.get("model")
     # A gateway names the model that the hosts behind it serve.
-    if not model or gateways.is_gateway(plan):
+    if gateways.is_gateway(plan) or not plan.get("model"):
         return None
+    model = plan["model"]
     # A plan of an earlier version may have fewer parts.
-    weights = plan.get("weights") or {}
-    converted = plan.get("conversion") or weights.get("converted") or {}
-    draft = weights.get("draft") or {}
+    weights = plan.get("weights")
+    converted = plan.get("conversion") or (weights and weights.get("converted"))
+    draft = weights and weights.get("draft")
     return {
         "model": model["name"],
         "revision": model["revision"],
         "format": model.get("weights_format"),
         "dir": model["dir"],
         "serve_dir": model.get("serve_dir"),
-        "converted_dir": converted.get("dir"),
-        "draft_dir": draft.get("dir"),
+        "converted_dir": converted.get("dir") if converted else None,
+        "draft_dir": draft.get("dir") if draft else None,
         "manifest_sha256": _hash_file(paths.locate(f"{model['dir']}/{manifest.NAME}")),
         "verified": paths.locate(f"{model['dir']}/{layout.MODEL_VERIFIED}").exists(),
     }
 
 
-def _describe_instances(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _describe_instances(paths: Paths, plan: Plan) -> list[dict[str, Any]]:
     """Give the units that run the engine, with the stamp that their drop-in gives a process."""
     places = started.UnitPaths(str(paths.root))
     return [

@@ -17,23 +17,27 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.history import entries, open_switch
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import count_disk_bytes, read_json, read_text
+from kimi_prov.on_host.system.files import count_disk_bytes, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from kimi_prov.contract.documents.clean import CleanedHost, CleanItem, CleanKind
+    from kimi_prov.contract.documents.plan import Plan
 
 
 def list_unneeded(paths: Paths) -> list[CleanItem]:
     """List what can go: `kind`, `path`, `bytes` on the disk, and `of`, what it was."""
-    plans = [plan for plan in _list_plans(paths) if plan]
-    if not plans:
+    found_plans = [plan for plan in _list_plans(paths) if plan]
+    if not found_plans:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
-    environments = {p["engine"]["env_name"] for p in plans if not gateways.is_gateway(p)}
-    weights = {directory for plan in plans for directory in entries.list_weights_folders(plan)}
+    environments = {p["engine"]["env_name"] for p in found_plans if not gateways.is_gateway(p)}
+    weights = {
+        directory for plan in found_plans for directory in entries.list_weights_folders(plan)
+    }
     found = [
         _describe_item(paths, "environment", path, path.name)
         for path in _list_folder(paths.locate(layout.ENGINES))
@@ -88,8 +92,8 @@ def _list_kept_entries(paths: Paths) -> list[dict[str, Any]]:
     ]
 
 
-def _list_plans(paths: Paths) -> Iterable[dict[str, Any]]:
-    yield read_json(paths.plan)
+def _list_plans(paths: Paths) -> Iterable[Plan]:
+    yield plans.read_plan(paths.plan)
     for entry in entries.read_all(paths):
         yield entries.read_plan(paths, entry)
 

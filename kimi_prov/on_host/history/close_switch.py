@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.history import applied, entries, open_switch, rollback, unit
-from kimi_prov.on_host.system import apply_lock, files
+from kimi_prov.on_host.system import apply_lock, plans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def _finish(paths: Paths, request: Mapping[str, Any]) -> EndedApply:
         told = _follow_boot(paths, request)
     cut = open_switch.report_cut_runs(paths, request["run"])
     found: RecordedApply = {"entry": None}
-    if request["done"] and not told and files.read_json(paths.plan):
+    if request["done"] and not told and plans.read_machine_plan(paths.plan):
         found = record(paths, request)
     if request["done"] and state and not told and not open_switch.is_under_way():
         way = f"a boot would go back to entry {state['from']}"

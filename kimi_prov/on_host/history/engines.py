@@ -14,12 +14,11 @@ from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import checks, draining, smoke_test, tls
 from kimi_prov.on_host.engine import serve
-from kimi_prov.on_host.system import apply_lock, files, started, units
+from kimi_prov.on_host.system import apply_lock, files, plans, started, units
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
 
 Tell = Callable[[str], None]
@@ -34,7 +33,7 @@ _SIZE = re.compile(r"^Options=.*\bsize=(\d+)", re.MULTILINE)
 def needs_restart(paths: Paths) -> bool:
     """Whether an engine runs otherwise than planned, or not at all."""
     places = started.UnitPaths(str(paths.root))
-    wanted = serve.read_planned(files.read_json(paths.plan), places)
+    wanted = serve.read_planned(plans.read_machine_plan(paths.plan), places)
     found = serve.ensure(*wanted, places, check=True)
     return bool(found["started"] or found["restarted"] or found["removed"])
 
@@ -42,14 +41,18 @@ def needs_restart(paths: Paths) -> bool:
 def start_planned(paths: Paths) -> None:
     """Let exactly the engines of the plan in place run; no failure of a former start counts."""
     places = started.UnitPaths(str(paths.root))
-    names = [unit_names.get_engine_unit(row) for row in files.read_json(paths.plan)["instances"]]
+    names = [
+        unit_names.get_engine_unit(row) for row in plans.read_machine_plan(paths.plan)["instances"]
+    ]
     for name, state in serve.read_states(names).items():
         # It would begin by itself in a while, and that would look like one more failure.
         if str(state.get("SubState", "")).startswith("auto-restart"):
             units.run_systemctl("stop", name)
             run("systemctl", "reset-failed", name)
     serve.allow_start(places)
-    serve.ensure(*serve.read_planned(files.read_json(paths.plan), places), places, check=False)
+    serve.ensure(
+        *serve.read_planned(plans.read_machine_plan(paths.plan), places), places, check=False
+    )
 
 
 def drain(paths: Paths, limit_s: float) -> int:
@@ -76,7 +79,7 @@ def wait_for_token(paths: Paths, limit_s: float, tell: Tell) -> None:
     `limit_s` counts from when the weights are in place: filling the RAM disk has its own limit.
     The engines come into the balance when they are ready: one that still stops takes no request.
     """
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     if not groups.serves_clients(plan):
         limit_s += _RANK_LATER_S
     until = time.monotonic() + limit_s
@@ -113,7 +116,7 @@ def _shrink_ram_disk(paths: Paths) -> None:
         run("systemctl", "reload", unit_names.RAM_MOUNT)
 
 
-def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def verify(paths: Paths, plan: MachinePlan) -> list[dict[str, Any]]:
     """Run verify's checks through the port. Raises HostError naming those that fail.
 
     On a host that another serves for there is no port.
@@ -121,7 +124,7 @@ def verify(paths: Paths, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not groups.serves_clients(plan):
         return []
     subject = checks.build_subject(
-        dict(plan),
+        plan,
         "127.0.0.1",
         tls.compute_fingerprint(files.read_text(paths.tls_crt)),
         files.read_text(paths.verify_key).strip(),

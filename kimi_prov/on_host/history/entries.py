@@ -19,13 +19,14 @@ from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.history import applied
-from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system import files, plans
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/history-entry/v1"
@@ -266,7 +267,7 @@ def list_enabled_units(paths: Paths) -> list[str]:
 
 def _describe_gateway(paths: Paths) -> dict[str, Any] | None:
     """Say in short to whom the plan in place sends; None where it is no gateway's."""
-    plan = files.read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     if not gateways.is_gateway(plan):
         return None
     hosts = [row["host"] for row in plan["gateway"]["hosts"]]
@@ -275,7 +276,7 @@ def _describe_gateway(paths: Paths) -> dict[str, Any] | None:
 
 def describe_served(paths: Paths) -> dict[str, Any] | None:
     """Say in short what the plan in place serves; None where it is a gateway's."""
-    plan = files.read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     if not plan or gateways.is_gateway(plan):
         return None
     model, engine = plan["model"], plan["engine"]
@@ -311,9 +312,9 @@ def find_copy(paths: Paths, entry: Mapping[str, Any], name: str) -> Path:
     return find_folder(paths, entry["number"]) / _FILES / name[1:]
 
 
-def read_plan(paths: Paths, entry: Mapping[str, Any]) -> dict[str, Any]:
+def read_plan(paths: Paths, entry: Mapping[str, Any]) -> Plan:
     """Return the plan that an entry was applied with; empty where it is not kept."""
-    return files.read_json(find_copy(paths, entry, layout.PLAN))
+    return plans.read_plan(find_copy(paths, entry, layout.PLAN))
 
 
 def amend(paths: Paths, number: int, **more: object) -> None:
@@ -356,7 +357,7 @@ def explain_not_restorable(paths: Paths, entry: Mapping[str, Any]) -> str | None
     return None
 
 
-def list_weights_folders(plan: Mapping[str, Any]) -> list[str]:
+def list_weights_folders(plan: Plan) -> list[str]:
     """List the directories of weights that a plan needs on the disk; a gateway's needs none."""
     if gateways.is_gateway(plan):
         return []

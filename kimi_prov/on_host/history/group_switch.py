@@ -19,8 +19,7 @@ from kimi_prov.on_host.system import apply_lock
 from kimi_prov.on_host.system import group_state as supervision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
 
 # After a verdict of the head that is told and not followed.
@@ -51,7 +50,7 @@ class Apart:
     def __init__(
         self,
         paths: Paths,
-        plan: Mapping[str, Any],
+        plan: MachinePlan,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -82,7 +81,7 @@ class Apart:
 
 
 def verify_and_measure(
-    paths: Paths, plan: Mapping[str, Any], tell: engines.Tell
+    paths: Paths, plan: MachinePlan, tell: engines.Tell
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None, str | None]:
     """Verify and measure what a group serves, on its head.
 

@@ -12,7 +12,7 @@ from kimi_prov.contract import unit_names
 from kimi_prov.contract.unit_form import read_digest
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.history import entries
-from kimi_prov.on_host.system import files, started, units
+from kimi_prov.on_host.system import files, plans, started, units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ def is_under_way() -> bool:
 def find_serving(paths: Paths, state: Mapping[str, Any]) -> ServedSide:
     """Say which of the two engines of an open switch runs: `former`, `new`, `both` or `none`."""
     places = started.UnitPaths(str(paths.root))
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     names = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
     former = _read_digests(paths, entries.read(paths, int(state["from"])))
     shown = serve.read_states(names)

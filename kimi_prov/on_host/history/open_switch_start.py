@@ -10,7 +10,7 @@ from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.on_host.history import applied, entries, open_switch
-from kimi_prov.on_host.system import files, units
+from kimi_prov.on_host.system import files, plans, units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +88,7 @@ def _find_former(paths: Paths, interrupted: Mapping[str, Any] | None) -> dict[st
         entry: dict[str, Any] = entries.read(paths, int(interrupted["from"]))
         if entry and entries.explain_not_restorable(paths, entry) is None:
             return entry
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     if not plan:
         return None
     names = [unit_names.get_engine_unit(row) for row in plan["instances"]]
@@ -155,7 +155,7 @@ def _reserve_room(paths: Paths) -> None:
 
 def _free_room(paths: Paths, names: list[str]) -> SwitchBegun:
     """Stop what serves and remove it, where both have no room; there is no way back from here."""
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     for row in plan.get("instances") or ():
         units.run_systemctl("stop", unit_names.get_engine_unit(row))
     _remove(paths, names)
@@ -165,7 +165,7 @@ def _free_room(paths: Paths, names: list[str]) -> SwitchBegun:
 
 def _list_serving_folders(paths: Paths) -> set[str]:
     """Return the directories of what the plan in place serves: weights and environment."""
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     return {*entries.list_weights_folders(plan), str(plan["engine"]["env_dir"])} if plan else set()
 
 
@@ -180,7 +180,7 @@ def _remove(paths: Paths, names: list[str]) -> None:
 
 def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
     """Open a switch to an entry of the history: `to`, or the last that served something else."""
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     if not plan:
         raise HostError(f"there is no {paths.plan}", "run `kimi-prov apply` first")
     found = _collect_interrupted(paths, request)
@@ -201,7 +201,7 @@ def start_rollback(paths: Paths, request: Mapping[str, Any]) -> RollbackAnswer:
     wanted = {**request, "start_s": then["timeouts"]["start_s"]}
     opened = _open(paths, wanted, current, entries.ROLLBACK, restores=target["number"])
     group: SwitchedGroup | None = (
-        {"hosts": hosts, "digest": then["group"]["digest"]} if hosts else None
+        {"hosts": hosts, "digest": groups.get_group(then)["digest"]} if hosts else None
     )
     return {**opened, "restores": target["number"], "group": group, **found}
 

@@ -16,13 +16,14 @@ from kimi_prov.on_host.endpoint import firewall
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.history import engines, entries, open_switch
 from kimi_prov.on_host.proxy import converge
-from kimi_prov.on_host.system import files, started, units
+from kimi_prov.on_host.system import plans, started, units
 from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
 
 _KERNEL = {
@@ -58,7 +59,7 @@ def go_back(paths: Paths, state: Mapping[str, Any], why: str, tell: engines.Tell
         failed = wrap_error(error)
         raise StuckError(f"{why}. The way back failed: {failed.message}", failed.fix) from None
     try:
-        plan = files.read_json(paths.plan)
+        plan = plans.read_machine_plan(paths.plan)
         own_s = float((plan.get("timeouts") or {}).get("start_s") or 0)
         engines.wait_for_token(paths, max(own_s, state["start_s"]), tell)
         engines.verify(paths, plan)
@@ -112,14 +113,14 @@ def restore(paths: Paths, entry: Mapping[str, Any]) -> None:
         units.run_systemctl("daemon-reload")
     entries.converge_enabled(paths, entry)
     _follow(entry, changed)
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     _refill(paths, plan, changed)
     if paths.locate(f"{layout.UNITS}/{unit_names.FIREWALL}").exists():
         if layout.FIREWALL in changed:
             units.control("reload-or-restart", unit_names.FIREWALL)
         # A plan of an earlier version may name its ports otherwise: its own table is loaded.
         if "ports" in plan["firewall"]:
-            firewall.ensure(paths, plan["firewall"])
+            firewall.ensure(paths, dict(plan["firewall"]))
     if paths.locate(f"{layout.UNITS}/{unit_names.PROXY}").exists():
         converge.converge(paths)
     engines.start_planned(paths)
@@ -146,7 +147,7 @@ def _remove_file(paths: Paths, path: Path, places: started.UnitPaths) -> None:
     path.unlink(missing_ok=True)
 
 
-def _refill(paths: Paths, plan: Mapping[str, Any], changed: list[str]) -> None:
+def _refill(paths: Paths, plan: MachinePlan, changed: list[str]) -> None:
     """Let the units of the weights read their files again, where these changed."""
     mine = {
         unit_names.FETCH: [layout.WEIGHTS],

@@ -17,6 +17,7 @@ from kimi_prov.on_host.system import machine_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from kimi_prov.contract.documents.plan import Plan
     from kimi_prov.contract.paths import Paths
 
 # One answer of so many tokens, a few times: the best counts, for what else runs only slows it.
@@ -27,7 +28,7 @@ _TIMEOUT_S = 300.0
 _QUESTION = "Count from one to one hundred, in words."
 
 
-def measure(paths: Paths, plan: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any] | None:
+def measure(paths: Paths, plan: Plan, rounds: int = ROUNDS) -> dict[str, Any] | None:
     """Measure the first instance on the loopback: tokens per second of one request.
 
     `first_token_s` is the least time to a first token. None where it did not answer a whole round.

@@ -43,12 +43,14 @@ from kimi_prov.on_host.history import (
     speed,
     unit,
 )
-from kimi_prov.on_host.system import files
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # Of the probe of a new engine that seems too slow: clients come back at that moment.
 _TRIES, _BETWEEN_TRIES_S = 3, 20.0
@@ -102,7 +104,7 @@ def _go_forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tupl
             rollback.restore(paths, entries.read(paths, int(state["restores"])))
         else:
             engines.start_planned(paths)
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     engines.wait_for_token(paths, state["start_s"], group_switch.Apart(paths, plan).watch(tell))
     away = None if since is None else round(time.monotonic() - since, 1)
     after, rows, refused = None, None, None
@@ -134,7 +136,7 @@ def _go_forward(paths: Paths, state: dict[str, Any], tell: engines.Tell) -> tupl
 
 
 def _measure(
-    paths: Paths, plan: Mapping[str, Any], before: Mapping[str, Any] | None, least: float | None
+    paths: Paths, plan: MachinePlan, before: Mapping[str, Any] | None, least: float | None
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Measure what serves now, and say whether it is too slow; a busy moment gets more tries."""
     after, slow = None, None

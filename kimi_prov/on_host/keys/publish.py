@@ -30,7 +30,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PROXY_USER, WEB_KEY_NAME, Paths
 from kimi_prov.on_host.endpoint import haproxy, tls
 from kimi_prov.on_host.keys import listing, metadata
-from kimi_prov.on_host.system import applied_record
+from kimi_prov.on_host.system import applied_record, plans
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (
     make_directory,
@@ -279,7 +279,7 @@ def main(argv: list[str]) -> int:
     On a host that another serves for, the answer is {"elsewhere": why nothing was done}.
     """
     paths = Paths()
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     if not groups.serves_clients(plan):
         return answer(
             {"ok": True, "elsewhere": groups.make_head_only_error(plan, "its keys are").message}
@@ -305,7 +305,7 @@ def export_keys(paths: Paths) -> dict[str, Any]:
     """
     own = {VERIFY, WEB_KEY_NAME}
     known = parse_map(read_text(paths.key_map))
-    mode = read_json(paths.plan).get("proxy", {}).get("tls", {}).get("mode", "self-signed")
+    mode = plans.read_plan(paths.plan).get("proxy", {}).get("tls", {}).get("mode", "self-signed")
     return {
         "hashes": {name: value for name, value in known.items() if name not in own},
         "book": metadata.render(metadata.read(paths)),

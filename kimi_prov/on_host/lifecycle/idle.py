@@ -29,6 +29,8 @@ from kimi_prov.on_host.system import apply_lock, files, units
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.lifecycle import IdlePlan
     from kimi_prov.contract.paths import Paths
 
 # Variables of the proxy's process: the last request of a client, and of verify.
@@ -52,12 +54,20 @@ _BUSY_UNITS = (
 )
 
 
-def update_idle_time(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def get_planned(plan: MachinePlan) -> IdlePlan:
+    """Return when the machine rests. Raises HostError where it never does."""
+    planned = plan["rest"]["idle"]
+    if planned is None:
+        raise HostError("the machine is to serve at all times", "set kimi_idle_stop")
+    return planned
+
+
+def update_idle_time(paths: Paths, plan: MachinePlan) -> tuple[dict[str, Any], str]:
     """Count on; returns what is known now and a sentence for the journal, empty for nothing new.
 
     `asleep_in_s` is 0 where the machine may rest now, null while something else is under way.
     """
-    idle = plan["rest"]["idle"]
+    idle = get_planned(plan)
     before = files.read_json(paths.idle)
     now = time.monotonic()
     # After a boot the clock begins anew, and so does the count.
@@ -94,7 +104,7 @@ def update_idle_time(paths: Paths, plan: Mapping[str, Any]) -> tuple[dict[str, A
     return found, _describe_news(before, found, float(idle["after_s"]))
 
 
-def _explain_pause(paths: Paths, plan: Mapping[str, Any]) -> str | None:
+def _explain_pause(paths: Paths, plan: MachinePlan) -> str | None:
     """Say what else is under way, while which nothing is counted; None where nothing is."""
     if stop_state.read(paths):
         return "it rests already"
@@ -105,7 +115,7 @@ def _explain_pause(paths: Paths, plan: Mapping[str, Any]) -> str | None:
     return _find_running_unit(plan) or _explain_silent_proxy(paths)
 
 
-def _find_running_unit(plan: Mapping[str, Any]) -> str | None:
+def _find_running_unit(plan: MachinePlan) -> str | None:
     shown = units.read_states(*_BUSY_UNITS)
     busy = [name for name, row in shown.items() if row["state"] in ("activating", "deactivating")]
     if busy:
@@ -140,13 +150,13 @@ def remember_unsaved(paths: Paths, unkept: Mapping[str, Any]) -> None:
     files.write_json(str(paths.idle), document, durable=False, mode=0o600)
 
 
-def record_failure(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
+def record_failure(paths: Paths, plan: MachinePlan, why: str) -> None:
     """Keep that a rest failed: it is tried again some times, and then not before the next use.
 
     Between two tries is the time after which it rests, and some minutes at most.
     """
     found = files.read_json(paths.idle)
-    pause_s = min(_BETWEEN_TRIES_S, float(plan["rest"]["idle"]["after_s"]))
+    pause_s = min(_BETWEEN_TRIES_S, float(get_planned(plan)["after_s"]))
     more = {
         "tries": int(found.get("tries") or 0) + 1,
         "not_before_s": time.monotonic() + pause_s,
@@ -155,13 +165,13 @@ def record_failure(paths: Paths, plan: Mapping[str, Any], why: str) -> None:
     files.write_json(str(paths.idle), {**found, **more}, durable=False, mode=0o600)
 
 
-def run_hook(plan: Mapping[str, Any], program: str, tell: Callable[[str], None]) -> None:
+def run_hook(plan: MachinePlan, program: str, tell: Callable[[str], None]) -> None:
     """Run the operator's program, with JSON on its standard input. Raises HostError."""
     question = {
         "schema": HOOK_SCHEMA,
         "event": "idle",
         "host": socket.gethostname(),
-        "idle_seconds": plan["rest"]["idle"]["after_s"],
+        "idle_seconds": get_planned(plan)["after_s"],
         "model": plan["model"]["name"],
     }
     tell(f"running {program}")

@@ -34,7 +34,7 @@ from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import draining, haproxy, smoke_test, stop_log, stop_state
 from kimi_prov.on_host.lifecycle import idle, savings, session_history, starts, status
-from kimi_prov.on_host.system import apply_lock, files, group_state, units
+from kimi_prov.on_host.system import apply_lock, files, group_state, plans, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.system.progress import Progress
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.contract.documents.answers import LifecycleAnswer
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 Tell = Callable[[str], None]
 STOP, RESTART, SLEEP = "stop", "restart", "sleep"
@@ -58,9 +59,9 @@ _MIN_END_INTERVAL_S = 300.0
 _STOP_LIMIT_S = 900.0
 
 
-def read_applied_plan(paths: Paths) -> dict[str, Any]:
+def read_applied_plan(paths: Paths) -> MachinePlan:
     """Return the plan that was applied. Raises HostError where this version did not apply it."""
-    plan = files.read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     if not plan:
         raise HostError(f"there is no {layout.PLAN}", "run `kimi-prov apply` first")
     if "rest" not in plan:
@@ -72,12 +73,12 @@ def read_applied_plan(paths: Paths) -> dict[str, Any]:
     return plan
 
 
-def _require_whole_group(plan: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+def _require_whole_group(plan: MachinePlan, request: Mapping[str, Any]) -> None:
     """Raise HostError where a host of the group is left out of what is done."""
-    group = plan.get("group") or {}
+    group = plan.get("group")
     hosts = {*request.get("hosts", ())}
-    missing = [row["host"] for row in group.get("members", ()) if row["host"] not in hosts]
-    if missing:
+    missing = [row["host"] for row in group["members"] if row["host"] not in hosts] if group else []
+    if group and missing:
         raise HostError(
             f"{', '.join(missing)} serves together with this host and is left out, or has failed "
             f"before it: the hosts of group {group['name']} stop and start together",
@@ -85,7 +86,7 @@ def _require_whole_group(plan: Mapping[str, Any], request: Mapping[str, Any]) ->
         )
 
 
-def list_engine_units(plan: Mapping[str, Any]) -> list[str]:
+def list_engine_units(plan: MachinePlan) -> list[str]:
     """Name the units that run the engine."""
     return [unit_names.get_engine_unit(row) for row in plan["instances"]]
 
@@ -139,9 +140,7 @@ def launch(paths: Paths, job: Mapping[str, Any]) -> LifecycleAnswer:
     return {"started": True, "unit": unit_names.REST, "progress": layout.REST_PROGRESS}
 
 
-def stop_engines(
-    paths: Paths, plan: Mapping[str, Any], limit_s: float, tell: Tell
-) -> dict[str, Any]:
+def stop_engines(paths: Paths, plan: MachinePlan, limit_s: float, tell: Tell) -> dict[str, Any]:
     """Drain and stop the engines, and free what memory holds of the weights where that is wished.
 
     Returns `cut`, the requests that did not end in time, and `seconds` of the whole.
@@ -177,7 +176,7 @@ def _format_request_count(count: int) -> str:
     return f"{count} request{'s' if count != 1 else ''}"
 
 
-def _free_memory(plan: Mapping[str, Any], tell: Tell) -> None:
+def _free_memory(plan: MachinePlan, tell: Tell) -> None:
     """Give back the memory of the RAM disk; nothing fills it again before a start."""
     for name in reversed(starts.list_memory_units(plan)):
         tell(f"stopping {name}")
@@ -185,7 +184,7 @@ def _free_memory(plan: Mapping[str, Any], tell: Tell) -> None:
         units.run_systemctl(*words, "--quiet", name)
 
 
-def _run_stop(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _run_stop(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
     done = stop_engines(paths, plan, float(job["drain_s"]), tell)
     found = stop_state.read(paths)
     if found:
@@ -238,9 +237,9 @@ def _may_end(paths: Paths) -> bool:
     )
 
 
-def _run_sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _run_sleep(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
     """Rest as the inventory wishes: sleep, switch the machine off, or run the operator's hook."""
-    chosen = plan["rest"]["idle"]
+    chosen = idle.get_planned(plan)
     asked = not job.get("over") and haproxy.read_variable(paths.socket, idle.USED) != job["used"]
     if asked or apply_lock.find_holder():
         return "not asleep: somebody asked at the last moment"
@@ -253,18 +252,18 @@ def _run_sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], te
         raise found from None
 
 
-def _put_to_sleep(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _put_to_sleep(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
     stop_state.write(paths, _build_sleep_state(plan, job))
     return _run_stop(paths, plan, job, tell)
 
 
-def _build_sleep_state(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+def _build_sleep_state(plan: MachinePlan, job: Mapping[str, Any]) -> dict[str, Any]:
     if job.get("over"):
         # No request wakes what is over its budget.
         why = "the budget of this session is used up; the operator raises it and applies again"
         return stop_state.build_state(stop_state.ASLEEP, why, wake="off")
     wakes = plan["rest"]["wake"]
-    after = describe_duration(float(plan["rest"]["idle"]["after_s"]))
+    after = describe_duration(float(idle.get_planned(plan)["after_s"]))
     how = "the operator starts it: kimi-prov start" if wakes == "off" else "a request wakes it"
     return stop_state.build_state(stop_state.ASLEEP, f"nobody asked for {after}; {how}", wake=wakes)
 
@@ -274,7 +273,7 @@ def _describe_end(job: Mapping[str, Any]) -> str:
     return "its budget was used up" if job.get("over") else "nobody asked"
 
 
-def _power_off(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _power_off(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
     """Switch the machine off: it serves again after its next boot."""
     starts.record_start(paths, plan)
     try:
@@ -290,7 +289,7 @@ def _power_off(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], te
     return "switching the machine off: nobody asked"
 
 
-def _run_hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _run_hook(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
     """Run the operator's program once answers have ended; where it fails, serve on.
 
     It is run though a full disk takes no mark: it may end what the machine costs. One that is there
@@ -304,7 +303,7 @@ def _run_hook(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tel
             unmarked = error
         draining.drain(paths, float(job["drain_s"]), handed=False)
         session_history.save_end(paths, plan, _describe_end(job), tell)
-        idle.run_hook(plan, str(plan["rest"]["idle"]["hook"]), tell)
+        idle.run_hook(plan, str(idle.get_planned(plan)["hook"]), tell)
         if unmarked:
             raise unmarked
     except (HostError, OSError):
@@ -353,7 +352,7 @@ def start(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
     }
 
 
-def start_units(paths: Paths, plan: Mapping[str, Any]) -> None:
+def start_units(paths: Paths, plan: MachinePlan) -> None:
     """Let the engines start, and before them what holds the weights in memory."""
     names = list_engine_units(plan)
     fills = [name for name in starts.list_memory_units(plan) if name.endswith(".service")]
@@ -396,7 +395,7 @@ def restart(paths: Paths, request: Mapping[str, Any]) -> LifecycleAnswer:
     }
 
 
-def _run_restart(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], tell: Tell) -> str:
+def _run_restart(paths: Paths, plan: MachinePlan, job: Mapping[str, Any], tell: Tell) -> str:
     began, cut = time.monotonic(), 0
     for instance in plan["instances"]:
         cut += _restart_one(paths, plan, instance, job, tell)
@@ -409,7 +408,7 @@ def _run_restart(paths: Paths, plan: Mapping[str, Any], job: Mapping[str, Any], 
 
 def _restart_one(
     paths: Paths,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     instance: Mapping[str, Any],
     job: Mapping[str, Any],
     tell: Tell,
@@ -487,7 +486,7 @@ def wait_for_units(
         time.sleep(_POLL_INTERVAL_S)
 
 
-def wait_for_fill(plan: Mapping[str, Any], tell: Tell) -> None:
+def wait_for_fill(plan: MachinePlan, tell: Tell) -> None:
     """Wait until memory holds the weights again, where it does. Raises HostError where it fails."""
     fills = [name for name in starts.list_memory_units(plan) if name.endswith(".service")]
     while fills:

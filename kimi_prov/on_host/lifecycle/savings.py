@@ -18,6 +18,7 @@ from kimi_prov.on_host.system import boot, files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.status.rest import PaidStatus, SessionBefore, SessionCosts
     from kimi_prov.contract.paths import Paths
 
@@ -47,7 +48,7 @@ def find_phase(found: Mapping[str, Any]) -> str:
     return SERVING if found["since_s"] == found["looked_s"] else IDLE
 
 
-def count_time(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> Counted:
+def count_time(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) -> Counted:
     """Add the time since the last look, and hold the sum against the budget.
 
     On a full disk the time since the last look that was kept counts, as what the machine does now;
@@ -78,7 +79,7 @@ def count_time(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) 
     return Counted(news, over)
 
 
-def settle_time(paths: Paths, plan: Mapping[str, Any]) -> None:
+def settle_time(paths: Paths, plan: MachinePlan) -> None:
     """Add the time since the last look to what the machine was doing then: the session may end."""
     if plan["rest"].get("paid"):
         session = _read(paths)["session"] or {}
@@ -91,7 +92,7 @@ def compute_cost(session: Mapping[str, Any], usd_hour: float, name: str | None =
     return float((seconds[name] if name else sum(seconds.values())) / 3600 * usd_hour)
 
 
-def describe_sessions(paths: Paths, plan: Mapping[str, Any]) -> PaidStatus | None:
+def describe_sessions(paths: Paths, plan: MachinePlan) -> PaidStatus | None:
     """Say what this session and those before it cost; None where nobody said what an hour does."""
     paid = (plan.get("rest") or {}).get("paid")
     if not paid:
@@ -112,7 +113,7 @@ def describe_sessions(paths: Paths, plan: Mapping[str, Any]) -> PaidStatus | Non
     }
 
 
-def describe_cost(paths: Paths, plan: Mapping[str, Any]) -> str:
+def describe_cost(paths: Paths, plan: MachinePlan) -> str:
     """Say in words what the session cost; empty where nobody said what an hour does."""
     found = describe_sessions(paths, plan)
     if found is None:

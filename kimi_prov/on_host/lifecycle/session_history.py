@@ -28,6 +28,7 @@ from kimi_prov.on_host.weights.rclone import Access, Bucket, CredentialsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.status.rest import PaidStatus, SessionBefore
     from kimi_prov.contract.paths import Paths
 
@@ -54,7 +55,7 @@ Tell = Callable[[str], None]
 # --- keeping -----------------------------------------------------------------------------------
 
 
-def is_due(paths: Paths, plan: Mapping[str, Any]) -> bool:
+def is_due(paths: Paths, plan: MachinePlan) -> bool:
     """Whether the record is to be kept again."""
     if not _find_folder(plan):
         return False
@@ -73,7 +74,7 @@ def start_saving(paths: Paths) -> None:
     )
 
 
-def save(paths: Paths, plan: Mapping[str, Any], tell: Tell) -> None:
+def save(paths: Paths, plan: MachinePlan, tell: Tell) -> None:
     """Keep the record of a session that goes on, and read those before it where nobody has yet."""
     before = files.read_json(paths.sessions_kept)
     # One that rests costs on; what ended its service stays said.
@@ -87,7 +88,7 @@ def save(paths: Paths, plan: Mapping[str, Any], tell: Tell) -> None:
             _note(paths, {"before": rows})
 
 
-def save_end(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> None:
+def save_end(paths: Paths, plan: MachinePlan, why: str, tell: Tell) -> None:
     """Keep the record of a session that ends now; gives up after END_S and never raises."""
     if not _find_folder(plan):
         return
@@ -100,28 +101,25 @@ def save_end(paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell) -> Non
         tell(f"what this session costs is not kept: {describe_error(error)}")
 
 
-def begin_saving_end(
-    paths: Paths, plan: Mapping[str, Any], why: str, tell: Tell
-) -> Callable[[], None]:
+def begin_saving_end(paths: Paths, plan: MachinePlan, why: str, tell: Tell) -> Callable[[], None]:
     """Begin `save_end` beside what else the machine does; returns what waits for it."""
     thread = threading.Thread(target=save_end, args=(paths, plan, why, tell), daemon=True)
     thread.start()
     return thread.join
 
 
-def _find_folder(plan: Mapping[str, Any]) -> str | None:
+def _find_folder(plan: MachinePlan) -> str | None:
     """Name the folder; None where no price was set, or the weights come from no bucket."""
-    found = ((plan.get("rest") or {}).get("paid") or {}).get("kept_in")
-    return str(found) if found else None
+    rest = plan.get("rest")
+    paid = rest and rest.get("paid")
+    return (paid and paid.get("kept_in")) or None
 
 
-def _open_bucket(plan: Mapping[str, Any]) -> Bucket:
+def _open_bucket(plan: MachinePlan) -> Bucket:
     return Bucket(str(_find_folder(plan)), Access.from_weights(plan["weights"]), _STALL_TIMEOUT_S)
 
 
-def _write(
-    paths: Paths, plan: Mapping[str, Any], why: str | None, limit_s: float, tell: Tell
-) -> bool:
+def _write(paths: Paths, plan: MachinePlan, why: str | None, limit_s: float, tell: Tell) -> bool:
     """Write the record and note what came of it; tells what is new."""
     before = files.read_json(paths.sessions_kept)
     now = time.clock_gettime(stop_log.CLOCK)
@@ -170,7 +168,7 @@ def find_machine_name() -> str:
     return _UNPLAIN.sub("-", socket.gethostname()).strip("-.")[:63] or "machine"
 
 
-def build_record(paths: Paths, plan: Mapping[str, Any], why: str | None) -> dict[str, Any]:
+def build_record(paths: Paths, plan: MachinePlan, why: str | None) -> dict[str, Any]:
     """Return what is kept of this session; `why` it ended, None while it goes on."""
     found = savings.describe_sessions(paths, plan)
     if found is None:
@@ -238,7 +236,7 @@ def _is_sane(value: object) -> bool:
     return number and math.isfinite(value) and 0 <= value <= _MAX_USD  # type: ignore[operator,arg-type]
 
 
-def describe_history(paths: Paths, plan: Mapping[str, Any]) -> PaidStatus | None:
+def describe_history(paths: Paths, plan: MachinePlan) -> PaidStatus | None:
     """Say what this session and those before it cost, of other machines too, and where it is kept.
 
     None where nobody said what an hour costs.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.durations import format_duration
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.answers import BegunStart, ExpectedStart, MeasuredStart
     from kimi_prov.contract.documents.form import WeightsHeldIn
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.status.rest import FirstAnswer
     from kimi_prov.contract.paths import Paths
 
@@ -49,7 +50,7 @@ def read_starts(paths: Paths) -> list[MeasuredStart]:
     return [*(files.read_json(paths.starts).get("starts") or ())]
 
 
-def begin(paths: Paths, plan: Mapping[str, Any], by: str) -> BegunStart:
+def begin(paths: Paths, plan: MachinePlan, by: str) -> BegunStart:
     """Note that a start was asked for now; returns what it will take (`expected`)."""
     held = find_weights_place(plan)
     begun = {"at_monotonic_s": time.monotonic(), "held": held, "by": by}
@@ -58,7 +59,7 @@ def begin(paths: Paths, plan: Mapping[str, Any], by: str) -> BegunStart:
 
 
 def record_start(
-    paths: Paths, plan: Mapping[str, Any], *, first_token_s: float | None = None
+    paths: Paths, plan: MachinePlan, *, first_token_s: float | None = None
 ) -> MeasuredStart | None:
     """Keep how long the start of the engine that runs took; None where none has started.
 
@@ -85,9 +86,7 @@ def record_start(
     return known
 
 
-def _measure_start(
-    paths: Paths, plan: Mapping[str, Any], shown: Mapping[str, str]
-) -> MeasuredStart:
+def _measure_start(paths: Paths, plan: MachinePlan, shown: Mapping[str, str]) -> MeasuredStart:
     ended = int(shown["ActiveEnterTimestampMonotonic"]) / 1e6
     unit = int(shown["InactiveExitTimestampMonotonic"]) / 1e6
     begun = files.read_json(paths.begun)
@@ -107,7 +106,7 @@ def _measure_start(
     }
 
 
-def estimate_start(paths: Paths, plan: Mapping[str, Any], held: WeightsHeldIn) -> ExpectedStart:
+def estimate_start(paths: Paths, plan: MachinePlan, held: WeightsHeldIn) -> ExpectedStart:
     """Say what a start will take: `seconds` (null where nobody knows), and by what (`basis`).
 
     By the last starts of the same model with the weights in the same place; else by any of its
@@ -124,15 +123,16 @@ def estimate_start(paths: Paths, plan: Mapping[str, Any], held: WeightsHeldIn) -
         basis = f"the last {count}{place} on this machine took {span}"
         return {"seconds": took[len(took) // 2], "basis": basis}
     load = (plan.get("throughput") or {}).get("load_s") or {}
-    if load.get("expected"):
+    expected = load.get("expected")
+    if expected:
         return {
-            "seconds": float(load["expected"]),
+            "seconds": float(expected),
             "basis": "the plan's estimate of the load; no start was measured here yet",
         }
     return {"seconds": None, "basis": "no start was measured on this machine yet"}
 
 
-def describe_first_answers(paths: Paths, plan: Mapping[str, Any]) -> list[FirstAnswer]:
+def describe_first_answers(paths: Paths, plan: MachinePlan) -> list[FirstAnswer]:
     """Say how long the first request waited for an answer, of each place the weights were in.
 
     Those are the last times that a request woke the machine with this model.
@@ -149,7 +149,7 @@ def _format_span(took: list[float]) -> str:
     return f"{format_duration(took[0])} to {format_duration(took[-1])}"
 
 
-def find_weights_place(plan: Mapping[str, Any]) -> WeightsHeldIn:
+def find_weights_place(plan: MachinePlan) -> WeightsHeldIn:
     """Say where the weights are now: in the RAM disk, in the page cache, or on the disk alone."""
     disk = plan.get("ram_disk") or {}
     if disk.get("enabled"):
@@ -171,7 +171,7 @@ def _is_cached(directory: Path) -> WeightsHeldIn:
     return PAGE_CACHE if sum(there for there, _ in sizes) >= _CACHED * whole else DISK
 
 
-def list_memory_units(plan: Mapping[str, Any]) -> list[str]:
+def list_memory_units(plan: MachinePlan) -> list[str]:
     """Name the units by which memory holds the weights, in the order in which they start."""
     named = (plan.get("ram_disk") or {}).get("units") or ()
     known = (unit_names.RAM_MOUNT, unit_names.STAGE, unit_names.WARM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from kimi_prov.contract import unit_names
+from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.endpoint import stop_log, stop_state
 from kimi_prov.on_host.lifecycle import session_history, starts
@@ -14,6 +14,7 @@ from kimi_prov.on_host.system import files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan, Plan
     from kimi_prov.contract.documents.status.machine import HostState
     from kimi_prov.contract.documents.status.rest import IdleStatus, RestStatus
     from kimi_prov.contract.paths import Paths
@@ -57,7 +58,7 @@ def decide_state(
     return STARTING if "activating" in words else FAILED
 
 
-def build_document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, Any]) -> RestStatus:
+def build_document(paths: Paths, plan: MachinePlan, found: Mapping[str, Any]) -> RestStatus:
     """Give the part of the status that says since when it rests, and what a start takes."""
     rows = starts.read_starts(paths)
     last = rows[-1] if rows else None
@@ -84,7 +85,7 @@ def build_document(paths: Paths, plan: Mapping[str, Any], found: Mapping[str, An
     }
 
 
-def _build_idle(paths: Paths, plan: Mapping[str, Any]) -> IdleStatus | None:
+def _build_idle(paths: Paths, plan: MachinePlan) -> IdleStatus | None:
     """Say when the machine will rest because nobody asks; None where it never does."""
     wished = (plan.get("rest") or {}).get("idle")
     if not wished:
@@ -105,17 +106,18 @@ def _build_idle(paths: Paths, plan: Mapping[str, Any]) -> IdleStatus | None:
     }
 
 
-def list_watching_units(plan: Mapping[str, Any]) -> list[str]:
+def list_watching_units(plan: Plan) -> list[str]:
     """Name the units without which the machine would not rest, or not wake."""
     rest = plan.get("rest") or {}
     timer = [unit_names.IDLE_TIMER] if rest.get("idle") else []
     return [*timer, *([unit_names.WAKE_SOCKET] if rest.get("wake", "off") != "off" else [])]
 
 
-def list_resting_units(paths: Paths, plan: Mapping[str, Any]) -> tuple[str, ...]:
+def list_resting_units(paths: Paths, plan: Plan) -> tuple[str, ...]:
     """Name the units that do not run because the machine rests: what a stop made is no drift."""
     if not stop_state.read(paths):
         return ()
     engines = [unit_names.get_engine_unit(row) for row in plan.get("instances") or ()]
-    freed = (plan.get("rest") or {}).get("memory") == "free"
-    return (*engines, *(starts.list_memory_units(plan) if freed else ()))
+    if gateways.is_gateway(plan) or (plan.get("rest") or {}).get("memory") != "free":
+        return tuple(engines)
+    return (*engines, *starts.list_memory_units(plan))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.documents.answers import ExpectedStart
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 HOLD = "hold"
 # Where systemd puts the first socket that it hands over.
@@ -57,7 +58,7 @@ class BusyError(HostError):
 class Waker:
     """One start for all who wait; `reason` is why it failed."""
 
-    def __init__(self, paths: Paths, plan: Mapping[str, Any]) -> None:
+    def __init__(self, paths: Paths, plan: MachinePlan) -> None:
         self.paths = paths
         self.plan = plan
         self.began = 0.0
@@ -70,7 +71,7 @@ class Waker:
         self.waiting = 0
         self.last = time.monotonic()
         self._task: asyncio.Task[None] | None = None
-        ports = [int(row["port"]) for row in plan["instances"] if row.get("port")]
+        ports = [port for row in plan["instances"] if (port := row.get("port"))]
         self._ports = itertools.cycle(ports)
 
     @property
@@ -304,7 +305,7 @@ def _answer(writer: StreamWriter, retry_s: int, body: Mapping[str, Any]) -> None
     writer.write(head.encode() + text)
 
 
-async def serve(paths: Paths, plan: Mapping[str, Any], listening: socket.socket) -> None:
+async def serve(paths: Paths, plan: MachinePlan, listening: socket.socket) -> None:
     """Answer until the machine serves and nobody waits any more."""
     waker = Waker(paths, plan)
     while waker.must_stay():

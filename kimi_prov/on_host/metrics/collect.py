@@ -22,7 +22,7 @@ from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.metrics import gpus, instances
 from kimi_prov.on_host.probe import clock, gpu_now, nvidia_smi
-from kimi_prov.on_host.system import boot, group_state, units
+from kimi_prov.on_host.system import boot, group_state, plans, units
 from kimi_prov.on_host.system.exposition import Sample, render
 from kimi_prov.on_host.system.files import (
     make_directory,
@@ -36,6 +36,8 @@ from kimi_prov.on_host.system.process import run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from kimi_prov.contract.documents.ranges import Range
 
 HELPS: dict[str, str] = {
     "kimi_plan_info": "The plan that was applied last: its hash, model, engine and version.",
@@ -82,7 +84,7 @@ class Look:
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.machine = Machine(str(paths.root))
-        self.plan = read_json(paths.plan)
+        self.plan = plans.read_machine_plan(paths.plan)
         self.kept = read_json(paths.metrics_state)
         self.samples: list[Sample] = []
         self.failed: dict[str, str] = {}
@@ -100,24 +102,22 @@ class Look:
         Speeds are those of clients, which are served by the head of a group alone.
         """
         plan, serves = self.plan, groups.serves_clients(self.plan)
-        speed = plan["throughput"] if serves else {}
+        speed = plan["throughput"] if serves else None
         info = {
             "hash": hashlib.sha256(read_text(self.paths.plan).encode()).hexdigest()[:12],
             "model": plan["model"]["name"],
             "engine": plan["engine"]["name"],
             "version": plan["engine"]["version"],
         }
-        bounds = speed.get("decode_tok_s") or {}
+        bounds = speed and speed.get("decode_tok_s")
         return [
             Sample("kimi_plan_info", 1, info),
             Sample("kimi_weights_bytes", plan["model"]["bytes"]),
             Sample("kimi_ram_disk_planned", bool(plan["ram_disk"]["enabled"])),
-            Sample("kimi_expected_concurrency", speed.get("concurrency")),
+            Sample("kimi_expected_concurrency", speed and speed.get("concurrency")),
             *(
-                Sample(
-                    "kimi_expected_decode_tokens_per_second", bounds.get(bound), {"bound": bound}
-                )
-                for bound in ("low", "expected", "high")
+                Sample("kimi_expected_decode_tokens_per_second", value, {"bound": bound})
+                for bound, value in _list_bounds(bounds)
             ),
             Sample("kimi_measured_decode_tokens_per_second", self._measured() if serves else None),
         ]
@@ -166,9 +166,13 @@ class Look:
         self.kept["instances"] = keep
         return [*found, Sample("kimi_stopped", self.paths.stopped.exists())]
 
+    def _has_gpus(self) -> bool:
+        metrics = self.plan.get("metrics")
+        return bool(metrics and metrics["gpus"])
+
     def gpus(self) -> list[Sample]:
         """Tell what the GPUs do, where the plan has some."""
-        if not self.plan["metrics"]["gpus"]:
+        if not self._has_gpus():
             return []
         planned = {gpu for row in self.plan["instances"] for gpu in row.get("gpus") or ()}
         cards, _ = gpu_now.read(_ASK_S)
@@ -176,7 +180,7 @@ class Look:
 
     def driver(self) -> list[Sample]:
         """Tell whether the driver that runs is the one that is installed."""
-        if not self.plan["metrics"]["gpus"]:
+        if not self._has_gpus():
             return []
         text = self.machine.read("/proc/driver/nvidia/version")
         running = nvidia_smi.parse_module(text)["version"] or ""
@@ -255,10 +259,16 @@ def _is_connected_from(address: str | None, connections: str) -> bool:
     return bool(address) and address in found
 
 
+def _list_bounds(speed: Range | None) -> list[tuple[str, float | None]]:
+    if not speed:
+        return [("low", None), ("expected", None), ("high", None)]
+    return [("low", speed["low"]), ("expected", speed["expected"]), ("high", speed["high"])]
+
+
 def collect(paths: Paths) -> dict[str, Any]:
     """Look at all parts; return {"text", "kept", "failed"}."""
     look = Look(paths)
-    for name in _OF_GATEWAY if gateways.is_gateway(look.plan) else _OF_MACHINE:
+    for name in _OF_GATEWAY if gateways.is_gateway(plans.read_plan(paths.plan)) else _OF_MACHINE:
         look.add_part(name, getattr(look, name))
     look.samples += [
         Sample("kimi_metrics_parts_failed", len(look.failed)),
@@ -269,7 +279,7 @@ def collect(paths: Paths) -> dict[str, Any]:
 
 def write(paths: Paths) -> Mapping[str, str]:
     """Write the file; return why parts of it are missing, by part. Raises HostError, OSError."""
-    if not (read_json(paths.plan) or {}).get("metrics"):
+    if not (plans.read_machine_plan(paths.plan) or {}).get("metrics"):
         raise HostError("no metrics are planned on this machine", "set kimi_metrics: true")
     found = collect(paths)
     # The exporter runs as a user of its own.

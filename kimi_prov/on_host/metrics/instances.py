@@ -14,6 +14,8 @@ from kimi_prov.on_host.system.exposition import Sample
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 SHOWN = (
     "ActiveState", "InvocationID", "NRestarts", "ActiveEnterTimestampMonotonic",
     "InactiveExitTimestampMonotonic",
@@ -31,7 +33,7 @@ Kept = dict[str, Any]
 
 
 def collect(
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     shown: Mapping[str, Mapping[str, str]],
     kept: Mapping[str, Kept],
     now_us: int,

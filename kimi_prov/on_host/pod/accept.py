@@ -6,6 +6,7 @@ import argparse
 import socket
 import ssl
 import sys
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kimi_prov.contract import pod
@@ -18,6 +19,10 @@ from kimi_prov.on_host.endpoint import checks, tls
 from kimi_prov.on_host.pod.place import Place
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
+
+if TYPE_CHECKING:
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.service import ProxyPlan
 
 SCHEMA = "kimi-prov/pod-accept/v1"
 _CLOSED = "a pod is asked through its service alone, and has no unit for code of a model"
@@ -52,7 +57,8 @@ def _report(line: str) -> None:
 def build_subject(place: Place, url: str) -> checks.Subject:
     """Return what the plan promises at that address. Raises HostError for what is no address."""
     scheme, host, port = _split_url(url)
-    plan = {**place.plan, "proxy": {"port": port}, "web": None}
+    proxy: ProxyPlan = {**place.plan["proxy"], "port": port}
+    plan: MachinePlan = {**place.plan, "proxy": proxy, "web": None}
     fingerprint: str | None = None
     if scheme == "https":
         mounted = tls.compute_fingerprint(read_text(place.locate(pod.TLS_CERTIFICATE)))

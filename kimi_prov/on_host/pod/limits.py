@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import pod
 from kimi_prov.contract.sizes import format_bytes
@@ -17,7 +17,7 @@ from kimi_prov.on_host.system.machine import Machine, parse_fields
 from kimi_prov.on_host.system.process import NOT_FOUND, run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 _MANIFEST = "statefulset.yaml or leaderworkerset.yaml"
 # The engine's own process and its web server.
@@ -67,7 +67,7 @@ def _count_gpus() -> int | None:
     return sum(row.strip().startswith("GPU-") for row in rows)
 
 
-def list_refusals(plan: Mapping[str, Any], has: Given) -> list[str]:
+def list_refusals(plan: MachinePlan, has: Given) -> list[str]:
     """Say what is too small for the plan, each with figure and fix. Pure."""
     found: list[str] = []
     shm = pod.compute_shm_bytes(plan)

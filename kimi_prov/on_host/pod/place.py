@@ -6,14 +6,17 @@ import os
 import re
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, pod
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system import plans
+from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 _CACHE = re.compile(re.escape(paths.CACHE) + r"(?=/|$)")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
@@ -32,7 +35,7 @@ class Group:
 class Place:
     """The pod's plan and surroundings. `root` is / in a pod."""
 
-    plan: Mapping[str, Any]
+    plan: MachinePlan
     environment: Mapping[str, str]
     root: str = "/"
 
@@ -42,7 +45,7 @@ class Place:
         given = dict(os.environ if environment is None else environment)
         root = given.get("KIMI_POD_ROOT", "/")
         path = paths.join_root(root, pod.PLAN)
-        plan = read_json(path)
+        plan = plans.read_machine_plan(path)
         if not plan.get("engine") or not plan.get("instances"):
             raise HostError(
                 f"{path} is missing, or no plan",

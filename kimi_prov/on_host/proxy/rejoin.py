@@ -12,13 +12,14 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import haproxy
 from kimi_prov.on_host.proxy import converge, pins
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.documents.answers import ReturnAnswer
+    from kimi_prov.contract.documents.plan.gateway import GatewayPlan, ServingHost
 
 _POLL_INTERVAL_S = 0.2
 
@@ -31,19 +32,19 @@ def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> ReturnAnswer:
     turn, which comes after all machines, writes them down. Raises HostError where the gateway does
     not send there in time.
     """
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     host = str(request["host"])
-    row = _find_row(plan, host)
-    if row is None:
+    row = _find_row(plan, host) if gateways.is_gateway(plan) else None
+    if row is None or not gateways.is_gateway(plan):
         return {"asked": False, "changed": False}
     server = str(row["server"])
     changed = pins.save_certificate(paths, server, request.get("certificate"))
     # One that does not run would start after all machines: it sees none of them till then.
     if changed or not paths.socket.exists():
         converge.converge(paths)
-    place = {name: request.get(name) or row[name] for name in ("address", "port")}
-    if any(row[name] != wanted for name, wanted in place.items()):
-        haproxy.move_server(paths.socket, server, str(place["address"]), int(place["port"]))
+    address, port = request.get("address") or row["address"], request.get("port") or row["port"]
+    if (address, port) != (row["address"], row["port"]):
+        haproxy.move_server(paths.socket, server, str(address), int(port))
     end = time.monotonic() + float(request["timeout_s"])
     while not _is_sent_requests(paths, server):
         if time.monotonic() > end:
@@ -56,9 +57,8 @@ def wait_for_machine(paths: Paths, request: Mapping[str, Any]) -> ReturnAnswer:
     return {"asked": True, "changed": changed}
 
 
-def _find_row(plan: Mapping[str, Any], host: str) -> Mapping[str, Any] | None:
-    rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else ()
-    return next((row for row in rows if row["host"] == host), None)
+def _find_row(plan: GatewayPlan, host: str) -> ServingHost | None:
+    return next((row for row in plan["gateway"]["hosts"] if row["host"] == host), None)
 
 
 def _is_sent_requests(paths: Paths, server: str) -> bool:

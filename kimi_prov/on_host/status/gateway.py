@@ -17,8 +17,7 @@ from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.web import status as page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan.gateway import GatewayPlan
     from kimi_prov.contract.documents.status.gateway import GatewayState, HostBehind
     from kimi_prov.contract.paths import Paths
 
@@ -31,7 +30,7 @@ _UNITS = (
 )
 
 
-def describe_hosts(paths: Paths, plan: Mapping[str, Any]) -> list[HostBehind]:
+def describe_hosts(paths: Paths, plan: GatewayPlan) -> list[HostBehind]:
     """Return each host behind the gateway: how HAProxy sees it, and its requests under way."""
     try:
         seen = {str(row["name"]): row for row in haproxy.list_servers(paths.socket)}
@@ -81,7 +80,7 @@ def list_warnings(paths: Paths, behind: list[HostBehind], servers: list[str]) ->
     return found
 
 
-def build_document(paths: Paths, plan: Mapping[str, Any]) -> GatewayState:
+def build_document(paths: Paths, plan: GatewayPlan) -> GatewayState:
     """Return the status document of a gateway; `ok` where all of its hosts take requests."""
     behind = describe_hosts(paths, plan)
     states = units.read_states(*_UNITS)
@@ -93,7 +92,7 @@ def build_document(paths: Paths, plan: Mapping[str, Any]) -> GatewayState:
     needed += [unit_names.WEB] if web else []
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     away = [row["host"] for row in behind if row["state"] != UP.lower()]
-    cert = certificate.describe_current(paths, dict(plan))
+    cert = certificate.describe_current(paths, plan)
     detail = f"sends to {len(behind) - len(away)} of {len(behind)} hosts"
     if down:
         detail = "not active: " + ", ".join(down)

@@ -20,7 +20,7 @@ from kimi_prov.on_host.monitor import status as monitor
 from kimi_prov.on_host.probe import nvidia_smi
 from kimi_prov.on_host.status import gateway as behind
 from kimi_prov.on_host.status.sample import Sample
-from kimi_prov.on_host.system import boot, group_state, units
+from kimi_prov.on_host.system import boot, group_state, plans, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_json, read_text
 from kimi_prov.on_host.system.process import run
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.documents.answers import NowAnswer
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.status import NotServing, StatusAnswer
     from kimi_prov.contract.documents.status.host import AppliedStatus, DriftStatus, FoundUpdates
     from kimi_prov.contract.documents.status.machine import (
@@ -107,7 +108,7 @@ def measure_disks(paths: Paths) -> list[DiskStatus]:
     return list(found.values())
 
 
-def _read_versions(paths: Paths, plan: dict[str, Any]) -> VersionsStatus:
+def _read_versions(paths: Paths, plan: MachinePlan) -> VersionsStatus:
     link = Path(layout.ENGINE)
     engine = plan.get("engine", {})
     haproxy_version = run("dpkg-query", "-W", "-f=${Version}", "haproxy").stdout or None
@@ -139,7 +140,7 @@ def _find_failed_driver(paths: Paths) -> str | None:
     )
 
 
-def _describe_interpreter(plan: dict[str, Any]) -> InterpreterStatus | None:
+def _describe_interpreter(plan: MachinePlan) -> InterpreterStatus | None:
     """Say which build of Python was brought; None where the machine's own is used."""
     brought = plan.get("installation", {}).get("python")
     if not brought:
@@ -169,7 +170,7 @@ def _build_unit(unit: dict[str, Any]) -> UnitStatus:
     }
 
 
-def _build_port(paths: Paths, plan: dict[str, Any]) -> PortStatus:
+def _build_port(paths: Paths, plan: MachinePlan) -> PortStatus:
     port = plan["proxy"]["port"]
     try:
         engines: list[EngineBehind] = haproxy.list_servers(paths.socket)
@@ -212,7 +213,7 @@ def _sum_memory(placed: list[dict[str, Any]]) -> MemoryStatus:
 
 def collect(paths: Paths) -> StatusAnswer:
     """Return the status document of this host; `ok` when everything that should run does."""
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     if not plan:
         why = "; ".join(
             filter(None, [f"not provisioned: no {layout.PLAN}", _find_failed_driver(paths)])
@@ -272,7 +273,7 @@ def collect(paths: Paths) -> StatusAnswer:
         "provisioned": True,
         "random_weights": bool(model["random_weights"]),
         "trained_on": model.get("trained_on"),
-        "stand_in": (plan.get("stand_in") or {}).get("said"),
+        "stand_in": replaced["said"] if (replaced := plan.get("stand_in")) else None,
         "detail": detail + refused,
         "rest": status.build_document(paths, plan, rests),
         "units": shown,
@@ -310,7 +311,7 @@ def collect(paths: Paths) -> StatusAnswer:
 
 def collect_changing(paths: Paths) -> NowAnswer:
     """Return of the status only what changes from second to second."""
-    plan = read_json(paths.plan)
+    plan = plans.read_machine_plan(paths.plan)
     if not plan:
         return {"ok": False, "provisioned": False, "detail": f"not provisioned: no {layout.PLAN}"}
     sample = Sample(plan)
@@ -336,7 +337,7 @@ def collect_changing(paths: Paths) -> NowAnswer:
 
 
 def _build_watchdog(
-    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+    paths: Paths, plan: MachinePlan, states: dict[str, dict[str, Any]]
 ) -> WatchdogStatus | None:
     """Say whether an engine that hangs would be seen, and the last one that did.
 
@@ -392,7 +393,7 @@ def _build_drift(paths: Paths, states: dict[str, dict[str, Any]]) -> DriftStatus
 
 
 def _build_metrics(
-    paths: Paths, plan: dict[str, Any], states: dict[str, dict[str, Any]]
+    paths: Paths, plan: MachinePlan, states: dict[str, dict[str, Any]]
 ) -> MetricsStatus | None:
     """Say where metrics are read and when they were written; None where none are shown."""
     planned = plan.get("metrics")
@@ -443,9 +444,9 @@ def _describe_wait(phase: str, said: str) -> str:
     return "" if phase == group_state.SERVING else said or "not serving yet"
 
 
-def _build_group(paths: Paths, plan: dict[str, Any], unit: str) -> GroupStatus:
+def _build_group(paths: Paths, plan: MachinePlan, unit: str) -> GroupStatus:
     """Say who serves the model together with this host, and how far they are."""
-    group, seen = plan["group"], group_state.read(paths.group_run)
+    group, seen = groups.get_group(plan), group_state.read(paths.group_run)
     return {
         "name": group["name"],
         "rank": group["rank"],

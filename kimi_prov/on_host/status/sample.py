@@ -22,6 +22,7 @@ from kimi_prov.on_host.status.perf import Sampler
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.status.now import (
         CounterRates,
         EngineNow,
@@ -44,8 +45,9 @@ _SGLANG_RATE = "sglang:gen_throughput"
 class Sample:
     """Begun when it is made."""
 
-    def __init__(self, plan: Mapping[str, Any]) -> None:
+    def __init__(self, plan: MachinePlan) -> None:
         self._instances = [row for row in plan.get("instances") or () if row.get("port")]
+        self._ports = [port for row in self._instances if (port := row["port"])]
         self._counters = Sampler()
         self._counters.start()
         self._first = self._readings()
@@ -79,10 +81,8 @@ class Sample:
 
     def _readings(self) -> list[str | None]:
         found = []
-        for instance in self._instances:
-            why, text = ready.send_request(
-                instance["port"], "GET", "/metrics", timeout_s=_TIMEOUT_S
-            )
+        for port in self._ports:
+            why, text = ready.send_request(port, "GET", "/metrics", timeout_s=_TIMEOUT_S)
             found.append(None if why else text)
         return found
 

@@ -21,9 +21,8 @@ from kimi_prov.on_host.driver import apt
 from kimi_prov.on_host.driver import steps as driver
 from kimi_prov.on_host.endpoint import draining, haproxy, health
 from kimi_prov.on_host.history import applied
-from kimi_prov.on_host.system import forward_proxy, group_state, process, units
+from kimi_prov.on_host.system import forward_proxy, group_state, plans, process, units
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.update import waiting
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def _is_serving() -> bool:
     Another host has the proxy then.
     """
     where = Paths()
-    plan = read_json(where.plan)
+    plan = plans.read_plan(where.plan)
     if plan and not groups.serves_clients(plan):
         return group_state.read(where.group_run).phase == group_state.SERVING
     try:
@@ -188,7 +187,7 @@ def _is_serving() -> bool:
 def require_serving(request: Answer) -> Answer:
     """Say that this gateway hands requests on. Raises HostError where it does not."""
     del request
-    plan = read_json(Paths().plan)
+    plan = plans.read_plan(Paths().plan)
     port = plan["proxy"]["port"] if plan else None
     if port is None or not health.has_server(port):
         raise HostError(
@@ -208,7 +207,7 @@ def drain(request: Answer) -> Answer:
     paths, started = Paths(), time.monotonic()
     if not paths.socket.exists():
         return {"changed": False, "seconds": 0.0, "left": 0}
-    if gateways.is_gateway(read_json(paths.plan)):
+    if gateways.is_gateway(plans.read_plan(paths.plan)):
         left = sum(haproxy.count_requests(paths.socket).values())
         return {"changed": False, "seconds": 0.0, "left": left}
     _schedule_undrain(float(request["timeout_s"]) + float(request["hold_s"]))
@@ -219,7 +218,7 @@ def drain(request: Answer) -> Answer:
 def undrain(request: Answer) -> Answer:
     """Send requests to the engines again."""
     del request
-    if gateways.is_gateway(read_json(Paths().plan)):
+    if gateways.is_gateway(plans.read_plan(Paths().plan)):
         return {"changed": False}
     draining.set_state(Paths(), draining.READY)
     _cancel_undrain()

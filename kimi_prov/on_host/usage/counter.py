@@ -28,8 +28,9 @@ from kimi_prov.contract import gateways, key_rules
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import gauges
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.exposition import render
-from kimi_prov.on_host.system.files import read_json, remove
+from kimi_prov.on_host.system.files import remove
 from kimi_prov.on_host.system.notify import Notifier
 from kimi_prov.on_host.usage import exposition
 from kimi_prov.on_host.usage.machines import Machines
@@ -201,7 +202,7 @@ class Limits:
 
 def _render_gateway_metrics(paths: Paths, apart: Mapping[str, float]) -> str:
     """Return a gateway's own metrics; nothing before its plan is there."""
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     if not gateways.is_gateway(plan):
         return ""
     try:

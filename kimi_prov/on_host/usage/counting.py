@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import http.client
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import key_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kimi_prov.contract.documents.plan import Plan
 
 _TIMEOUT_S = 5.0
 
 
-def find_uncounted(plan: Mapping[str, Any]) -> list[int]:
+def find_uncounted(plan: Plan) -> list[int]:
     """Return the instances whose engine runs since before it could count: limits miss them."""
-    serving = [row for row in plan.get("instances") or () if row.get("port") is not None]
-    return [int(row["index"]) for row in serving if _is_counting(row["port"]) is False]
+    ports = [(row["index"], row.get("port")) for row in plan.get("instances") or ()]
+    return [index for index, port in ports if port is not None and _is_counting(port) is False]
 
 
 def _is_counting(port: int) -> bool | None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import gateways, key_rules
 from kimi_prov.on_host.endpoint import api_client, tls
-from kimi_prov.on_host.system import machine_key
-from kimi_prov.on_host.system.files import read_json, read_text
+from kimi_prov.on_host.system import machine_key, plans
+from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Machines:
 
     def follow(self) -> None:
         """Ask those whom the plan on the disk has now."""
-        plan = read_json(self._paths.plan)
+        plan = plans.read_plan(self._paths.plan)
         rows = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else []
         wanted = {(str(r["server"]), str(r["address"]), int(r["port"])) for r in rows}
         for place in set(self._asked) - wanted:
@@ -86,7 +86,7 @@ class _Asked:
     def _once(self) -> None:
         problem = ""
         try:
-            document = self._read_answer()
+            document = self._read_usage()
             if not self._over.is_set():
                 self._pool.update(self.server, document)
         except _SILENT as error:
@@ -101,7 +101,7 @@ class _Asked:
             print(f"{self.server} {said}", file=sys.stderr, flush=True)
         self._problem = problem
 
-    def _read_answer(self) -> Mapping[str, Any]:
+    def _read_usage(self) -> Mapping[str, Any]:
         if self._line is None:
             self._line = _connect(self._paths, self._place)
         found, self.apart = _request_usage(self._paths, self._line)

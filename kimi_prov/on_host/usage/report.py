@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract import groups
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import PLAN, USAGE_DB, Paths
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.envelope import answer
-from kimi_prov.on_host.system.files import read_json
 from kimi_prov.on_host.usage import counting, store
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MAX_DAY = "9999-99-99"
 
 def collect(paths: Paths, since: str = MIN_DAY, until: str = MAX_DAY) -> UsageOfHost:
     """Return the usage document of this host, days from `since` to `until`, both included."""
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     if not plan:
         return {"ok": False, "detail": f"not provisioned: no {PLAN}", "rows": []}
     if not groups.serves_clients(plan):

@@ -15,6 +15,7 @@ from kimi_prov.on_host.watchdog import processes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
 
 # Who renews the apply lock less often has gone, or waits for something that needs no engine.
@@ -69,12 +70,12 @@ class Looked:
     cpu: float = 0.0
 
 
-def list_engines(plan: Mapping[str, Any]) -> list[Engine]:
+def list_engines(plan: MachinePlan) -> list[Engine]:
     """Return the engines of a plan that can be asked: all but a host's part of another's."""
     return [
-        Engine(int(row["index"]), unit_names.get_engine_unit(row), int(row["port"]))
+        Engine(row["index"], unit_names.get_engine_unit(row), port)
         for row in plan.get("instances") or ()
-        if row.get("port") is not None
+        if (port := row.get("port")) is not None
     ]
 
 

@@ -25,7 +25,7 @@ from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import draining
 from kimi_prov.on_host.engine import ready
-from kimi_prov.on_host.system.files import read_json
+from kimi_prov.on_host.system import plans
 from kimi_prov.on_host.system.notify import Notifier
 from kimi_prov.on_host.system.process import run
 from kimi_prov.on_host.watchdog import bundles, observe, state
@@ -35,6 +35,7 @@ from kimi_prov.on_host.watchdog.state import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.on_host.watchdog.observe import Engine, Looked
 
 ASKER = "watchdog"
@@ -94,7 +95,7 @@ class Watchdog:
 
     def turn(self, notifier: Notifier) -> None:
         """Look once at every engine of the plan that is in place, and do what is to be done."""
-        plan = read_json(self._paths.plan)
+        plan = plans.read_machine_plan(self._paths.plan)
         found = observe.list_engines(plan)
         around = observe.observe_machine(self._paths, found)
         self._say_once("held", f"not watching: {around.held}" if around.held else "")
@@ -138,9 +139,7 @@ class Watchdog:
             problem = f"what happened is not kept: {describe_error(error)}"
         self._say_once("record", problem)
 
-    def _act(
-        self, watch: _Watch, looked: Looked, plan: Mapping[str, Any], notifier: Notifier
-    ) -> None:
+    def _act(self, watch: _Watch, looked: Looked, plan: MachinePlan, notifier: Notifier) -> None:
         unit = watch.engine.unit
         verdict = watch.classify(looked)
         for took in watch.recoveries():

@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import gateways
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
-from kimi_prov.on_host.system import transfer, units
-from kimi_prov.on_host.system.files import read_json, sync_directory
+from kimi_prov.on_host.system import plans, transfer, units
+from kimi_prov.on_host.system.files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan.service import WebUiPlan
     from kimi_prov.contract.paths import Paths
 
 # A page that migrates an old archive on a machine that works takes minutes.
@@ -114,9 +115,9 @@ def _build_identity(user: str) -> dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
-def read_planned(paths: Paths) -> dict[str, Any]:
+def read_planned(paths: Paths) -> WebUiPlan:
     """Return the plan's `web`; raises HostError where no page is planned."""
-    plan = read_json(paths.plan)
+    plan = plans.read_plan(paths.plan)
     web, first = plan.get("web"), gateways.find_key_gateway(plan)
     if not isinstance(web, dict) and first:
         raise gateways.make_first_gateway_error(first, "the page is")

@@ -39,6 +39,7 @@ from kimi_prov.on_host.web.store import DATABASE
 
 if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import WebUiAnswer
+    from kimi_prov.contract.documents.plan.service import WebUiPlan
 
 _ADMIN = "admin@kimi.local"
 
@@ -79,7 +80,7 @@ def remove_web_ui(paths: Paths, *, check: bool) -> WebUiAnswer:
 class WebUi:
     """The page as it is planned, and as it is on the machine."""
 
-    def __init__(self, paths: Paths, plan: dict[str, Any], unit: str, timeout_s: float) -> None:
+    def __init__(self, paths: Paths, plan: WebUiPlan, unit: str, timeout_s: float) -> None:
         self.paths = paths
         self.plan = plan
         self.unit = unit

@@ -277,16 +277,16 @@ class HubSource(Source):
                 )
             raise HostError(ended.stderr, "run `kimi-prov apply` again")
         try:
-            answer: dict[str, Any] = json.loads(ended.stdout)
+            listed: dict[str, Any] = json.loads(ended.stdout)
         except ValueError:
             last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
             raise HostError(f"{self.name}: huggingface_hub failed to start: {last}") from None
-        refused = HostError.from_answer(answer)
+        refused = HostError.from_answer(listed)
         if refused is not None:
             raise HostError(
                 f"{self.name}: {refused.message}", refused.fix, retryable=refused.retryable
             )
-        return answer
+        return listed
 
 
 class BusyError(HostError):

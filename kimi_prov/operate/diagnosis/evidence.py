@@ -74,7 +74,7 @@ class Evidence:
     `gateway`: what the status tells of one; `split`: who else has its address, empty for nobody.
     """
 
-    plan: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, object] = field(default_factory=dict)
     serving: bool = True
     down: tuple[str, ...] = ()
     rest: Mapping[str, Any] = field(default_factory=dict)

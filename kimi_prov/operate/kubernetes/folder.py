@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.operate.kubernetes.answers import Object
     from kimi_prov.operate.kubernetes.kubectl import Target
 
@@ -93,7 +94,7 @@ class Folder:
         return next((row for row in self.of_kind("Job") if read_component(row) == "fetch"), None)
 
     @cached_property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> MachinePlan:
         """The plan that the folder was rendered from."""
         return folder_writer.read_plan(self.path)
 

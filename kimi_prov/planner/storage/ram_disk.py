@@ -77,12 +77,7 @@ def choose_ram_disk(
             required="no swap, or kernel 6.4 for the mount option noswap",
             fix="swapoff -a and remove swap from /etc/fstab, or run a newer kernel",
         )
-    return RamDisk(
-        enabled=True,
-        size_bytes=size,
-        reason=f"memory holds it: {need}, {have}",
-        options=_format_mount_options(host, size),
-    )
+    return _make_enabled(host, size, f"memory holds it: {need}, {have}")
 
 
 def make_document(
@@ -157,8 +152,11 @@ def _make_disabled(reason: str) -> RamDisk:
     return RamDisk(enabled=False, size_bytes=0, reason=reason, options="")
 
 
-def _format_mount_options(host: Host, size: int) -> str:
-    """Mount options; node lists as ranges, for commas part the options."""
+def _make_enabled(host: Host, size: int, reason: str) -> RamDisk:
+    """Make one of a size, which its mount options have as well.
+
+    Node lists are ranges there, for commas part the options.
+    """
     options = [f"size={size}", "mode=0755"]
     if host.kernel >= (6, 4):
         options.append("noswap")
@@ -167,4 +165,4 @@ def _format_mount_options(host: Host, size: int) -> str:
         ranges = format_list(nodes)
         # Nodes with a gap between them cannot be written without a comma; then all are taken.
         options.append(f"mpol=interleave:{ranges}" if "," not in ranges else "mpol=interleave")
-    return ",".join(options)
+    return RamDisk(enabled=True, size_bytes=size, reason=reason, options=",".join(options))

@@ -25,8 +25,9 @@ from kimi_prov.planner.throughput.cases import NOISE
 from kimi_prov.planner.throughput.inputs import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.plan.estimates import MeasuredAnchor
     from kimi_prov.planner.throughput.inputs import Estimate, Serving
 
@@ -68,7 +69,7 @@ class _Offset:
     spread: float
 
 
-def read_readings(facts: Mapping[str, Any]) -> tuple[Reading, ...]:
+def read_readings(facts: Facts) -> tuple[Reading, ...]:
     """Read what a bench of this machine measured; none where there was none."""
     return tuple(
         Reading(

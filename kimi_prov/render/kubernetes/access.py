@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan.service import WebUiPlan
     from kimi_prov.planner.settings.parsing import Settings
 
 # An answer streams for minutes, and a chat may carry pictures.
@@ -64,7 +63,6 @@ def make_ingress_annotations(settings: Settings, *, tls: bool) -> dict[str, str]
     return None
 
 
-def name_web_image(plan: Mapping[str, Any], settings: Settings) -> str:
+def name_web_image(web: WebUiPlan, settings: Settings) -> str:
     """Name the image of the page."""
-    web = plan["web"]
     return settings.kubernetes_web_image or f"{_WEB_IMAGE}:v{web['version']}-slim"

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
     from kimi_prov.render.kubernetes.pod import Pod
 
@@ -56,9 +58,9 @@ def adjust_settings(settings: Settings) -> Settings:
 
 
 def select_findings(
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
     catalogue: Catalogue,
 ) -> list[Finding]:
     """Give the findings of a plan that is served by pods, but for quotas.
@@ -128,7 +130,7 @@ def check_quota(
     return findings.rows()
 
 
-def _check_engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalogue) -> None:
+def _check_engine(plan: MachinePlan, findings: Findings, catalogue: Catalogue) -> None:
     engine, need = plan["engine"], plan["memory"]["host_ram_required_bytes"]
     if engine["name"] != "vllm":
         findings.add(
@@ -171,7 +173,7 @@ def _check_engine(plan: Mapping[str, Any], findings: Findings, catalogue: Catalo
     )
 
 
-def _check_source(plan: Mapping[str, Any], findings: Findings) -> None:
+def _check_source(plan: MachinePlan, findings: Findings) -> None:
     source = str(plan["weights"]["source"])
     if source.startswith("file://") and not source.startswith(f"file://{paths.ROOT}/"):
         findings.add(
@@ -183,13 +185,13 @@ def _check_source(plan: Mapping[str, Any], findings: Findings) -> None:
 
 
 def _check_space(
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
     pod: Pod,
     findings: Findings,
 ) -> None:
-    threads, node = int(facts["cpu"]["threads"]), int(plan["memory"]["host_ram_available_bytes"])
+    threads, node = pods.count_threads(facts), int(plan["memory"]["host_ram_available_bytes"])
     cpus, memory = pods.count_fetch_share(plan, settings, facts)
     job = ", beside {} of the fetching Job" if cpus else ""
     if pod.memory < pod.needed:
@@ -226,9 +228,9 @@ def _check_space(
 
 
 def _check_nodes(
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
     pod: Pod,
     findings: Findings,
 ) -> None:
@@ -294,7 +296,7 @@ def _check_nodes(
     )
 
 
-def _check_storage(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_storage(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
     hosts = plan["parallel"]["hosts"]
     mode = access.choose_mode(settings, hosts)
     if hosts > 1 and mode == "ReadWriteOnce":
@@ -329,7 +331,7 @@ def _check_storage(plan: Mapping[str, Any], settings: Settings, findings: Findin
     )
 
 
-def _check_group(plan: Mapping[str, Any], settings: Settings, pod: Pod, findings: Findings) -> None:
+def _check_group(plan: MachinePlan, settings: Settings, pod: Pod, findings: Findings) -> None:
     findings.add(
         "kubernetes.lws",
         observed="not looked at",
@@ -422,7 +424,7 @@ def _check_access(settings: Settings, findings: Findings) -> None:
         )
 
 
-def _check_policies(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_policies(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
     """Say whom the NetworkPolicy and the controller outside let in."""
     class_, gateway = settings.kubernetes_ingress_class, settings.kubernetes_gateway_class
     # By an address of the client's, which the pods do not see: only its controller may keep to it.
@@ -471,7 +473,7 @@ def _check_security(settings: Settings, findings: Findings) -> None:
     )
 
 
-def _check_others(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_others(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
     if settings.kubernetes_monitoring_namespace:
         findings.add(
             "kubernetes.monitoring",
@@ -481,12 +483,12 @@ def _check_others(plan: Mapping[str, Any], settings: Settings, findings: Finding
             fix="kubectl get crd servicemonitors.monitoring.coreos.com; kubectl get prometheus -A "
             "-o yaml  shows its serviceMonitorSelector",
         )
-    if plan["web"]:
+    web = plan["web"]
+    if web:
         findings.add(
             "kubernetes.web",
-            observed=access.name_web_image(plan, settings),
-            required=f"{plan['web']['name']} {plan['web']['version']} that runs as a user other "
-            "than root",
+            observed=access.name_web_image(web, settings),
+            required=f"{web['name']} {web['version']} that runs as a user other than root",
             fix="set kimi_kubernetes_web_image to an image of your own, pinned by its digest",
         )
 

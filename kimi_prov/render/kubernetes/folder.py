@@ -26,7 +26,9 @@ from kimi_prov.render.kubernetes import pod as pods
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 KIND = "kubernetes"
@@ -51,17 +53,17 @@ _OTHER_FILES = ("kustomization.yaml", "README.md")
 
 def render_folder(
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
 ) -> folder_writer.RenderedFolder:
     """Give the folder's files. Pure: the same input gives the same bytes.
 
     `plan` and `settings` are those of a pod, `findings` what holds there. Raises UserError for a
     plan that no ConfigMap holds.
     """
-    shown = {**pods.adapt_to_image(plan, settings), "findings": findings}
+    shown: MachinePlan = {**pods.adapt_to_image(plan, settings), "findings": [*findings]}
     digest = folder_writer.compute_plan_digest(shown)
     values = _make_values(name, shown, settings, facts, digest)
     files = [File(folder_writer.PLAN, (clean_text.as_json(shown) + "\n").encode())]
@@ -78,14 +80,14 @@ def render_folder(
 
 
 def render_objects(
-    name: str, plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
+    name: str, plan: MachinePlan, settings: Settings, facts: Facts
 ) -> dict[str, bytes]:
     """Give the files of objects alone, before anything is known of quotas."""
     files = render_folder(name, plan, [], settings, facts).files
     return {file.path: file.content for file in files if file.path.endswith(".yaml")}
 
 
-def _list_resources(plan: Mapping[str, Any], settings: Settings) -> list[str]:
+def _list_resources(plan: MachinePlan, settings: Settings) -> list[str]:
     """List the files of objects."""
     several = plan["parallel"]["hosts"] > 1
     names = [*_ALWAYS, "leaderworkerset.yaml" if several else "statefulset.yaml"]
@@ -123,9 +125,9 @@ def quote_yaml(value: object) -> str:
 
 def _make_values(
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
     digest: str,
 ) -> dict[str, Any]:
     """Give what the templates say."""
@@ -221,20 +223,20 @@ def _list_schedules(settings: Settings) -> list[dict[str, Any]]:
     return [{"name": name, "at": at, "replicas": replicas} for name, at, replicas in rows if at]
 
 
-def _list_marks(plan: Mapping[str, Any]) -> list[str]:
+def _list_marks(plan: MachinePlan) -> list[str]:
     """List the marks of verified weights: the model's, and those of a draft."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
     return [f"{part['dir']}/{paths.MODEL_VERIFIED}" for part in parts]
 
 
-def _choose_slow_threshold(plan: Mapping[str, Any]) -> int:
+def _choose_slow_threshold(plan: MachinePlan) -> int:
     """Give the seconds to a first token from which one is called slow."""
     expected = plan["throughput"]["ttft_s"]["expected"] or 0
     return max(_MIN_SLOW_S, math.ceil(_SLOW * expected))
 
 
-def _list_fetch_ports(plan: Mapping[str, Any]) -> list[int]:
+def _list_fetch_ports(plan: MachinePlan) -> list[int]:
     """List the TCP ports that the fetching pod asks at."""
     addresses = [str(plan["weights"]["source"]), *(value for _, value in planned.download(plan))]
     ports = set()
@@ -247,7 +249,7 @@ def _list_fetch_ports(plan: Mapping[str, Any]) -> list[int]:
     return sorted(ports)
 
 
-def _make_web_values(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _make_web_values(plan: MachinePlan, settings: Settings) -> dict[str, Any]:
     """Give what the templates say of the page; `web` is None where there is none."""
     web = plan["web"]
     if not web:
@@ -271,7 +273,7 @@ def _make_web_values(plan: Mapping[str, Any], settings: Settings) -> dict[str, A
         "web": web,
         "web_hostname": settings.kubernetes_web_hostname,
         "web_port": _WEB_PORT,
-        "web_image": access.name_web_image(plan, settings),
+        "web_image": access.name_web_image(web, settings),
         "web_environment": sorted(environment.items()),
         "web_annotations": plain,
     }

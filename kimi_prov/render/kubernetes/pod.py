@@ -16,8 +16,9 @@ from kimi_prov.render import planned
 from kimi_prov.render.kubernetes import access
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.engine import EnginePlan, InstancePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 _GIB = 1 << 30
@@ -64,7 +65,7 @@ class Pod:
         return self.shm // _GIB
 
 
-def size_pod(plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]) -> Pod:
+def size_pod(plan: MachinePlan, settings: Settings, facts: Facts) -> Pod:
     """Size a pod by the plan, the node's facts and what the site set."""
     gpus = len(plan["instances"][0]["gpus"])
     shm = pod.compute_shm_bytes(plan)
@@ -96,13 +97,13 @@ def _round_up(size: int) -> int:
     return math.ceil(size / _GIB) * _GIB
 
 
-def _count_node_memory(plan: Mapping[str, Any]) -> int:
+def _count_node_memory(plan: MachinePlan) -> int:
     """Give a node's memory less the share of its system."""
     available = int(plan["memory"]["host_ram_available_bytes"])
     return available - available // _SYSTEM_SHARE
 
 
-def _count_cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_cpus: int) -> int:
+def _count_cpus(settings: Settings, facts: Facts, gpus: int, beside_cpus: int) -> int:
     """Whole processors: the share of the GPUs, in whole cores so that no other pod has half of one.
 
     `beside_cpus` are left to a pod that must run on the same node.
@@ -110,7 +111,7 @@ def _count_cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_
     """
     if settings.kubernetes_cpus != "auto":
         return settings.kubernetes_cpus
-    threads, per_core = int(facts["cpu"]["threads"]), _count_cpus_per_core(facts)
+    threads, per_core = count_threads(facts), _count_cpus_per_core(facts)
     total = len(facts["gpus"])
     # A small node, as in a trial, keeps a processor for its system at least.
     kept = max(min(_SYSTEM_CPUS, threads // 4), threads // _SYSTEM_SHARE)
@@ -119,26 +120,29 @@ def _count_cpus(settings: Settings, facts: Mapping[str, Any], gpus: int, beside_
     return max(1, share // per_core * per_core)
 
 
-def _count_cpus_per_core(facts: Mapping[str, Any]) -> int:
+def count_threads(facts: Facts) -> int:
+    """Give the processors of a node, as the kernel counts them; one at least."""
+    return facts["cpu"]["threads"] or 1
+
+
+def _count_cpus_per_core(facts: Facts) -> int:
     """Give the processors of a core."""
-    threads, cores = int(facts["cpu"]["threads"]), int(facts["cpu"]["cores"])
+    threads, cores = count_threads(facts), facts["cpu"]["cores"]
     return max(1, threads // cores) if cores else 1
 
 
-def count_fetch_cpus(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
+def count_fetch_cpus(plan: MachinePlan, facts: Facts) -> int:
     """Give the processors of the fetching pod: one for each file at a time, in whole cores.
 
     A quarter of a node at most. A kubelet with full-pcpus-only refuses a pod that asks for half of
     a core (SMTAlignmentError).
     """
-    per_core, threads = _count_cpus_per_core(facts), int(facts["cpu"]["threads"])
+    per_core, threads = _count_cpus_per_core(facts), count_threads(facts)
     workers = math.ceil(int(plan["weights"]["workers"]) / per_core)
     return max(1, min(workers, threads // 4 // per_core)) * per_core
 
 
-def count_fetch_share(
-    plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
-) -> tuple[int, int]:
+def count_fetch_share(plan: MachinePlan, settings: Settings, facts: Facts) -> tuple[int, int]:
     """Give the processors and bytes that the fetching pod takes of the engine's node.
 
     It runs there where one node alone mounts the volume: the engine's pod waits for it.
@@ -148,14 +152,14 @@ def count_fetch_share(
     return count_fetch_cpus(plan, facts), FETCH_BYTES
 
 
-def is_memory_placed(plan: Mapping[str, Any]) -> bool:
+def is_memory_placed(plan: MachinePlan) -> bool:
     """Whether the plan places the engine's memory on NUMA nodes."""
     instance = plan["instances"][0]
     flags = {word.removeprefix("--") for word in instance["argv"] if word.startswith("--")}
     return bool(instance["numactl"] or flags & _NUMA_FLAGS)
 
 
-def count_volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
+def count_volume_gib(plan: MachinePlan, revisions: int = 1) -> int:
     """Give the size of a volume in GiB: for revisions of the weights, and of those of a draft."""
     weights = plan["weights"]
     parts = [weights, *([weights["draft"]] if weights["draft"] else [])]
@@ -163,7 +167,7 @@ def count_volume_gib(plan: Mapping[str, Any], revisions: int = 1) -> int:
     return math.ceil(size * _VOLUME_SPARE / _GIB) + 1
 
 
-def adapt_to_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def adapt_to_image(plan: MachinePlan, settings: Settings) -> MachinePlan:
     """Give the plan as the image has it: its paths, and nothing that only the pod's run knows."""
     instance = plan["instances"][0]
     rewrite = _make_path_rewriter(plan)
@@ -176,20 +180,29 @@ def adapt_to_image(plan: Mapping[str, Any], settings: Settings) -> dict[str, Any
         if name not in planned.ENVIRONMENT_OF_THE_RUN
     }
     placed = settings.kubernetes_seccomp_profile is not None
-    engine = {**plan["engine"], "env_dir": pod.ENGINE, "python": f"{pod.ENGINE}/bin/python"}
-    changed = {"argv": argv, "env": environment, "port": pod.PORT}
-    changed["numactl"] = instance["numactl"] if placed else []
-    return {**plan, "engine": engine, "instances": [{**instance, **changed}]}
+    engine: EnginePlan = {
+        **plan["engine"],
+        "env_dir": pod.ENGINE,
+        "python": f"{pod.ENGINE}/bin/python",
+    }
+    changed: InstancePlan = {
+        **instance,
+        "argv": argv,
+        "env": environment,
+        "port": pod.PORT,
+        "numactl": instance["numactl"] if placed else [],
+    }
+    return {**plan, "engine": engine, "instances": [changed]}
 
 
-def _make_path_rewriter(plan: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _make_path_rewriter(plan: MachinePlan) -> Any:  # noqa: ANN401
     """Return the function that writes a path or text of the plan as the image has it."""
     table = {plan["engine"]["env_dir"]: pod.ENGINE, paths.CACHE: pod.CACHE}
     ours = re.compile("|".join(rf"{re.escape(path)}(?=/|$)" for path in table))
     return lambda text: ours.sub(lambda match: table[match.group()], text)
 
 
-def _list_arguments(plan: Mapping[str, Any], settings: Settings, words: list[str]) -> list[str]:
+def _list_arguments(plan: MachinePlan, settings: Settings, words: list[str]) -> list[str]:
     """Give the engine's arguments but those that the pod finds out when it runs."""
     left_out = set(planned.OF_THE_RUN)
     if settings.kubernetes_seccomp_profile is None:

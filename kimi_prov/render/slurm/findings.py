@@ -14,9 +14,8 @@ from kimi_prov.render import planned
 from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 # What `render slurm` sets itself: a value of the site's has no effect in a job.
@@ -46,7 +45,7 @@ def adjust_settings(settings: Settings) -> Settings:
     )
 
 
-def select_findings(plan: Mapping[str, Any], settings: Settings) -> list[Finding]:
+def select_findings(plan: MachinePlan, settings: Settings) -> list[Finding]:
     """Give the findings of a plan that is served by jobs.
 
     `settings` are the site's own, as they were before `adjust_settings`.
@@ -86,7 +85,7 @@ def select_findings(plan: Mapping[str, Any], settings: Settings) -> list[Finding
     return findings.rows()
 
 
-def _check_engine(plan: Mapping[str, Any], findings: Findings) -> None:
+def _check_engine(plan: MachinePlan, findings: Findings) -> None:
     engine = plan["engine"]
     if engine["name"] != "vllm":
         findings.add(
@@ -112,7 +111,7 @@ def _check_engine(plan: Mapping[str, Any], findings: Findings) -> None:
         )
 
 
-def _check_tuning(plan: Mapping[str, Any], findings: Findings) -> None:
+def _check_tuning(plan: MachinePlan, findings: Findings) -> None:
     limits = ", ".join(f"{name} {value}" for name, value in plan["tuning"]["limits"].items())
     findings.add(
         "slurm.tuning",
@@ -122,7 +121,7 @@ def _check_tuning(plan: Mapping[str, Any], findings: Findings) -> None:
     )
 
 
-def _check_memory(plan: Mapping[str, Any], settings: Settings, findings: Findings) -> None:
+def _check_memory(plan: MachinePlan, settings: Settings, findings: Findings) -> None:
     load, size = plan["throughput"]["load_s"], plan["weights"]["bytes"]
     always = settings.ram_disk == "always"
     seen = f"{format_bytes(size)} are read at each start"

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.render import planned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+
+    from kimi_prov.contract.documents.plan import MachinePlan
 
 # In a job this variable stands for the folder that the plan calls /srv/kimi.
 ROOT = '"$KIMI_ROOT"'
@@ -79,7 +81,7 @@ def quote_word(text: str) -> str:
     return ROOT.join(parts) or "''"
 
 
-def explain_arguments(plan: Mapping[str, Any], requested: Iterable[str]) -> list[Line]:
+def explain_arguments(plan: MachinePlan, requested: Iterable[str]) -> list[Line]:
     """Give the engine's arguments, but those that the job finds out when it runs.
 
     `requested`: flags of kimi_engine_args.
@@ -104,7 +106,7 @@ def explain_arguments(plan: Mapping[str, Any], requested: Iterable[str]) -> list
     return lines
 
 
-def explain_environment(plan: Mapping[str, Any]) -> list[Line]:
+def explain_environment(plan: MachinePlan) -> list[Line]:
     """Give the engine's environment, but what the job finds out when it runs."""
     return [
         Line(f"export {name}={quote_word(value)}", _ENVIRONMENT.get(name, "chosen by the plan"))
@@ -113,7 +115,7 @@ def explain_environment(plan: Mapping[str, Any]) -> list[Line]:
     ]
 
 
-def _explain_figures(plan: Mapping[str, Any]) -> dict[str, str]:
+def _explain_figures(plan: MachinePlan) -> dict[str, str]:
     """Give the reasons that have figures of the plan in them."""
     model, memory, parallel = plan["model"], plan["memory"], plan["parallel"]
     reasons = {

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.catalog.loader import Catalogue
+    from kimi_prov.contract.documents.facts import Facts
     from kimi_prov.contract.documents.findings import Finding
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.planner.settings.parsing import Settings
 
 KIND = "slurm"
@@ -36,17 +38,17 @@ _RAY_LOCK = "ray.txt"
 
 def render_folder(
     name: str,
-    plan: Mapping[str, Any],
+    plan: MachinePlan,
     findings: Sequence[Finding],
     settings: Settings,
-    facts: Mapping[str, Any],
+    facts: Facts,
     catalogue: Catalogue,
 ) -> folder_writer.RenderedFolder:
     """Give the folder's files. Pure: the same input gives the same bytes.
 
     `plan` and `settings` are those of a job, `findings` what holds there.
     """
-    shown = {**plan, "findings": findings}
+    shown: MachinePlan = {**plan, "findings": [*findings]}
     values = _make_values(name, shown, settings, facts)
     files = [
         File(folder_writer.PLAN, _format_json(shown)),
@@ -74,7 +76,7 @@ def _from_template(path: str, values: Mapping[str, Any]) -> File:
     return File(path, text.encode(), 0o755 if path in _PROGRAMS else 0o644)
 
 
-def _list_locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
+def _list_locks(plan: MachinePlan, catalogue: Catalogue) -> list[File]:
     """Give the lock files, and the wheels of this project's own that they name."""
     hub, tuning = plan["installation"]["hub_client"], plan["moe_tuning"]
     names = [*plan["engine"]["locks"], *([hub["lock"]] if hub else [])]
@@ -91,9 +93,7 @@ def _list_locks(plan: Mapping[str, Any], catalogue: Catalogue) -> list[File]:
     return files
 
 
-def _make_values(
-    name: str, plan: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
-) -> dict[str, Any]:
+def _make_values(name: str, plan: MachinePlan, settings: Settings, facts: Facts) -> dict[str, Any]:
     """Give what the templates say."""
     gpus = len(plan["instances"][0]["gpus"])
     hosts = plan["parallel"]["hosts"]
@@ -123,7 +123,7 @@ def _make_values(
     }
 
 
-def _list_flags(plan: Mapping[str, Any], settings: Settings) -> list[flag_reasons.Line]:
+def _list_flags(plan: MachinePlan, settings: Settings) -> list[flag_reasons.Line]:
     """Give the engine's arguments, with the time that answers have at the end of a job."""
     lines = flag_reasons.explain_arguments(plan, settings.engine_args)
     flags = [row.text.partition(" ")[0] for row in lines]
@@ -138,13 +138,13 @@ def _format_gres(settings: Settings, gpus: int) -> str | None:
     return f"gpu:{gpus}" if gpus else None
 
 
-def _count_cores(facts: Mapping[str, Any], gpus: int) -> int:
+def _count_cores(facts: Facts, gpus: int) -> int:
     """Give the cores of a task: the node's, or the share of its GPUs that the engine takes."""
-    cores, total = int(facts["cpu"]["cores"]), len(facts["gpus"])
+    cores, total = facts["cpu"]["cores"] or 1, len(facts["gpus"])
     return max(1, cores * gpus // total) if gpus and total else cores
 
 
-def _count_memory_gib(plan: Mapping[str, Any], hosts: int) -> int:
+def _count_memory_gib(plan: MachinePlan, hosts: int) -> int:
     """Give GiB of a node for the job: the processes, and the page cache of weights on GPUs."""
     needed: int = pod.compute_process_bytes(plan)
     if plan["instances"][0]["gpus"]:
@@ -158,7 +158,7 @@ def _format_hours(size: int) -> str:
     return f"{max(1, math.ceil(size / _SLOW_DOWNLOAD / 3600)):02d}:00:00"
 
 
-def _list_site_variables(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_site_variables(plan: MachinePlan) -> list[tuple[str, str]]:
     """Give the site's mirrors and proxy as programs read them; no password is in a plan."""
     site = plan["site"]
     variables = [

@@ -24,6 +24,7 @@ from kimi_prov.sizing import demand
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.check import Answer, RankedTarget
     from kimi_prov.contract.documents.ranges import Range
     from kimi_prov.show.report.findings import Target
     from kimi_prov.sizing.load import Load
@@ -35,10 +36,9 @@ _PACE_WORDS = {
     "batch": "only for batch work",
     None: "of unknown speed",
 }
-Entry = dict[str, Any]
 
 
-def build_answer(targets: Sequence[Target], load: Load | None) -> dict[str, Any]:
+def build_answer(targets: Sequence[Target], load: Load | None) -> Answer:
     """Give the document's `answer`."""
     entries = [_build_entry(target, load) for target in targets]
     speeds = {t["name"]: _find_best_speed(t) for t in targets}
@@ -53,25 +53,25 @@ def build_answer(targets: Sequence[Target], load: Load | None) -> dict[str, Any]
     }
 
 
-def _is_enough(entry: Entry, load: Load | None) -> bool:
+def _is_enough(entry: RankedTarget, load: Load | None) -> bool:
     return entry["serves"] and (load is None or entry["machines"] is not None)
 
 
-def _build_entry(target: Target, load: Load | None) -> Entry:
+def _build_entry(target: Target, load: Load | None) -> RankedTarget:
     found, sizing = target["cost"], target["sizing"]
-    machines = sizing["machines"] if sizing else curves.make_unknown()
+    machines: Mapping[str, int | None] = sizing["machines"] if sizing else {}
     quoted, rent = found["usd_per_hour"], found["usual_rent_usd_per_hour"]
     hour = quoted if quoted is not None else rent
-    many = machines["expected"] if load else 1
+    many = machines.get("expected") if load else 1
     total = None if hour is None or many is None else hour * many
     years = found["years"]["years"]
     return {
         "target": target["name"],
         "serves": not filter_severity(target, "blocker"),
         "pace": target["pace"],
-        "machines": machines["expected"],
-        "machines_low": machines["low"],
-        "machines_high": machines["high"],
+        "machines": machines.get("expected"),
+        "machines_low": machines.get("low"),
+        "machines_high": machines.get("high"),
         "usd_per_hour": round_figure(total),
         "usd_total": round_figure(total and total * HOURS_A_YEAR * years),
         "years": years,
@@ -156,7 +156,7 @@ def _find_best_speed(target: Target) -> float:
     return max((row["aggregate_tok_s"]["expected"] or 0 for row in target["curve"]), default=0)
 
 
-def _rank(entry: Entry, load: Load | None, speed: float) -> tuple[float, ...]:
+def _rank(entry: RankedTarget, load: Load | None, speed: float) -> tuple[float, ...]:
     """Give what a target is sorted by: the smaller, the better."""
     pace = _PACES.index(entry["pace"]) if entry["pace"] in _PACES else len(_PACES)
     if load is not None and not _is_paced(load):
@@ -176,7 +176,7 @@ def _is_paced(load: Load) -> bool:
 
 
 def _explain_place(
-    entry: Entry, load: Load | None, place: int | None, targets: Sequence[Target]
+    entry: RankedTarget, load: Load | None, place: int | None, targets: Sequence[Target]
 ) -> str:
     """Say in a sentence why a target stands where it stands."""
     if not entry["serves"]:
@@ -205,10 +205,10 @@ def _get_first(lacks: Sequence[str]) -> str:
     return lacks[0] if lacks else "what the load asks for"
 
 
-def _describe_machines(entry: Entry, targets: Sequence[Target]) -> str:
+def _describe_machines(entry: RankedTarget, targets: Sequence[Target]) -> str:
     low, high = entry["machines_low"], entry["machines_high"]
     together = next(hosts.count_target_hosts(t) for t in targets if t["name"] == entry["target"])
-    word = hosts.count_machines(entry["machines"], together)
+    word = hosts.count_machines(entry["machines"] or 0, together)
     if low == high:
         return word
     if high is None:
@@ -217,7 +217,10 @@ def _describe_machines(entry: Entry, targets: Sequence[Target]) -> str:
 
 
 def _write_sentence(
-    ranking: Sequence[Entry], best: Entry | None, load: Load | None, targets: Sequence[Target]
+    ranking: Sequence[RankedTarget],
+    best: RankedTarget | None,
+    load: Load | None,
+    targets: Sequence[Target],
 ) -> str:
     """Say which target to take, or that none will do."""
     models = clean(" and ".join(dict.fromkeys(t["plan"]["model"]["name"] for t in targets)))
@@ -244,7 +247,7 @@ def _write_sentence(
     return f"{done} {others or 'None'} of the other {rest} can too."
 
 
-def _explain_no_answer(ranking: Sequence[Entry], load: Load | None, models: str) -> str:
+def _explain_no_answer(ranking: Sequence[RankedTarget], load: Load | None, models: str) -> str:
     serving = load is not None and any(entry["serves"] for entry in ranking)
     wish = f"carries {describe_load(load)}" if serving and load else f"serves {models}"
     if len(ranking) > 1:

@@ -94,11 +94,11 @@ def add_measurements(target: Mapping[str, Any], found: Mapping[str, Any] | None)
     return {**target, **found, "assumptions": [*target["assumptions"], row]}
 
 
-def _list_origins(facts: Mapping[str, Any]) -> list[dict[str, str]]:
+def _list_origins(facts: Facts) -> list[dict[str, str]]:
     """Say where the facts are from, and which of them the catalogue filled in."""
-    origin = facts.get("origin") or {}
+    origin = facts.get("origin")
     rows = []
-    if origin.get("kind"):
+    if origin and origin.get("kind"):
         detail = str(origin.get("detail") or origin.get("name") or "")
         rows.append(_build_row("The machine", _KINDS.get(origin["kind"], origin["kind"]), detail))
     by_source: dict[str, list[str]] = {}
@@ -113,7 +113,7 @@ def _list_origins(facts: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
-def _list_speed_notes(plan: Mapping[str, Any]) -> list[dict[str, str]]:
+def _list_speed_notes(plan: MachinePlan) -> list[dict[str, str]]:
     if plan["throughput"]["decode_tok_s"]["expected"] is None:
         return []
     value = "estimated, not measured; the range is where a measurement is expected"

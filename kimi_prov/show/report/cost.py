@@ -21,6 +21,8 @@ from kimi_prov.sizing.curve import compute_output_rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.facts import Facts
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.plan.estimates import SpeedsByRequests as Row
     from kimi_prov.contract.documents.plan.estimates import ThroughputPlan
     from kimi_prov.contract.documents.ranges import Range
@@ -135,8 +137,8 @@ class _Hour:
 
 
 def compute_cost(
-    facts: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    facts: Facts,
+    plan: MachinePlan,
     use: Use,
     known: MachinePrices,
     load: Load | None = None,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.facts import links
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.show.report.findings import Target
 
 
-def count_hosts(plan: Mapping[str, Any]) -> int:
+def count_hosts(plan: MachinePlan) -> int:
     """Tell how many hosts a plan is for."""
     return int((plan.get("parallel") or {}).get("hosts") or 1)
 

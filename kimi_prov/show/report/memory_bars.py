@@ -12,6 +12,7 @@ from kimi_prov.show.text.formats import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.show.report.findings import Target
 
 
@@ -74,7 +75,7 @@ def _build_gpu_bar(found: Mapping[str, Any], size: int, numbers: Sequence[int], 
     return Bar(label, size, _add_free(parts, size))
 
 
-def _build_host_bar(plan: Mapping[str, Any]) -> Bar:
+def _build_host_bar(plan: MachinePlan) -> Bar:
     found, ram_disk = plan["memory"], plan["ram_disk"]
     needed = found["host_ram_required_bytes"]
     parts = [

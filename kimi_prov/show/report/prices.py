@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.catalog.currency import format_dated_source
 from kimi_prov.contract.gpu_rows import get_gpu_memory, get_gpu_name
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from kimi_prov.catalog.hardware import Cpu, Gpu
     from kimi_prov.catalog.loader import Catalogue
     from kimi_prov.catalog.prices import GpuHour
+    from kimi_prov.contract.documents.facts import Facts
 
 
-def find_prices(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices:
+def find_prices(facts: Facts, catalogue: Catalogue) -> MachinePrices:
     """Look up prices and power of the machine that the facts describe."""
     prices = catalogue.prices
     assumed = {row.name: Rate(row.value, row.source) for row in prices.assumptions}
@@ -42,7 +43,7 @@ def find_prices(facts: Mapping[str, Any], catalogue: Catalogue) -> MachinePrices
     )
 
 
-def _find_gpus(facts: Mapping[str, Any], catalogue: Catalogue) -> list[Gpu] | None:
+def _find_gpus(facts: Facts, catalogue: Catalogue) -> list[Gpu] | None:
     """Find the machine's GPUs in the catalogue; None where one of them is not there."""
     found = []
     for part in facts.get("gpus") or ():
@@ -62,7 +63,7 @@ def _sum_server_power(hours: Sequence[GpuHour]) -> Rate | None:
 
 
 def _sum_part_power(
-    facts: Mapping[str, Any],
+    facts: Facts,
     gpus: Sequence[Gpu] | None,
     catalogue: Catalogue,
     assumed: Mapping[str, Rate],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.contract import clean_text, groups
 from kimi_prov.contract.durations import format_duration
@@ -14,9 +14,10 @@ from kimi_prov.show.text.findings import format_reason
 from kimi_prov.show.text.formats import describe_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.runner.failure_reasons import Failure
     from kimi_prov.runner.outcome import HostFinding, Outcome, PhaseTime
 
@@ -90,10 +91,12 @@ def _format_phase(phase: PhaseTime, wall: float) -> str:
     return f"    {clean_text.clean_row(phase.phase):<24} {took:>8} {bar}{changed}".rstrip()
 
 
-def _describe_endpoint(plan: Mapping[str, Any], address: str) -> str:
+def _describe_endpoint(plan: MachinePlan, address: str) -> str:
     """Return the URL at which clients find the API, or who has it."""
     if not groups.serves_clients(plan):
-        return f"that of {groups.get_head(plan)}, the head of group {plan['group']['name']}"
+        return (
+            f"that of {groups.get_head(plan)}, the head of group {groups.get_group(plan)['name']}"
+        )
     return f"{_build_url(address, plan['proxy']['port'])}/v1"
 
 
@@ -102,20 +105,14 @@ def _build_url(address: str, port: int) -> str:
     return f"https://{shown}:{port}"
 
 
-def format_served(
-    plan: Mapping[str, Any], host: str, address: str, stand_ins: Sequence[str]
-) -> str:
+def format_served(plan: MachinePlan, host: str, address: str, stand_ins: Sequence[str]) -> str:
     """Write what a host serves now, and what in that is a stand-in."""
-    engine, model = plan["engine"], plan["model"]
+    engine, model, web = plan["engine"], plan["model"], plan.get("web")
     about = f"{model['name']}, {format_bytes(model['bytes'])}, context {model['context']}"
     lines = [
         f"  {host}",
         f"    endpoint  {_describe_endpoint(plan, address)}",
-        *(
-            [f"    page      {_build_url(address, plan['web']['port'])}/"]
-            if plan.get("web")
-            else []
-        ),
+        *([f"    page      {_build_url(address, web['port'])}/"] if web else []),
         f"    model     {', '.join(model['served_names'])} ({about})",
         f"    engine    {describe_engine(engine)}",
     ]

@@ -13,6 +13,8 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import AcmeAnswer
+
 DOCUMENTATION = """
 module: kimi_acme
 short_description: Orders the certificate, or stops ordering one
@@ -51,8 +53,10 @@ class ActionModule(HostAction):
         """Converge to the plan, and say what was ordered."""
         acme = args["plan"]["proxy"]["tls"]["acme"]
         request = {"acme": acme, "hook": read_hook(acme["dns_hook"]) if acme else None}
-        answer = call(self, *self.add_check("acme", "ensure"), stdin=request, secret=True)
-        result = {"changed": answer["changed"]}
+        answer: AcmeAnswer = call(
+            self, *self.add_check("acme", "ensure"), stdin=request, secret=True
+        )
+        result: dict[str, Any] = {"changed": answer["changed"]}
         if answer["ordered"]:
             result["msg"] = f"certificate ordered: {answer['ordered']}"
         if answer["warning"]:

@@ -34,16 +34,16 @@ class ActionModule(FileTransfer):
 
     subcommand = "backup"
 
-    def read_contents(self, answer: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    def read_contents(self, contents: Mapping[str, Any], file: Path) -> dict[str, Any]:
         """Return what the archive holds, and what was left out of it or of the machine."""
-        page, digest = answer.get("page"), answer.get("certificate_sha256")
+        page, digest = contents.get("page"), contents.get("certificate_sha256")
         return {
             "encrypted_with": encryption.find_program(file),
-            "hostname": read_text(answer, "hostname"),
-            **read_numbers(answer, "made_unix", "history"),
-            "keys": read_texts(answer, "keys"),
+            "hostname": read_text(contents, "hostname"),
+            **read_numbers(contents, "made_unix", "history"),
+            "keys": read_texts(contents, "keys"),
             "certificate_sha256": digest if _SHA256.fullmatch(str(digest)) else None,
-            "acme_account": answer.get("acme_account") is True,
+            "acme_account": contents.get("acme_account") is True,
             "page": read_web_data(page) if isinstance(page, dict) else None,
-            "left_out": read_texts(answer, "left_out"),
+            "left_out": read_texts(contents, "left_out"),
         }

@@ -16,6 +16,8 @@ from kimi_prov.runner import skipped_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ReturnAnswer
+
 DOCUMENTATION = """
 module: kimi_batch
 short_description: Begins and ends a machine's batch
@@ -98,7 +100,7 @@ class ActionModule(HostAction):
             "timeout_s": RETURN_S,
         }
         try:
-            answer = call_sent(self, "gateway-return", stdin=request)
+            answer: ReturnAnswer = call_sent(self, "gateway-return", stdin=request)
         except AnsibleConnectionFailure:
             gateway = self._task.delegate_to
             warning = f"{gateway} was not reached: it finds by itself that {self.host} serves"

@@ -14,6 +14,8 @@ from kimi_prov.ansible.remote import RemoteError, build_failure, call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import BenchAnswer
+
 DOCUMENTATION = """
 module: kimi_bench
 short_description: Starts a measurement, or judges it when its unit is done
@@ -45,7 +47,7 @@ class ActionModule(HostAction):
         if args["state"] == "started":
             self._start(args["load"])
             return {}
-        measured = call(self, "bench", "result")
+        measured: BenchAnswer = call(self, "bench", "result")
         document = bench.make_document(measured, args["findings"], self.variables)
         result = {"kimi_document": document}
         if not document["ok"]:

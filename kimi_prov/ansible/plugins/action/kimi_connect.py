@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.acceptance import suite
 from kimi_prov.ansible.host_action import HostAction
@@ -18,6 +18,8 @@ from kimi_prov.on_host.endpoint import tls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.plan import Plan
 
 DOCUMENTATION = """
 module: kimi_connect
@@ -58,7 +60,7 @@ class ActionModule(HostAction):
             raise RemoteError(f"{paths.PLAN} is no plan", "run `kimi-prov apply` again")
         certificate = tls.extract_certificates(self._read(paths.TLS_CERTIFICATE) or "")
         try:
-            clean = clean_document(value)
+            clean = cast("Plan", clean_document(value))
             document = server.describe_server(clean, certificate)
             document["stand_ins"] = suite.list_stand_ins(clean, self.variables)
         except (KeyError, TypeError, IndexError, AttributeError) as error:

@@ -11,6 +11,8 @@ from kimi_prov.ansible.remote import RemoteError, call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import SettledAnswer
+
 DOCUMENTATION = """
 module: kimi_converged
 short_description: Compares files, units and weights with the machine
@@ -51,7 +53,7 @@ class ActionModule(HostAction):
         }
         try:
             # An older version may answer, which knows this question by this name alone.
-            answer = call(self, "settled", stdin={**args, "files": digests})
+            answer: SettledAnswer = call(self, "settled", stdin={**args, "files": digests})
         except RemoteError as error:
             answer = {"settled": False, "differs": error.line}
         return {"converged": answer["settled"], "differs": answer["differs"]}

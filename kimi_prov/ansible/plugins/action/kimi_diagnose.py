@@ -14,6 +14,8 @@ from kimi_prov.ansible.remote import call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import DiagnoseAnswer
+
 DOCUMENTATION = """
 module: kimi_diagnose
 short_description: Gathers what a bug report needs into a file of the control machine
@@ -32,6 +34,6 @@ class ActionModule(HostAction):
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Write FOLDER/host-NAME.json."""
         file = Path(args["folder"]) / f"host-{quote(self.host, safe='')}.json"
-        gathered = call(self, "diagnose", secret=True)
-        append_line(file, gathered)
+        gathered: DiagnoseAnswer = call(self, "diagnose", secret=True)
+        append_line(file, dict(gathered))
         return {"file": str(file), "characters": len(json.dumps(gathered))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.acceptance import drift, suite
 from kimi_prov.ansible import gateway_hosts
@@ -12,6 +12,9 @@ from kimi_prov.ansible.send import call_sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.answers import DriftAnswer
+    from kimi_prov.contract.documents.plan import Plan
 
 DOCUMENTATION = """
 module: kimi_drift
@@ -42,10 +45,12 @@ class ActionModule(HostAction):
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Observe the machine and compare."""
         try:
-            seen = call_sent(self, "drift", *(["--weights"] if args["weights"] else []))
+            seen: DriftAnswer = call_sent(
+                self, "drift", *(["--weights"] if args["weights"] else [])
+            )
         except RemoteError as error:
             return {"kimi_document": drift.make_unreached_entry(error.line)}
-        plan = seen.get("plan") or {}
+        plan = cast("Plan", seen.get("plan") or {})
         groups = self.variables.get("groups") or {}
         hosts = [*(groups.get("kimi") or ()), *(groups.get(gateway_hosts.GROUP) or ())]
         limit = drift.make_limit_options(self.host, hosts, plan.get("group"))

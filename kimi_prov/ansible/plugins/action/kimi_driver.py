@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.ansible.remote import RemoteError
+    from kimi_prov.contract.documents.answers import DriverAnswer
 
 DOCUMENTATION = """
 module: kimi_driver
@@ -61,7 +62,7 @@ class ActionModule(HostAction):
             )
         if args["step"] == "consent":
             return self._check_consent(driver, args)
-        answer = call_sent(
+        answer: DriverAnswer = call_sent(
             self, *self.add_check("driver", args["step"]), stdin={**driver, **args["also"]}
         )
         return {**answer, "changed": bool(answer.get("changed"))}
@@ -77,17 +78,16 @@ class ActionModule(HostAction):
         # What does not answer is gone back from, and that takes a restart too.
         if not driver["restart"] and driver["action"] != "confirm":
             return {}
-        facts = self.variables.get("kimi_facts") or {}
         refusal = restart_consent.find_refusal(
             self,
             self.host,
-            facts,
+            self.facts,
             ("nvidia_driver_reboot_ok", args["reboot_ok"]),
             "install the driver and restart it yourself",
             itself=args["reboot_self"] is True,
         )
         if refusal is None:
-            return {"itself": restart_consent.is_control(self, facts)}
+            return {"itself": restart_consent.is_control(self, self.facts)}
         reason, fix = refusal
         task = "install NVIDIA's driver" if driver["action"] == "install" else "load the driver"
         finding = make_finding(

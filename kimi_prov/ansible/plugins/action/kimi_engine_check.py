@@ -11,6 +11,9 @@ from kimi_prov.planner.findings import make_finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.engine import EnginePlan, InstancePlan
+
 DOCUMENTATION = """
 module: kimi_engine_check
 short_description: Has the engine's parser judge the command line of each instance
@@ -47,7 +50,7 @@ class ActionModule(HostAction):
         return {}
 
 
-def _list_instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_instances(plan: MachinePlan) -> list[InstancePlan]:
     """Return those that run, and those stood in for where this parser is of their version."""
     replaced = plan.get("stand_in")
     if not replaced:
@@ -56,14 +59,20 @@ def _list_instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
     if (own["name"], own["version"]) != (other["name"], other["version"]):
         return list(plan["instances"])
     python = plan["instances"][0]["argv"][0]
-    parsed = [{**row, "argv": [python, *row["argv"][1:]]} for row in replaced["instances"]]
+    parsed: list[InstancePlan] = [
+        {**row, "argv": [python, *row["argv"][1:]]} for row in replaced["instances"]
+    ]
     return [*plan["instances"], *parsed]
 
 
-def _build_refusal(engine: dict[str, Any], error: RemoteError) -> dict[str, Any]:
+def _build_refusal(engine: EnginePlan, error: RemoteError) -> dict[str, Any]:
     finding = make_finding(
         "engine.command_line",
-        names={key: engine[key] for key in ("name", "version", "variant")},
+        names={
+            "name": engine["name"],
+            "version": engine["version"],
+            "variant": engine["variant"],
+        },
         observed=error.message,
         required="flags of that version",
         fix=error.fix or _FIX,

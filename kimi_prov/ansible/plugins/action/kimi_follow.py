@@ -13,6 +13,8 @@ from kimi_prov.ansible.unit_status import build_update, classify, list_warnings,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import FollowAnswer
+
 DOCUMENTATION = """
 module: kimi_follow
 short_description: Waits until a unit has done its work
@@ -54,7 +56,9 @@ class ActionModule(HostAction):
         unit, started = args["unit"], time.monotonic()
         words = ("follow", unit, "--progress", args["progress"])
         while True:
-            answer = wait_reachable(self, args["unreachable_s"], lambda: call(self, *words))
+            answer: FollowAnswer = wait_reachable(
+                self, args["unreachable_s"], lambda: call(self, *words)
+            )
             verdict = classify(unit, answer)
             if verdict.state in ("done", "failed"):
                 # The machine may have been away, and have started again meanwhile.

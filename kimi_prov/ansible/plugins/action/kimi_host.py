@@ -89,8 +89,8 @@ class ActionModule(HostAction):
 
     def _call(self, words: list[str], args: Mapping[str, Any]) -> dict[str, Any]:
         if args["sent"]:
-            return call_sent(self, *words, stdin=args["input"], secret=args["secret"])
-        return call(self, *words, stdin=args["input"], secret=args["secret"])
+            return dict(call_sent(self, *words, stdin=args["input"], secret=args["secret"]))
+        return dict(call(self, *words, stdin=args["input"], secret=args["secret"]))
 
     def _judge(self, rows: Any) -> dict[str, Any]:  # noqa: ANN401 (what a machine tells)
         """Return what findings add to the result: a failure, or warnings."""

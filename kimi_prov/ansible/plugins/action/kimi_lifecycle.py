@@ -14,6 +14,9 @@ from kimi_prov.planner.findings import make_finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ExpectedStart, LifecycleAnswer, MeasuredStart
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 DOCUMENTATION = """
 module: kimi_lifecycle
 short_description: Runs one step of a stop, a start or a restart
@@ -60,18 +63,19 @@ class ActionModule(HostAction):
         if self.check_mode:
             return {"skipped": True, "msg": "check mode: nothing is stopped or started"}
         request = self._build_request(args) if step in _REQUESTS else None
-        answer = call_sent(self, "rest", step, stdin=request)
-        if answer.get("expected"):
-            self.report(phase=step, line=_describe_expected(answer["expected"]))
+        answer: LifecycleAnswer = call_sent(self, "rest", step, stdin=request)
+        expected = answer.get("expected")
+        if expected:
+            self.report(phase=step, line=_describe_expected(expected))
         changed = bool(answer.get("started")) or (step == "start" and answer["was"] != "serving")
         return {**answer, "changed": changed, **build_document(step, answer, args["began"])}
 
-    def _check_consent(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        if plan["rest"]["idle"]["poweroff_self"]:
+    def _check_consent(self, plan: MachinePlan) -> dict[str, Any]:
+        idle = plan["rest"]["idle"]
+        if idle is None or idle["poweroff_self"]:
             return {}
-        facts = self.variables.get("kimi_facts") or {}
         consent = ("kimi_idle_poweroff_self", True)
-        if restart_consent.find_refusal(self, self.host, facts, consent, "") is None:
+        if restart_consent.find_refusal(self, self.host, self.facts, consent, "") is None:
             return {}
         fix = f"set kimi_idle_poweroff_self: true for {self.host}, or kimi_idle_action: stop"
         reason = "kimi_idle_action is poweroff, and this is the machine that kimi-prov runs on"
@@ -91,22 +95,25 @@ class ActionModule(HostAction):
         }
 
 
-def build_document(
-    step: str, answer: Mapping[str, Any], began: Mapping[str, Any]
-) -> dict[str, Any]:
+def build_document(step: str, answer: LifecycleAnswer, began: Mapping[str, Any]) -> dict[str, Any]:
     """Return the host's document of the last step; `began`: what the first one answered."""
     if step == "outcome":
         numbers = {"requests_cut": answer.get("cut"), "seconds": answer.get("seconds")}
         return {"kimi_document": {"ok": True, "detail": _describe_end(answer), **numbers}}
     if step == "started":
-        start = answer.get("start") or {}
-        detail = _describe_start(answer.get("start"), began)
-        times = {key: start.get(key) for key in ("seconds", "held")}
-        return {"kimi_document": {"ok": True, "detail": detail, "was": began.get("was"), **times}}
+        start = answer.get("start")
+        document = {
+            "ok": True,
+            "detail": _describe_start(start, began),
+            "was": began.get("was"),
+            "seconds": start["seconds"] if start else None,
+            "held": start["held"] if start else None,
+        }
+        return {"kimi_document": document}
     return {}
 
 
-def _describe_start(start: Mapping[str, Any] | None, began: Mapping[str, Any]) -> str:
+def _describe_start(start: MeasuredStart | None, began: Mapping[str, Any]) -> str:
     if began.get("was") == "serving":
         return "it serves already"
     if not start:
@@ -116,19 +123,18 @@ def _describe_start(start: Mapping[str, Any] | None, began: Mapping[str, Any]) -
     return f"it serves: the model answered after {duration}{weights}"
 
 
-def _describe_expected(expected: Mapping[str, Any]) -> str:
+def _describe_expected(expected: ExpectedStart) -> str:
     if expected["seconds"] is None:
         return str(expected["basis"])
     duration = format_duration(float(expected["seconds"]))
     return f"it will take about {duration}: {expected['basis']}"
 
 
-def _describe_end(answer: Mapping[str, Any]) -> str:
+def _describe_end(answer: LifecycleAnswer) -> str:
     cut = answer.get("cut") or 0
     requests = f"{cut} request{'s' if cut != 1 else ''} cut" if cut else "no request was cut"
-    duration = (
-        f" in {format_duration(answer['seconds'])}" if answer.get("seconds") is not None else ""
-    )
+    seconds = answer.get("seconds")
+    duration = "" if seconds is None else f" in {format_duration(seconds)}"
     if answer.get("mark"):
         kept = "weights, keys, page, history and certificate stay"
         return f"stopped{duration}, {requests}; {kept}"

@@ -15,6 +15,7 @@ from kimi_prov.ansible.send import call_sent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import SwitchEndAnswer
     from kimi_prov.contract.documents.lock import LockAnswer
 
 DOCUMENTATION = """
@@ -63,7 +64,7 @@ class ActionModule(HostAction):
         request = switching.build_request(self.variables)
         request |= {"done": args["applied"], "keep": args["keep"]}
         try:
-            ended = call(self, "switch", "end", stdin=request)
+            ended: SwitchEndAnswer = call(self, "switch", "end", stdin=request)
         except RemoteError:
             # No program there yet, or an older one: that must not leave the lock behind.
             ended = call_sent(self, "switch", "end", stdin=request)

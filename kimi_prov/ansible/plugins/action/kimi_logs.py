@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ansible.errors import AnsibleConnectionFailure
 
@@ -12,6 +12,8 @@ from kimi_prov.ansible.remote import call, wait_reachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.answers import JournalAnswer
 
 DOCUMENTATION = """
 module: kimi_logs
@@ -52,7 +54,7 @@ class ActionModule(HostAction):
         words = ["logs", "--units", ",".join(args["units"])]
         since = ["--since", str(args["since"])] if args["since"] else []
         started = time.time()
-        page = call(self, *words, *since, "--lines", str(args["lines"]))
+        page: JournalAnswer = call(self, *words, *since, "--lines", str(args["lines"]))
         self._report_page(page)
         while args["follow"]:
             if page["cursor"]:
@@ -65,18 +67,18 @@ class ActionModule(HostAction):
                 self._report_page(page)
         return {}
 
-    def _ask(self, words: list[str]) -> dict[str, Any]:
+    def _ask(self, words: list[str]) -> JournalAnswer:
         """Ask; say that a machine went away meanwhile, and wait for it."""
         try:
-            return call(self, *words)
+            return cast("JournalAnswer", call(self, *words))
         except AnsibleConnectionFailure:
             self._report_line("the connection was cut: trying again")
             self._connection.reset()
-        page = wait_reachable(self, _TIMEOUT_S, lambda: call(self, *words))
+        page: JournalAnswer = wait_reachable(self, _TIMEOUT_S, lambda: call(self, *words))
         self._report_line("connected again")
         return page
 
-    def _report_page(self, page: Mapping[str, Any]) -> None:
+    def _report_page(self, page: JournalAnswer) -> None:
         self.report(phase="logs", entries=page.get("entries") or [])
         if page.get("cut"):
             self._report_line("older lines are left out: ask for fewer with --since or --unit")

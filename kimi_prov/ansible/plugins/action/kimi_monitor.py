@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.ansible.control_files import read_control_file
 from kimi_prov.ansible.host_action import HostAction
@@ -14,6 +14,8 @@ from kimi_prov.packaging import monitoring
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.plan import Plan
 
 DOCUMENTATION = """
 module: kimi_monitor
@@ -95,14 +97,14 @@ def build_receivers(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"webhook_url": url, "email": mail}
 
 
-def map_rank_addresses(plan: Mapping[str, Any]) -> dict[str, str]:
+def map_rank_addresses(plan: Plan) -> dict[str, str]:
     """Return the addresses at which a head that watches itself reads its ranks, by host.
 
     On the group's own network: its address there is the one that ranks let in.
     """
-    if not (plan.get("metrics") or {}).get("monitor_local"):
+    metrics, group = plan.get("metrics"), plan.get("group")
+    if not metrics or not group or not metrics.get("monitor_local"):
         return {}
-    group = plan.get("group") or {"members": ()}
     return {row["host"]: row["address"] for row in group["members"] if row["address"]}
 
 
@@ -138,7 +140,7 @@ class ActionModule(HostAction):
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Record what was there, or converge."""
         if args["state"] in _VERBS:
-            return call_sent(self, *self.add_check("monitor", _VERBS[args["state"]]))
+            return dict(call_sent(self, *self.add_check("monitor", _VERBS[args["state"]])))
         request = self._build_request(args)
         answer = call_sent(self, *self.add_check("monitor", "ensure"), stdin=request)
         result = {"changed": answer["changed"], "did": answer["did"]}
@@ -168,6 +170,8 @@ class ActionModule(HostAction):
                 {name: row.get("target") for name, row in registered.items()},
                 self.host,
                 addresses={self.address},
-                near=map_rank_addresses(known.get(self.host, {}).get("kimi_plan") or {}),
+                near=map_rank_addresses(
+                    cast("Plan", known.get(self.host, {}).get("kimi_plan") or {})
+                ),
             ),
         }

@@ -88,7 +88,7 @@ class ActionModule(HostAction):
             shared = groups.select_shared_settings(settings)
             result = {"plan": None, "facts": facts, "shared": shared}
             if members is None or args["facts"]:
-                result |= self._make_plan(facts, settings, members, locate)
+                result |= self._plan_host(facts, settings, members, locate)
         except NoRightsError as error:
             return build_failure(error, code="bad_input")
         except AnsibleConnectionFailure:
@@ -102,7 +102,7 @@ class ActionModule(HostAction):
             raise
         return result
 
-    def _make_plan(
+    def _plan_host(
         self,
         facts: Facts,
         settings: parsing.Settings,

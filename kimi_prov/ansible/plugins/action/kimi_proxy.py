@@ -16,6 +16,8 @@ from kimi_prov.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.plan import Plan
+
 DOCUMENTATION = """
 module: kimi_proxy
 short_description: Converges the proxy's certificate and keys, or its unit
@@ -31,19 +33,17 @@ options:
 """
 
 
-def build_settings(
-    plan: Mapping[str, Any], known: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def build_settings(plan: Plan, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Read the control files that the plan names; keys become hashes here.
 
     `known`: the variables of all hosts, of which gateways and the hosts behind them take what
     they pin of each other.
     """
     tls = plan["proxy"]["tls"]
-    certificate = {"mode": tls["mode"], "names": tls["names"]}
+    certificate: dict[str, Any] = {"mode": tls["mode"], "names": tls["names"]}
     if tls["mode"] == "files":
-        for key in ("cert", "key"):
-            option, path = f"kimi_tls_{key}_file", tls[f"{key}_file"]
+        for key, path in (("cert", tls["cert_file"]), ("key", tls["key_file"])):
+            option = f"kimi_tls_{key}_file"
             certificate[f"{key}_pem"] = read_control_file(path or "", option, "a PEM file")
     file = plan["control"]["api_keys_file"]
     keys = api_keys.load_keys(Path(file)) if file else {}
@@ -62,22 +62,23 @@ def build_settings(
     }
 
 
-def _collect_pins(plan: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_pins(plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of the gateways before a host, or of the hosts behind a gateway."""
 
     def find_pins(host: str) -> Mapping[str, Any]:
         return ((known.get(host) or {}).get("__gateway_pins") or {}).get("answer") or {}
 
     if is_gateway(plan):
-        page = plan["gateway"].get("page")
+        page, own = plan["gateway"].get("page"), plan["web"]
         rows = plan["gateway"]["hosts"]
         hosts = {row["server"]: find_pins(row["host"]).get("certificate") for row in rows}
         if page:
             first = page["first"]
             hosts[first["server"]] = find_pins(first["host"]).get("page_certificate")
-        return {"hosts": hosts, "shares_page": bool((plan["web"] or {}).get("gateways"))}
-    rows = plan.get("gateways") or ()
-    return {"gateways": {row["key_name"]: find_pins(row["host"]).get("key_sha256") for row in rows}}
+        return {"hosts": hosts, "shares_page": bool(own and own.get("gateways"))}
+    before = plan.get("gateways") or ()
+    hashes = {row["key_name"]: find_pins(row["host"]).get("key_sha256") for row in before}
+    return {"gateways": hashes}
 
 
 class ActionModule(HostAction):

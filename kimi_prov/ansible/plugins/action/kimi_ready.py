@@ -56,7 +56,7 @@ class ActionModule(HostAction):
         counts = [f"{unit}={count}" for unit, count in restarts.items()]
         try:
             # Sent along: with --tags the machine may have the program of an older version.
-            return call_sent(self, "smoke-test", str(POLL_INTERVAL_S), *counts)
+            return dict(call_sent(self, "smoke-test", str(POLL_INTERVAL_S), *counts))
         except AnsibleConnectionFailure as error:
             time.sleep(POLL_INTERVAL_S)
             return {

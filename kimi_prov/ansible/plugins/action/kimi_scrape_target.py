@@ -13,6 +13,9 @@ from kimi_prov.ansible.remote import call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ScrapeTargetAnswer
+    from kimi_prov.contract.documents.plan import MachinePlan
+
 DOCUMENTATION = """
 module: kimi_scrape_target
 short_description: Reads where and how the metrics of this host are read
@@ -27,7 +30,7 @@ options:
 """
 
 
-def select_trusted(plan: Mapping[str, Any], certificate: str) -> dict[str, str | None]:
+def select_trusted(plan: MachinePlan, certificate: str) -> dict[str, str | None]:
     """Return which `certificate` is trusted alone, or null, and a site's own `authorities`.
 
     One that is ordered by ACME is renewed between two applies, and mostly by another intermediate:
@@ -49,7 +52,7 @@ class ActionModule(HostAction):
         """Read certificate and key."""
         plan = args["plan"]
         file = plan["control"].get("metrics_key_file")
-        answer = call(self, "metrics-door", secret=True)
+        answer: ScrapeTargetAnswer = call(self, "metrics-door", secret=True)
         target = {
             "address": self.address,
             "port": plan["metrics"]["port"],

@@ -14,6 +14,8 @@ from kimi_prov.contract import unit_names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import ServeAnswer, WrittenFile
+
 DOCUMENTATION = """
 module: kimi_serve
 short_description: Converges the engine's units
@@ -56,8 +58,8 @@ class ActionModule(HostAction):
         if not self.check_mode:
             switching.check(self, self.variables)
         units = asdict(render(args["plan"], options))
-        answer = call_sent(self, *self.add_check("serve-ensure"), stdin=units)
-        written = answer.pop("written")
+        answer: ServeAnswer = call_sent(self, *self.add_check("serve-ensure"), stdin=units)
+        written = answer["written"]
         files = [row["path"] for row in written]
         result = {**answer, "written": files, "changes": _list_changes(answer, files)}
         if self._task.diff:
@@ -67,7 +69,7 @@ class ActionModule(HostAction):
         return result
 
 
-def _list_changes(answer: Mapping[str, Any], files: list[str]) -> list[str]:
+def _list_changes(answer: ServeAnswer, files: list[str]) -> list[str]:
     """Say what is changed, and of each restart why."""
     reasons = answer["reasons"]
     return [
@@ -79,7 +81,7 @@ def _list_changes(answer: Mapping[str, Any], files: list[str]) -> list[str]:
     ]
 
 
-def _build_diff(row: Mapping[str, str]) -> dict[str, str]:
+def _build_diff(row: WrittenFile) -> dict[str, str]:
     return {
         "before": row["before"],
         "after": row["after"],

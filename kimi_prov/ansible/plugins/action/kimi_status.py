@@ -45,13 +45,12 @@ class ActionModule(HostAction):
             document = (call_sent if args["only_watches"] else call)(self, "status")
         except RemoteError as error:
             document = _build_document(error.line)
-        stand_in = document.pop("stand_in", None)
-        defaults = {"random_weights": False, "trained_on": None}
-        plan = {
-            "model": {key: document.pop(key, default) for key, default in defaults.items()},
-            "stand_in": {"said": stand_in} if stand_in else None,
-        }
-        document["stand_ins"] = suite.list_stand_ins(plan, self.variables)
+        document["stand_ins"] = suite.name_stand_ins(
+            document.pop("stand_in", None),
+            random_weights=bool(document.pop("random_weights", None)),
+            trained=bool(document.pop("trained_on", None)),
+            variables=self.variables,
+        )
         return {"kimi_document": document}
 
     def _watch(self, every_s: float) -> None:
@@ -63,7 +62,7 @@ class ActionModule(HostAction):
     def _observe(self) -> dict[str, Any]:
         """Return what the machine is at; say that it is away, and wait for it."""
         try:
-            return call(self, "status", "--now")
+            return dict(call(self, "status", "--now"))
         except RemoteError as error:
             return _build_document(error.line)
         except AnsibleConnectionFailure:

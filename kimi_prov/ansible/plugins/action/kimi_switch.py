@@ -13,6 +13,8 @@ from kimi_prov.contract import clean_text, groups, paths, unit_names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import RollbackAnswer
+
 DOCUMENTATION = """
 module: kimi_switch
 short_description: Opens and starts a switch, or the way back
@@ -66,7 +68,7 @@ class ActionModule(HostAction):
             started = call_sent(self, "switch", "start")["started"]
             unit = {"unit": unit_names.SWITCH, "progress": paths.SWITCH_PROGRESS}
             return {**unit, "started": started, "changed": started}
-        answer = call_sent(self, "switch", state, stdin=self._build_request(args))
+        answer: RollbackAnswer = call_sent(self, "switch", state, stdin=self._build_request(args))
         freed = [str(name) for name in answer.get("freed") or ()]
         return {
             "opened": answer["opened"],
@@ -92,9 +94,10 @@ class ActionModule(HostAction):
         }
 
 
-def list_warnings(answer: Mapping[str, Any]) -> list[str]:
+def list_warnings(answer: RollbackAnswer) -> list[str]:
     """Say what a person has to know of how a switch begins."""
-    warnings = [_describe_interrupted(answer["interrupted"])] if answer.get("interrupted") else []
+    left = answer.get("interrupted")
+    warnings = [_describe_interrupted(left)] if left else []
     warnings += [clean_text.clean_block(line) for line in answer.get("cut") or ()]
     freed = ", ".join(str(name) for name in answer.get("freed") or ())
     if freed:

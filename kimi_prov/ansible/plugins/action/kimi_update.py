@@ -16,6 +16,8 @@ from kimi_prov.planner.findings import make_finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import UpdateLookAnswer
+
 DOCUMENTATION = """
 module: kimi_update
 short_description: Runs one step of an update of packages
@@ -67,7 +69,7 @@ class ActionModule(HostAction):
         Raises RemoteError where it does not.
         """
         try:
-            return call_sent(self, "update", "serves", stdin={})
+            return dict(call_sent(self, "update", "serves", stdin={}))
         except AnsibleConnectionFailure as error:
             other = self._task.delegate_to
             raise RemoteError(
@@ -75,12 +77,12 @@ class ActionModule(HostAction):
                 f"bring {other} back, or give --defer-restart",
             ) from error
 
-    def find_refusal(self, answer: Mapping[str, Any], consent: object) -> dict[str, Any]:
+    def find_refusal(self, answer: UpdateLookAnswer, consent: object) -> dict[str, Any]:
         """Return the failure of a machine that may not restart; empty where it may."""
         refusal = restart_consent.find_refusal(
             self,
             self.host,
-            self.variables.get("kimi_facts") or {},
+            self.facts,
             ("update_reboot_ok", consent),
             "update it yourself",
         )
@@ -99,7 +101,7 @@ class ActionModule(HostAction):
         return build_failure(message, fix, "blockers", [finding])
 
 
-def describe_reasons(answer: Mapping[str, Any]) -> str:
+def describe_reasons(answer: UpdateLookAnswer) -> str:
     """Say for what a machine has to restart."""
     names = [
         f"{row['name']} {row['candidate']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ansible.errors import AnsibleConnectionFailure
 
@@ -13,7 +13,7 @@ from kimi_prov.acceptance import network, suite
 from kimi_prov.ansible.host_action import HostAction
 from kimi_prov.ansible.remote import RemoteError, build_failure, call, run_shell
 from kimi_prov.ansible.send import call_sent
-from kimi_prov.contract import clean_text, paths
+from kimi_prov.contract import clean_text, gateways, groups, paths
 from kimi_prov.on_host.acceptance import expectations
 from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import BASIC, LEFT_OUT, Exam, Selection
@@ -25,6 +25,9 @@ from kimi_prov.on_host.lifecycle.status import FIX as START
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kimi_prov.contract.documents.answers import RuntimeAnswer
+    from kimi_prov.contract.documents.plan import MachinePlan, Plan
 
 DOCUMENTATION = """
 module: kimi_verify
@@ -62,22 +65,22 @@ def find_source_address(address: str, port: int) -> str | None:
         return None
 
 
-def _collect_proofs(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_proofs(plan: MachinePlan, variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `kimi_network_proof` brought from each host of the plan's group."""
     known = variables.get("hostvars") or {}
-    members = (plan.get("group") or {}).get("members", ())
     proofs = {}
-    for name in (member["host"] for member in members):
+    for name in groups.list_hosts(plan):
         registered = known[name].get("verify_network") if name in known else None
         proofs[name] = (registered or {}).get("proof")
     return proofs
 
 
-def _list_stand_ins(plan: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str]:
+def _list_stand_ins(plan: Plan, variables: Mapping[str, Any]) -> list[str]:
     """Name what is not the real thing here and, at a gateway, on the machines behind it."""
     names = suite.list_stand_ins(plan, variables)
     known = variables.get("hostvars") or {}
-    for name in (row["host"] for row in (plan.get("gateway") or {}).get("hosts", ())):
+    behind = plan["gateway"]["hosts"] if gateways.is_gateway(plan) else []
+    for name in (row["host"] for row in behind):
         done = known[name].get("verify_done") if name in known else None
         texts = ((done or {}).get("kimi_document") or {}).get("stand_ins") or ()
         names += [f"behind it: {text}" for text in texts if text not in names]
@@ -114,15 +117,16 @@ class ActionModule(HostAction):
 
     def _examine(self, selection: Selection, tries: list[dict[str, Any]]) -> dict[str, Any] | None:
         """Return the host's document; None for a gateway, of which nothing was chosen."""
-        runtime = call(self, "runtime")
-        plan = runtime["plan"]
+        runtime: RuntimeAnswer = call(self, "runtime")
+        plan = cast("MachinePlan", runtime["plan"])
         if not plan:
             raise RemoteError(f"there is no {paths.PLAN} on it", "run `kimi-prov apply` first")
         if runtime.get("rests"):
             # Neither passed nor broken: nothing was asked.
             raise RemoteError(f"the model is {runtime['rests']}: it was not asked", START)
         proofs = _collect_proofs(plan, self.variables)
-        if plan.get("group") and plan["group"]["rank"]:
+        group = plan.get("group")
+        if group and group["rank"]:
             row = _select(selection, network.check_rank(plan, proofs))
             stand_ins = suite.list_stand_ins(plan, self.variables)
             return suite.make_rank_document(plan, runtime, row, stand_ins)
@@ -153,7 +157,7 @@ class ActionModule(HostAction):
             suite=selection.suite,
         )
 
-    def _prepare(self, plan: dict[str, Any], runtime: Mapping[str, Any]) -> tuple[Exam, str, str]:
+    def _prepare(self, plan: MachinePlan, runtime: RuntimeAnswer) -> tuple[Exam, str, str]:
         """Return what is examined, from where it is, and why from there."""
         local = self._connection.transport == "local"
         seen_from, reason = suite.choose_vantage(
@@ -191,7 +195,7 @@ class ActionModule(HostAction):
         What was found before that is reported, so that the host is not given up as unreachable.
         """
         try:
-            return call_sent(self, "suite", verb, stdin=request)
+            return dict(call_sent(self, "suite", verb, stdin=request))
         except AnsibleConnectionFailure as error:
             raise RemoteError(f"the connection was lost: {error}") from None
 

@@ -13,6 +13,8 @@ from kimi_prov.contract import unit_names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kimi_prov.contract.documents.answers import WebUiAnswer
+
 DOCUMENTATION = """
 module: kimi_web
 short_description: Starts, changes or removes the web UI
@@ -49,5 +51,5 @@ class ActionModule(HostAction):
             "admin": web_admin.load_account(Path(file)) if file and plan["web"] else None,
             "timeout_s": args["start_timeout_s"],
         }
-        answer = call(self, *self.add_check("web-ensure"), stdin=request, secret=True)
+        answer: WebUiAnswer = call(self, *self.add_check("web-ensure"), stdin=request, secret=True)
         return {key: answer[key] for key in ("changed", "did", "changes")}

@@ -23,7 +23,7 @@ class ActionModule(FileTransfer):
 
     subcommand = "web-backup"
 
-    def read_contents(self, answer: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    def read_contents(self, contents: Mapping[str, Any], file: Path) -> dict[str, Any]:
         """Return what the archive holds."""
         del file
-        return read_web_data(answer)
+        return read_web_data(contents)

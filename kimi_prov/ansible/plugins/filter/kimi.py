@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kimi_prov.ansible import batches, files, switching
 from kimi_prov.catalog import loader
@@ -13,8 +13,9 @@ from kimi_prov.planner.software import packages
 from kimi_prov.user_dirs import find_cache_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.documents.plan.software import BroughtPython
 
 
@@ -39,7 +40,7 @@ def find_python_archive(python: BroughtPython, directory: str) -> str:
     return str(python_archives.find(Path(directory), python))
 
 
-def list_sandbox_options(plan: Mapping[str, Any]) -> list[str]:
+def list_sandbox_options(plan: MachinePlan) -> list[str]:
     """List the options of systemd-run for code of the plan's engine."""
     return protection.build_sandbox_options(
         gpus=any(instance["gpus"] for instance in plan["instances"])

@@ -99,7 +99,7 @@ class MemberAddress(TypedDict):
     """A host of the group."""
 
     host: str
-    address: str
+    address: str | None
 
 
 class VersionsStatus(TypedDict, total=False):
