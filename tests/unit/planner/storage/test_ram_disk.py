@@ -19,6 +19,13 @@ def test_the_ram_disk_needs_room_for_the_weights_twice(gib: int, enabled: bool) 
     assert document["model"]["serve_dir"].startswith("/srv/kimi/ram") is enabled
 
 
+def test_the_size_is_that_of_the_mount_options() -> None:
+    """Whoever reads the plan and the kernel, which mounts it, are told the same number of bytes."""
+    document = plan(metal_facts(gib=2048, cores=96), **HUGE)["ram_disk"]
+    assert document["enabled"] is True
+    assert f"size={document['size_bytes']}" in document["options"].split(",")
+
+
 def test_the_reason_tells_a_short_node_from_short_memory() -> None:
     facts = hybrid_facts(gib=1536)
     even = facts["numa"]["nodes"][0]["memory_total_bytes"]
