@@ -192,6 +192,8 @@ def _serve(own: socket.socket) -> None:
     """Fork for each request, until nobody is left who asks."""
     # What was forked is waited for by nobody here.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Ctrl-C ends the tests, and with them this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         data, given, _, _ = socket.recv_fds(own, _MAX_REQUEST, 4)
         if not data:
@@ -214,8 +216,6 @@ def _keep(request: dict[str, Any], given: list[int]) -> None:
         _become(request, streams)
     for number in streams:
         os.close(number)
-    # A signal of a terminal is for the command.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.write(reply, f"{pid}\n".encode())
     _, status = os.waitpid(pid, 0)
     os.write(reply, f"{os.waitstatus_to_exitcode(status)}\n".encode())

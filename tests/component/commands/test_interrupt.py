@@ -76,25 +76,20 @@ def long_run(installed, local, request):
     assert until(lambda: marked(installed.home) == {}, every_s=0.2)
 
 
-def test_a_signal_ends_everything(installed, long_run):
-    """What runs would take almost an hour; so long nobody waits."""
-    long_run.send_signal(signal.SIGTERM)
-    assert long_run.wait(HANGS_S) == 130
-    assert marked(installed.home) == {}
-    said = long_run.stdout.read()
-    assert "interrupted (SIGTERM)" in said
-    assert "Traceback" not in said
-    assert not long_run.private.exists()
-
-
 @pytest.mark.parametrize("long_run", [signal.SIG_IGN], indirect=True)
-def test_under_nohup_a_run_outlives_its_terminal(long_run):
+def test_under_nohup_a_run_outlives_its_terminal_and_a_signal_ends_everything(installed, long_run):
+    """What runs would take almost an hour; so long nobody waits."""
     long_run.send_signal(signal.SIGHUP)
     time.sleep(1)
     assert long_run.poll() is None
     long_run.send_signal(signal.SIGTERM)
     assert long_run.wait(HANGS_S) == 130
-    assert "SIGHUP" not in long_run.stdout.read()
+    assert marked(installed.home) == {}
+    said = long_run.stdout.read()
+    assert "interrupted (SIGTERM)" in said
+    assert "SIGHUP" not in said
+    assert "Traceback" not in said
+    assert not long_run.private.exists()
 
 
 def test_a_second_apply_is_refused_and_more_signals_change_nothing(installed, local, long_run):

@@ -6,6 +6,7 @@ alert fires either; a rule whose comparison is turned round, or whose time is an
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +43,14 @@ def promtool(folder: Path, rules: Path, cases: Sequence[Case], *, texts: bool) -
     folder.mkdir(exist_ok=True)
     file = folder / "tests.yml"
     file.write_text(yaml.safe_dump(document))
+    # A fifth of its time would go into giving memory back that it soon takes again.
+    environment = {**os.environ, "GOGC": "800"}
     done = subprocess.run(
-        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False
+        ["promtool", "test", "rules", str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode == 0, done.stdout + done.stderr
 
