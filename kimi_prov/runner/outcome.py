@@ -89,11 +89,8 @@ class Outcome:
 
     def close(self, return_code: int | None, wall_seconds: float, *, interrupted: bool) -> None:
         """End the gathering: a failure that was rescued or ignored does not count."""
-        self.return_code, self.wall_seconds, self.interrupted = (
-            return_code,
-            wall_seconds,
-            interrupted,
-        )
+        self.return_code, self.interrupted = return_code, interrupted
+        self.wall_seconds = wall_seconds
         if self.stats:
             bad = {**self.stats.failures, **self.stats.unreachable}
             self.failures = [failure for failure in self.failures if bad.get(failure.host)]
@@ -140,21 +137,7 @@ class Outcome:
             if str(event.action).startswith("kimi_"):
                 reported = event.result.get("changes") or []
                 self.changes += [(event.host, event.phase, f"  {text}") for text in reported]
-        findings = [HostFinding(event.host, row) for row in _list_findings(event)]
-        for row in findings:
-            if row not in self.findings:
-                self.findings.append(row)
-        warnings = event.result.get("warnings")
-        if isinstance(warnings, list):
-            # A plugin warns of its findings too, for those who run ansible-playbook alone.
-            observed = [str(row.finding.get("observed")) for row in findings]
-            self.warnings += [
-                f"{event.host}: {text}"
-                for text in warnings
-                if str(event.action).startswith("kimi_")
-                and isinstance(text, str)
-                and not any(words in text for words in observed)
-            ]
+        self._add_findings(event)
         self._turn(event)
         self._keep_document(event)
         if event.status == "unreachable":
@@ -163,6 +146,25 @@ class Outcome:
             )
         elif event.status == "failed" and not event.ignored:
             self.failures.append(failure_reasons.explain_failed(event, self._address(event.host)))
+
+    def _add_findings(self, event: TaskFinished) -> None:
+        """Add the task's findings, and its warnings but for those of a finding.
+
+        A plugin warns of its findings too, for those who run ansible-playbook alone.
+        """
+        findings = [HostFinding(event.host, row) for row in _list_findings(event)]
+        for row in findings:
+            if row not in self.findings:
+                self.findings.append(row)
+        warnings = event.result.get("warnings")
+        if not isinstance(warnings, list) or not str(event.action).startswith("kimi_"):
+            return
+        observed = [str(row.finding.get("observed")) for row in findings]
+        self.warnings += [
+            f"{event.host}: {text}"
+            for text in warnings
+            if isinstance(text, str) and not any(words in text for words in observed)
+        ]
 
     def _keep_document(self, event: TaskFinished) -> None:
         document = event.result.get("kimi_document")

@@ -17,6 +17,7 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.durations import format_duration
 from kimi_prov.contract.sizes import format_bytes
 from kimi_prov.runner.arguments import PROGRESS
+from kimi_prov.runner.redaction import mask_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,16 +69,8 @@ class ProgressUpdate:
     def masked(self, mask: Callable[[str], str]) -> ProgressUpdate:
         """Return the update without secrets."""
         entries = tuple(replace(entry, message=mask(entry.message)) for entry in self.entries)
-        document = _mask_value(self.document, mask) if self.document is not None else None
+        document = mask_value(self.document, mask) if self.document is not None else None
         return replace(self, line=mask(self.line), entries=entries, document=document)
-
-
-def _mask_value(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401  (what JSON can hold)
-    if isinstance(value, str):
-        return mask(value)
-    if isinstance(value, Mapping):
-        return {mask(str(key)): _mask_value(inner, mask) for key, inner in value.items()}
-    return [_mask_value(inner, mask) for inner in value] if isinstance(value, list) else value
 
 
 def report_progress(display: Display, host: str, update: Mapping[str, Any]) -> None:

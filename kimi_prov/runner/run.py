@@ -19,7 +19,7 @@ from kimi_prov.runner import arguments, cancel, connection, events, redaction, s
 from kimi_prov.runner.outcome import Outcome
 from kimi_prov.runner.private_folder import make_private_folder
 from kimi_prov.runner.progress import ProgressReader
-from kimi_prov.runner.run_folder import RESULT, RunFolder
+from kimi_prov.runner.run_folder import RunFolder
 from kimi_prov.runner.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def run_playbook(
         work.return_code, time.monotonic() - started, interrupted=interrupt.name is not None
     )
     outcome.mask(masker.mask)
-    _save_results(folder, request, outcome)
+    folder.save_results(request, outcome)
     return FinishedRun(outcome, folder.path, folder.log, keys)
 
 
@@ -260,66 +260,6 @@ def _read_key_lines(private: PrivateFolder) -> tuple[str, ...]:
         return tuple(private.key.read_text().splitlines())
     except OSError:
         return ()
-
-
-def _save_results(folder: RunFolder, request: Request, outcome: Outcome) -> None:
-    """Write timings.json and result.json."""
-    folder.document(
-        "timings.json",
-        {
-            "wall_seconds": round(outcome.wall_seconds, 3),
-            "phases": [
-                {
-                    "host": phase.host,
-                    "phase": phase.phase,
-                    "seconds": round(phase.seconds, 3),
-                    "tasks": phase.tasks,
-                    "changed": phase.changed,
-                }
-                for phase in outcome.phases.values()
-            ],
-        },
-    )
-    stats = outcome.stats
-    folder.document(
-        RESULT,
-        {
-            "command": request.command,
-            "inventory": str(request.inventory),
-            "check": request.check,
-            # The command's own is written over the first when it ends: it may know of more.
-            "exit_code": int(outcome.exit_code()),
-            "playbook_exit_code": int(outcome.exit_code()),
-            "interrupted": outcome.interrupted,
-            "wall_seconds": round(outcome.wall_seconds, 3),
-            "hosts": {
-                host: {
-                    "ok": stats.ok.get(host, 0),
-                    "changed": stats.changed.get(host, 0),
-                    "failed": stats.failures.get(host, 0),
-                    "unreachable": stats.unreachable.get(host, 0),
-                }
-                for host in sorted({*stats.ok, *stats.failures, *stats.unreachable})
-            }
-            if stats
-            else {},
-            "failures": [
-                {
-                    "host": failure.host,
-                    "phase": failure.phase,
-                    "task": failure.task,
-                    "cause": failure.cause,
-                    "fix": failure.fix,
-                    "exit_code": int(failure.exit_code),
-                    "findings": list(failure.findings),
-                }
-                for failure in outcome.failures
-            ],
-            "findings": [{"host": row.host, **row.finding} for row in outcome.findings],
-            "documents": outcome.documents,
-        },
-    )
-    folder.close()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, TextIO
 
 from kimi_prov.contract import clean_text
@@ -19,6 +20,9 @@ from kimi_prov.user_dirs import find_state_home, make_private, write_private
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kimi_prov.runner.arguments import Request
+    from kimi_prov.runner.events import Stats
+    from kimi_prov.runner.outcome import Outcome
     from kimi_prov.runner.redaction import Masker
 
 RESULT = "result.json"
@@ -88,7 +92,36 @@ class RunFolder:
         """Append to the log, masked and clean."""
         self._log.write(self._masker.mask(clean_text.clean_block(text)).rstrip("\n") + "\n")
 
-    def document(self, name: str, content: object) -> None:
+    def save_results(self, request: Request, outcome: Outcome) -> None:
+        """Write timings.json and result.json, and end the log."""
+        seconds = round(outcome.wall_seconds, 3)
+        phases = [
+            {**asdict(phase), "seconds": round(phase.seconds, 3)}
+            for phase in outcome.phases.values()
+        ]
+        self.write_document("timings.json", {"wall_seconds": seconds, "phases": phases})
+        # The command's own is written over the first when it ends: it may know of more.
+        code = int(outcome.exit_code())
+        result = {
+            "command": request.command,
+            "inventory": str(request.inventory),
+            "check": request.check,
+            "exit_code": code,
+            "playbook_exit_code": code,
+            "interrupted": outcome.interrupted,
+            "wall_seconds": seconds,
+            "hosts": _count_by_host(outcome.stats) if outcome.stats else {},
+            "failures": [
+                {**vars(row), "exit_code": int(row.exit_code), "findings": list(row.findings)}
+                for row in outcome.failures
+            ],
+            "findings": [{"host": row.host, **row.finding} for row in outcome.findings],
+            "documents": outcome.documents,
+        }
+        self.write_document(RESULT, result)
+        self.close()
+
+    def write_document(self, name: str, content: object) -> None:
         """Write a JSON document beside the log, masked."""
         text = self._masker.mask(clean_text.as_json(content, indent=1, default=str))
         write_private(self.path / name, text + "\n")
@@ -96,3 +129,16 @@ class RunFolder:
     def close(self) -> None:
         """Close the log."""
         self._log.close()
+
+
+def _count_by_host(stats: Stats) -> dict[str, dict[str, int]]:
+    counts = {
+        "ok": stats.ok,
+        "changed": stats.changed,
+        "failed": stats.failures,
+        "unreachable": stats.unreachable,
+    }
+    return {
+        host: {name: by_host.get(host, 0) for name, by_host in counts.items()}
+        for host in sorted({*stats.ok, *stats.failures, *stats.unreachable})
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kimi_prov.ansible.private_output import append_line
+from kimi_prov.ansible.control_files import append_line
 from kimi_prov.runner.arguments import PROGRESS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ from urllib.parse import quote
 
 from ansible.plugins.action import ActionBase
 
-from kimi_prov.ansible.private_output import append_line
+from kimi_prov.ansible.control_files import append_line
 
 TOLD = json.loads({told!r})
 

@@ -31,11 +31,11 @@ from chat_stand_in import Engine, serving
 from command_line import task
 from host_documents import SERVING
 
-from kimi_prov.ansible.private_output import OUTPUT_VARIABLE
 from kimi_prov.cli import cli
 from kimi_prov.commands.kubernetes import follow
 from kimi_prov.on_host.endpoint import tls
 from kimi_prov.on_host.lifecycle import session_history
+from kimi_prov.runner.arguments import KEY_OUT
 from kimi_prov.show.exit_handling import run_guarded
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -285,7 +285,7 @@ def bench(machines, folder):
 def key(machines, _folder):
     def handed(asked):
         name = "key" if asked.host == "good" else "detail"
-        with Path(asked.environment[OUTPUT_VARIABLE]).open("a") as stream:
+        with Path(asked.environment[KEY_OUT]).open("a") as stream:
             stream.write(json.dumps({"host": asked.host, name: HOSTILE}) + "\n")
         return {}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kimi_prov.ansible.private_output import append_line
+from kimi_prov.ansible.control_files import append_line
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:

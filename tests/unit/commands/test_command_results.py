@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_line import fails, gives, task
 
-from kimi_prov.ansible.private_output import OUTPUT_VARIABLE
+from kimi_prov.runner.arguments import KEY_OUT
 
 if TYPE_CHECKING:
     from command_line import Asked, CommandLine, Done, Result
@@ -237,7 +237,7 @@ def test_the_api_keys_come_before_the_administrators_of_pages(kimi: CommandLine)
         lines: list[dict[str, Any]] = [{"host": asked.host, "key": "sk-kimi-canary-once"}]
         if asked.host == "page":
             lines.insert(0, {"host": asked.host, "web_admin": admin})
-        with Path(asked.environment[OUTPUT_VARIABLE]).open("a") as stream:
+        with Path(asked.environment[KEY_OUT]).open("a") as stream:
             stream.writelines(json.dumps(line) + "\n" for line in lines)
         return {"changed": False}
 

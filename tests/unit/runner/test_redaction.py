@@ -60,7 +60,7 @@ def test_a_secret_file_that_is_not_there_hides_nothing(tmp_path):
 )
 def test_a_secret_is_masked_however_it_is_written(secret, state):
     folder = RunFolder.create("apply", Path("hosts.yml"), Masker([secret]))
-    folder.document("result.json", {"failures": [{"cause": f"wrong: {secret}"}]})
+    folder.write_document("result.json", {"failures": [{"cause": f"wrong: {secret}"}]})
     folder.write(f"said {secret}\n{json.dumps(secret)}")
     folder.close()
     kept = json.loads((folder.path / "result.json").read_text())

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov.acceptance import suite
+from kimi_prov.ansible.control_files import append_line
 from kimi_prov.ansible.host_action import HostAction
-from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
 from kimi_prov.ansible.remote import RemoteError, clean_document, run_shell
 from kimi_prov.clients import server
 from kimi_prov.contract import paths
 from kimi_prov.on_host.endpoint import tls
+from kimi_prov.runner.arguments import KEY_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,5 +98,5 @@ class ActionModule(HostAction):
         password = connection.get_option("password") or connection._play_context.password
         if password:
             secret = {"host": self.host, "password": str(password)}
-            append_line(Path(os.environ[OUTPUT_VARIABLE]), secret)
+            append_line(Path(os.environ[KEY_OUT]), secret)
         return [*line, str(connection.host)]

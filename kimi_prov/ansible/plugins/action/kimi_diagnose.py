@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kimi_prov.ansible.control_files import append_line
 from kimi_prov.ansible.host_action import HostAction
-from kimi_prov.ansible.private_output import append_line
 from kimi_prov.ansible.remote import call
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_prov.ansible.control_files import append_line
 from kimi_prov.ansible.host_action import HostAction
-from kimi_prov.ansible.private_output import OUTPUT_VARIABLE, append_line
 from kimi_prov.ansible.remote import call
 from kimi_prov.errors import UserError
+from kimi_prov.runner.arguments import KEY_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,11 +54,11 @@ class ActionModule(HostAction):
 
     def act(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Do what is asked for, and write what came of it for the caller alone."""
-        output = os.environ.get(OUTPUT_VARIABLE)
+        output = os.environ.get(KEY_OUT)
         if not output:
             raise UserError(
-                f"the environment variable {OUTPUT_VARIABLE} names no file to write the key to",
-                fix=f"use `kimi-prov key`, or set {OUTPUT_VARIABLE} to a path on this machine",
+                f"the environment variable {KEY_OUT} names no file to write the key to",
+                fix=f"use `kimi-prov key`, or set {KEY_OUT} to a path on this machine",
             )
         if self.check_mode:
             changed = any(args[name] for name in ("rotate", "add", "set", "remove"))
