@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from kimi_prov.cli import cli
 from kimi_prov.errors import ExitCode
+from kimi_prov.show.report.forms import find_writer
 
 _SPECS = Path(__file__).resolve().parents[2] / "inventories" / "specs"
 SHEETS = sorted(_SPECS.glob("*.yml"))
@@ -22,8 +24,8 @@ def report(folder: Path, suffix: str, *words: object) -> Path:
 
 
 def reports(folder: Path, *words: object) -> dict[str, str]:
-    """Give every form of one check, by its suffix."""
-    return {
-        suffix: report(folder, suffix, *words).read_text()
-        for suffix in ("html", "md", "txt", "json")
-    }
+    """Give every form of one check, by its suffix: it is judged once, and written in each."""
+    found = report(folder, "json", *words).read_text()
+    forms = {"html": "html", "md": "markdown", "txt": "text"}
+    document = json.loads(found)
+    return {"json": found} | {suffix: find_writer(form)(document) for suffix, form in forms.items()}

@@ -163,7 +163,13 @@ def test_the_cut_model_has_kimis_layers_in_int4_and_its_large_tensors_differ(
 
 def test_hollow_experts_have_every_name_and_size_and_take_no_room(tmp_path: Path) -> None:
     shape = dataclasses.replace(
-        model_shapes.CUT, dense_width=64, experts=4, experts_per_token=1, heads=2, q_rank=64
+        model_shapes.CUT,
+        hidden=1024,
+        dense_width=64,
+        experts=4,
+        experts_per_token=1,
+        heads=2,
+        q_rank=64,
     )
     full = model.make_model(tmp_path / "full", "int4", shape)
     hollow = model.make_model(tmp_path / "hollow", "hollow", shape)

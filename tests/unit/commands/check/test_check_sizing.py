@@ -11,8 +11,10 @@ import closed_form
 import pytest
 from click.testing import CliRunner
 
+from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.cli import cli
 from kimi_prov.errors import UserError
+from kimi_prov.facts import offers
 
 SPECS = Path(__file__).resolve().parents[4] / "inventories" / "specs"
 H200, XEON = SPECS / "quote-8x-h200.yml", SPECS / "quote-xeon-6980p.yml"
@@ -193,12 +195,22 @@ def test_what_is_suggested_carries_the_load_and_stands_beside_the_quotes() -> No
     assert len(found["answer"]["ranking"]) == len(found["targets"])
 
 
+@pytest.fixture
+def few_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalogue of a machine with GPUs, one without and a hybrid: to judge all takes seconds."""
+    ladders = offers.list_ladders(load_catalogue())
+    few = {ladder[0].kind: ladder for ladder in ladders}
+    monkeypatch.setattr(offers, "list_ladders", lambda _: list(few.values()))
+
+
+@pytest.mark.usefixtures("few_machines")
 def test_what_no_machine_of_the_catalogue_does_is_said() -> None:
     assert "no machine that the catalogue's parts make" in refused(
         "--suggest", "--users", 4, "--tpot-ms", 0.5
     )
 
 
+@pytest.mark.usefixtures("few_machines")
 def test_what_no_machine_does_keeps_the_quotes_report() -> None:
     found = checked(H200, "--suggest", "--users", 4, "--tpot-ms", 0.5)
     (quoted,) = found["targets"]

@@ -36,7 +36,7 @@ def targets(draw):
     return found
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(some.lists(targets(), min_size=1, max_size=3))
 def test_every_form_of_any_document_is_whole(found: list[dict[str, object]]) -> None:
     report = check.build_document(found)
