@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kimi_prov.documents import format_path
-from kimi_prov.facts import form
+from kimi_prov.facts import schema_check
 from kimi_prov.on_host.__main__ import COMMANDS
 from kimi_prov.schemas.from_types import make_schema
 
@@ -31,7 +31,7 @@ def find_misfit(words: Sequence[str], answer: Mapping[str, object]) -> Misfit | 
     `words`: the subcommand, and what it was asked.
     """
     name = find_type(words)
-    fault = next(form.find_misfits(answer, _make_schema(name)), None) if name else None
+    fault = next(schema_check.find_misfits(answer, _make_schema(name)), None) if name else None
     return Misfit(format_path(fault.path) or "the answer", fault.problem) if fault else None
 
 

@@ -13,7 +13,7 @@ import jinja2
 
 from kimi_prov.contract import groups, paths, protection, unit_files, unit_names
 from kimi_prov.contract.errors import EXIT_PERMANENT
-from kimi_prov.contract.unit_form import (
+from kimi_prov.contract.unit_comparison import (
     LOADING,
     ROUNDS,
     Form,

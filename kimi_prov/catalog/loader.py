@@ -41,7 +41,7 @@ from kimi_prov.catalog.prices import (
     StoragePrice,
 )
 from kimi_prov.catalog.pythons import Interpreter
-from kimi_prov.catalog.reading import HERE, Files
+from kimi_prov.catalog.row_files import HERE, Files
 from kimi_prov.catalog.servers import Server
 from kimi_prov.catalog.systems import System
 from kimi_prov.catalog.versions import find_verdict

@@ -13,7 +13,7 @@ import click
 
 from kimi_prov.clients import answers, conversation
 from kimi_prov.clients.conversation import Conversation
-from kimi_prov.commands.access import connect_inventory, served
+from kimi_prov.commands.access import connect_inventory, served_model
 from kimi_prov.commands.common.options import (
     EXTRA,
     LIMIT,
@@ -106,7 +106,7 @@ def chat(
     if kind == "url":
         given = chosen.make_client_options(None)
         key = connect_inventory.require_key(given, "ask the server's administrator for one")
-        there = served.choose_model(served.describe_url(place, given), key, start.model)
+        there = served_model.choose_model(served_model.describe_url(place, given), key, start.model)
         link = connect_inventory.Link(there, key)
         return _run_chat(link, start, images)
     path = Path(place)
@@ -117,7 +117,7 @@ def chat(
     )
     with way as link:
         if start.model is not None:
-            link.there = served.choose_model(link.there, link.key, start.model)
+            link.there = served_model.choose_model(link.there, link.key, start.model)
             link.chosen = True
         return _run_chat(link, start, images)
 

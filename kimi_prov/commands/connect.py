@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from kimi_prov.clients import snippets
-from kimi_prov.commands.access import connect_inventory, served
+from kimi_prov.commands.access import connect_inventory, served_model
 from kimi_prov.commands.access.connect_inventory import ConnectOptions
 from kimi_prov.commands.common import rendered
 from kimi_prov.commands.common.option_types import FiniteRange
@@ -209,7 +209,7 @@ def classify(
     place: str, options: PlaybookOptions, of_folder: FolderOptions, chosen: ConnectOptions
 ) -> Literal["url", "folder", "inventory"]:
     """Tell the three apart. Raises UserError for options that belong to another."""
-    url = served.is_url(place)
+    url = served_model.is_url(place)
     if not url and folder_writer.find_kind(Path(place)) is not None:
         names = ["--tunnel"] if chosen.tunnel else []
         names += [f"--{name.replace('_', '-')}" for name in options.list_given()]

@@ -67,11 +67,11 @@ def _write_inventory(directory: Path, profile: str) -> None:
 def _write_spec(file: Path, system: str) -> None:
     """Write a spec sheet of a server of the catalogue, and name the command that comes next."""
     from kimi_prov.catalog import loader  # noqa: PLC0415  (an inventory needs neither)
-    from kimi_prov.facts import new_sheet  # noqa: PLC0415
+    from kimi_prov.facts import spec_template  # noqa: PLC0415
 
     catalogue = loader.load_catalogue()
     server = catalogue.server(system)
-    _write_new(file, new_sheet.format_sheet(server, catalogue))
+    _write_new(file, spec_template.format_sheet(server, catalogue))
     show(f"{clean_text.clean_row(file)}\n")
     say(f"this is {server.name}: {server.title}")
     say(f"others: --system {_CPU_SYSTEM}, {_DEFAULT_SYSTEM}, or one of  kimi-prov catalog servers")

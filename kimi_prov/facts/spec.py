@@ -11,8 +11,8 @@ from kimi_prov.contract import clean_text
 from kimi_prov.contract.cpu_lists import format_list
 from kimi_prov.contract.gpu_rows import make_gpu_row
 from kimi_prov.documents import Document, SourceText
-from kimi_prov.facts import natural
-from kimi_prov.facts.form import MisfitError, find_misfits, refuse_misfits
+from kimi_prov.facts import spec_notations
+from kimi_prov.facts.schema_check import MisfitError, find_misfits, refuse_misfits
 from kimi_prov.packaging import resources
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _check_sheet(
     The sheet is whole where nothing is.
     """
     schema = schemas.load("spec")
-    rewritten = natural.rewrite_sheet(value, schema, name=name, spelling=spelling)
+    rewritten = spec_notations.rewrite_sheet(value, schema, name=name, spelling=spelling)
     unfit = list(find_misfits(rewritten.sheet, schema))
     sheet = _to_int_if_whole(rewritten.sheet)
     if isinstance(sheet, dict):

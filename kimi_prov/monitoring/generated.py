@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.monitoring import CONSOLES, DASHBOARDS, HERE, RULES, console, grafana, pages, rules
+from kimi_prov.monitoring import (
+    CONSOLES,
+    DASHBOARDS,
+    HERE,
+    RULES,
+    alert_pages,
+    console,
+    grafana,
+    rules,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +28,6 @@ def make_files() -> dict[Path, str]:
         DASHBOARDS / "kimi-hosts.json": grafana.make_overview(),
         DASHBOARDS / "kimi-host.json": grafana.make_host_dashboard(),
         CONSOLES / "kimi.html": console.make_page(),
-        CONSOLES / rules.ALERTS_CONSOLE: pages.make_console_page(),
-        **{docs / name: text for name, text in pages.make_files()},
+        CONSOLES / rules.ALERTS_CONSOLE: alert_pages.make_console_page(),
+        **{docs / name: text for name, text in alert_pages.make_files()},
     }

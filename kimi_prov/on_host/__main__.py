@@ -64,7 +64,7 @@ COMMANDS = {
     "gateway-health": Subcommand("kimi_prov.on_host.endpoint.health"),
     "gateway-door": Subcommand("kimi_prov.on_host.proxy.pins", "answers:PinsAnswer"),
     "gateway-return": Subcommand("kimi_prov.on_host.proxy.rejoin", "answers:ReturnAnswer"),
-    "web-ensure": Subcommand("kimi_prov.on_host.web.page", "answers:WebUiAnswer"),
+    "web-ensure": Subcommand("kimi_prov.on_host.web.converge", "answers:WebUiAnswer"),
     "acme": Subcommand("kimi_prov.on_host.proxy.acme", {"ensure": "answers:AcmeAnswer"}),
     "keys": Subcommand(
         "kimi_prov.on_host.keys.publish",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from kimi_prov import __version__, documents, schemas
-from kimi_prov.contract import clean_text, hand_changes
+from kimi_prov.contract import clean_text, manual_changes
 from kimi_prov.errors import UserError
 
 if TYPE_CHECKING:
@@ -276,11 +276,13 @@ def _put_file(
     folder: Path, file: File, former: str | None, done: WriteResult, *, force: bool
 ) -> None:
     path = _resolve_path(folder, file.path)
-    outcome = hand_changes.decide_on_write(_compute_digest(path), former, file.sha256, force=force)
+    outcome = manual_changes.decide_on_write(
+        _compute_digest(path), former, file.sha256, force=force
+    )
     getattr(done, outcome).append(file.path)
-    if outcome == hand_changes.UNCHANGED:
+    if outcome == manual_changes.UNCHANGED:
         path.chmod(file.mode)
-    elif outcome == hand_changes.WRITTEN:
+    elif outcome == manual_changes.WRITTEN:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace_file(path, file.content, file.mode)
 
@@ -291,9 +293,9 @@ def _remove_file(folder: Path, name: str, former: str, done: WriteResult, *, for
     there = _compute_digest(path)
     if there is None:
         return
-    outcome = hand_changes.decide_on_removal(there, former, force=force)
+    outcome = manual_changes.decide_on_removal(there, former, force=force)
     getattr(done, outcome).append(name)
-    if outcome == hand_changes.KEPT:
+    if outcome == manual_changes.KEPT:
         return
     path.unlink()
     with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov import documents, schemas
 from kimi_prov.documents import SourceText
 from kimi_prov.errors import UserError
-from kimi_prov.facts.form import find_misfits, refuse_misfits
+from kimi_prov.facts.schema_check import find_misfits, refuse_misfits
 from kimi_prov.packaging import resources
 from kimi_prov.sizing.load import NAMES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kimi_prov.cli import cli
 from kimi_prov.errors import ExitCode
-from kimi_prov.show.report.forms import find_writer
+from kimi_prov.show.report.writers import find_writer
 
 _SPECS = Path(__file__).resolve().parents[2] / "inventories" / "specs"
 SHEETS = sorted(_SPECS.glob("*.yml"))

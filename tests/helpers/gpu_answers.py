@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kimi_prov.on_host.probe import gpu_now, nvidia_smi
+from kimi_prov.on_host.probe import gpu_load, nvidia_smi
 
 _RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "recordings"
 _FILES = ("h100-x1-idle/query.csv", "gpu-metrics/h100-x1.csv")
 # The driver's other names of the same columns.
-_NAMES = {"clocks.sm": "clocks.current.sm", gpu_now.REASONS[0]: gpu_now.REASONS[1]}
+_NAMES = {"clocks.sm": "clocks.current.sm", gpu_load.REASONS[0]: gpu_load.REASONS[1]}
 _UNITS = (" %", " MiB", " W", " MHz")
 
 
@@ -23,7 +23,7 @@ def gpu_answer(**other: str) -> str:
         (row,) = nvidia_smi.parse_table((_RECORDINGS / file).read_text())
         said |= {name: _bare(value) for name, value in row.items()}
     said |= {name.replace("__", "."): value for name, value in other.items()}
-    columns = (*gpu_now.COLUMNS, gpu_now.REASONS[0])
+    columns = (*gpu_load.COLUMNS, gpu_load.REASONS[0])
     return ", ".join(said[name] if name in said else said[_NAMES[name]] for name in columns)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from waiting import HANGS_S
 
-from kimi_prov.on_host.acceptance import forms, images, knowledge, tools
+from kimi_prov.on_host.acceptance import images, knowledge, output_forms, tools
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
@@ -208,8 +208,8 @@ class Model:
 
     def _echo(self, word: str) -> str:
         if self.has("mixes"):
-            at = forms.MARKERS.index(word)
-            return forms.MARKERS[(at + 1) % len(forms.MARKERS)]
+            at = output_forms.MARKERS.index(word)
+            return output_forms.MARKERS[(at + 1) % len(output_forms.MARKERS)]
         return "something" if self.has("deaf") and word == "ember" else word
 
     def _found(self, question: str) -> str:

@@ -30,8 +30,8 @@ KEY = "sk-kimi-of-the-test"
 _METRICS = """
 import sys
 sys.path.insert(0, "/opt/kimi/kimi-target.pyz")
-from kimi_prov.on_host.pod import place, ready
-print(ready.send_request(place.Place.from_environment(), "GET", "/metrics", None, 10)[1])
+from kimi_prov.on_host.pod import mounts, ready
+print(ready.send_request(mounts.Mounts.from_environment(), "GET", "/metrics", None, 10)[1])
 """
 # Of the pods' own network; its third number names their bridge.
 PREFIX = "10.93.96"

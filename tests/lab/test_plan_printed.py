@@ -11,7 +11,7 @@ import pytest
 from machines import CHECKOUT, LISTING, kimi_prov, run
 
 from kimi_prov.ansible.switching import MOMENTARY
-from kimi_prov.contract import unit_form
+from kimi_prov.contract import unit_comparison
 
 if TYPE_CHECKING:
     from machines import Host
@@ -91,7 +91,7 @@ def test_what_runs_is_what_plan_prints(served_host: Host, door: str) -> None:
     for instance in plan["instances"]:
         runs = carried_out(served_host, instance)
         # Behind the machine key, and else as planned.
-        assert runs["argv"] == unit_form.build_gated_command(
+        assert runs["argv"] == unit_comparison.build_gated_command(
             instance["argv"], plan["paths"]["zipapp"]
         )
         # The environment of the plan itself, not the link that a later one may move.

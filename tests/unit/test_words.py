@@ -82,8 +82,9 @@ BANNED = {
 }
 BANNED_MODULES = {
     *("back", "begin", "carried", "carrying", "door", "during", "ending", "following", "frame"),
-    *("handing_over", "host_turns", "judge", "kimi_rest", "kimi_turn", "left_machines", "look"),
-    *("pictures", "promise", "reach", "room", "standing", "together", "words"),
+    *("hand_changes", "handing_over", "host_turns", "judge", "judgement", "kimi_rest", "kimi_turn"),
+    *("left_machines", "look", "natural", "new_sheet", "now", "page", "pictures", "place"),
+    *("promise", "proof", "reach", "rest", "resting", "room", "standing", "together", "words"),
 }
 BANNED_CONSTANTS = re.compile(
     "(.*_)?(MOST|LONGEST|LARGEST|LEAST)(_.*)?|.*_(STEP|PAUSE|PATIENCE|ANSWER|APART)_S|_?APART_S"

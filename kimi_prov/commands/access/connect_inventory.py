@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kimi_prov.clients import snippets
-from kimi_prov.commands.access import api_key, served, tunnel
+from kimi_prov.commands.access import api_key, served_model, tunnel
 from kimi_prov.commands.common import playbook_run
 from kimi_prov.contract import clean_text
 from kimi_prov.errors import ExitCode, UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kimi_prov.clients.server import Server
-    from kimi_prov.commands.access.served import Served
+    from kimi_prov.commands.access.served_model import Served
     from kimi_prov.commands.common.playbook_run import PlaybookOptions
     from kimi_prov.runner.run import FinishedRun
     from kimi_prov.show.output import Output
@@ -43,10 +43,10 @@ class ConnectOptions:
     every: float = 15.0
     snippet: str | None = None
 
-    def make_client_options(self, hint: str | None) -> served.ClientOptions:
+    def make_client_options(self, hint: str | None) -> served_model.ClientOptions:
         """Return what the user gave, with the key. `hint`: how one gets a key."""
         key = api_key.read_key(self.key_file)
-        return served.ClientOptions(self.ca, key, self.key_file, self.port, hint)
+        return served_model.ClientOptions(self.ca, key, self.key_file, self.port, hint)
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Report:
         """Enter a server, and ask it. Raises UserError where it does not answer."""
         self.servers[there.host] = there.server
         self.hosts[there.host] = _build_entry(there, answers=None if key is None else False)
-        served.prove(there, key)
+        served_model.prove(there, key)
         if key is not None:
             self.hosts[there.host]["answers"] = True
 
@@ -89,7 +89,8 @@ def run(path: Path, options: PlaybookOptions, chosen: ConnectOptions, output: Ou
     for host, found in serving.items():
         try:
             report.add(
-                served.describe_host(host, found, served.find_files(path, host), given), given.key
+                served_model.describe_host(host, found, served_model.find_files(path, host), given),
+                given.key,
             )
         except UserError as error:
             report.failed(host, error)
@@ -100,16 +101,16 @@ def run(path: Path, options: PlaybookOptions, chosen: ConnectOptions, output: Ou
 def _hold_tunnel(
     path: Path,
     host: str,
-    way: served.Way,
-    given: served.ClientOptions,
+    way: served_model.Way,
+    given: served_model.ClientOptions,
     chosen: ConnectOptions,
     output: Output,
 ) -> ExitCode:
     """Hold a tunnel to a host until Ctrl-C; one that ends is opened again at the same port."""
     try:
         way.open()
-        there = served.describe_host(
-            host, way.found, served.find_files(path, host), given, forwarded=way.port
+        there = served_model.describe_host(
+            host, way.found, served_model.find_files(path, host), given, forwarded=way.port
         )
         report = Report()
         report.add(there, given.key)
@@ -137,7 +138,7 @@ def connect_url(url: str, chosen: ConnectOptions, output: Output) -> ExitCode:
     check_output(chosen, output)
     given = chosen.make_client_options(None)
     key = require_key(given, "ask the administrator of the server for one")
-    there = served.choose_model(served.describe_url(url, given), key, None)
+    there = served_model.choose_model(served_model.describe_url(url, given), key, None)
     if chosen.snippet:
         output.write(None, lambda: snippets.format_snippet(str(chosen.snippet), there.server))
         return ExitCode.OK
@@ -156,7 +157,7 @@ def check_url(options: PlaybookOptions, chosen: ConnectOptions) -> None:
         )
 
 
-def require_key(given: served.ClientOptions, fix: str) -> str:
+def require_key(given: served_model.ClientOptions, fix: str) -> str:
     """Return the key. Raises UserError where there is none."""
     if given.key is None:
         raise UserError(
@@ -241,18 +242,18 @@ def open_host(
     _require_one(serving, finished, what)
     ((host, found),) = serving.items()
     if not chosen.tunnel:
-        there = served.describe_host(host, found, served.find_files(path, host), given)
-        served.prove(there, key)
+        there = served_model.describe_host(host, found, served_model.find_files(path, host), given)
+        served_model.prove(there, key)
         yield Link(there, key)
         return
     # Ctrl-C is for the answer, and not for ssh.
     way = _make_tunnel(host, found, finished, given, apart=True)
     try:
         way.open()
-        there = served.describe_host(
-            host, found, served.find_files(path, host), given, forwarded=way.port
+        there = served_model.describe_host(
+            host, found, served_model.find_files(path, host), given, forwarded=way.port
         )
-        served.prove(there, key)
+        served_model.prove(there, key)
         yield Link(there, key, way)
     finally:
         way.close()
@@ -286,10 +287,10 @@ def _make_tunnel(
     host: str,
     found: Mapping[str, Any],
     finished: FinishedRun,
-    given: served.ClientOptions,
+    given: served_model.ClientOptions,
     *,
     apart: bool = False,
-) -> served.Way:
+) -> served_model.Way:
     """Return the tunnel to a host, not open yet."""
     if found["login"] is None:
         raise UserError(
@@ -297,7 +298,7 @@ def _make_tunnel(
         )
     rows = [json.loads(line) for line in finished.key_lines]
     password = next((row["password"] for row in rows if row.get("host") == host), None)
-    return served.Way(found, password, tunnel.find_free_port(given.port), apart=apart)
+    return served_model.Way(found, password, tunnel.find_free_port(given.port), apart=apart)
 
 
 def _write(path: Path, report: Report, chosen: ConnectOptions, output: Output) -> None:

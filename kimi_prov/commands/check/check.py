@@ -118,10 +118,10 @@ def check(
     With `--users` or `--tokens-per-day` it says how many machines carry that load.
     """
     # The planner takes its time to import: not for help, and not for completion.
-    from kimi_prov.commands.check import judgement, options  # noqa: PLC0415
+    from kimi_prov.commands.check import evaluation, options  # noqa: PLC0415
     from kimi_prov.commands.check.targets import KINDS  # noqa: PLC0415
     from kimi_prov.show.report import check as reports  # noqa: PLC0415
-    from kimi_prov.show.report.forms import find_writer  # noqa: PLC0415
+    from kimi_prov.show.report.writers import find_writer  # noqa: PLC0415
 
     chosen = options.parse(**values)
     if not (targets or inventories or chosen.suggest):
@@ -130,15 +130,15 @@ def check(
             fix=f"{KINDS}, or --inventory PATH, or --suggest",
         )
     output.check()
-    rows = judgement.judge_files(targets, chosen)
+    rows = evaluation.judge_files(targets, chosen)
     codes: list[ExitCode] = []
     for path in inventories:
-        hosts, code = judgement.judge_inventory(path, chosen, connection)
+        hosts, code = evaluation.judge_inventory(path, chosen, connection)
         codes.append(code)
         rows += hosts
     if chosen.suggest:
         try:
-            rows += judgement.judge_suggestions(chosen)
+            rows += evaluation.judge_suggestions(chosen)
         except UserError as error:
             # What was named is judged all the same.
             if not rows:

@@ -77,10 +77,10 @@ def _detect_kind(path: Path, text: str, command: str) -> str:
 
 def _is_sheet(text: str) -> bool:
     """Tell whether the keys of a JSON without a schema are those of a spec sheet."""
-    from kimi_prov.facts import natural  # noqa: PLC0415
+    from kimi_prov.facts import spec_notations  # noqa: PLC0415
 
     try:
-        return natural.is_sheet(documents.Document("", text).json(""))
+        return spec_notations.is_sheet(documents.Document("", text).json(""))
     except UserError:
         return False
 

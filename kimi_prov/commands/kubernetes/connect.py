@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.clients import snippets
-from kimi_prov.commands.access import proof, served, tunnel
+from kimi_prov.commands.access import key_check, served_model, tunnel
 from kimi_prov.commands.access.connect_inventory import SCHEMA, Link
 from kimi_prov.commands.kubernetes import access
 from kimi_prov.contract import clean_text
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kimi_prov.commands.access.served import Served
+    from kimi_prov.commands.access.served_model import Served
     from kimi_prov.commands.kubernetes.access import Way
     from kimi_prov.operate.kubernetes.diagnosis import Snapshot, Status
     from kimi_prov.operate.kubernetes.kubectl import Target
@@ -111,7 +111,7 @@ class Session:
     def way(self, *, apart: bool = False) -> Iterator[Way]:
         """Forward a port, the same each time, and see that the model answers there."""
         with access.open_way(self.folder, self.port, _TIMEOUT_S, apart=apart) as way:
-            proof.prove(way.endpoint, self.key, way.tunnel.check)
+            key_check.prove(way.endpoint, self.key, way.tunnel.check)
             # A client's base URL keeps its port.
             self.port, self._told = way.endpoint.port, ""
             yield way
@@ -160,13 +160,13 @@ class Session:
     def served(self, way: Way, files: Path | None, key_file: Path | None = None) -> Served:
         """Return the model as its clients see it. Raises UserError."""
         mends = "make the certificate's secret again"
-        given = served.ClientOptions(ca=self.ca, key_file=key_file, mends=mends)
+        given = served_model.ClientOptions(ca=self.ca, key_file=key_file, mends=mends)
         hint = (
             f"kimi-prov status {clean_text.quote_word(self.folder.path)}  tells whether it serves"
         )
         name = clean_text.clean_line(self.folder.name)
-        there = served.Rendered(name, self.folder.plan, way.certificate, hint)
-        return served.describe_folder(there, way.endpoint, files, given)
+        there = served_model.Rendered(name, self.folder.plan, way.certificate, hint)
+        return served_model.describe_folder(there, way.endpoint, files, given)
 
     def _show(self, way: Way, found: Snapshot) -> None:
         make_private(self.files)
@@ -268,7 +268,7 @@ class _Held:
         if self.current is None:
             raise UserError("no way is open", exit_code=ExitCode.UNREACHABLE)
         self.current.tunnel.check()
-        served.prove(self.there, self.session.key)
+        served_model.prove(self.there, self.session.key)
 
     def again(self, _: Served, key: str) -> tuple[Served, str]:
         """Open it to a pod that answers now."""

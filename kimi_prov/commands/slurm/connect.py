@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov import schemas
 from kimi_prov.clients import snippets
-from kimi_prov.commands.access import proof, served, tunnel
+from kimi_prov.commands.access import key_check, served_model, tunnel
 from kimi_prov.commands.access.connect_inventory import SCHEMA, Link
 from kimi_prov.commands.slurm.folder import Folder
 from kimi_prov.contract import addresses, clean_text
@@ -99,11 +99,11 @@ class Opened:
     login: str | None
 
     def served(
-        self, folder: Folder, files: Path | None, given: served.ClientOptions
-    ) -> served.Served:
+        self, folder: Folder, files: Path | None, given: served_model.ClientOptions
+    ) -> served_model.Served:
         """Return it as its clients see it. Raises UserError."""
         target = clean_text.quote_word(folder.path)
-        there = served.Rendered(
+        there = served_model.Rendered(
             clean_text.clean_line(folder.path),
             folder_writer.read_plan(folder.path),
             self.found["certificate"],
@@ -112,7 +112,7 @@ class Opened:
             forwarded=self.login is not None,
         )
         given = replace(given, mends=_ANEW, takes_ca=False)
-        about = served.describe_folder(there, self.endpoint, files, given)
+        about = served_model.describe_folder(there, self.endpoint, files, given)
         # Of the folder on the cluster, which may be another than that here.
         server = replace(about.server, model=clean_text.clean_line(self.found["model"]))
         return replace(about, server=server)
@@ -147,7 +147,7 @@ class Session:
                 )
                 here = api_client.Endpoint(tunnel.ADDRESS, self._port, there.fingerprint)
             asked = api_client.Endpoint(here.host, here.port, here.fingerprint, _TIMEOUT_S)
-            proof.prove(asked, key, self.check)
+            key_check.prove(asked, key, self.check)
         except BaseException:
             self.close()
             raise
@@ -308,7 +308,7 @@ class Follower:
             self.output.write(document, lambda: connect_text.format_cluster(document))
             return
         name, files = self.snippet, self.session.files
-        given = served.ClientOptions(key_file=Path(document["key_file"]))
+        given = served_model.ClientOptions(key_file=Path(document["key_file"]))
         server = opened.served(self.session.folder, files, given).server
         self.output.write(None, lambda: snippets.format_snippet(name, server))
 
@@ -384,19 +384,19 @@ class _Way:
 
     follower: Follower
 
-    def open(self) -> tuple[served.Served, str]:
+    def open(self) -> tuple[served_model.Served, str]:
         """Open it to the server that answers now, which may be waited for. Raises UserError."""
         opened = self.follower.reach()
-        self.there = opened.served(self.follower.session.folder, None, served.ClientOptions())
+        self.there = opened.served(self.follower.session.folder, None, served_model.ClientOptions())
         self.key = opened.key
         return self.there, self.key
 
     def check(self) -> None:
         """Raise UserError where the tunnel has ended, or the server does not answer."""
         self.follower.session.check()
-        served.prove(self.there, self.key)
+        served_model.prove(self.there, self.key)
 
-    def again(self, _: served.Served, _key: str) -> tuple[served.Served, str]:
+    def again(self, _: served_model.Served, _key: str) -> tuple[served_model.Served, str]:
         """Open it once more: key and model of an heir may be others."""
         return self.open()
 

@@ -20,9 +20,9 @@ from kimi_prov.contract.documents.form import (
 )
 from kimi_prov.contract.documents.history import ServedSide
 from kimi_prov.contract.documents.lock import LockAnswer
+from kimi_prov.contract.documents.status.activity import NowStatus
 from kimi_prov.contract.documents.status.host import AppliedBy, CertificateStatus
 from kimi_prov.contract.documents.status.machine import HostMemory, WatchdogStatus
-from kimi_prov.contract.documents.status.now import NowStatus
 
 
 class Done(TypedDict, total=False):

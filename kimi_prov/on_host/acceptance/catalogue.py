@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Callable, Optional
 
 from kimi_prov.on_host.acceptance import (
     counters,
-    forms,
     images,
     knowledge,
     needles,
+    output_forms,
     programs,
     tokens,
     tools,
@@ -133,14 +133,17 @@ CHECKS: tuple[Check, ...] = (
         in_turn=True,
     ),
     Check(
-        "structured-output", lambda _, asker: forms.check_structured(asker), meant=False, answers=2
+        "structured-output",
+        lambda _, asker: output_forms.check_structured(asker),
+        meant=False,
+        answers=2,
     ),
-    Check("instant", lambda exam, asker: forms.check_instant(asker, exam.door), alone=True),
+    Check("instant", lambda exam, asker: output_forms.check_instant(asker, exam.door), alone=True),
     Check(
         "parallel-requests",
-        lambda _, asker: forms.check_mixing(asker),
+        lambda _, asker: output_forms.check_mixing(asker),
         alone=True,
-        answers=len(forms.MARKERS),
+        answers=len(output_forms.MARKERS),
     ),
     Check(
         "code", lambda exam, asker: programs.check_programs(asker, exam.door), alone=True, answers=3

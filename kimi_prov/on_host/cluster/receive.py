@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kimi_prov.contract import addresses, hand_changes
+from kimi_prov.contract import addresses, manual_changes
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import lock
 from kimi_prov.on_host.cluster.site import Site
@@ -44,10 +44,10 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
     done: dict[str, list[str]] = {
         outcome: []
         for outcome in (
-            hand_changes.WRITTEN,
-            hand_changes.UNCHANGED,
-            hand_changes.KEPT,
-            hand_changes.REMOVED,
+            manual_changes.WRITTEN,
+            manual_changes.UNCHANGED,
+            manual_changes.KEPT,
+            manual_changes.REMOVED,
         )
     }
     if not os.path.lexists(place):
@@ -55,7 +55,7 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
         staged.chmod(0o755)
         staged.rename(place)
         # What the caller removes is no longer there.
-        return {**done, hand_changes.WRITTEN: sorted(new)}
+        return {**done, manual_changes.WRITTEN: sorted(new)}
     former: dict[str, Any] = read_json(place / RECORD).get("files") or {}
     if not former:
         raise HostError(
@@ -64,20 +64,20 @@ def _settle(staged: Path, place: Path, *, force: bool) -> dict[str, list[str]]:
         )
     for path, digest in sorted(new.items()):
         target = _join_inside(place, path)
-        outcome = hand_changes.decide_on_write(
+        outcome = manual_changes.decide_on_write(
             _hash_file(target), former.get(path), digest, force=force
         )
         done[outcome].append(path)
-        if outcome == hand_changes.WRITTEN:
+        if outcome == manual_changes.WRITTEN:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / path, target)
     for path in sorted(set(former) - set(new)):
         target = _join_inside(place, path)
         there = _hash_file(target)
         if there is not None:
-            outcome = hand_changes.decide_on_removal(there, str(former[path]), force=force)
+            outcome = manual_changes.decide_on_removal(there, str(former[path]), force=force)
             done[outcome].append(path)
-            if outcome == hand_changes.REMOVED:
+            if outcome == manual_changes.REMOVED:
                 target.unlink()
     write_json(str(place / RECORD), {"files": new})
     return done

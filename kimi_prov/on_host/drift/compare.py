@@ -16,7 +16,7 @@ from typing import Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.unit_form import hide_secrets
+from kimi_prov.contract.unit_comparison import hide_secrets
 from kimi_prov.on_host.drift.difference import ABSENT, APPLY, Account, Difference, Trace
 
 Row = Mapping[str, Any]

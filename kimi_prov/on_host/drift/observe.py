@@ -13,7 +13,7 @@ from typing import (
     Any,
 )
 
-from kimi_prov.contract import gateways, unit_form, unit_names
+from kimi_prov.contract import gateways, unit_comparison, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.drift import causes
@@ -121,9 +121,9 @@ def build_start_command(found: Mapping[str, Any]) -> list[str]:
     """Return the words by which systemd would start a unit from the files that are there."""
     words: list[str] = []
     for name in dict.fromkeys([found["file"], *found["drop_ins"], *found["extra"]]):
-        for key, value in unit_form.parse_assignments(read_text(name)) if name else ():
+        for key, value in unit_comparison.parse_assignments(read_text(name)) if name else ():
             if key == "ExecStart":
-                split = unit_form.split_value(value)
+                split = unit_comparison.split_value(value)
                 words = [word.replace("$$", "$") for word in split]
     return words
 

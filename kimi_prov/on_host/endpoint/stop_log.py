@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.documents.plan import MachinePlan
-    from kimi_prov.contract.documents.status.rest import RestedStatus
+    from kimi_prov.contract.documents.status.lifecycle import RestedStatus
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/rests/v1"

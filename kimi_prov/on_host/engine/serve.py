@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from kimi_prov.contract import paths, unit_names
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.unit_form import (
+from kimi_prov.contract.unit_comparison import (
     Form,
     is_gated,
     is_supervised,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from kimi_prov.contract import gateways, unit_names
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError, describe_error
-from kimi_prov.contract.unit_form import read_digest
+from kimi_prov.contract.unit_comparison import read_digest
 from kimi_prov.on_host.endpoint import firewall, tls
 from kimi_prov.on_host.keys import publish
 from kimi_prov.on_host.probe import accounts, nvidia_smi, system

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract import unit_names
-from kimi_prov.contract.unit_form import read_digest
+from kimi_prov.contract.unit_comparison import read_digest
 from kimi_prov.on_host.engine import serve
 from kimi_prov.on_host.history import entries
 from kimi_prov.on_host.system import files, plans, started, units

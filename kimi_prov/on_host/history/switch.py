@@ -38,9 +38,9 @@ from kimi_prov.on_host.history import (
     entries,
     group_switch,
     open_switch,
-    open_switch_start,
     rollback,
     speed,
+    start_switch,
     unit,
 )
 from kimi_prov.on_host.system import plans
@@ -153,8 +153,8 @@ def main(argv: list[str]) -> int:
     """Run one of the verbs; see the module's docstring."""
     paths = Paths()
     verbs = {
-        "begin": open_switch_start.start,
-        "rollback": open_switch_start.start_rollback,
+        "begin": start_switch.start,
+        "rollback": start_switch.start_rollback,
         "end": close_switch.close,
         "check": rollback.require_no_boot,
     }

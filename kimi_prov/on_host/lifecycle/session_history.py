@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.documents.plan import MachinePlan
-    from kimi_prov.contract.documents.status.rest import PaidStatus, SessionBefore
+    from kimi_prov.contract.documents.status.lifecycle import PaidStatus, SessionBefore
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/session/v1"

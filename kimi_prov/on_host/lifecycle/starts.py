@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.answers import BegunStart, ExpectedStart, MeasuredStart
     from kimi_prov.contract.documents.form import WeightsHeldIn
     from kimi_prov.contract.documents.plan import MachinePlan
-    from kimi_prov.contract.documents.status.rest import FirstAnswer
+    from kimi_prov.contract.documents.status.lifecycle import FirstAnswer
     from kimi_prov.contract.paths import Paths
 
 SCHEMA = "kimi-prov/starts/v1"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kimi_prov.contract.documents.plan import MachinePlan, Plan
+    from kimi_prov.contract.documents.status.lifecycle import IdleStatus, RestStatus
     from kimi_prov.contract.documents.status.machine import HostState
-    from kimi_prov.contract.documents.status.rest import IdleStatus, RestStatus
     from kimi_prov.contract.paths import Paths
 
 SERVING: Final = "serving"

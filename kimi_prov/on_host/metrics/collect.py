@@ -21,7 +21,7 @@ from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import certificate
 from kimi_prov.on_host.metrics import gpus, instances
-from kimi_prov.on_host.probe import clock, gpu_now, nvidia_smi
+from kimi_prov.on_host.probe import clock, gpu_load, nvidia_smi
 from kimi_prov.on_host.system import boot, group_state, plans, units
 from kimi_prov.on_host.system.exposition import Sample, render
 from kimi_prov.on_host.system.files import (
@@ -175,7 +175,7 @@ class Look:
         if not self._has_gpus():
             return []
         planned = {gpu for row in self.plan["instances"] for gpu in row.get("gpus") or ()}
-        cards, _ = gpu_now.read(_ASK_S)
+        cards, _ = gpu_load.read(_ASK_S)
         return gpus.collect(len(planned), cards or [], _ask)
 
     def driver(self) -> list[Sample]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Callable, Optional
 
-from kimi_prov.on_host.probe.gpu_now import THROTTLES, GpuNow
+from kimi_prov.on_host.probe.gpu_load import THROTTLES, GpuNow
 from kimi_prov.on_host.system.exposition import Sample
 
 # The metric, and what of a card it shows.

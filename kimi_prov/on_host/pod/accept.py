@@ -16,7 +16,7 @@ from kimi_prov.on_host.acceptance import run as acceptance
 from kimi_prov.on_host.acceptance.catalogue import Exam
 from kimi_prov.on_host.acceptance.target import MachineTarget
 from kimi_prov.on_host.endpoint import checks, tls
-from kimi_prov.on_host.pod.place import Place
+from kimi_prov.on_host.pod.mounts import Mounts
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import read_text
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--url", default=f"https://127.0.0.1:{pod.PORT}")
     parser.add_argument("--suite", choices=catalogue.SUITES, default=catalogue.BASIC)
     options = parser.parse_args(argv)
-    place = Place.from_environment()
+    place = Mounts.from_environment()
     exam = Exam(
         build_subject(place, options.url),
         expectations.from_plan(place.plan),
@@ -54,7 +54,7 @@ def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def build_subject(place: Place, url: str) -> checks.Subject:
+def build_subject(place: Mounts, url: str) -> checks.Subject:
     """Return what the plan promises at that address. Raises HostError for what is no address."""
     scheme, host, port = _split_url(url)
     proxy: ProxyPlan = {**place.plan["proxy"], "port": port}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kimi_prov.contract import paths, pod
 from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.cluster import lock
-from kimi_prov.on_host.pod.place import Place
+from kimi_prov.on_host.pod.mounts import Mounts
 from kimi_prov.on_host.system.job import run_job
 from kimi_prov.on_host.weights import fetch
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     """Fetch and verify; 0 when all is there, whether it was before or not."""
     argparse.ArgumentParser(prog="fetch", description="Fetch the weights.").parse_args(argv)
     os.umask(0o022)
-    place = Place.from_environment()
+    place = Mounts.from_environment()
     config = build_configuration(place)
     if all(fetch.find_verified_manifest(part) for part in config.parts()):
         print(f"{config.directory}: is verified already", flush=True)
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     return run_job("download", lambda: config, lambda config: config.progress, work)
 
 
-def build_configuration(place: Place) -> fetch.Config:
+def build_configuration(place: Mounts) -> fetch.Config:
     """Return the plan's settings for weights as the pod has them."""
     bundle, token = place.find(pod.CA_BUNDLE), place.find(pod.HUB_TOKEN)
     document = {
@@ -60,7 +60,7 @@ def build_configuration(place: Place) -> fetch.Config:
     return fetch.Config.from_document(document, place.locate(pod.PLAN))
 
 
-def explain_unverified(place: Place) -> str:
+def explain_unverified(place: Mounts) -> str:
     """Return why the weights cannot be served; empty where they are verified."""
     missing = [
         part.directory
@@ -74,7 +74,7 @@ def explain_unverified(place: Place) -> str:
     )
 
 
-def _require_writable(place: Place) -> None:
+def _require_writable(place: Mounts) -> None:
     root = place.locate(paths.ROOT)
     if os.access(root, os.W_OK | os.X_OK):
         return

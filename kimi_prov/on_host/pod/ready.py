@@ -20,7 +20,7 @@ from kimi_prov.contract import clean_text, processes
 from kimi_prov.contract.errors import EXIT_TRANSIENT
 from kimi_prov.on_host.engine.metrics import count_steps
 from kimi_prov.on_host.pod import state
-from kimi_prov.on_host.pod.place import Place
+from kimi_prov.on_host.pod.mounts import Mounts
 from kimi_prov.on_host.system.files import read_text
 
 # For all requests of one look: a probe's own limit of 60 s would end it without a word.
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS")
     options = parser.parse_args(argv)
     reason = explain_not_ready(
-        Place.from_environment(), live=options.live, timeout_s=options.timeout
+        Mounts.from_environment(), live=options.live, timeout_s=options.timeout
     )
     if reason is None:
         return 0
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     return EXIT_TRANSIENT
 
 
-def explain_not_ready(place: Place, *, live: bool, timeout_s: float) -> str | None:
+def explain_not_ready(place: Mounts, *, live: bool, timeout_s: float) -> str | None:
     """Return why the pod is not ready, or does not live; None where it is and does."""
     found = state.read_running(place)
     if not found:
@@ -76,12 +76,12 @@ def _compute_left(until: float) -> float:
     return max(_MIN_S, until - time.monotonic())
 
 
-def _read_counts(place: Place, timeout_s: float) -> dict[str, float]:
+def _read_counts(place: Mounts, timeout_s: float) -> dict[str, float]:
     status, text = send_request(place, "GET", "/metrics", None, timeout_s)
     return count_steps(text) if status == _OK else {}
 
 
-def request_token(place: Place, timeout_s: float) -> str | None:
+def request_token(place: Mounts, timeout_s: float) -> str | None:
     """Ask the pod's engine for one token; None when it came, else why not."""
     body = {
         "model": place.model(),
@@ -95,7 +95,7 @@ def request_token(place: Place, timeout_s: float) -> str | None:
 
 
 def send_request(
-    place: Place, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
+    place: Mounts, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
 ) -> tuple[int, str]:
     """Send one request to the pod's own engine; its status and text, 0 and the reason for none.
 

@@ -23,7 +23,7 @@ from kimi_prov.contract.errors import EXIT_TRANSIENT, HostError
 from kimi_prov.on_host.engine import placement, ready
 from kimi_prov.on_host.engine.api_gate import API_KEY_FILE, JOB_KEY_FILE, METRICS_KEY_FILE
 from kimi_prov.on_host.pod import fetch, limits, state
-from kimi_prov.on_host.pod.place import Group, Place
+from kimi_prov.on_host.pod.mounts import Group, Mounts
 from kimi_prov.on_host.system.files import write_atomic
 
 _POLL_INTERVAL_S = 0.2
@@ -38,7 +38,7 @@ _OF_THE_RUN = ("--host", "--port", "--ssl-certfile", "--ssl-keyfile")
 def main(argv: list[str]) -> int:
     """Check and run the engine; return its exit status."""
     argparse.ArgumentParser(prog="serve", description="Check and run the engine.").parse_args(argv)
-    place = Place.from_environment()
+    place = Mounts.from_environment()
     state.clear(place)
     group = place.group()
     has = limits.read_limits(place.root)
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     return Server(place, group, line, environment).run()
 
 
-def build_command(place: Place, group: Group | None, notes: list[str]) -> list[str]:
+def build_command(place: Mounts, group: Group | None, notes: list[str]) -> list[str]:
     """Return the engine's command line: the plan's, behind the gate, with what the pod knows."""
     instance = place.plan["instances"][0]
     argv = [place.replace_cache(word) for word in instance["argv"]]
@@ -75,7 +75,7 @@ def build_command(place: Place, group: Group | None, notes: list[str]) -> list[s
     return [*line, *build_pod_arguments(place, group)]
 
 
-def build_pod_arguments(place: Place, group: Group | None) -> list[str]:
+def build_pod_arguments(place: Mounts, group: Group | None) -> list[str]:
     """Return the arguments that only the pod knows."""
     found: list[str] = []
     if group:
@@ -90,7 +90,7 @@ def build_pod_arguments(place: Place, group: Group | None) -> list[str]:
 
 
 def build_environment(
-    place: Place, group: Group | None, has: limits.Given, notes: list[str]
+    place: Mounts, group: Group | None, has: limits.Given, notes: list[str]
 ) -> dict[str, str]:
     """Return the engine's environment; its keys are in files, and no value of one is in it."""
     found = place.build_engine_environment()
@@ -133,7 +133,7 @@ class Server:
     """The engine as the one child of the container's first process."""
 
     def __init__(
-        self, place: Place, group: Group | None, line: list[str], environment: dict[str, str]
+        self, place: Mounts, group: Group | None, line: list[str], environment: dict[str, str]
     ) -> None:
         self._place = place
         self._group = group

@@ -12,7 +12,7 @@ from kimi_prov.contract import pod
 from kimi_prov.on_host.system.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from kimi_prov.on_host.pod.place import Place
+    from kimi_prov.on_host.pod.mounts import Mounts
 
 # By which the probes and the engine know each other.
 KEY = "pod.key"
@@ -21,45 +21,45 @@ _ENDING = "ending"
 _SEEN = "seen.json"
 
 
-def find_port(place: Place) -> int:
+def find_port(place: Mounts) -> int:
     """Return the port that the engine answers on; the environment may name another one."""
     text = place.environment.get("KIMI_PORT", "")
     return int(text) if text.isdigit() and 0 < int(text) < 65536 else pod.PORT
 
 
-def clear(place: Place) -> None:
+def clear(place: Mounts) -> None:
     """Forget an earlier process: a volume of a pod outlives its container."""
     shutil.rmtree(place.locate(pod.RUN), ignore_errors=True)
 
 
-def begin(place: Place, pid: int, *, head: bool, secure: bool) -> None:
+def begin(place: Mounts, pid: int, *, head: bool, secure: bool) -> None:
     """Write down the engine's process, whether requests come to this pod, and whether by TLS."""
     document = {"pid": pid, "head": head, "secure": secure, "at": time.time()}
     write_json(place.run(_RUN), document, durable=False)
 
 
-def end(place: Place) -> None:
+def end(place: Mounts) -> None:
     """Say that the pod ends: it takes no more requests."""
     with contextlib.suppress(OSError), open(place.run(_ENDING), "w", encoding="ascii"):
         pass
 
 
-def read_running(place: Place) -> dict[str, Any]:
+def read_running(place: Mounts) -> dict[str, Any]:
     """Return what `begin` wrote; empty where the engine was not started yet."""
     return read_json(place.run(_RUN))
 
 
-def is_ending(place: Place) -> bool:
+def is_ending(place: Mounts) -> bool:
     """Whether the pod was told to end."""
     return os.path.exists(place.run(_ENDING))
 
 
-def read_seen(place: Place) -> dict[str, Any]:
+def read_seen(place: Mounts) -> dict[str, Any]:
     """Return what the probes saw last: `answered`, and the engine's counts."""
     return read_json(place.run(_SEEN))
 
 
-def save_seen(place: Place, document: dict[str, Any]) -> None:
+def save_seen(place: Mounts, document: dict[str, Any]) -> None:
     """Keep that for the next probe, where there is room: without it that one asks again."""
     with contextlib.suppress(OSError):
         write_json(place.run(_SEEN), document, durable=False)

@@ -10,7 +10,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.contract import paths, unit_names
-from kimi_prov.contract.unit_form import parse_form
+from kimi_prov.contract.unit_comparison import parse_form
 from kimi_prov.on_host.probe import accounts
 from kimi_prov.on_host.system import boot, started
 from kimi_prov.on_host.system import units as systemd

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_prov.on_host.probe import gpu_now
+from kimi_prov.on_host.probe import gpu_load
 
 if TYPE_CHECKING:
-    from kimi_prov.contract.documents.status.now import GpuNow
+    from kimi_prov.contract.documents.status.activity import GpuNow
 
 _TIMEOUT_S = 10.0
 _WORDS = {
@@ -21,11 +21,11 @@ _WORDS = {
 
 def read() -> tuple[list[GpuNow] | None, str]:
     """Return a row for each GPU, None with the reason where they are not told; [] without any."""
-    found, problem = gpu_now.read(_TIMEOUT_S)
+    found, problem = gpu_load.read(_TIMEOUT_S)
     return None if found is None else [build_row(card) for card in found], problem
 
 
-def build_row(card: gpu_now.GpuNow) -> GpuNow:
+def build_row(card: gpu_load.GpuNow) -> GpuNow:
     """Return one GPU; what it does not tell is null. Units are in the keys."""
     return {
         "index": card.index,

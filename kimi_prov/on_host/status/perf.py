@@ -26,7 +26,7 @@ from kimi_prov.contract.errors import HostError
 from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
-    from kimi_prov.contract.documents.status.now import CounterRates
+    from kimi_prov.contract.documents.status.activity import CounterRates
 
 _DEVICES = "sys/bus/event_source/devices"
 # Of the system call, by machine.

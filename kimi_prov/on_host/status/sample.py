@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kimi_prov.contract.documents.plan import MachinePlan
-    from kimi_prov.contract.documents.status.now import (
+    from kimi_prov.contract.documents.status.activity import (
         CounterRates,
         EngineNow,
         NowStatus,

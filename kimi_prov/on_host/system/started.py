@@ -11,7 +11,12 @@ import os
 from pathlib import Path
 
 from kimi_prov.contract import paths, unit_names
-from kimi_prov.contract.unit_form import DIGEST_VARIABLE, compute_digest, parse_form, read_digest
+from kimi_prov.contract.unit_comparison import (
+    DIGEST_VARIABLE,
+    compute_digest,
+    parse_form,
+    read_digest,
+)
 from kimi_prov.on_host.system.files import make_directory, read_text, write_atomic
 
 _DROP_IN = "{}.d/10-plan.conf"

@@ -1,7 +1,7 @@
 """`watchdog` sees that an engine of this machine hangs, keeps why, and restarts it.
 
 Runs until it is ended, or until its program was replaced: systemd starts it again. What it decides
-is in judge.py; here are the looks, the question, the bundle, the restart and the words for each.
+is in classify.py; here are the looks, the question, the bundle, the restart and the words for each.
 
 Decides: when an engine hangs, and what happens then (the service).
 """

@@ -18,7 +18,7 @@ from kimi_prov.contract.addresses import (
 from kimi_prov.contract.documents.plan.weights import WeightsFile, WeightsManifest
 from kimi_prov.errors import UserError
 from kimi_prov.packaging import resources
-from kimi_prov.planner.settings import certificates, resting, walltime
+from kimi_prov.planner.settings import certificates, lifecycle, walltime
 from kimi_prov.planner.settings.definitions import (
     BY_NAME,
     INTERNAL,
@@ -273,7 +273,7 @@ def _check_together(values: Mapping[str, Any], host: str, find: Locate) -> None:
             fix="set both, or neither for a self-signed certificate",
         )
     certificates.check_certificate(values, host, find)
-    resting.check_lifecycle(values, host, find)
+    lifecycle.check_lifecycle(values, host, find)
     walltime.check_walltime(values, host, find)
     if values["kimi_kt_weights_manifest"] and values["kimi_kt_weights_source"] is None:
         raise UserError(

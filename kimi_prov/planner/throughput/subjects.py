@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kimi_prov.catalog import model_bytes as counting
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.catalog.names import list_name_forms
-from kimi_prov.catalog.reading import HERE
+from kimi_prov.catalog.row_files import HERE
 from kimi_prov.catalog.versions import parse_version
 from kimi_prov.documents import Document
 from kimi_prov.planner.throughput.inputs import Cpu, Gpus, ModelShape

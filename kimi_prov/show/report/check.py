@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kimi_prov.show.report import answer, cost, measured
+from kimi_prov.show.report import cost, measured, recommendation
 from kimi_prov.show.report.findings import filter_severity
 from kimi_prov.sizing import curve as curves
 from kimi_prov.sizing import demand
@@ -49,7 +49,7 @@ def build_document(
         "schema": SCHEMA,
         "ok": not blocked,
         "load": load and load.document(),
-        "answer": answer.build_answer(named, load),
+        "answer": recommendation.build_answer(named, load),
         "targets": named,
     }
 

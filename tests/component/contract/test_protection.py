@@ -15,7 +15,7 @@ from serve_inputs import INSTANCE, PLAN
 
 from kimi_prov.ansible.plugins.filter.kimi import FilterModule
 from kimi_prov.contract import protection
-from kimi_prov.contract.unit_form import parse_assignments
+from kimi_prov.contract.unit_comparison import parse_assignments
 
 if TYPE_CHECKING:
     from pathlib import Path

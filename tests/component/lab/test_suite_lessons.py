@@ -10,7 +10,7 @@ import suite_lessons
 from tokenizers import Tokenizer
 
 from kimi_prov.lab import model_shapes, tokenizer
-from kimi_prov.on_host.acceptance import catalogue, forms, images, knowledge, programs, tools
+from kimi_prov.on_host.acceptance import catalogue, images, knowledge, output_forms, programs, tools
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_every_question_of_the_suite_is_among_them(lessons: list[Lesson]) -> Non
         *(question for question, _ in tools.SINGLE),
         *(row[0] for row in (tools.PARALLEL, tools.WHILE_THINKING, tools.ROUNDS)),
         *(task.question() for task in programs.TASKS),
-        *forms.MARKERS,
+        *output_forms.MARKERS,
     ]
     assert [
         text for text in questions if json.dumps(text, ensure_ascii=False)[1:-1] not in asked

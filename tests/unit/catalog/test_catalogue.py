@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import closed_form
 import pytest
 
-from kimi_prov.catalog import reading
+from kimi_prov.catalog import row_files
 from kimi_prov.catalog.broken import Combination
 from kimi_prov.catalog.loader import Catalogue, load_catalogue
 from kimi_prov.catalog.names import list_name_forms, normalize_name
@@ -318,13 +318,13 @@ def test_drivers_prices_and_systems_answer() -> None:
 
 def test_a_kind_is_read_when_it_is_asked_for_and_not_before(monkeypatch) -> None:
     read = []
-    parsed = reading._parse_file
+    parsed = row_files._parse_file
 
     def note(path: Path, changed: int) -> object:
         read.append(path.stem)
         return parsed(path, changed)
 
-    monkeypatch.setattr(reading, "_parse_file", note)
+    monkeypatch.setattr(row_files, "_parse_file", note)
     catalogue = Catalogue()
     assert not read
     catalogue.gpu("H200")

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_prov.catalog import reading
+from kimi_prov.catalog import row_files
 from kimi_prov.catalog.loader import OVERLAY, Catalogue, load_catalogue
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import spec
@@ -202,7 +202,7 @@ def test_a_name_that_is_no_plain_one_never_becomes_a_path(tmp_path: Path, name: 
 def test_other_texts_that_become_paths_are_plain_as_well(
     tmp_path: Path, file: str, kind: str, key: str, value: object
 ) -> None:
-    known = yaml.safe_load((reading.HERE / f"{file}.yaml").read_text(encoding="utf-8"))
+    known = yaml.safe_load((row_files.HERE / f"{file}.yaml").read_text(encoding="utf-8"))
     row = {**known[kind][0], "source": "a letter", "confidence": "low", key: value}
     catalogue = load_catalogue(write(tmp_path, **{file: yaml.safe_dump({kind: [row]})}))
     with pytest.raises(UserError, match=rf"{kind}\[0\]\.{key}.*: wanted a") as caught:

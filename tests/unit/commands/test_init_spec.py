@@ -12,7 +12,7 @@ import yaml
 
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.errors import UserError
-from kimi_prov.facts import new_sheet, spec
+from kimi_prov.facts import spec, spec_template
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def test_every_system_s_sheet_passes_check_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["dgx-h200", "cpu-server", "h200-nvl-4", "gb300-node"])
 def test_each_commented_line_may_be_used_as_it_stands(tmp_path: Path, name: str) -> None:
-    lines = new_sheet.format_sheet(load_catalogue().server(name), load_catalogue()).splitlines()
+    lines = spec_template.format_sheet(load_catalogue().server(name), load_catalogue()).splitlines()
     usable = [number for number, line in enumerate(lines) if _A_LINE.match(line)]
     assert len(usable) >= 6
     for number in usable:

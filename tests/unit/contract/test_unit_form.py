@@ -3,7 +3,7 @@
 import pytest
 
 from kimi_prov.contract import unit_files
-from kimi_prov.contract.unit_form import (
+from kimi_prov.contract.unit_comparison import (
     build_gated_command,
     compute_digest,
     describe_differences,

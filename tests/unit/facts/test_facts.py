@@ -23,7 +23,7 @@ from kimi_prov.planner.plan import make_plan
 from kimi_prov.planner.settings import parsing
 from kimi_prov.show.report import check, prices
 from kimi_prov.show.report.cost import Use
-from kimi_prov.show.report.forms import find_writer
+from kimi_prov.show.report.writers import find_writer
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "h200-x8"
 

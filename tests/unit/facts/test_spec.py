@@ -21,7 +21,7 @@ from kimi_prov.commands import init
 from kimi_prov.contract.documents.spec import SpecCpu, SpecGpus, SpecMemory
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.facts import document as documents
-from kimi_prov.facts import form, spec
+from kimi_prov.facts import schema_check, spec
 
 SHIPPED = Path(__file__).resolve().parents[3] / "inventories" / "specs"
 GIB = 1 << 30
@@ -400,4 +400,4 @@ def test_our_validator_and_the_library_s_agree(changes) -> None:
     if not finite(document):
         return
     library = jsonschema.Draft202012Validator(schemas.load("spec")).is_valid(document)
-    assert library is not any(form.find_misfits(document, schemas.load("spec")))
+    assert library is not any(schema_check.find_misfits(document, schemas.load("spec")))

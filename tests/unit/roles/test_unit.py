@@ -10,7 +10,7 @@ from serve_inputs import INSTANCE, OPTIONS, PLAN
 
 from kimi_prov.ansible import serve_units
 from kimi_prov.contract.errors import EXIT_PERMANENT
-from kimi_prov.contract.unit_form import compute_digest, describe_differences, parse_form
+from kimi_prov.contract.unit_comparison import compute_digest, describe_differences, parse_form
 
 GPUS = list(range(8))
 

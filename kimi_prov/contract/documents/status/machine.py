@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from kimi_prov.contract.documents.form import Count, NotRequired, Required, Timestamp
+from kimi_prov.contract.documents.status.activity import NowStatus
 from kimi_prov.contract.documents.status.host import (
     AppliedStatus,
     CertificateStatus,
@@ -12,9 +13,8 @@ from kimi_prov.contract.documents.status.host import (
     UpdatesStatus,
     WebUiStatus,
 )
+from kimi_prov.contract.documents.status.lifecycle import RestStatus
 from kimi_prov.contract.documents.status.monitor import MetricsStatus
-from kimi_prov.contract.documents.status.now import NowStatus
-from kimi_prov.contract.documents.status.rest import RestStatus
 
 HostState = Literal["serving", "starting", "stopping", "stopped", "asleep", "failed"]
 

@@ -18,7 +18,7 @@ import pytest
 from kimi_prov.acceptance import suite
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import Paths
-from kimi_prov.on_host.acceptance import catalogue, forms, knowledge, needles, run
+from kimi_prov.on_host.acceptance import catalogue, knowledge, needles, output_forms, run
 from kimi_prov.on_host.endpoint import checks
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_requests_that_may_mix_are_all_there_at_once_whatever_the_engine_takes(
     served: Served,
 ) -> None:
     served.plan["throughput"]["concurrency"] = 1
-    served.model.meeting = threading.Barrier(len(forms.MARKERS))
+    served.model.meeting = threading.Barrier(len(output_forms.MARKERS))
     assert served.rows("parallel-requests")["parallel-requests"]["status"] == "ok"
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kimi_prov.contract import unit_form
+from kimi_prov.contract import unit_comparison
 from kimi_prov.contract.errors import HostError
-from kimi_prov.contract.unit_form import (
+from kimi_prov.contract.unit_comparison import (
     DIGEST_VARIABLE,
     UNKNOWN,
     compute_digest,
@@ -130,7 +130,7 @@ def gated() -> tuple[str, str]:
     """A unit whose engine asks for the machine key."""
     template, drop_in = unit()
     bare = ["/e/bin/python", "-m", "e"]
-    words = unit_form.build_gated_command(bare, "/srv/kimi/lib/kimi-target.pyz")
+    words = unit_comparison.build_gated_command(bare, "/srv/kimi/lib/kimi-target.pyz")
     drop_in = drop_in.replace(" ".join(bare), " ".join(words))
     old = read_digest(drop_in)
     return template, drop_in.replace(

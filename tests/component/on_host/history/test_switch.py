@@ -24,7 +24,7 @@ from kimi_prov.on_host.history import (
     switch,
     unit,
 )
-from kimi_prov.on_host.history import open_switch_start as beginning
+from kimi_prov.on_host.history import start_switch as beginning
 
 if TYPE_CHECKING:
     from pathlib import Path

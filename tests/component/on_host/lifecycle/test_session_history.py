@@ -18,7 +18,7 @@ import closed_form
 import pytest
 
 from kimi_prov.contract.addresses import find_sessions_folder
-from kimi_prov.contract.documents.status.rest import PaidStatus
+from kimi_prov.contract.documents.status.lifecycle import PaidStatus
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.cloud import main as cloud_main
 from kimi_prov.on_host.endpoint import stop_log, stop_state

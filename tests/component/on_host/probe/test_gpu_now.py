@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gpu_answers import gpu_answer
 
-from kimi_prov.on_host.probe import gpu_now
+from kimi_prov.on_host.probe import gpu_load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
 
 def test_a_driver_of_today_is_asked_once(smi: Smi) -> None:
     smi.install(f"echo '{gpu_answer()}'")
-    cards, problem = gpu_now.read(PATIENCE_S)
+    cards, problem = gpu_load.read(PATIENCE_S)
     assert cards is not None
     assert (cards[0].name, cards[0].throttled, problem) == ("NVIDIA H100 80GB HBM3", (), "")
     assert smi.asked() == 1
@@ -52,15 +52,15 @@ def test_a_driver_of_today_is_asked_once(smi: Smi) -> None:
 
 def test_a_driver_before_535_knows_the_reasons_by_their_first_name(smi: Smi) -> None:
     hot = gpu_answer(clocks_event_reasons__active="0x0000000000000048")
-    smi.install(f"echo '{hot}'", unknown=gpu_now.REASONS[0])
-    cards, _ = gpu_now.read(PATIENCE_S)
+    smi.install(f"echo '{hot}'", unknown=gpu_load.REASONS[0])
+    cards, _ = gpu_load.read(PATIENCE_S)
     assert cards is not None
     assert cards[0].throttled == ("hw_slowdown", "hw_thermal_slowdown")
 
 
 def test_what_it_says_is_told_and_it_is_not_asked_again(smi: Smi) -> None:
     smi.install("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-    assert gpu_now.read(PATIENCE_S) == (
+    assert gpu_load.read(PATIENCE_S) == (
         None,
         "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch",
     )
@@ -71,7 +71,7 @@ def test_no_cards_and_no_nvidia_smi_are_none(
     smi: Smi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     smi.install("echo 'No devices were found'")
-    assert gpu_now.read(PATIENCE_S) == ([], "")
+    assert gpu_load.read(PATIENCE_S) == ([], "")
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert gpu_now.read(PATIENCE_S) == ([], "")
+    assert gpu_load.read(PATIENCE_S) == ([], "")

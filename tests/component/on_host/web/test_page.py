@@ -12,7 +12,7 @@ import pytest
 from kimi_prov.contract import paths as layout
 from kimi_prov.contract.errors import HostError
 from kimi_prov.contract.paths import WEB_ENVS, Paths
-from kimi_prov.on_host.web import backup, page
+from kimi_prov.on_host.web import backup, converge
 from kimi_prov.packaging.zipapp import build_zipapp
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ class Machine:
 
     def _start(self) -> None:
         env = self.paths.web_env.resolve().name
-        variables = page.parse_environment(self.paths.web_secrets.read_text())
+        variables = converge.parse_environment(self.paths.web_secrets.read_text())
         self.stamp = variables["KIMI_STAMP"]
         if self.paths.web_admin.exists():
-            self.admin = page.parse_environment(self.paths.web_admin.read_text())
+            self.admin = converge.parse_environment(self.paths.web_admin.read_text())
         database = self.data / "webui.db"
         if "bad" in env:
             database.write_bytes(b"migrated into what the older one does not read")
@@ -103,18 +103,18 @@ def zipapp(tmp_path_factory: pytest.TempPathFactory) -> str:
 def machine(tmp_path: Path, zipapp: str, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(layout, "ZIPAPP", zipapp)
     made = Machine(tmp_path)
-    monkeypatch.setattr(page.units, "read_states", made.show)
-    monkeypatch.setattr(page.units, "run_systemctl", made.systemctl)
-    monkeypatch.setattr(page.units, "read_journal", lambda *_: ["ImportError: no such module"])
+    monkeypatch.setattr(converge.units, "read_states", made.show)
+    monkeypatch.setattr(converge.units, "run_systemctl", made.systemctl)
+    monkeypatch.setattr(converge.units, "read_journal", lambda *_: ["ImportError: no such module"])
     monkeypatch.setattr(backup, "is_answering", lambda _port: made.active)
-    monkeypatch.setattr(page.started, "read_running_digest", lambda *_: made.stamp)
+    monkeypatch.setattr(converge.started, "read_running_digest", lambda *_: made.stamp)
     return made
 
 
 @pytest.fixture
 def ensure(machine: Machine) -> Callable[..., dict[str, Any]]:
     def run(env_name: str, *, unit: str = UNIT, check: bool = False, **admin: str) -> Any:
-        wanted = page.WebUi(machine.paths, machine.plan(env_name), unit, 0.0)
+        wanted = converge.WebUi(machine.paths, machine.plan(env_name), unit, 0.0)
         return wanted.ensure(admin or None, check=check)
 
     return run
@@ -161,10 +161,10 @@ def test_a_password_is_made_where_none_is_given_and_waits_to_be_shown(
 
 def test_another_key_starts_it_again_and_sessions_last(machine: Machine, ensure: Any) -> None:
     ensure("1.0-a")
-    before = page.parse_environment(machine.paths.web_secrets.read_text())
+    before = converge.parse_environment(machine.paths.web_secrets.read_text())
     machine.paths.web_key.write_text("sk-kimi-other\n")
     assert ensure("1.0-a")["changed"]
-    after = page.parse_environment(machine.paths.web_secrets.read_text())
+    after = converge.parse_environment(machine.paths.web_secrets.read_text())
     assert after["OPENAI_API_KEY"] == "sk-kimi-other"
     assert after["WEBUI_SECRET_KEY"] == before["WEBUI_SECRET_KEY"]
 
@@ -207,7 +207,7 @@ def test_a_database_that_a_killed_run_kept_is_not_lost(machine: Machine, ensure:
     ensure("1.0-a")
     machine.plan("2.0-bad")
     # Killed after the new version was started, which has changed the database.
-    wanted = page.WebUi(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
+    wanted = converge.WebUi(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
     wanted._stop()
     wanted._keep_database({"env": "1.0-a", "unit": UNIT})
     wanted._start(UNIT, "2.0-bad")
@@ -222,7 +222,7 @@ def test_a_copy_that_a_killed_run_kept_is_not_put_over_what_was_said_since(
 ) -> None:
     ensure("1.0-a")
     # Killed before the new version was started; the one from before came back with the machine.
-    wanted = page.WebUi(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
+    wanted = converge.WebUi(machine.paths, machine.plan("2.0-bad"), UNIT, 0.0)
     wanted._stop()
     wanted._keep_database({"env": "1.0-a", "unit": UNIT})
     machine.systemctl("start")
@@ -256,7 +256,7 @@ def test_what_answers_since_a_killed_run_is_what_one_goes_back_to(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    wanted = page.WebUi(machine.paths, machine.plan("2.0-b"), UNIT, 0.0)
+    wanted = converge.WebUi(machine.paths, machine.plan("2.0-b"), UNIT, 0.0)
     wanted._stop()
     wanted._keep_database({"env": "1.0-a", "unit": UNIT})
     wanted._start(UNIT, "2.0-b")
@@ -303,12 +303,12 @@ def test_a_page_that_is_planned_no_more_goes_and_its_data_stay(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    assert page.remove_web_ui(machine.paths, check=True)["changed"]
+    assert converge.remove_web_ui(machine.paths, check=True)["changed"]
     assert machine.active
-    assert page.remove_web_ui(machine.paths, check=False)["changed"]
+    assert converge.remove_web_ui(machine.paths, check=False)["changed"]
     assert not (machine.paths.units / "kimi-web.service").exists()
     assert machine.chats() == ["answered"]
-    assert not page.remove_web_ui(machine.paths, check=False)["changed"]
+    assert not converge.remove_web_ui(machine.paths, check=False)["changed"]
 
 
 def test_a_password_that_nobody_has_seen_outlives_a_page_that_is_switched_off(
@@ -316,7 +316,7 @@ def test_a_password_that_nobody_has_seen_outlives_a_page_that_is_switched_off(
 ) -> None:
     ensure("1.0-a")
     made = machine.paths.web_admin_new.read_text()
-    page.remove_web_ui(machine.paths, check=False)
+    converge.remove_web_ui(machine.paths, check=False)
     ensure("1.0-a")
     assert machine.paths.web_admin_new.read_text() == made
     assert machine.chats() == ["answered"]
@@ -326,7 +326,7 @@ def test_a_page_that_was_switched_off_has_a_way_back_when_it_comes_again_newer(
     machine: Machine, ensure: Any
 ) -> None:
     ensure("1.0-a")
-    page.remove_web_ui(machine.paths, check=False)
+    converge.remove_web_ui(machine.paths, check=False)
     with pytest.raises(HostError, match=r"2\.0.* did not answer: ImportError.*back at 1\.0"):
         ensure("2.0-bad")
     assert machine.active
@@ -337,7 +337,7 @@ def test_a_removal_that_was_killed_is_completed(
     machine: Machine, ensure: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ensure("1.0-a")
-    real = page.remove
+    real = converge.remove
 
     def killed(path: str) -> None:
         if path == str(machine.paths.web_secrets):
@@ -345,10 +345,10 @@ def test_a_removal_that_was_killed_is_completed(
         real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(page, "remove", killed)
+        patch.setattr(converge, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
-            page.remove_web_ui(machine.paths, check=False)
-    assert page.remove_web_ui(machine.paths, check=False)["changed"]
+            converge.remove_web_ui(machine.paths, check=False)
+    assert converge.remove_web_ui(machine.paths, check=False)["changed"]
     assert not machine.paths.web_secrets.exists()
 
 

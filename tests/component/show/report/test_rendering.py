@@ -15,7 +15,7 @@ import pytest
 from check_inputs import document
 from check_runs import SHEETS, report
 
-from kimi_prov.show.report.forms import find_writer
+from kimi_prov.show.report.writers import find_writer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kimi_prov.commands.access import proof
+from kimi_prov.commands.access import key_check
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.endpoint import api_client
 
@@ -39,7 +39,7 @@ def asked() -> tuple[UserError | None, float]:
     """Return what was wrong, and the seconds that it took to say so."""
     began = time.monotonic()
     try:
-        proof.prove(HERE, "sk-kimi-key", lambda: None)
+        key_check.prove(HERE, "sk-kimi-key", lambda: None)
     except UserError as error:
         return error, time.monotonic() - began
     return None, time.monotonic() - began

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpu_answers import gpu_answer
 
 from kimi_prov.on_host.metrics import gpus
-from kimi_prov.on_host.probe import gpu_now
+from kimi_prov.on_host.probe import gpu_load
 from kimi_prov.on_host.system.exposition import render
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "data" / "recordings"
@@ -16,7 +16,7 @@ XID = (RECORDINGS / "diagnose" / "gpu_lost" / "kernel.log").read_text()
 
 def shown(planned: int, query: str, links: str | None = None, kernel: str = "") -> list[str]:
     told = {gpus.LINK_ERRORS: links, gpus.KERNEL: kernel}
-    samples = gpus.collect(planned, gpu_now.parse(query), lambda argv: told[tuple(argv)])
+    samples = gpus.collect(planned, gpu_load.parse(query), lambda argv: told[tuple(argv)])
     return [row for row in render(samples, gpus.HELPS).splitlines() if not row.startswith("#")]
 
 
@@ -76,5 +76,5 @@ def test_one_card_has_no_links_to_ask_for() -> None:
     def ask(argv: object) -> None:
         asked.append(tuple(argv))  # type: ignore[arg-type]
 
-    gpus.collect(1, gpu_now.parse(gpu_answer()), ask)
+    gpus.collect(1, gpu_load.parse(gpu_answer()), ask)
     assert gpus.LINK_ERRORS not in asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpu_answers import gpu_answer
 
-from kimi_prov.on_host.probe import gpu_now
+from kimi_prov.on_host.probe import gpu_load
 from kimi_prov.on_host.status import gpus, sample
 
 VLLM = 'vllm:generation_tokens_total{{model_name="k"}} {out}\nvllm:prompt_tokens_total {prompt}\n'
@@ -44,7 +44,7 @@ TWO = (
 
 
 def test_gpus_by_the_query() -> None:
-    first, second = map(gpus.build_row, gpu_now.parse(TWO))
+    first, second = map(gpus.build_row, gpu_load.parse(TWO))
     assert first["busy_share"] == pytest.approx(0.97)
     assert first["memory_used_bytes"] == 131072 << 20
     assert first["power_w"] == pytest.approx(612.34)
@@ -58,7 +58,7 @@ def test_gpus_by_the_query() -> None:
 
 
 def test_a_real_gpu_that_has_nothing_to_do() -> None:
-    found = gpus.build_row(*gpu_now.parse(gpu_answer()))
+    found = gpus.build_row(*gpu_load.parse(gpu_answer()))
     assert found["name"] == "NVIDIA H100 80GB HBM3"
     assert found["busy_share"] == 0.0
     assert found["memory_total_bytes"] == 81559 << 20

@@ -10,7 +10,7 @@ import pytest
 from check_inputs import GIB, document, eight_h200, facts, no_gpu, read, speeds, target, two_h100
 
 from kimi_prov.show.report import capacity, check, comparison, findings, memory_bars, verdict
-from kimi_prov.show.report.forms import find_writer
+from kimi_prov.show.report.writers import find_writer
 from kimi_prov.show.text import formats
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from kimi_prov.show.report import check
-from kimi_prov.show.report.forms import find_writer
+from kimi_prov.show.report.writers import find_writer
 
 BASE = document()["targets"]
 # Half characters too: JSON can name them.

@@ -11,7 +11,7 @@ from check_inputs import KNOWN, eight_h200, facts, read, speeds, target, two_h10
 
 from kimi_prov.show.report import check, comparison, cost_text, plots
 from kimi_prov.show.report.cost import Api, Use
-from kimi_prov.show.report.forms import find_writer
+from kimi_prov.show.report.writers import find_writer
 from kimi_prov.sizing.load import Load
 
 FORMS = pytest.mark.parametrize("form", ["text", "markdown", "html"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import closed_form
 import pytest
 
-from kimi_prov.contract.documents.status.rest import RestStatus
+from kimi_prov.contract.documents.status.lifecycle import RestStatus
 from kimi_prov.contract.paths import Paths
 from kimi_prov.on_host.endpoint import stop_log, stop_state
 from kimi_prov.on_host.lifecycle import status

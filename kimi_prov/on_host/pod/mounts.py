@@ -32,7 +32,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Place:
+class Mounts:
     """The pod's plan and surroundings. `root` is / in a pod."""
 
     plan: MachinePlan
@@ -40,7 +40,7 @@ class Place:
     root: str = "/"
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Place:
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Mounts:
         """Read the plan. Raises HostError where none is mounted."""
         given = dict(os.environ if environment is None else environment)
         root = given.get("KIMI_POD_ROOT", "/")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_prov.contract import unit_names
 from kimi_prov.contract.errors import HostError, describe_error
 from kimi_prov.contract.paths import WEB_ENVS, WEB_USER, Paths
-from kimi_prov.contract.unit_form import DIGEST_VARIABLE
+from kimi_prov.contract.unit_comparison import DIGEST_VARIABLE
 from kimi_prov.on_host.system import started, units
 from kimi_prov.on_host.system.envelope import answer
 from kimi_prov.on_host.system.files import (

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kimi_prov.catalog.names import format_value
-from kimi_prov.facts.form import MisfitError
+from kimi_prov.facts.schema_check import MisfitError
 from kimi_prov.facts.written_numbers import DOTTED, describe_ambiguity, parse_number, strip_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kimi_prov.facts.form import Key
+    from kimi_prov.facts.schema_check import Key
 
 _GIB = 1 << 30
 _GB = 10**9

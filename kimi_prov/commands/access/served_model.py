@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from kimi_prov.acceptance.suite import list_stand_ins
 from kimi_prov.catalog.loader import load_catalogue
 from kimi_prov.clients.server import Resolve, Server, describe_server, find_model
-from kimi_prov.commands.access import proof, trust, tunnel
+from kimi_prov.commands.access import key_check, trust, tunnel
 from kimi_prov.contract import addresses, clean_text
 from kimi_prov.errors import ExitCode, UserError
 from kimi_prov.on_host.endpoint import api_client, certificate
@@ -265,7 +265,7 @@ def prove(served: Served, key: str | None) -> None:
             fix=fix,
             exit_code=ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
         ) from None
-    proof.check_models(reply, served.endpoint.url)
+    key_check.check_models(reply, served.endpoint.url)
 
 
 def is_url(text: str) -> bool:
