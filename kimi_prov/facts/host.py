@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kimi_prov.contract.documents.facts.machine import (
         ChoiceFacts,
         CpuFacts,
+        FilesystemFacts,
         HostFacts,
         MemoryBandwidth,
         MemoryFacts,
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
         SysctlFacts,
         TunableFacts,
     )
-    from kimi_prov.contract.documents.facts.network import FirewallFacts, InterfaceFacts, RdmaFacts
+    from kimi_prov.contract.documents.facts.network import (
+        FirewallFacts,
+        InterfaceFacts,
+        NetworkFacts,
+        RdmaFacts,
+    )
     from kimi_prov.contract.documents.plan.service import FirewallManager
 
 _NO_NVIDIA: NvidiaFacts = {
@@ -300,8 +306,7 @@ def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
 
     The catalogue fills in what a spec sheet leaves out: memory of a GPU, instructions.
     """
-    cpu = facts["cpu"]
-    rows = facts["numa"]["nodes"]
+    cpu, rows = facts["cpu"], facts["numa"]["nodes"]
     cpus = tuple(parse_list(cpu.get("online"))) or tuple(range(cpu.get("threads") or 0))
     primary = tuple(parse_list(cpu.get("primary"))) or cpus[: cpu.get("cores") or len(cpus)]
     virtual = bool(facts["host"].get("virtualization") or facts["host"].get("container"))
@@ -316,22 +321,11 @@ def read_host(facts: Facts, catalogue: Catalogue | None = None) -> Host:
         facts=facts,
         system=_read_system(facts["host"]),
         tunables=_read_tunables(facts["tunables"]),
-        listeners=tuple(
-            Listener(row["port"], row.get("process"), row.get("unit"))
-            for row in facts["network"].get("listening") or []
-        ),
+        listeners=_read_listeners(facts["network"]),
         interfaces=tuple(map(_read_interface, facts["network"].get("interfaces") or ())),
         rdma=tuple(map(_read_rdma, facts["network"].get("rdma") or ())),
         firewall_manager=_find_firewall_manager(facts["firewall"]),
-        filesystems=tuple(
-            Filesystem(
-                row["mount"],
-                tuple(row.get("holds") or ()),
-                row.get("free_bytes"),
-                tuple(sorted((row.get("linked") or {}).items())),
-            )
-            for row in facts["filesystems"]
-        ),
+        filesystems=tuple(map(_read_filesystem, facts["filesystems"])),
         models={row["dir"]: row["disk_bytes"] for row in kimi.get("models") or []},
         engine_envs=frozenset(kimi.get("engine_envs") or ()),
         web_envs=frozenset(kimi.get("web_envs") or ()),
@@ -427,6 +421,22 @@ def _read_tunable(
 
 def _read_choice(row: ChoiceFacts | None) -> Tunable | None:
     return _read_tunable(row, (row and row.get("choices")) or ())
+
+
+def _read_listeners(network: NetworkFacts) -> tuple[Listener, ...]:
+    return tuple(
+        Listener(row["port"], row.get("process"), row.get("unit"))
+        for row in network.get("listening") or []
+    )
+
+
+def _read_filesystem(row: FilesystemFacts) -> Filesystem:
+    return Filesystem(
+        row["mount"],
+        tuple(row.get("holds") or ()),
+        row.get("free_bytes"),
+        tuple(sorted((row.get("linked") or {}).items())),
+    )
 
 
 def _read_interface(row: InterfaceFacts) -> Interface:

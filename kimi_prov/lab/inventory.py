@@ -192,6 +192,37 @@ def parse_lab(folder: Path, document: dict[str, Any]) -> Lab:
     return Lab(folder, name, ident, network, hosts)
 
 
+def _find_misfit(variables: dict[str, Any], kind: str) -> tuple[str, str] | None:
+    """Return the first list that is not as it has to be, and what was expected."""
+    forwards = variables.get("lab_forward_ports", [])
+    files = variables.get("lab_files", [])
+    gpus = variables.get("lab_gpus")
+    packages = variables.get("lab_packages", [])
+    shared = variables.get("lab_shared", [])
+    for key, fits, expected in (
+        ("lab_forward_ports", _is_list_of_ports(forwards), "a list of port numbers"),
+        (
+            "lab_files",
+            _is_list_of_files(files),
+            "a list of {src: PATH or model:NAME, dest: /ABSOLUTE/PATH}",
+        ),
+        (
+            "lab_gpus",
+            gpus is None or (kind == "nspawn" and (gpus == "all" or _is_list_of_cards(gpus))),
+            "all, or numbers of cards such as [0], on a host of lab_kind: nspawn",
+        ),
+        ("lab_packages", _is_list_of(packages, _PACKAGE), "a list of names of Debian packages"),
+        (
+            "lab_shared",
+            _is_list_of(shared, _SHARED) and (kind == "nspawn" or not shared),
+            "a list of absolute paths, on a host of lab_kind: nspawn",
+        ),
+    ):
+        if not fits:
+            return key, expected
+    return None
+
+
 def _parse_host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     def wrong(key: str, expected: str) -> UserError:
         return UserError(
@@ -224,27 +255,9 @@ def _parse_host(folder: Path, name: str, variables: dict[str, Any]) -> LabHost:
     gpus = variables.get("lab_gpus")
     packages = variables.get("lab_packages", [])
     shared = variables.get("lab_shared", [])
-    for key, fits, expected in (
-        ("lab_forward_ports", _is_list_of_ports(forwards), "a list of port numbers"),
-        (
-            "lab_files",
-            _is_list_of_files(files),
-            "a list of {src: PATH or model:NAME, dest: /ABSOLUTE/PATH}",
-        ),
-        (
-            "lab_gpus",
-            gpus is None or (kind == "nspawn" and (gpus == "all" or _is_list_of_cards(gpus))),
-            "all, or numbers of cards such as [0], on a host of lab_kind: nspawn",
-        ),
-        ("lab_packages", _is_list_of(packages, _PACKAGE), "a list of names of Debian packages"),
-        (
-            "lab_shared",
-            _is_list_of(shared, _SHARED) and (kind == "nspawn" or not shared),
-            "a list of absolute paths, on a host of lab_kind: nspawn",
-        ),
-    ):
-        if not fits:
-            raise wrong(key, expected)
+    misfit = _find_misfit(variables, kind)
+    if misfit:
+        raise wrong(*misfit)
     return LabHost(
         name=name,
         kind=kind,

@@ -26,17 +26,9 @@ FILES = {}
 # The longest function of a file.
 FUNCTIONS = {
     "contract/paths.py": 78,
-    "facts/host.py": 72,
-    "lab/inventory.py": 68,
-    "on_host/bench/serving.py": 64,
     "on_host/engine/serve.py": 69,
     "on_host/probe/cuda_child.py": 70,
     "on_host/status/machine.py": 96,
-    "render/kubernetes/findings.py": 67,
-    "render/kubernetes/folder.py": 82,
-    "show/report/charts.py": 65,
-    "show/report/cost.py": 68,
-    "show/text/plan.py": 62,
 }
 
 

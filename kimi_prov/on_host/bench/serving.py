@@ -15,11 +15,17 @@ from kimi_prov.on_host.bench import load as bench_load
 from kimi_prov.on_host.system.files import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kimi_prov.contract.documents.plan import MachinePlan
     from kimi_prov.contract.paths import Paths
     from kimi_prov.on_host.bench.environment import Engine, Say
 
 _BAR = re.compile(r"(\d+)/(\d+) \[")
+_NO_PROMPT = (
+    f"no prompt of the file is one that the bench client takes ({client.LIMITS})",
+    "give a file with such prompts, or another --answer-tokens",
+)
 
 
 def measure_service(
@@ -54,10 +60,7 @@ def measure_service(
     except HostError as error:
         # Both clients look at the first of the prompts that they took.
         if load.form and "IndexError" in error.message:
-            raise HostError(
-                f"no prompt of the file is one that the bench client takes ({client.LIMITS})",
-                "give a file with such prompts, or another --answer-tokens",
-            ) from None
+            raise HostError(*_NO_PROMPT) from None
         raise
     finally:
         meter.stop()
@@ -70,11 +73,7 @@ def measure_service(
     ]
     levels = results.group_by_level(runs, read)
     for level in levels:
-        rounds = [
-            (heard.began[number], one)
-            for number, (run, one) in enumerate(zip(runs, read))
-            if run["round"] and run["level"] == level["concurrency"] and number in heard.began
-        ]
+        rounds = _list_rounds(level, runs, read, heard.began)
         windows = [(began, began + one["seconds"]) for began, one in rounds]
         tokens = sum(one["output_tokens"] for _, one in rounds)
         level["engine"] = sampler.describe_engine(meter.samples, windows)
@@ -88,6 +87,20 @@ def measure_service(
         "warm_up": results.describe_warm_up(runs, read),
         "levels": levels,
     }
+
+
+def _list_rounds(
+    level: Mapping[str, Any],
+    runs: list[dict[str, Any]],
+    read: list[dict[str, Any]],
+    began: Mapping[int, float],
+) -> list[tuple[float, dict[str, Any]]]:
+    """Give the results of a load's rounds, each with the time at which it began to measure."""
+    return [
+        (began[number], one)
+        for number, (run, one) in enumerate(zip(runs, read))
+        if run["round"] and run["level"] == level["concurrency"] and number in began
+    ]
 
 
 def _compute_mean(levels: list[dict[str, Any]], name: str) -> int:

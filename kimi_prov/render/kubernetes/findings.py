@@ -227,6 +227,33 @@ def _check_space(
     )
 
 
+def _check_kubelet(facts: Facts, pod: Pod, findings: Findings) -> None:
+    """Say by which policies the kubelet has to give processors and memory."""
+    findings.add(
+        "kubernetes.cpu_manager",
+        observed="not looked at",
+        required="cpuManagerPolicy static and reservedSystemCPUs",
+        fix=f"{_CONFIGZ}  has .kubeletconfig.cpuManagerPolicy; without it the model is served, "
+        "more slowly",
+    )
+    if len(facts["numa"]["nodes"]) > 1:
+        findings.add(
+            "kubernetes.memory_manager",
+            observed=f"{len(facts['numa']['nodes'])} NUMA nodes",
+            required="memoryManagerPolicy None, or Static with reservedMemory",
+            fix=f"{_CONFIGZ}  has .kubeletconfig.memoryManagerPolicy",
+        )
+        findings.add(
+            "kubernetes.topology_manager",
+            observed=f"{pod.cpus} processors"
+            + (f" and {pod.gpus} GPUs" if pod.gpus else "")
+            + f" over {len(facts['numa']['nodes'])} NUMA nodes",
+            required="topologyManagerPolicy best-effort or restricted, with the option "
+            "prefer-closest-numa-nodes; not single-numa-node",
+            fix=f"{_CONFIGZ}  has .kubeletconfig.topologyManagerPolicy",
+        )
+
+
 def _check_nodes(
     plan: MachinePlan,
     settings: Settings,
@@ -235,7 +262,7 @@ def _check_nodes(
     findings: Findings,
 ) -> None:
     """Say what the nodes' kubelet, driver and device plugin must be."""
-    hosts, several = plan["parallel"]["hosts"], len(facts["numa"]["nodes"]) > 1
+    hosts = plan["parallel"]["hosts"]
     if pod.gpus:
         resource = settings.kubernetes_gpu_resource
         column = resource.replace(".", "\\.")
@@ -256,29 +283,7 @@ def _check_nodes(
             fix="kubectl get nodes -L nvidia.com/cuda.driver.major  shows it where GPU feature "
             f"discovery runs; ask the administrator for nodes with {driver.required}",
         )
-    findings.add(
-        "kubernetes.cpu_manager",
-        observed="not looked at",
-        required="cpuManagerPolicy static and reservedSystemCPUs",
-        fix=f"{_CONFIGZ}  has .kubeletconfig.cpuManagerPolicy; without it the model is served, "
-        "more slowly",
-    )
-    if several:
-        findings.add(
-            "kubernetes.memory_manager",
-            observed=f"{len(facts['numa']['nodes'])} NUMA nodes",
-            required="memoryManagerPolicy None, or Static with reservedMemory",
-            fix=f"{_CONFIGZ}  has .kubeletconfig.memoryManagerPolicy",
-        )
-        findings.add(
-            "kubernetes.topology_manager",
-            observed=f"{pod.cpus} processors"
-            + (f" and {pod.gpus} GPUs" if pod.gpus else "")
-            + f" over {len(facts['numa']['nodes'])} NUMA nodes",
-            required="topologyManagerPolicy best-effort or restricted, with the option "
-            "prefer-closest-numa-nodes; not single-numa-node",
-            fix=f"{_CONFIGZ}  has .kubeletconfig.topologyManagerPolicy",
-        )
+    _check_kubelet(facts, pod, findings)
     if pods.is_memory_placed(plan) and settings.kubernetes_seccomp_profile is None:
         findings.add(
             "kubernetes.numa",
@@ -361,22 +366,28 @@ def _check_group(plan: MachinePlan, settings: Settings, pod: Pod, findings: Find
     )
 
 
+def _find_wrong_access(settings: Settings) -> str | None:
+    """Say what does not go together of host names and classes."""
+    name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
+    gateway, page = settings.kubernetes_gateway_class, settings.kubernetes_web_hostname
+    if class_ and gateway:
+        return "both an Ingress and a Gateway are wished for"
+    if name and not (class_ or gateway):
+        return f"the host name {name}, and no class"
+    if (class_ or gateway) and not name:
+        return f"the class {class_ or gateway}, and no host name"
+    if page and not (name and settings.web_ui):
+        return f"the host name {page} of the page, without the page or the API's host name"
+    return None
+
+
 def _check_access(settings: Settings, findings: Findings) -> None:
     """Say how clients reach the API, and what is wrong with how they are to."""
     name, class_ = settings.kubernetes_hostname, settings.kubernetes_ingress_class
     gateway = settings.kubernetes_gateway_class
-    page = settings.kubernetes_web_hostname
     hint = "set kimi_kubernetes_hostname and one of kimi_kubernetes_ingress_class and "
     hint += "kimi_kubernetes_gateway_class, or none of the three"
-    wrong = None
-    if class_ and gateway:
-        wrong = "both an Ingress and a Gateway are wished for"
-    elif name and not (class_ or gateway):
-        wrong = f"the host name {name}, and no class"
-    elif (class_ or gateway) and not name:
-        wrong = f"the class {class_ or gateway}, and no host name"
-    elif page and not (name and settings.web_ui):
-        wrong = f"the host name {page} of the page, without the page or the API's host name"
+    wrong = _find_wrong_access(settings)
     if wrong:
         findings.add(
             "kubernetes.ingress",

@@ -123,20 +123,10 @@ def quote_yaml(value: object) -> str:
     return json.dumps(clean_text.clean_line(value), ensure_ascii=False)
 
 
-def _make_values(
-    name: str,
-    plan: MachinePlan,
-    settings: Settings,
-    facts: Facts,
-    digest: str,
-) -> dict[str, Any]:
-    """Give what the templates say."""
-    hosts = int(plan["parallel"]["hosts"])
-    pod = pods.size_pod(plan, settings, facts)
-    several = hosts > 1
-    namespace = settings.kubernetes_namespace
-    values: dict[str, Any] = {
-        "target": clean_text.clean_line(name),
+def _make_settings_values(settings: Settings, hosts: int, pod: pods.Pod) -> dict[str, Any]:
+    """Give what the templates say of the settings alone."""
+    several, namespace = hosts > 1, settings.kubernetes_namespace
+    return {
         "name": settings.kubernetes_name,
         "namespace": namespace,
         "place": namespace or "NAMESPACE",
@@ -161,6 +151,24 @@ def _make_values(
         "ingress_namespace": settings.kubernetes_ingress_namespace,
         "monitoring_namespace": settings.kubernetes_monitoring_namespace,
         "allowed_networks": settings.allowed_networks,
+    }
+
+
+def _make_values(
+    name: str,
+    plan: MachinePlan,
+    settings: Settings,
+    facts: Facts,
+    digest: str,
+) -> dict[str, Any]:
+    """Give what the templates say."""
+    hosts = int(plan["parallel"]["hosts"])
+    pod = pods.size_pod(plan, settings, facts)
+    several = hosts > 1
+    namespace = settings.kubernetes_namespace
+    values: dict[str, Any] = {
+        **_make_settings_values(settings, hosts, pod),
+        "target": clean_text.clean_line(name),
         "resources": _list_resources(plan, settings),
         "bundle": bool(settings.ca_bundle),
         "plan": plan,

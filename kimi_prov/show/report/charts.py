@@ -313,6 +313,10 @@ def _compute_height(y: Axis, value: float) -> float:
     return 1 - y.scale.place(value)
 
 
+def _build_label(text: str, x: str, y: float, kind: str) -> Markup:
+    return build_element("text", text=text, x=x, y=y, text_anchor="middle", class_=kind)
+
+
 def draw_capacity(points: Sequence[tuple[int, int]], context: int, requests: int) -> Markup:
     """Draw the requests that fit for each length of context, both by doublings.
 
@@ -343,25 +347,11 @@ def draw_capacity(points: Sequence[tuple[int, int]], context: int, requests: int
     base = _PLOT_HEIGHT - 24
     parts.append(build_element("line", x1="0", x2="100%", y1=base, y2=base, class_="base"))
     for tokens, number in points:
-        at = _format_percent(x(tokens))
+        at, height = _format_percent(x(tokens)), y(number)
         parts += [
-            build_element("circle", cx=at, cy=round(y(number), 1), r=3.5, class_="dot"),
-            build_element(
-                "text",
-                text=f"{number:,}",
-                x=at,
-                y=round(y(number) - 10, 1),
-                text_anchor="middle",
-                class_="mark",
-            ),
-            build_element(
-                "text",
-                text=_shorten_tokens(tokens),
-                x=at,
-                y=base + 16,
-                text_anchor="middle",
-                class_="tick",
-            ),
+            build_element("circle", cx=at, cy=round(height, 1), r=3.5, class_="dot"),
+            _build_label(f"{number:,}", at, round(height - 10, 1), "mark"),
+            _build_label(_shorten_tokens(tokens), at, base + 16, "tick"),
         ]
     parts.append(
         build_element(

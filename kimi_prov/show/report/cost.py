@@ -182,14 +182,7 @@ def compute_cost(
         "usd_per_million_output_tokens": _compute_costs(hour, rate, utilisation.value),
         "concurrency_computed": [many for many, _ in points],
         "break_even": [
-            _compute_break_even(
-                hour, rate, utilisation.value, _compute_api_worth(api, inputs.value), api
-            )
-            | {
-                "at_best": _compute_best(
-                    hour, points, utilisation.value, _compute_api_worth(api, inputs.value)
-                )
-            }
+            _compute_break_even(hour, rate, points, utilisation.value, inputs.value, api)
             for api in apis
         ],
         "by_use": _compute_use_costs(hour, rate, worths),
@@ -197,10 +190,7 @@ def compute_cost(
             _compute_load_cost(many, hour, curve, inputs.value, utilisation.value, worths)
             for many in _LOADS
         ],
-        "years": {
-            "years": years,
-            "usd": hour and round_figure(hour.cost_at(utilisation.value) * HOURS_A_YEAR * years),
-        },
+        "years": {"years": years, "usd": _compute_years(hour, utilisation.value, years)},
         "unknown": notes.unknown,
     }
     return document, notes.rows
@@ -360,17 +350,28 @@ def _compute_api_worth(api: Api, inputs: float) -> float:
 
 
 def _compute_break_even(
-    hour: _Hour | None, rate: Range, use: float, worth: float, api: Api
+    hour: _Hour | None,
+    rate: Range,
+    points: Sequence[tuple[int, float]],
+    use: float,
+    inputs: float,
+    api: Api,
 ) -> dict[str, Any]:
     """Say from which use on the machine is cheaper than the API.
 
-    That is for the planned number of requests at once.
+    That is for the planned number of requests at once, and `at_best` for the best number.
     """
+    worth = _compute_api_worth(api, inputs)
     return {
         "api": api.name,
         "api_usd_per_million_output_tokens": round_figure(worth),
         **_balance(hour, rate["expected"], use, worth),
+        "at_best": _compute_best(hour, points, use, worth),
     }
+
+
+def _compute_years(hour: _Hour | None, use: float, years: float) -> float | None:
+    return None if hour is None else round_figure(hour.cost_at(use) * HOURS_A_YEAR * years)
 
 
 def _compute_best(

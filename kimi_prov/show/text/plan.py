@@ -63,21 +63,30 @@ def format_plan(document: Mapping[str, Any]) -> str:
         *_format_row("firewall", document["firewall"]["manager"]),
     ]
     for instance in document["instances"]:
-        words = shlex.join([*instance["numactl"], *instance["argv"]])
-        port = "no port" if instance["port"] is None else f"port {instance['port']}"
-        lines += ["", *_format_row(f"instance {instance['index']}", port)]
-        lines += _format_row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}")
-        lines += _format_row("", _describe_near_nodes(instance))
-        lines += _format_row("", words)
+        lines += ["", *_format_instance(instance)]
     if replaced:
         lines += ["", *_format_row("in place of", _describe_engine(replaced["engine"]))]
         for instance in replaced["instances"]:
-            lines += _format_row("", shlex.join([*instance["numactl"], *instance["argv"]]))
+            lines += _format_row("", _format_command(instance))
     shown = [row for row in document["findings"] if row["severity"] != "pass"]
     passed = len(document["findings"]) - len(shown)
     lines += ["", format_findings(shown)] if shown else [""]
     lines.append(f"{passed} requirement(s) met")
     return "\n".join(lines) + "\n"
+
+
+def _format_instance(instance: Mapping[str, Any]) -> list[str]:
+    port = "no port" if instance["port"] is None else f"port {instance['port']}"
+    return [
+        *_format_row(f"instance {instance['index']}", port),
+        *_format_row("", f"NUMA nodes {instance['numa_nodes']}, CPUs {instance['cpus']}"),
+        *_format_row("", _describe_near_nodes(instance)),
+        *_format_row("", _format_command(instance)),
+    ]
+
+
+def _format_command(instance: Mapping[str, Any]) -> str:
+    return shlex.join([*instance["numactl"], *instance["argv"]])
 
 
 def _describe_engine(engine: Mapping[str, Any]) -> str:
