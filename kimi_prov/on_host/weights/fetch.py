@@ -115,6 +115,7 @@ class Config:
         patience = Patience(
             first_contact_s=float(document.get("first_contact_s", Patience.first_contact_s)),
             stalled_s=float(document.get("patience_s", Patience.stalled_s)),
+            pause_s=float(document.get("pause_s", Patience.pause_s)),
         )
         return cls(
             source=document["source"],

@@ -39,11 +39,12 @@ class Patience:
     """How long to retry without a new byte of a file.
 
     The first contact has less: a wrong host name should be reported soon, a network that was
-    there a minute ago is worth waiting for.
+    there a minute ago is worth waiting for. `pause_s`: before the second attempt; it doubles.
     """
 
     first_contact_s: float = 120.0
     stalled_s: float = 1800.0
+    pause_s: float = 1.0
 
 
 class Stopped(Exception):  # noqa: N818
@@ -259,6 +260,11 @@ class Transfer:
         """Seconds to go on without a byte, before or after the first contact."""
         return self._patience.stalled_s if self.contacted else self._patience.first_contact_s
 
+    @property
+    def pause_s(self) -> float:
+        """Seconds before the second attempt at something."""
+        return self._patience.pause_s
+
     def say(self, line: str) -> None:
         """Write a line to the progress."""
         self._progress.say(line)
@@ -275,7 +281,7 @@ class _Backoff:
     def again(self) -> None:
         """Bytes arrived: start counting again."""
         self._since = time.monotonic()
-        self._pause = 1.0
+        self._pause = self._transfer.pause_s
 
     def pause(self, error: HostError, kept: str) -> None:
         """Wait before the next attempt, or give up with the error's own message."""
@@ -287,7 +293,7 @@ class _Backoff:
                 retryable=True,
             )
         self._transfer.say(
-            f"{self._what}: {error.message}; trying again in {self._pause:.0f} s{kept}"
+            f"{self._what}: {error.message}; trying again in {self._pause:g} s{kept}"
         )
         self._transfer.wait_or_stop(self._pause)
         self._pause = min(self._pause * 2, _MAX_BACKOFF_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -53,8 +54,11 @@ def manifest_of(files: dict[str, bytes]) -> dict[str, Any]:
 def provider(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cloud]:
-    serve = {"s3": bucket_servers.s3, "gs": bucket_servers.gs}[request.param]
-    with serve(tmp_path_factory.mktemp(request.param)) as found:
+    with contextlib.ExitStack() as stack:
+        if request.param == "s3":
+            found = request.getfixturevalue("s3")
+        else:
+            found = stack.enter_context(bucket_servers.gs(tmp_path_factory.mktemp("gs")))
         found.put("kimi", FILES)
         yield found
 
@@ -81,6 +85,7 @@ class Machine:
             "stall_s": 20,
             "first_contact_s": 60,
             "patience_s": 60,
+            "pause_s": 0.1,
             "range_bytes": RANGE,
             "manifest": manifest_of(FILES),
         }

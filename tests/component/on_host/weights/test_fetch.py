@@ -75,6 +75,7 @@ class Machine:
             "stall_s": 1,
             "first_contact_s": 1,
             "patience_s": 60,
+            "pause_s": 0.1,
         }
 
     def write(self, **changes: Any) -> None:

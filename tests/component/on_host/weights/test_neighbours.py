@@ -93,6 +93,7 @@ class Host:
             "progress": str(self.progress_path),
             "workers": 2,
             "stall_s": 5,
+            "pause_s": 0.1,
         }
         self.processes: list[subprocess.Popen[str]] = []
 
@@ -202,7 +203,7 @@ def test_three_hosts_take_from_the_source_what_one_needs(
     hosts: list[Host], source: Server, files: dict[str, bytes], pem: str
 ) -> None:
     first, *others = hosts
-    source.behaviour.rate = 400_000
+    source.behaviour.rate = 1_000_000
     giving = first.gives(pem)
     for host in others:
         host.takes_from("node1", first.port, pem)
