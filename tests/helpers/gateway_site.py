@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING
 
+from running_proxy import CHECKS
 from waiting import until
 
 from kimi_prov.on_host.endpoint import api_client, haproxy
@@ -22,9 +23,20 @@ GATEWAY_KEY = "gateway.gw1"
 
 
 class Site:
-    """A gateway and the hosts behind it; `watched`: it shows metrics."""
+    """A gateway and the hosts behind it; `watched`: it shows metrics.
 
-    def __init__(self, make_proxy, hosts: int, *, watched: bool = False, **options: object) -> None:
+    `checks`: how often it looks at a host, where a test asks before it has looked.
+    """
+
+    def __init__(
+        self,
+        make_proxy,
+        hosts: int,
+        *,
+        watched: bool = False,
+        checks: str = CHECKS,
+        **options: object,
+    ) -> None:
         self.client = "sk-of-a-client"
         names = [f"gpu{n}" for n in range(1, hosts + 1)]
         # As an apply does: the hosts learn the gateway's key, then it learns their certificates.
@@ -32,7 +44,7 @@ class Site:
             name: make_proxy(name=name, gateways={GATEWAY_KEY: None}, **options) for name in names
         }
         self.gateway: Proxy = make_proxy(
-            0, {"client": self.client}, metrics=watched, name="gw1", hosts=self.hosts
+            0, {"client": self.client}, metrics=watched, name="gw1", hosts=self.hosts, checks=checks
         )
         own = publish.hash_key(machine_key.read(self.gateway.paths.machine_key))
         for host in self.hosts.values():

@@ -23,6 +23,10 @@ from pathlib import Path
 folder = Path(__file__).parent
 if sys.argv[1] == "group":
     from kimi_prov.on_host.__main__ import run
+    from kimi_prov.on_host.group import supervisor
+    # What is looked for every half second, and tried again every second.
+    assert supervisor._POLL_INTERVAL_S and supervisor._RECONNECT_S
+    supervisor._POLL_INTERVAL_S = supervisor._RECONNECT_S = 0.1
     sys.exit(run(sys.argv[1:]))
 host = sys.argv[sys.argv.index("--host-is") + 1]
 starts = folder / f"starts-{host}"

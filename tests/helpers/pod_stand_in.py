@@ -139,9 +139,9 @@ class Pod:
         fingerprint = tls.compute_fingerprint(self.certificate) if self.secure else None
         return api_client.Endpoint("127.0.0.1", self.port, fingerprint, 60)
 
-    def ready(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def ready(self, *words: str, timeout_s: float = 5) -> subprocess.CompletedProcess[str]:
         """Ask as a probe does."""
-        return self.run("ready", "--timeout", "5", *words)
+        return self.run("ready", "--timeout", str(timeout_s), *words)
 
     def is_ready(self) -> bool:
         return self.ready().returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kimi_prov.contract.paths import Paths
 
 DEFAULTS = yaml.safe_load((find_root() / "roles/proxy/defaults/main.yml").read_text())
+# A server that is lost or back is found ten times as soon as on a machine.
+CHECKS = "200ms"
 STAMP = "0123456789abcdef-fedcba9876543210"
 
 
@@ -164,6 +167,8 @@ class Proxy:
     gateways: list[dict[str, str]] | None = None
     # As planned: whether it rests by itself, and what wakes it.
     rest: dict[str, object] = field(default_factory=lambda: {"idle": None, "wake": "off"})
+    # Between two checks of a server behind it.
+    checks: str = CHECKS
 
     @property
     def endpoint(self) -> Endpoint:
@@ -216,13 +221,14 @@ class Proxy:
             kimi_facts={"network": {"addresses": ["10.0.0.1"]}},
             **{**DEFAULTS, "proxy_drain_s": 5, **self.options},
         )
+        often = f"inter {self.checks} downinter {self.checks}"
+        text = re.sub(r"\binter 2s downinter [12]s", often, text)
         self.config.write_text(text)
 
     def start(self) -> None:
         self.render()
         self.stamp.write_text(f"global\n    description {STAMP}\n")
         files = ["-f", str(self.config), "-f", str(self.stamp)]
-        subprocess.run(["haproxy", "-c", "-q", *files], check=True, timeout=HANGS_S)
         log = self.config.with_name("log").open("w")
         master = ["-S", str(self.paths.locate(layout.PROXY_MASTER))]
         self.process = subprocess.Popen(
@@ -231,7 +237,12 @@ class Proxy:
         log.close()
         # It makes its socket before it opens the port; a knock would stand in its log.
         port = self.port if self.engines or self.gateway else (self.metrics or {})["port"]
-        assert until(lambda: self.paths.socket.exists() and listens(port)), self.log
+        ended = self.process.poll
+        assert until(
+            lambda: ended() is not None or (self.paths.socket.exists() and listens(port)),
+            every_s=0.01,
+        )
+        assert ended() is None, self.log
 
     def reload(self) -> None:
         """As systemd does it: the old worker ends what it has."""

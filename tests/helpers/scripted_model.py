@@ -112,7 +112,7 @@ class Model:
         if self.has("slow"):
             time.sleep(0.02)
         if self.has("silent"):
-            time.sleep(5)
+            time.sleep(2)
         with self.lock:
             self.asked.append(body)
         text = _written(body["messages"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 
+import bucket_servers
 import pytest
 from counting import Counting
 from ports import free_port
-from running_proxy import Engine, Proxy, behind, page_of, page_there, shown_metrics
+from running_proxy import CHECKS, Engine, Proxy, behind, page_of, page_there, shown_metrics
 
 from kimi_prov.contract import key_rules
 from kimi_prov.contract.paths import Paths
@@ -15,6 +16,13 @@ from kimi_prov.on_host.endpoint import stop_state, tls
 from kimi_prov.on_host.keys import metrics_key, publish
 from kimi_prov.on_host.proxy import pins
 from kimi_prov.on_host.system import machine_key
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory):
+    """A server of S3's protocol, which takes seconds to start: what a test put there it removes."""
+    with bucket_servers.s3(tmp_path_factory.mktemp("s3")) as cloud:
+        yield cloud
 
 
 @pytest.fixture
@@ -43,6 +51,7 @@ def make_proxy(tmp_path, request):
         hosts: dict[str, Proxy] | None = None,
         doors: list[str] | None = None,
         first: Proxy | None = None,
+        checks: str = CHECKS,
         **options: int,
     ) -> Proxy:
         place = tmp_path / name
@@ -84,6 +93,7 @@ def make_proxy(tmp_path, request):
             if hosts
             else None,
             gateways=[{"key_name": key} for key in gateways] if gateways else None,
+            checks=checks,
         )
         made.append(proxy)
         proxy.start()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 
@@ -380,20 +381,21 @@ def test_a_budget_ends_the_session_on_a_full_disk_too(machine):
 
 
 @pytest.mark.skipif(bucket_servers.missing() is not None, reason=str(bucket_servers.missing()))
-def test_the_history_has_the_session_before_the_hook_deletes_the_machine(machine, tmp_path):
-    with bucket_servers.s3(tmp_path) as cloud:
-        machine.wishes("hook", machine.program("cat >/dev/null"))
-        machine.keeps_in(cloud.url("kimi"), cloud.settings())
-        machine.looks()
-        machine.after(AFTER_S)
-        machine.looks()
-        told = []
-        machine.rests(told.append)
-        kept = next(n for n, line in enumerate(told) if "costs is kept: s3://weights/" in line)
-        assert kept < told.index(f"running {machine.root}/hook")
-        bucket = cloud.bucket("kimi-sessions")
-        (name,) = bucket.objects()
-        assert json.loads(bucket.read(name, 1 << 20))["end"] == "nobody asked"
+def test_the_history_has_the_session_before_the_hook_deletes_the_machine(machine, s3):
+    bucket = s3.bucket("kimi-sessions")
+    before = set(bucket.objects())
+    machine.wishes("hook", machine.program("cat >/dev/null"))
+    machine.keeps_in(s3.url("kimi"), s3.settings())
+    machine.looks()
+    machine.after(AFTER_S)
+    machine.looks()
+    told = []
+    machine.rests(told.append)
+    kept = next(n for n, line in enumerate(told) if "costs is kept: s3://weights/" in line)
+    assert kept < told.index(f"running {machine.root}/hook")
+    (name,) = set(bucket.objects()) - before
+    assert json.loads(bucket.read(name, 1 << 20))["end"] == "nobody asked"
+    subprocess.run(bucket.command("purge", bucket.locate("")), env=bucket.environment(), check=True)
 
 
 @pytest.mark.parametrize("action", ["hook", "poweroff"])

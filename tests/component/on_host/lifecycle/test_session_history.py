@@ -6,15 +6,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bucket_servers
 import closed_form
+import command_line
 import pytest
 
 from kimi_prov.contract.addresses import find_sessions_folder
@@ -27,13 +26,14 @@ from kimi_prov.show.text import status as status_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from bucket_servers import Cloud
+    from command_line import Done
 
 pytestmark = pytest.mark.skipif(
     bucket_servers.missing() is not None, reason=str(bucket_servers.missing())
 )
-KIMI_PROV = str(Path(sys.executable).parent / "kimi-prov")
 # The seconds that a test takes cost as well.
 ABOUT_52 = pytest.approx(52, abs=0.9)
 ANSWERS = {"why_not": None, "used": "7", "since_s": 5.0, "looked_s": 5.0}
@@ -43,8 +43,10 @@ ANSWERS = {"why_not": None, "used": "7", "since_s": 5.0, "looked_s": 5.0}
 def provider(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cloud]:
-    serve = {"s3": bucket_servers.s3, "gs": bucket_servers.gs}[request.param]
-    with serve(tmp_path_factory.mktemp(request.param)) as found:
+    if request.param == "s3":
+        yield request.getfixturevalue("s3")
+        return
+    with bucket_servers.gs(tmp_path_factory.mktemp("gs")) as found:
         yield found
 
 
@@ -117,11 +119,10 @@ def machine(tmp_path: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Ma
     return Machine(tmp_path / "one", cloud, "kimi", monkeypatch)
 
 
-def listed(cloud: Cloud, *more: str, credentials: Path | None = None) -> Any:
+def listed(cloud: Cloud, *more: str, credentials: Path | None = None) -> Done:
     """What `kimi-prov sessions` says on the control machine."""
     keys = ("--credentials-file", str(credentials or cloud.good), "--endpoint", cloud.door.url)
-    line = [KIMI_PROV, "sessions", cloud.url("kimi-k2.5"), *keys, *more]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+    return command_line.run("sessions", cloud.url("kimi-k2.5"), *keys, *more)
 
 
 def rows(cloud: Cloud) -> list[dict[str, Any]]:
@@ -335,8 +336,6 @@ def test_without_a_bucket_the_history_ends_with_the_machine(machine: Machine, cl
 
 
 def test_an_address_that_is_no_bucket_is_refused() -> None:
-    done = subprocess.run(
-        [KIMI_PROV, "sessions", "/srv/weights"], capture_output=True, text=True, check=False
-    )
+    done = command_line.run("sessions", "/srv/weights")
     assert done.returncode == 2
     assert "expected s3://BUCKET or gs://BUCKET" in done.stderr

@@ -97,7 +97,7 @@ def test_a_fetch_whose_container_was_killed_goes_on(tmp_path: Path) -> None:
     ]
     server = Server({**files, manifest.NAME: json.dumps({"files": rows}).encode()})
     pod.plan["weights"] |= {"source": server.url, "manifest": None}
-    server.behaviour.rate = 65536
+    server.behaviour.rate = 400_000
     held = pod.root / "srv/kimi/models/m/r.lock"
     try:
         process = pod.start("fetch")
@@ -175,7 +175,7 @@ def asked_patiently(pod: Pod, running: int, seconds: int) -> tuple[list[int], th
 def test_an_answer_ends_after_the_pod_was_told_to(pod: Pod, serve: Serve) -> None:
     process = serve(pod)
     assert until(pod.is_ready)
-    answers, asked = asked_patiently(pod, 1, 5)
+    answers, asked = asked_patiently(pod, 1, 3)
     process.send_signal(signal.SIGTERM)
     assert until((pod.root / "tmp/kimi/ending").exists)
     told = pod.ready()
@@ -193,8 +193,8 @@ def test_probes_tell_an_engine_that_hangs_and_one_that_ended(pod: Pod, serve: Se
     os.kill(pod.engine_pid(), signal.SIGSTOP)
     for words in ((), ("--live",)):
         since = time.monotonic()
-        hung = pod.ready(*words)
-        # It gives up after five seconds by itself; the rest is the process's own.
+        hung = pod.ready(*words, timeout_s=1)
+        # It gives up after a second by itself; the rest is the process's own.
         assert time.monotonic() - since < HANGS_S
         assert (hung.returncode, "timed out" in hung.stdout) == (1, True), hung
         assert len(hung.stdout.splitlines()) == 1
@@ -254,7 +254,7 @@ def test_two_pods_are_one_engine_and_the_head_ends_first(tmp_path: Path, serve: 
     assert ["--port" in line for line in lines] == [True, False]
     assert api_client.request_chat(pods[0].endpoint, KEY, BODY).status == 200
     first, asked = asked_patiently(pods[0], 1, 1)
-    last, asked_too = asked_patiently(pods[0], 2, 5)
+    last, asked_too = asked_patiently(pods[0], 2, 3)
     of_rank = pods[1].engine_pid()
     # A cluster tells both at once.
     for process in (rank, head):

@@ -86,8 +86,9 @@ def test_the_cache_key_of_a_request_tells_its_conversation(site: Site) -> None:
     assert sorted(site.asked().values()) == [0, 4]
 
 
-def test_what_a_draining_host_refuses_another_answers(site: Site) -> None:
+def test_what_a_draining_host_refuses_another_answers(make_proxy) -> None:
     """Before any check has seen that it drains."""
+    site = Site(make_proxy, 2, checks="2s")
     for name, host in site.hosts.items():
         haproxy.set_state(host.paths.socket, 0, "drain")
         assert [site.ask(f"{name}{n}").status for n in range(6)] == [200] * 6
@@ -95,7 +96,8 @@ def test_what_a_draining_host_refuses_another_answers(site: Site) -> None:
         assert until(lambda: len(site.up()) == 2)
 
 
-def test_a_host_that_is_gone_costs_no_request(site: Site) -> None:
+def test_a_host_that_is_gone_costs_no_request(make_proxy) -> None:
+    site = Site(make_proxy, 2, checks="2s")
     site.hosts["gpu1"].stop()
     assert [site.ask(f"n{n}").status for n in range(8)] == [200] * 8
     assert until(lambda: site.up() == ["gpu2"])
@@ -163,7 +165,7 @@ class Waker(threading.Thread):
 
 
 def test_where_all_are_asleep_the_first_is_woken(make_proxy) -> None:
-    site = Site(make_proxy, 2, wake="refuse")
+    site = Site(make_proxy, 2, wake="refuse", checks="2s")
     wakers = {name: Waker(host) for name, host in site.hosts.items()}
     for host in site.hosts.values():
         stop_state.write(

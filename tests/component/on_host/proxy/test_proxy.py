@@ -57,15 +57,13 @@ def test_the_bearer_word_is_read_in_any_case_and_other_schemes_are_refused(make_
         connection.close()
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/metrics", "/version", "/docs", "/", "/v1", "/v1/../metrics", "/v1/%2e%2e/metrics", "/load"],
-)
-def test_only_the_api_comes_through(make_proxy, path):
+def test_only_the_api_comes_through(make_proxy):
     proxy = make_proxy()
-    assert api_client.call(proxy.endpoint, "GET", path, proxy.key()).status == 404
-    assert api_client.call(proxy.endpoint, "GET", path, None).status == 401
-    assert proxy.engines[0].seen == []
+    ways_around = ("/v1", "/v1/../metrics", "/v1/%2e%2e/metrics")
+    for path in ("/metrics", "/version", "/docs", "/", "/load", *ways_around):
+        assert api_client.call(proxy.endpoint, "GET", path, proxy.key()).status == 404, path
+        assert api_client.call(proxy.endpoint, "GET", path, None).status == 401, path
+        assert proxy.engines[0].seen == [], path
 
 
 def test_rotation_refuses_the_old_key_and_takes_the_new_one_with_no_restart(make_proxy):

@@ -18,7 +18,7 @@ from kimi_prov.on_host.proxy import converge, rejoin
 
 @pytest.fixture
 def site(make_proxy) -> Site:
-    made = Site(make_proxy, 2)
+    made = Site(make_proxy, 2, checks="500ms")
     rows = [
         {"host": name, "server": name, "address": "127.0.0.1", "port": host.port}
         for name, host in made.hosts.items()
@@ -85,7 +85,7 @@ def test_a_host_that_was_not_checked_since_the_reload_is_not_sent_to_yet(
     renewed(site, monkeypatch)
     another = tls.extract_certificates(tls.make_self_signed(["lab1", "10.0.0.1"]))
     with pytest.raises(HostError, match=r"gw1 sends nothing to gpu2, .* it is down there"):
-        asked(site, "gpu2", certificate=another, timeout_s=5)
+        asked(site, "gpu2", certificate=another, timeout_s=3)
 
 
 def test_it_finds_a_host_at_its_new_port(site: Site) -> None:
