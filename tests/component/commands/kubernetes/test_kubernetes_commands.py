@@ -286,9 +286,14 @@ def test_nodes_that_may_not_be_seen_do_not_block(whole_cluster: Cluster, folder:
 def test_a_group_needs_the_api_of_groups_and_a_node_for_each_pod(
     cluster: Cluster, two_nodes: Path
 ) -> None:
+    # What a real kubectl says of a kind that the cluster does not know.
+    cluster.quick = False
     said = cluster.run("apply", two_nodes, code=3).stderr
     assert "(cluster.api)" in said
     assert "install LeaderWorkerSet" in said
+    absent = cluster.status(two_nodes, code=1)
+    assert absent["provisioned"] is False
+    cluster.quick = True
     cluster.api.resources.append(kubernetes_api.MORE["lws"])
     done = cluster.run("apply", two_nodes)
     assert "created    leaderworkerset/kimi" in done.stdout
