@@ -21,6 +21,7 @@ from kimi_prov.monitoring import RULES, alerts
 from kimi_prov.on_host.metrics import collect, scrape_target
 from kimi_prov.on_host.monitor import config
 from kimi_prov.on_host.system.files import write_json
+from kimi_prov.on_host.usage import counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,10 @@ class Watched:
 
 
 @pytest.fixture
-def watched(make_proxy: Any, counting: Any, tmp_path: Path) -> Iterator[Watched]:
+def watched(
+    make_proxy: Any, counting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Watched]:
+    monkeypatch.setattr(counter, "SETTLE_S", 0.5)
     for name in ("prometheus", "prometheus-node-exporter"):
         if shutil.which(name) is None:
             pytest.fail(f"there is no {name}: make deps")

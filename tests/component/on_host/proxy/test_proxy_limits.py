@@ -15,7 +15,7 @@ from kimi_prov.on_host.endpoint import api_client
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 # Seconds that a client may be silent here, and how much longer the engine thinks.
-SILENT_S, THINKS_S = 1, 3
+SILENT_S, THINKS_S = 1, 1.6
 
 
 def silent(proxy, stack: ExitStack, source: str = "127.0.0.1", count: int = 1) -> list:
