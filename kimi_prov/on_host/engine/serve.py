@@ -88,6 +88,23 @@ def read_planned(plan: MachinePlan, places: started.UnitPaths) -> tuple[str, dic
     }
 
 
+def _write_files(rows: list[WrittenFile]) -> None:
+    for row in rows:
+        path = Path(row["path"])
+        make_directory(path.parent, 0o755)
+        write_atomic(path, row["after"], 0o644)
+
+
+def _start_units(enabled: list[str], begun: list[str], restarted: list[str]) -> None:
+    """Enable, start and restart units, and wait for none of them."""
+    if begun or restarted:
+        # A start that was asked for counts as none of those that failed one after the other.
+        run("systemctl", "reset-failed", *begun, *restarted)
+    _run_systemctl("enable", "--quiet", *enabled)
+    _run_systemctl("start", "--no-block", *begun)
+    _run_systemctl("restart", "--no-block", *restarted)
+
+
 def ensure(
     template: str,
     drop_ins: dict[str, str],
@@ -118,9 +135,8 @@ def ensure(
     begun = [unit for unit, word in verdicts.items() if word == "start"]
     restarted = [unit for unit, word in verdicts.items() if word == "restart"]
     shared = {places.file(unit): template for unit in wanted}
-    written = _list_differing(shared) + _list_differing(
-        {places.drop_in(unit): text for unit, text in drop_ins.items()}
-    )
+    own = {places.drop_in(unit): text for unit, text in drop_ins.items()}
+    written = _list_differing({**shared, **own})
     if not check and any(is_gated(found) for found in forms.values()):
         _check_gate(places, supervised=any(is_supervised(found) for found in forms.values()))
     made = machine_key.ensure(places.machine_key, check=check)
@@ -133,19 +149,11 @@ def ensure(
                 started.store_unit(read_digest(text), text, places)
         for unit in gone:
             remove(unit, places, keep=list(shared))
-        for row in written:
-            path = Path(row["path"])
-            make_directory(path.parent, 0o755)
-            write_atomic(path, row["after"], 0o644)
+        _write_files(written)
         stale = any(state.get("NeedDaemonReload") == "yes" for state in states.values())
         if gone or written or stale:
             _run_systemctl("daemon-reload")
-        if begun or restarted:
-            # A start that was asked for counts as none of those that failed one after the other.
-            run("systemctl", "reset-failed", *begun, *restarted)
-        _run_systemctl("enable", "--quiet", *enabled)
-        _run_systemctl("start", "--no-block", *begun)
-        _run_systemctl("restart", "--no-block", *restarted)
+        _start_units(enabled, begun, restarted)
         stamps = {**running, **{unit: read_digest(wanted[unit]) for unit in [*begun, *restarted]}}
         started.remove_all_but(list(stamps.values()), places)
     return {

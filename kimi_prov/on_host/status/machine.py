@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from kimi_prov.contract.documents.answers import NowAnswer
     from kimi_prov.contract.documents.plan import MachinePlan
+    from kimi_prov.contract.documents.plan.engine import ModelPlan
     from kimi_prov.contract.documents.status import NotServing, StatusAnswer
     from kimi_prov.contract.documents.status.host import AppliedStatus, DriftStatus, FoundUpdates
     from kimi_prov.contract.documents.status.machine import (
@@ -42,12 +43,15 @@ if TYPE_CHECKING:
         GroupPhase,
         GroupStatus,
         HostMemory,
+        HostState,
         InterpreterStatus,
         LastHang,
         MemoryStatus,
+        ModelStatus,
         MountedRamDisk,
         PlacementStatus,
         PortStatus,
+        RamDiskStatus,
         UnitStatus,
         VersionsStatus,
         WatchdogStatus,
@@ -215,11 +219,7 @@ def collect(paths: Paths) -> StatusAnswer:
     """Return the status document of this host; `ok` when everything that should run does."""
     plan = plans.read_plan(paths.plan)
     if not plan:
-        why = "; ".join(
-            filter(None, [f"not provisioned: no {layout.PLAN}", _find_failed_driver(paths)])
-        )
-        unprovisioned: NotServing = {"ok": False, "provisioned": False, "detail": why}
-        return monitor.build_document(paths) or unprovisioned
+        return monitor.build_document(paths) or _build_unprovisioned(paths)
     if gateways.is_gateway(plan):
         return {
             **behind.build_document(paths, plan),
@@ -227,8 +227,55 @@ def collect(paths: Paths) -> StatusAnswer:
             "drift": _build_drift(paths, units.read_states(unit_names.DRIFT_TIMER)),
             **_build_updates(),
         }
+    return _build_machine(paths, plan)
+
+
+def _list_needed_units(plan: MachinePlan) -> list[str]:
+    """Name the units that have to be up beside the engines."""
+    needed = [unit_names.FIREWALL, *([unit_names.WEB] if plan.get("web") else [])]
+    needed += [unit_names.PROXY] if groups.has_proxy(plan) else []
+    # A plan of an earlier version says nothing of these.
+    needed += [unit_names.USAGE] if groups.serves_clients(plan) and plan.get("usage") else []
+    needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
+    needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
+    return needed + status.list_watching_units(plan)
+
+
+def _describe_rank(group: GroupStatus, state: HostState, *, serves: bool) -> tuple[HostState, str]:
+    """Return the state of a host of a group, and what it does."""
+    if waits := _describe_wait(group["phase"], group["said"]):
+        return status.STARTING, waits
+    return state, state if serves else f"rank {group['rank']}; {group['head']} serves"
+
+
+def _build_ram_disk(plan: MachinePlan) -> RamDiskStatus:
+    return {
+        "planned": plan["ram_disk"]["enabled"],
+        "mounted": measure_disk(Path(layout.RAM)),
+        "reason": plan["ram_disk"]["reason"],
+    }
+
+
+def _build_model(model: ModelPlan) -> ModelStatus:
+    return {
+        "name": model["name"],
+        "revision": model["revision"],
+        "served_names": model["served_names"],
+        "directory": model["serve_dir"],
+        "bytes": model["bytes"],
+        "context": model["context"],
+        "weights_verified": (Path(model["dir"]) / layout.MODEL_VERIFIED).exists(),
+    }
+
+
+def _build_unprovisioned(paths: Paths) -> NotServing:
+    reasons = [f"not provisioned: no {layout.PLAN}", _find_failed_driver(paths)]
+    return {"ok": False, "provisioned": False, "detail": "; ".join(filter(None, reasons))}
+
+
+def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
+    """Return the document of a host that serves, or that is one of a group that does."""
     sample = Sample(plan)
-    model = plan["model"]
     serving = [unit_names.get_engine_unit(item) for item in plan["instances"]]
     serves = groups.serves_clients(plan)
     states = units.read_states(
@@ -239,13 +286,7 @@ def collect(paths: Paths) -> StatusAnswer:
     }
     web = plan.get("web")
     rests = stop_state.read(paths)
-    needed = [*([] if rests else serving), unit_names.FIREWALL, *([unit_names.WEB] if web else [])]
-    needed += [unit_names.PROXY] if groups.has_proxy(plan) else []
-    # A plan of an earlier version says nothing of these.
-    needed += [unit_names.USAGE] if serves and plan.get("usage") else []
-    needed += [unit_names.NODE_EXPORTER, unit_names.METRICS_TIMER] if plan.get("metrics") else []
-    needed += [unit_names.ACME_TIMER] if plan["proxy"]["tls"].get("acme") else []
-    needed += status.list_watching_units(plan)
+    needed = [*([] if rests else serving), *_list_needed_units(plan)]
     down = [name for name in needed if states.get(name, {}).get("state") != "active"]
     placed = runtime.collect(paths)["instances"]
     port = _build_port(paths, plan) if serves else None
@@ -254,25 +295,24 @@ def collect(paths: Paths) -> StatusAnswer:
     watchdog = _build_watchdog(paths, plan, states)
     own = {name: states.get(name, {}) for name in serving}
     wakes = paths.waking.exists()
-    found_updates = _build_updates()
+    updates = _build_updates()
     state = status.decide_state(rests, own, down=bool(down), wakes=wakes)
-    detail = "not active: " + ", ".join(down) if down else state
-    if rests and not down:
+    detail: str = state
+    if down:
+        detail = "not active: " + ", ".join(down)
+    elif rests:
         what = "; somebody asks: it starts" if wakes else f": {status.FIX}"
         detail = stop_state.describe(rests) + what
-    elif group and not down:
-        if waits := _describe_wait(group["phase"], group["said"]):
-            state, detail = status.STARTING, waits
-        elif not serves:
-            detail = f"rank {group['rank']}; {group['head']} serves"
+    elif group:
+        state, detail = _describe_rank(group, state, serves=serves)
     return {
         "ok": not down
         and not refused
         and bool(rests or not group or group["phase"] == group_state.SERVING),
         "state": state,
         "provisioned": True,
-        "random_weights": bool(model["random_weights"]),
-        "trained_on": model.get("trained_on"),
+        "random_weights": bool(plan["model"]["random_weights"]),
+        "trained_on": plan["model"].get("trained_on"),
         "stand_in": replaced["said"] if (replaced := plan.get("stand_in")) else None,
         "detail": detail + refused,
         "rest": status.build_document(paths, plan, rests),
@@ -280,27 +320,14 @@ def collect(paths: Paths) -> StatusAnswer:
         "applied": _build_applied(paths),
         "group": group,
         "versions": _read_versions(paths, plan),
-        "model": {
-            "name": model["name"],
-            "revision": model["revision"],
-            "served_names": model["served_names"],
-            "directory": model["serve_dir"],
-            "bytes": model["bytes"],
-            "context": model["context"],
-            "weights_verified": (Path(model["dir"]) / layout.MODEL_VERIFIED).exists(),
-        },
-        "ram_disk": {
-            "planned": plan["ram_disk"]["enabled"],
-            "mounted": measure_disk(Path(layout.RAM)),
-            "reason": plan["ram_disk"]["reason"],
-        },
+        "model": _build_model(plan["model"]),
+        "ram_disk": _build_ram_disk(plan),
         "disks": measure_disks(paths),
         "port": port,
         "web": page.build_document(paths, web, states.get(unit_names.WEB, {})) if web else None,
         "memory": _sum_memory(placed),
         "placement": [_build_placement(item["index"], item["processes"]) for item in placed],
-        "updates": found_updates["updates"],
-        "updates_error": found_updates["updates_error"],
+        **updates,
         "uptime_seconds": boot.read_uptime_s(),
         "drift": _build_drift(paths, states),
         "metrics": _build_metrics(paths, plan, states),
