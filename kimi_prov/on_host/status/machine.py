@@ -292,7 +292,6 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
     port = _build_port(paths, plan) if serves else None
     refused = _REFUSED.get(port["certificate"]["state"], "") if port else ""
     group = _build_group(paths, plan, serving[0]) if plan.get("group") else None
-    watchdog = _build_watchdog(paths, plan, states)
     own = {name: states.get(name, {}) for name in serving}
     wakes = paths.waking.exists()
     updates = _build_updates()
@@ -331,7 +330,7 @@ def _build_machine(paths: Paths, plan: MachinePlan) -> StatusAnswer:
         "uptime_seconds": boot.read_uptime_s(),
         "drift": _build_drift(paths, states),
         "metrics": _build_metrics(paths, plan, states),
-        "watchdog": watchdog,
+        "watchdog": _build_watchdog(paths, plan, states),
         "now": sample.read(port["engines"] if port else ()),
     }
 
